@@ -1,0 +1,158 @@
+"""Analysis: the answer to `lipcert analyze`, as plain records that every report format prints.
+
+What enters: an imported model and the settings of a planned run. What leaves: an `Analysis`, whose
+numbers are certified upper bounds; None stands for "no bound" and always has a diagnostic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.diagnostics import Diagnostic
+from lipcert.facts import Shape
+
+__all__ = [
+    "AllocationReport",
+    "Analysis",
+    "Assumptions",
+    "GroupReport",
+    "ModelReport",
+    "NetworkReport",
+    "NodeReport",
+    "ParameterReport",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """Which file was analysed. `parameters` counts trained numbers."""
+
+    path: str
+    sha256: str
+    parameters: int
+    opset: Mapping[str, int]
+    producer: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """Everything the bounds are conditional on, as stated or defaulted.
+
+    input_norm: 2-norm radius of one example (derived from the box where only that was given).
+    batch: how batch independence is known ("proved" or "per-example").
+    notes: further assumptions in words, one sentence each.
+    """
+
+    input_norm: float
+    input_box: tuple[float, float] | None
+    loss: Mapping[str, str | float]
+    scope: str
+    constraints: Mapping[str, str]
+    neighbours: str
+    reduction: str
+    batch_size: int | None
+    allocation: str
+    noise_multiplier: float
+    batch: str
+    tier: str
+    arithmetic: str
+    notes: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Bounds at one node. Norms are 2-norms of one example's tensors.
+
+    input_lipschitz: one bound per input. cotangent_norm: bound of ‖∂loss/∂output‖.
+
+
+    reason: why a bound is absent, "" if none is.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    shape: Shape
+    input_norm: float | None
+    output_norm: float | None
+    operator_norm: float | None
+    input_lipschitz: tuple[float | None, ...]
+    cotangent_norm: float | None
+    rule: str
+    reason: str
+    remedy: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ParameterReport:
+    """Per-example gradient bound G of one parameter, its sensitivity and noise."""
+
+    name: str
+    shape: Shape
+    node: str
+    trainable: bool
+    group: str | None
+    grad_norm: float | None
+    sensitivity: float | None
+    noise_std: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """Parameters that are noised together; `noise_energy_share` = d·s²/Σ d·s²."""
+
+    name: str
+    parameters: tuple[str, ...]
+    dimension: int
+    grad_norm: float | None
+    sensitivity: float | None
+    noise_std: float | None
+    noise_energy_share: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AllocationReport:
+    """One way to split the noise: its total energy Σ d_k s_k² at the same effective multiplier."""
+
+    name: str
+    noise_energy: float
+    chosen: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NetworkReport:
+    """Bounds of the whole network.
+
+    lipschitz: of output with respect to input. grad_norm: √Σ G² over trained parameters.
+    """
+
+    lipschitz: float | None
+    output_norm: float | None
+    loss_cotangent_norm: float | None
+    grad_norm: float | None
+    sensitivity: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The complete result."""
+
+    model: ModelReport
+    assumptions: Assumptions
+    nodes: tuple[NodeReport, ...]
+    parameters: tuple[ParameterReport, ...]
+    groups: tuple[GroupReport, ...]
+    allocations: tuple[AllocationReport, ...]
+    network: NetworkReport
+    diagnostics: tuple[Diagnostic, ...]

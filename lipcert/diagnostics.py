@@ -1,0 +1,70 @@
+"""Diagnostics: what a user must know besides the numbers, under stable codes.
+
+Invariant: every code that LipCert emits has one entry in `CODES`; `lipcert explain LC…` prints it.
+LC0xx import, LC1xx bounds, LC2xx certificate, LC3xx audit, LC4xx privacy, LC9xx internal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, final
+
+__all__ = ["CODES", "Diagnostic", "Level"]
+
+
+class Level(Enum):
+    """How serious a diagnostic is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding: code, level, the node it is about ("" for the model), message and remedy."""
+
+    code: str
+    level: Level
+    node: str
+    message: str
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.code not in CODES:
+            raise ValueError(f"diagnostic code {self.code} is not registered")
+
+
+CODES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "LC001": "The file is not a readable ONNX model.",
+        "LC002": "The file is over a size or count limit.",
+        "LC003": "An operator, domain or operator version is not supported.",
+        "LC004": "Control flow or recurrence.",
+        "LC005": "A discrete, integer or quantised computation has no useful Lipschitz bound.",
+        "LC006": "The input is not a float tensor.",
+        "LC007": "Examples of a batch influence each other: no per-example gradient exists.",
+        "LC008": "A shape depends on data or cannot be determined.",
+        "LC009": "Trained parameters were folded into other tensors.",
+        "LC010": "The model has several data inputs.",
+        "LC011": "The model is a training graph or was exported in training mode.",
+        "LC012": "The model has several outputs.",
+        "LC013": "The imported graph and onnxruntime disagree.",
+        "LC014": "A weight is NaN or infinite.",
+        "LC015": "The model refers to external data.",
+        "LC016": "An attribute or an initializer is invalid.",
+        "LC020": "An initializer is also a graph input and can be overridden at run time.",
+        "LC021": "Batch independence is assumed, not proved: the file holds one example at a time.",
+        "LC023": "Parameters have no names of a training framework.",
+        "LC101": "A node has no finite bound.",
+        "LC102": "A parameter has no finite gradient bound.",
+        "LC103": "The network ends in Softmax, and the loss is applied to its output.",
+        "LC104": "No input domain was given: the box [0, 1] is assumed.",
+        "LC105": "A normalization layer with a small epsilon dominates the bound.",
+        "LC106": "The batch independence or the loss reduction was not stated.",
+    }
+)

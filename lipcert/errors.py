@@ -1,0 +1,64 @@
+"""Everything LipCert raises on purpose.
+
+    LipCertError
+    ├── UsageError              the request is wrong (option, configuration key): exit 2
+    └── NoVerdictError          the request is fine, but no answer can be given: exit 3
+        ├── ModelFileError      the file is unreadable, malformed or over a limit
+        └── UnsupportedModelError   the file is sound, but outside what can be bounded; names
+                                every offending node
+
+Invariant: a message says what, where, why and what to do, in one line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "LipCertError",
+    "ModelFileError",
+    "NoVerdictError",
+    "Refusal",
+    "UnsupportedModelError",
+    "UsageError",
+]
+
+
+class LipCertError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class UsageError(LipCertError):
+    """The request cannot be understood or contradicts itself (exit code 2)."""
+
+
+class NoVerdictError(LipCertError):
+    """The request is valid, but no sound answer can be given (exit code 3)."""
+
+
+class ModelFileError(NoVerdictError):
+    """The model file is unreadable, malformed or over a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason why a model is refused: a stable code, where, why, and what to do about it."""
+
+    code: str
+    node: str
+    op: str
+    reason: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        where = f"node {self.node!r} ({self.op}): " if self.node else ""
+        remedy = f" Remedy: {self.remedy}" if self.remedy else ""
+        return f"[{self.code}] {where}{self.reason}{remedy}"
+
+
+class UnsupportedModelError(NoVerdictError):
+    """The model is outside what LipCert can bound; `refusals` names every offender."""
+
+    def __init__(self, refusals: tuple[Refusal, ...]) -> None:
+        self.refusals = refusals
+        super().__init__("; ".join(str(refusal) for refusal in refusals))

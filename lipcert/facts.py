@@ -1,0 +1,147 @@
+"""What is known of a value or a cotangent of one example: a reduced product of small facts.
+
+What enters: bounds derived by rules. What leaves: immutable facts, each naming the rule that gave
+it. Any subset of facts is sound, so a tighter rule only ever adds one; `meet` combines them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from lipcert.interval import Interval
+from lipcert.upper import INFINITE, Upper
+
+__all__ = ["Bound", "CotangentFacts", "PairHull", "Shape", "ValueFacts", "no_bound", "tightest"]
+
+Shape = tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An upper bound of a norm, the rule that proves it, and why it is infinite if it is.
+
+    `rule` is a dotted name that `lipcert explain` resolves; `reason` and `remedy` are empty for
+    a finite bound and say, for an absent one, what stands in the way and what would help.
+    """
+
+    value: Upper
+    rule: str
+    reason: str = ""
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.value.is_finite and not self.reason:
+            raise ValueError(f"rule {self.rule}: an absent bound must state its reason")
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is a bound."""
+        return self.value.is_finite
+
+    def scaled(self, factor: Upper) -> Bound:
+        """This bound times a factor, under the same rule."""
+        if self.is_finite and not factor.is_finite:
+            raise ValueError("cannot scale a bound by an unknown factor")
+        return Bound(self.value * factor, self.rule, self.reason, self.remedy)
+
+
+def no_bound(rule: str, reason: str, remedy: str = "") -> Bound:
+    """The honest answer where a rule does not apply."""
+    return Bound(INFINITE, rule, reason, remedy)
+
+
+def tightest(*bounds: Bound) -> Bound:
+    """The smallest of several sound bounds of the same quantity; the first wins a tie."""
+    return min(bounds, key=lambda bound: bound.value)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ValueFacts:
+    """Facts about a value of one example, over all admissible inputs and weights in scope.
+
+    norm: bound of the Euclidean norm of the whole tensor.
+    box:  entrywise interval, broadcastable to `shape` (infinite ends where nothing is known).
+    Reduced on construction: the norm is at most that of the box, and every entry is at most the
+    norm.
+    """
+
+    shape: Shape
+    norm: Bound
+    box: Interval
+
+    @classmethod
+    def of(cls, shape: Shape, norm: Bound, box: Interval | None = None) -> ValueFacts:
+        """Combine a norm bound and a box (None: unknown) into reduced facts."""
+        whole_line = Interval.symmetric(INFINITE, shape)
+        box = whole_line if box is None else box.broadcast(shape)
+        by_box = box.norm()
+        if by_box < norm.value:
+            norm = Bound(by_box, "value.norm_of_box")
+        return cls(shape, norm, box.intersect(Interval.symmetric(norm.value, shape)))
+
+    def meet(self, other: ValueFacts) -> ValueFacts:
+        """Everything that both say about the same value."""
+        if self.shape != other.shape:
+            raise ValueError(f"facts of shape {self.shape} and {other.shape} do not meet")
+        return ValueFacts.of(
+            self.shape, tightest(self.norm, other.norm), self.box.intersect(other.box)
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    @property
+    def max_abs(self) -> Upper:
+        """Bound of the largest magnitude of any entry."""
+        return self.box.max_abs()
+
+    @property
+    def is_nonnegative(self) -> bool:
+        """Whether every entry is known to be ≥ 0."""
+        return bool(np.all(self.box.lo >= 0.0))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PairHull:
+    """The cotangent lies in scale · conv{e_j − t_y : j, y classes}, entries along the last axis.
+
+    t_y = (1 − smoothing)·e_y + (smoothing/classes)·1 is the target distribution of label y.
+    All members sum to 0. Convex functions of the cotangent are maximal at one of these vertices.
+    """
+
+    classes: int
+    scale: Upper
+    smoothing: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CotangentFacts:
+    """Facts about ∂loss/∂value of one example: a norm bound, and a hull where one is known."""
+
+    norm: Bound
+    hull: PairHull | None = None
+
+    def through(self, lipschitz: Bound) -> CotangentFacts:
+        """The cotangent after an op with this Jacobian norm: l·L, the hull is lost."""
+        if not lipschitz.is_finite:
+            return CotangentFacts(lipschitz)
+        if not self.norm.is_finite:
+            return CotangentFacts(self.norm)
+        return CotangentFacts(Bound(self.norm.value * lipschitz.value, "cotangent.chain_rule"))
+
+    def plus(self, other: CotangentFacts) -> CotangentFacts:
+        """The sum of the cotangents of two consumers of one value (fan-out adds)."""
+        for norm in (self.norm, other.norm):
+            if not norm.is_finite:
+                return CotangentFacts(norm)
+        return CotangentFacts(Bound(self.norm.value + other.norm.value, "cotangent.fan_out"))

@@ -1,0 +1,1 @@
+"""From an untrusted ONNX file to a verified `Graph`; protobuf stops here."""

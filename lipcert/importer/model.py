@@ -1,0 +1,37 @@
+"""ImportedModel: what the importer hands to the rest of LipCert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.diagnostics import Diagnostic
+from lipcert.ir import BatchProof, Graph
+
+__all__ = ["ImportedModel", "Verification"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Comparison of the graph with onnxruntime on random inputs."""
+
+    examples: int
+    max_difference: float
+    """largest |difference| / (1 + largest |value|) over all outputs compared"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ImportedModel:
+    """A verified graph and the facts about the file it came from."""
+
+    graph: Graph
+    path: str
+    sha256: str
+    opset: Mapping[str, int]
+    producer: str
+    batch: BatchProof
+    verification: Verification
+    diagnostics: tuple[Diagnostic, ...]

@@ -1,0 +1,67 @@
+"""Window geometry: how a kernel slides over a grid, one dimension at a time.
+
+What enters: sizes, strides, dilations and zero pads as ONNX states them. What leaves: `Window`,
+one per spatial dimension, with exact counts. Convolutions, transposed convolutions and pooling
+all stand on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["Geometry", "Window"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One spatial dimension: output o reads input positions o·stride + t·dilation − pad_begin.
+
+    size:   number of input positions;     taps: number of kernel taps;
+    pad_begin, pad_end: implicit zeros before and after the input.
+    """
+
+    size: int
+    taps: int
+    stride: int = 1
+    dilation: int = 1
+    pad_begin: int = 0
+    pad_end: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.size, self.taps, self.stride, self.dilation) < 1:
+            raise ValueError(f"size, taps, stride and dilation must be positive: {self}")
+        if min(self.pad_begin, self.pad_end) < 0:
+            raise ValueError(f"pads must not be negative: {self}")
+        if self.outputs < 1:
+            raise ValueError(f"the kernel is larger than the padded input: {self}")
+
+    @property
+    def outputs(self) -> int:
+        """Number of window positions."""
+        reach = self.dilation * (self.taps - 1) + 1
+        return (self.size + self.pad_begin + self.pad_end - reach) // self.stride + 1
+
+    def read(self, output: int, tap: int) -> int | None:
+        """Input position that a tap of a window reads, None for padding."""
+        position = output * self.stride + tap * self.dilation - self.pad_begin
+        return position if 0 <= position < self.size else None
+
+    def multiplicity(self) -> tuple[int, ...]:
+        """For each input position, how many (window, tap) pairs read it: [size]."""
+        counts = [0] * self.size
+        for output in range(self.outputs):
+            for tap in range(self.taps):
+                position = self.read(output, tap)
+                if position is not None:
+                    counts[position] += 1
+        return tuple(counts)
+
+    @property
+    def overlap(self) -> int:
+        """The largest number of windows that read one input position."""
+        return max(self.multiplicity())
+
+
+Geometry = tuple[Window, ...]

@@ -1,0 +1,44 @@
+"""Operand: a constant tensor that an op multiplies or adds, and the trained parameter behind it.
+
+Invariant: `array` holds the numbers of the file exactly (every float format up to float64 embeds
+in float64) in the orientation in which the op uses them; it is read-only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from lipcert.upper import ONE, FloatArray, Upper
+
+__all__ = ["Operand"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """A constant tensor used by an op.
+
+    `parameter` names the trained parameter θ of which `array` is a linear view (transposed,
+    reshaped, sliced, repeated, scaled), or is None for a constant of the architecture. `gain`
+    bounds the Lipschitz constant of θ ↦ array in the Euclidean norm: 1 for rearrangements and
+    slices, |α| for a scaling, √m for an m-fold repetition.
+    """
+
+    array: FloatArray
+    parameter: str | None = None
+    gain: Upper = ONE
+
+    def __post_init__(self) -> None:
+        array = np.array(self.array, dtype=np.float64, order="C")
+        if not np.all(np.isfinite(array)):
+            raise ValueError(f"operand {self.parameter or 'constant'} holds NaN or infinity")
+        array.setflags(write=False)
+        object.__setattr__(self, "array", array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor as the op uses it."""
+        return self.array.shape

@@ -1,0 +1,180 @@
+"""Scope: for which weights a statement holds, and the norms of weights in it.
+
+`PointScope` speaks of the weights in the file. `ConstraintScope` speaks of every θ with
+‖θ_p‖ ≤ radius_p for the constrained parameters (frozen ones stay at the file's values). Rules
+ask a scope for norms and entries and never look at a weight themselves, so the same rules serve
+both. Answers are remembered, because certified norms cost seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+import numpy as np
+
+from lipcert.facts import Bound, no_bound
+from lipcert.interval import Interval
+from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
+from lipcert.norms.operator_norm import Tier, operator_norm
+from lipcert.norms.windows import window_multiplicity
+from lipcert.operand import Operand
+from lipcert.upper import Upper, norm
+
+__all__ = ["Constraint", "ConstraintKind", "ConstraintScope", "PointScope", "Scope"]
+
+
+class ConstraintKind(Enum):
+    """What is held below the radius throughout training."""
+
+    SPECTRAL = "spectral"
+    """operator norm of every op that uses the parameter (largest magnitude, for a scale)"""
+    FROBENIUS = "frobenius"
+    """Euclidean norm of all entries"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """‖θ‖ ≤ radius in the stated norm."""
+
+    kind: ConstraintKind
+    radius: Upper
+
+
+class Scope(ABC):
+    """The set of weights for which every bound holds."""
+
+    @abstractmethod
+    def entries(self, operand: Operand) -> Interval:
+        """Entrywise bounds of the operand over the scope."""
+
+    @abstractmethod
+    def norm(self, operand: Operand) -> Bound:
+        """Bound of the Euclidean (Frobenius) norm of the operand over the scope."""
+
+    @abstractmethod
+    def operator_norm(self, linear_map: LinearMap) -> Bound:
+        """Bound of the spectral norm of the linear map over the scope."""
+
+    def max_abs(self, operand: Operand) -> Bound:
+        """Bound of the largest magnitude of any entry (the norm of a diagonal map)."""
+        value = self.entries(operand).max_abs()
+        if value.is_finite:
+            return Bound(value, "scope.max_abs")
+        return self.norm(operand)
+
+
+@final
+class PointScope(Scope):
+    """The single point θ₀: the weights of the file."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self._norms: dict[tuple[object, ...], Bound] = {}
+
+    def entries(self, operand: Operand) -> Interval:
+        """The entries themselves, exactly."""
+        return Interval.exact(operand.array)
+
+    def norm(self, operand: Operand) -> Bound:
+        """The Euclidean norm, computed with directed rounding."""
+        return Bound(norm(operand.array), "scope.norm.point")
+
+    def operator_norm(self, linear_map: LinearMap) -> Bound:
+        """A certified norm of the map, by the ladder of `norms.operator_norm`."""
+        key = _identity(linear_map)
+        if key not in self._norms:
+            self._norms[key] = operator_norm(linear_map, self._tier)
+        return self._norms[key]
+
+
+@final
+class ConstraintScope(Scope):
+    """All weights that satisfy the declared constraints."""
+
+    def __init__(
+        self, constraints: Mapping[str, Constraint], trainable: frozenset[str], tier: Tier
+    ) -> None:
+        self._constraints = dict(constraints)
+        self._trainable = trainable
+        self._frozen = PointScope(tier)
+
+    def entries(self, operand: Operand) -> Interval:
+        """[−r, r] for every entry: each norm bounds each entry. Exact for frozen operands."""
+        if self._is_frozen(operand):
+            return self._frozen.entries(operand)
+        constraint = self._constraint(operand)
+        if constraint is None:
+            unknown = np.full(operand.shape, np.inf)
+            return Interval(-unknown, unknown)
+        return Interval.symmetric(constraint.radius * operand.gain, operand.shape)
+
+    def norm(self, operand: Operand) -> Bound:
+        """r under a Frobenius constraint; √(smaller side)·r under a spectral one.
+
+        Proof of the latter: ‖W‖_F² is the sum of at most min(out, rest) squared singular values,
+        and the spectral norm of the [out, rest] matrix is at most that of every op which applies
+        it (a convolution reproduces the matrix on one window). For a scale vector each entry is
+        at most r, hence √n·r.
+        """
+        if self._is_frozen(operand):
+            return self._frozen.norm(operand)
+        constraint = self._constraint(operand)
+        if constraint is None:
+            return self._unconstrained(operand)
+        radius = constraint.radius * operand.gain
+        if constraint.kind is ConstraintKind.FROBENIUS:
+            return Bound(radius, "scope.norm.frobenius")
+        size = math.prod(operand.shape)
+        rows = operand.shape[0] if operand.shape else 1
+        rank = min(rows, size // rows) if len(operand.shape) > 1 and rows else size
+        return Bound(radius * Upper(float(rank)).sqrt(), "scope.norm.spectral")
+
+    def operator_norm(self, linear_map: LinearMap) -> Bound:
+        """r under a spectral constraint; r·√overlap under a Frobenius one.
+
+        Proof: every output window is W applied to a window of the input, and each input entry
+        lies in at most `overlap` windows, so ‖Tx‖² ≤ ‖W‖²·overlap·‖x‖².
+        """
+        operand = linear_map.weight
+        if self._is_frozen(operand):
+            return self._frozen.operator_norm(linear_map)
+        constraint = self._constraint(operand)
+        if constraint is None:
+            return self._unconstrained(operand)
+        radius = constraint.radius * operand.gain
+        if constraint.kind is ConstraintKind.SPECTRAL:
+            return Bound(radius, "scope.operator_norm.spectral")
+        match linear_map:
+            case DenseMap():
+                return Bound(radius, "scope.operator_norm.frobenius")
+            case ConvMap():
+                overlap = window_multiplicity(linear_map.geometry)
+                return Bound(radius * overlap, "scope.operator_norm.frobenius")
+
+    def _is_frozen(self, operand: Operand) -> bool:
+        return operand.parameter not in self._trainable
+
+    def _constraint(self, operand: Operand) -> Constraint | None:
+        return self._constraints.get(operand.parameter or "")
+
+    def _unconstrained(self, operand: Operand) -> Bound:
+        return no_bound(
+            "scope.unconstrained",
+            f"parameter {operand.parameter!r} is trained but no constraint is declared for it",
+            "declare one (--constraint, --bias-norm or a [constraints] table) or --freeze it",
+        )
+
+
+def _identity(linear_map: LinearMap) -> tuple[object, ...]:
+    """Key under which a norm is remembered: the very array and the geometry."""
+    match linear_map:
+        case DenseMap(weight):
+            return ("dense", id(weight.array))
+        case ConvMap(weight, geometry, groups):
+            return ("conv", id(weight.array), geometry, groups)

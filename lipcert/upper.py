@@ -1,0 +1,248 @@
+"""Directed rounding of scalars, and certified reductions of float64 arrays.
+
+What enters: float64 numbers taken as exact. What leaves: `Upper` (never below the real number it
+stands for) and `Lower` (never above it), both non-negative. Together with `interval.py` this is
+the only place of the engine that rounds.
+
+Scalar operations are *correctly* rounded in their direction: the round-to-nearest result is
+compared with the exact rational one and moved by one ulp only when it lies on the wrong side.
+Array reductions use the classical a-priori bound |fl(Σ) − Σ| ≤ γ_n Σ|·|, γ_n = n·u/(1 − n·u),
+valid for every order of summation, with or without fused multiply-add (Higham, Accuracy and
+Stability of Numerical Algorithms, section 3.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import total_ordering
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "INFINITE",
+    "ONE",
+    "UNIT_ROUNDOFF",
+    "ZERO",
+    "FloatArray",
+    "Lower",
+    "Upper",
+    "gamma",
+    "maximum",
+    "norm",
+    "norm_lower",
+    "root_sum_square",
+    "row_norms",
+    "total",
+]
+
+FloatArray = npt.NDArray[np.float64]
+_Exact = Callable[[], Fraction]
+
+UNIT_ROUNDOFF: Final = 2.0**-53
+_SMALLEST_NORMAL: Final = 2.0**-1022
+
+
+def _checked(value: float) -> float:
+    value = float(value)
+    if math.isnan(value) or value < 0.0:
+        raise ValueError(f"a bound must be a non-negative number, not {value!r}")
+    return value
+
+
+@final
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Upper:
+    """A float64 that is at least the non-negative real number it stands for; inf = no bound.
+
+    Has +, *, sqrt, max (through comparison) and division by a `Lower`; on purpose no − and no
+    conversion to float: subtracting or dividing two upper bounds proves nothing.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _checked(self.value))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether this is a bound at all."""
+        return math.isfinite(self.value)
+
+    def __add__(self, other: Upper) -> Upper:
+        return Upper(_round_up(self.value + other.value, lambda: _exact_sum(self, other)))
+
+    def __mul__(self, other: Upper) -> Upper:
+        """Product; 0 · inf is inf, because an absent bound says nothing about its factor."""
+        if not (self.is_finite and other.is_finite):
+            return INFINITE
+        return Upper(_round_up(self.value * other.value, lambda: _exact_product(self, other)))
+
+    def sqrt(self) -> Upper:
+        """The square root, rounded up."""
+        if not self.is_finite:
+            return self
+        root = math.sqrt(self.value)
+        if Fraction(root) ** 2 < Fraction(self.value):
+            root = math.nextafter(root, math.inf)
+        return Upper(root)
+
+    def over(self, divisor: Lower) -> Upper:
+        """This divided by a lower bound; inf when the divisor may be 0."""
+        if not self.is_finite or divisor.value == 0.0:
+            return INFINITE
+        quotient = self.value / divisor.value
+        return Upper(_round_up(quotient, lambda: Fraction(self.value) / Fraction(divisor.value)))
+
+    def __lt__(self, other: Upper) -> bool:
+        return self.value < other.value
+
+    @classmethod
+    def of_fraction(cls, number: Fraction) -> Upper:
+        """The smallest float64 at or above a rational number."""
+        return cls(_round_up(float(number), lambda: number))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """A float64 that is at most the non-negative real number it stands for (for divisors)."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _checked(self.value))
+
+    def __add__(self, other: Lower) -> Lower:
+        return Lower(_round_down(self.value + other.value, lambda: _exact_sum(self, other)))
+
+    def __mul__(self, other: Lower) -> Lower:
+        return Lower(_round_down(self.value * other.value, lambda: _exact_product(self, other)))
+
+    def sqrt(self) -> Lower:
+        """The square root, rounded down."""
+        root = math.sqrt(self.value)
+        if math.isfinite(root) and Fraction(root) ** 2 > Fraction(self.value):
+            root = math.nextafter(root, 0.0)
+        return Lower(root)
+
+    def over(self, divisor: Upper) -> Lower:
+        """This divided by an upper bound, rounded down."""
+        if not divisor.is_finite:
+            return Lower(0.0)
+        if divisor.value == 0.0:
+            raise ValueError("cannot divide by an upper bound that is zero")
+        quotient = self.value / divisor.value
+        return Lower(_round_down(quotient, lambda: Fraction(self.value) / Fraction(divisor.value)))
+
+
+ZERO: Final = Upper(0.0)
+ONE: Final = Upper(1.0)
+INFINITE: Final = Upper(math.inf)
+
+
+def _exact_sum(a: Upper | Lower, b: Upper | Lower) -> Fraction:
+    return Fraction(a.value) + Fraction(b.value)
+
+
+def _exact_product(a: Upper | Lower, b: Upper | Lower) -> Fraction:
+    return Fraction(a.value) * Fraction(b.value)
+
+
+def _round_up(nearest: float, exact: _Exact) -> float:
+    if math.isfinite(nearest) and Fraction(nearest) < exact():
+        return math.nextafter(nearest, math.inf)
+    return nearest
+
+
+def _round_down(nearest: float, exact: _Exact) -> float:
+    if not math.isfinite(nearest):
+        return float(np.finfo(np.float64).max)
+    if Fraction(nearest) > exact():
+        return math.nextafter(nearest, 0.0)
+    return nearest
+
+
+def maximum(bounds: Iterable[Upper]) -> Upper:
+    """The largest of the bounds (0 for none)."""
+    return max(bounds, default=ZERO)
+
+
+def total(bounds: Iterable[Upper]) -> Upper:
+    """The sum of the bounds, each addition rounded up."""
+    result = ZERO
+    for bound in bounds:
+        result = result + bound
+    return result
+
+
+def root_sum_square(bounds: Iterable[Upper]) -> Upper:
+    """√Σ b², rounded up; exact for a single bound."""
+    items = list(bounds)
+    if len(items) == 1:
+        return items[0]
+    return total(bound * bound for bound in items).sqrt()
+
+
+def gamma(terms: int) -> Upper:
+    """γ_n = n·u / (1 − n·u), the relative error of an n-term sum or inner product."""
+    product = terms * Fraction(1, 2**53)
+    if product >= Fraction(1, 2):
+        raise ValueError(f"a sum of {terms} terms has no useful rounding bound")
+    return Upper.of_fraction(product / (1 - product))
+
+
+def norm(array: FloatArray) -> Upper:
+    """Upper bound of the Euclidean (Frobenius) norm of an array of exact float64 numbers.
+
+    Proof: the array is scaled by a power of two so that its largest magnitude lies in [1, 2),
+    which loses nothing but entries whose squares underflow; each of those contributes at most
+    the smallest normal number. Then Σv² ≤ fl(Σv²)/(1 − γ_n), and 1/(1 − γ_n) ≤ 1 + 2γ_n.
+    """
+    flat, scale = _scaled(array)
+    if flat.size == 0:
+        return ZERO
+    computed = Upper(float(np.dot(flat, flat)))
+    slack = ONE + Upper(2.0) * gamma(flat.size + 2)
+    lost = Upper(flat.size * _SMALLEST_NORMAL * 4.0)
+    return (computed * slack + lost).sqrt() * scale
+
+
+def norm_lower(array: FloatArray) -> Lower:
+    """Lower bound of the Euclidean norm: the companion of `norm`."""
+    flat, scale = _scaled(array)
+    if flat.size == 0:
+        return Lower(0.0)
+    computed = Lower(float(np.dot(flat, flat)))
+    slack = Lower(1.0).over(ONE + Upper(2.0) * gamma(flat.size + 2))
+    return (computed * slack).sqrt() * Lower(scale.value)
+
+
+def _scaled(array: FloatArray) -> tuple[FloatArray, Upper]:
+    """The non-zero entries divided by a power of two near the largest, and that power."""
+    flat = np.asarray(array, dtype=np.float64).ravel()
+    if not np.all(np.isfinite(flat)):
+        raise ValueError("the norm of an array with NaN or infinite entries is not defined")
+    largest = float(np.max(np.abs(flat), initial=0.0))
+    if largest == 0.0:
+        return np.empty(0), ONE
+    exponent = max(min(math.frexp(largest)[1] - 1, 1000), -1000)
+    return np.ldexp(flat, -exponent), Upper(math.ldexp(1.0, exponent))
+
+
+def row_norms(matrix: FloatArray) -> FloatArray:
+    """Upper bounds of the Euclidean norms of the rows of a matrix of exact numbers: [rows].
+
+    Proof: as `norm`, without scaling; `tiny` covers squares that underflow.
+    """
+    squares = np.einsum("ij,ij->i", matrix, matrix)
+    slack = (ONE + Upper(2.0) * gamma(matrix.shape[1] + 6)).value
+    tiny = matrix.shape[1] * _SMALLEST_NORMAL * 4.0
+    roots: FloatArray = np.nextafter(np.sqrt(squares * slack + tiny), np.inf) * (1.0 + 2.0**-51)
+    roots[~np.any(matrix, axis=1)] = 0.0
+    return roots
