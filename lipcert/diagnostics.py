@@ -66,5 +66,6 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC104": "No input domain was given: the box [0, 1] is assumed.",
         "LC105": "A normalization layer with a small epsilon dominates the bound.",
         "LC106": "The batch independence or the loss reduction was not stated.",
+        "LC901": "An internal error of LipCert.",
     }
 )

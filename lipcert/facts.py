@@ -13,9 +13,19 @@ from typing import final
 import numpy as np
 
 from lipcert.interval import Interval
-from lipcert.upper import INFINITE, Upper
+from lipcert.upper import INFINITE, ONE, Upper, total
 
-__all__ = ["Bound", "CotangentFacts", "PairHull", "Shape", "ValueFacts", "no_bound", "tightest"]
+__all__ = [
+    "Bound",
+    "CotangentFacts",
+    "PairHull",
+    "Shape",
+    "ValueFacts",
+    "no_bound",
+    "product_of",
+    "sum_of",
+    "tightest",
+]
 
 Shape = tuple[int, ...]
 
@@ -45,14 +55,40 @@ class Bound:
 
     def scaled(self, factor: Upper) -> Bound:
         """This bound times a factor, under the same rule."""
-        if self.is_finite and not factor.is_finite:
+        if not self.is_finite:
+            return self
+        if not factor.is_finite:
             raise ValueError("cannot scale a bound by an unknown factor")
-        return Bound(self.value * factor, self.rule, self.reason, self.remedy)
+        return _in_range(self.rule, self.value * factor)
 
 
 def no_bound(rule: str, reason: str, remedy: str = "") -> Bound:
     """The honest answer where a rule does not apply."""
     return Bound(INFINITE, rule, reason, remedy)
+
+
+def product_of(rule: str, *bounds: Bound) -> Bound:
+    """The product of bounds under a new rule; the first absent one explains an absent product."""
+    value = ONE
+    for bound in bounds:
+        if not bound.is_finite:
+            return bound
+        value = value * bound.value
+    return _in_range(rule, value)
+
+
+def sum_of(rule: str, *bounds: Bound) -> Bound:
+    """The sum of bounds under a new rule; the first absent one explains an absent sum."""
+    for bound in bounds:
+        if not bound.is_finite:
+            return bound
+    return _in_range(rule, total(bound.value for bound in bounds))
+
+
+def _in_range(rule: str, value: Upper) -> Bound:
+    if value.is_finite:
+        return Bound(value, rule)
+    return no_bound(rule, "the bound exceeds the range of float64")
 
 
 def tightest(*bounds: Bound) -> Bound:
@@ -133,15 +169,8 @@ class CotangentFacts:
 
     def through(self, lipschitz: Bound) -> CotangentFacts:
         """The cotangent after an op with this Jacobian norm: l·L, the hull is lost."""
-        if not lipschitz.is_finite:
-            return CotangentFacts(lipschitz)
-        if not self.norm.is_finite:
-            return CotangentFacts(self.norm)
-        return CotangentFacts(Bound(self.norm.value * lipschitz.value, "cotangent.chain_rule"))
+        return CotangentFacts(product_of("cotangent.chain_rule", lipschitz, self.norm))
 
     def plus(self, other: CotangentFacts) -> CotangentFacts:
         """The sum of the cotangents of two consumers of one value (fan-out adds)."""
-        for norm in (self.norm, other.norm):
-            if not norm.is_finite:
-                return CotangentFacts(norm)
-        return CotangentFacts(Bound(self.norm.value + other.norm.value, "cotangent.fan_out"))
+        return CotangentFacts(sum_of("cotangent.fan_out", self.norm, other.norm))

@@ -87,7 +87,7 @@ class Interval:
         return Interval(-self.hi, -self.lo)
 
     def __add__(self, other: Interval) -> Interval:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             return _without_nan(_down(self.lo + other.lo), _up(self.hi + other.hi))
 
     def __sub__(self, other: Interval) -> Interval:
@@ -108,7 +108,7 @@ class Interval:
 
     def reciprocal(self) -> Interval:
         """1/a; the whole line where the interval holds 0."""
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             lo, hi = _down(1.0 / self.hi), _up(1.0 / self.lo)
         holds_zero = (self.lo <= 0.0) & (self.hi >= 0.0)
         return Interval(np.where(holds_zero, -np.inf, lo), np.where(holds_zero, np.inf, hi))
@@ -125,7 +125,7 @@ class Interval:
         if ulps == 0:
             return self
         factor = ulps * 2.0**-52
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             return _without_nan(
                 _down(self.lo - np.abs(self.lo) * factor - _TINY),
                 _up(self.hi + np.abs(self.hi) * factor + _TINY),
@@ -167,6 +167,11 @@ class Interval:
                 _down(np.sum(lo, axis=axes, keepdims=keepdims) - slack * mass),
                 _up(np.sum(hi, axis=axes, keepdims=keepdims) + slack * mass),
             )
+
+    def absolute(self) -> Interval:
+        """|a|, exactly."""
+        least = np.maximum(np.maximum(self.lo, -self.hi), 0.0)
+        return Interval(least, self.magnitude())
 
     def magnitude(self) -> FloatArray:
         """max(|lo|, |hi|), entry by entry."""

@@ -41,11 +41,16 @@ class BatchProof:
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A trained tensor of the file: its name there, shape, and whether training updates it."""
+    """A tensor of the file that training may update.
+
+    `folded`: the file shows that this tensor is not what is trained, because an exporter folded
+    trained parameters (BatchNorm into a convolution, say) into it.
+    """
 
     name: str
     shape: Shape
     trainable: bool = True
+    folded: bool = False
 
     @property
     def size(self) -> int:

@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["Geometry", "Window"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Geometry", "IndexArray", "Window"]
+
+IndexArray = npt.NDArray[np.int64]
 
 
 @final
@@ -48,15 +53,38 @@ class Window:
         position = output * self.stride + tap * self.dilation - self.pad_begin
         return position if 0 <= position < self.size else None
 
+    def readers(self, tap: int) -> range:
+        """The outputs whose window reads the input, not padding, through this tap."""
+        offset = tap * self.dilation - self.pad_begin
+        first = max(0, -(offset // self.stride))
+        last = min(self.outputs - 1, (self.size - 1 - offset) // self.stride)
+        return range(first, last + 1)
+
+    def positions(self, tap: int) -> range:
+        """The input positions which those outputs read, in the same order."""
+        outputs = self.readers(tap)
+        offset = tap * self.dilation - self.pad_begin
+        return range(
+            outputs.start * self.stride + offset, outputs.stop * self.stride + offset, self.stride
+        )
+
     def multiplicity(self) -> tuple[int, ...]:
         """For each input position, how many (window, tap) pairs read it: [size]."""
-        counts = [0] * self.size
-        for output in range(self.outputs):
-            for tap in range(self.taps):
-                position = self.read(output, tap)
-                if position is not None:
-                    counts[position] += 1
-        return tuple(counts)
+        counts = np.zeros(self.size, dtype=np.int64)
+        for tap in range(self.taps):
+            positions = self.positions(tap)
+            if positions:
+                counts[positions.start : positions.stop : self.stride] += 1
+        return tuple(int(count) for count in counts)
+
+    def reads(self) -> tuple[int, ...]:
+        """For each output, how many taps of its window read the input: [outputs]."""
+        counts = np.zeros(self.outputs, dtype=np.int64)
+        for tap in range(self.taps):
+            outputs = self.readers(tap)
+            if outputs:
+                counts[outputs.start : outputs.stop] += 1
+        return tuple(int(count) for count in counts)
 
     @property
     def overlap(self) -> int:

@@ -1,13 +1,32 @@
-"""The ladder of certified operator norms. (Interface; see the rungs in this package.)"""
+"""The ladder of certified operator norms: several sound bounds of one map, the smallest wins.
+
+What enters: a dense or convolutional map with exact weights and the work a bound may cost. What
+leaves: a `Bound` naming the rung that gave it. Every rung is sound by itself, so which ones are
+tried is only a question of effort.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import Final, final
 
-from lipcert.facts import Bound
-from lipcert.norms.linear_map import LinearMap
+import numpy as np
 
-__all__ = ["Tier", "operator_norm"]
+from lipcert.facts import Bound, no_bound, tightest
+from lipcert.norms.dense import dense_norm
+from lipcert.norms.explicit import explicit_cost, explicit_norm
+from lipcert.norms.geometry import Geometry
+from lipcert.norms.laurent import laurent_norm
+from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
+from lipcert.norms.polyphase import live_kernels, polyphase
+from lipcert.norms.windows import largest_overlap
+from lipcert.upper import ONE, FloatArray, Upper, gamma, norm
+
+__all__ = ["RULES", "Tier", "operator_norm"]
 
 
 class Tier(Enum):
@@ -18,6 +37,20 @@ class Tier(Enum):
     TIGHT = "tight"
 
 
-def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
-    """Certified upper bound of the spectral norm of the map."""
-    raise RuntimeError
+@final
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """Limits in floating-point operations: per dense matrix, explicit Gram matrix, and search."""
+
+    dense: float
+    explicit: float
+    search: float
+
+
+_EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
+    {
+        Tier.QUICK: _Effort(dense=3e10, explicit=2e8, search=0.0),
+        Tier.FAST: _Effort(dense=3e12, explicit=2e9, search=1e12),
+        Tier.TIGHT: _Effort(dense=1e13, explicit=3e11, search=1e13),
+    }
+)

@@ -1,0 +1,66 @@
+"""LipCert: certified gradient bounds and differential-privacy sensitivities of ONNX networks.
+
+The public names below are loaded on first use: importing `lipcert` loads neither numpy nor onnx,
+and never torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lipcert.errors import (
+    LipCertError,
+    ModelFileError,
+    NoVerdictError,
+    Refusal,
+    UnsupportedModelError,
+    UsageError,
+)
+from lipcert.settings import ConstraintSpec, Settings
+
+if TYPE_CHECKING:
+    from lipcert.analysis import Analysis
+    from lipcert.analyze import analyze
+    from lipcert.importer.load import load_model
+    from lipcert.importer.model import ImportedModel
+
+__all__ = [
+    "Analysis",
+    "ConstraintSpec",
+    "ImportedModel",
+    "LipCertError",
+    "ModelFileError",
+    "NoVerdictError",
+    "Refusal",
+    "Settings",
+    "UnsupportedModelError",
+    "UsageError",
+    "__version__",
+    "analyze",
+    "load_model",
+]
+
+__version__: Final = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Load the engine when one of its names is first used (PEP 562)."""
+    match name:
+        case "Analysis":
+            from lipcert.analysis import Analysis
+
+            return Analysis
+        case "ImportedModel":
+            from lipcert.importer.model import ImportedModel
+
+            return ImportedModel
+        case "analyze":
+            from lipcert.analyze import analyze
+
+            return analyze
+        case "load_model":
+            from lipcert.importer.load import load_model
+
+            return load_model
+        case _:
+            raise AttributeError(f"module 'lipcert' has no attribute {name!r}")

@@ -1,0 +1,79 @@
+"""`lipcert analyze`: the sensitivity report of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import chosen_settings, color_option, format_option, knob_options
+from lipcert.cli.output import parse_report, text_width, use_color, write
+from lipcert.cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from lipcert.analysis import Analysis
+
+__all__ = ["command"]
+
+_FORMATS: Final = ("text", "json", "markdown", "csv")
+
+
+@click.command("analyze")
+@click.argument("model", type=click.Path())
+@knob_options
+@format_option(*_FORMATS)
+@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@click.option("--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report.")
+@click.option("--all", "show_all", is_flag=True, help="Show every row of long tables.")
+@click.option("--no-progress", is_flag=True, help="No progress bar on standard error.")
+@color_option
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    model: str,
+    output_format: str,
+    out_file: Path | None,
+    reports: tuple[str, ...],
+    show_all: bool,
+    no_progress: bool,
+    color: str,
+) -> ExitCode:
+    """Bound gradients and sensitivities of MODEL, an ONNX file.
+
+    Leaves with 0 when the sensitivity is finite, with 3 (after the report) when it is not.
+    """
+    settings = chosen_settings(context).settings
+    destinations = [parse_report(word, _FORMATS) for word in reports]
+    from lipcert import analyze, load_model
+
+    imported = load_model(model, output=settings.output, as_exported=settings.as_exported)
+    with ProgressBar(not no_progress) as progress:
+        analysis = analyze(imported, settings, progress.observe)
+    for name, file in destinations:
+        write(_rendered(analysis, name, False, show_all), file)
+    coloured = out_file is None and use_color(color)
+    write(_rendered(analysis, output_format, coloured, show_all), out_file)
+    return ExitCode.HOLDS if analysis.network.grad_norm is not None else ExitCode.NO_VERDICT
+
+
+def _rendered(analysis: Analysis, output_format: str, color: bool, show_all: bool) -> str:
+    match output_format:
+        case "json":
+            from lipcert.report.json import analysis_json
+
+            return analysis_json(analysis)
+        case "markdown":
+            from lipcert.report.markdown import analysis_markdown
+
+            return analysis_markdown(analysis)
+        case "csv":
+            from lipcert.report.csv import analysis_csv
+
+            return analysis_csv(analysis)
+        case _:
+            from lipcert.report.text import analysis_text
+
+            return analysis_text(analysis, width=text_width(), color=color, show_all=show_all)

@@ -1,0 +1,74 @@
+"""`lipcert config show`: the settings in force and where each comes from."""
+
+from __future__ import annotations
+
+import click
+
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import chosen_settings, format_option, knob_options
+from lipcert.cli.output import write
+from lipcert.cli.sources import EffectiveSettings
+from lipcert.report.json import dump
+from lipcert.report.safe import safe
+from lipcert.settings import ConstraintSpec
+
+__all__ = ["command"]
+
+
+@click.group("config")
+def command() -> None:
+    """Settings: command line, LIPCERT_* environment, TOML file, defaults."""
+
+
+@command.command("show")
+@knob_options
+@format_option("text", "json")
+@click.pass_context
+def show(context: click.Context, output_format: str) -> ExitCode:
+    """Print the effective value of every setting and where it comes from."""
+    effective = chosen_settings(context)
+    write(_as_json(effective) if output_format == "json" else _as_text(effective))
+    return ExitCode.HOLDS
+
+
+def _as_text(effective: EffectiveSettings) -> str:
+    lines = [
+        f"{key:<18}{_value_text(_value(effective, key)):<24}  {safe(origin)}"
+        for key, origin in effective.origins.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(effective: EffectiveSettings) -> str:
+    return dump(
+        {
+            "schema": "lipcert.config/1",
+            "settings": {
+                key: {"value": _value(effective, key), "source": origin}
+                for key, origin in effective.origins.items()
+            },
+        }
+    )
+
+
+def _value(effective: EffectiveSettings, key: str) -> object:
+    value: object = getattr(effective.settings, key.replace("-", "_"))
+    if key == "constraints":
+        return {pattern: str(constraint) for pattern, constraint in effective.settings.constraints}
+    if isinstance(value, ConstraintSpec):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _value_text(value: object) -> str:
+    match value:
+        case None:
+            return "not given"
+        case []:
+            return "none"
+        case list():
+            return " ".join(safe(str(item)) for item in value)
+        case dict():
+            return safe(", ".join(f"{name}={item}" for name, item in value.items())) or "none"
+        case _:
+            return safe(str(value))

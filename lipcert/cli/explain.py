@@ -1,0 +1,30 @@
+"""`lipcert explain`: the page behind a rule name or a diagnostic code."""
+
+from __future__ import annotations
+
+import click
+
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import format_option
+from lipcert.cli.output import write
+
+__all__ = ["command"]
+
+
+@click.command("explain")
+@click.argument("key", metavar="[RULE|LC-CODE]", required=False)
+@format_option("text", "json")
+def command(key: str | None, output_format: str) -> ExitCode:
+    """Print statement, hypotheses and proof of a rule, or the page of a code. Alone: list all."""
+    from lipcert.explain import all_keys, explain
+
+    if output_format == "json":
+        from lipcert.report.json import dump
+
+        found = {"keys": all_keys()} if key is None else {"key": key, "text": explain(key)}
+        write(dump({"schema": "lipcert.explanation/1", **found}))
+    elif key is None:
+        write("".join(f"{name:<40}  {title}\n".rstrip(" ") for name, title in all_keys().items()))
+    else:
+        write(explain(key) + "\n")
+    return ExitCode.HOLDS

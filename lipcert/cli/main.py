@@ -1,0 +1,153 @@
+"""The command group: loads verbs lazily and turns every outcome into an exit code.
+
+What enters: the command line. What leaves: a result on stdout and one of the codes of
+`exit_codes`. Invariant: no exception leaves `cli.main`; `lipcert --help` loads click and the
+declarations of the verbs, nothing of the engine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, final
+
+import click
+
+from lipcert import __version__
+from lipcert.cli.exit_codes import ExitCode, exit_code_of
+from lipcert.cli.sources import DEBUG_VARIABLE
+from lipcert.errors import LipCertError, Refusal, UnsupportedModelError
+from lipcert.report.safe import safe
+
+__all__ = ["cli"]
+
+_VERBS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "inspect": "lipcert.cli.inspect",
+        "analyze": "lipcert.cli.analyze",
+        "explain": "lipcert.cli.explain",
+        "config": "lipcert.cli.config",
+    }
+)
+
+
+@final
+class _LipCertGroup(click.Group):
+    """A group of verbs that are imported when they are named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order in which they are used."""
+        del ctx
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The `command` of the verb's module."""
+        del ctx
+        if cmd_name not in _VERBS:
+            return None
+        command = importlib.import_module(_VERBS[cmd_name]).command
+        return command if isinstance(command, click.Command) else None
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run, report what went wrong in one line, and leave with the documented code."""
+        del standalone_mode
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            code = super().main(
+                args=words,
+                prog_name=prog_name,
+                complete_var=complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                **extra,
+            )
+            sys.stdout.flush()
+        except click.ClickException as error:
+            code = _fail(words, ExitCode.USAGE, error.format_message(), _usage_hint(error))
+        except LipCertError as error:
+            code = _fail_on_purpose(words, error)
+        except BrokenPipeError:
+            _silence_stdout()
+            code = ExitCode.NO_VERDICT
+        except (click.Abort, KeyboardInterrupt):
+            code = _fail(words, ExitCode.NO_VERDICT, "interrupted before there was a result")
+        except Exception as error:  # noqa: BLE001
+            code = _fail_internally(words, error)
+        sys.exit(int(code) if isinstance(code, int) else int(ExitCode.HOLDS))
+
+
+@click.command(cls=_LipCertGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="lipcert")
+@click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")
+def cli(debug: bool) -> None:
+    """Certified gradient bounds and DP sensitivities of ONNX networks.
+
+    Exit codes: 0 done and holds, 1 definite negative, 2 usage, 3 no verdict, 4 internal error.
+    """
+    del debug
+
+
+def _fail(
+    words: Sequence[str],
+    code: ExitCode,
+    message: str,
+    hint: str = "",
+    refusals: tuple[Refusal, ...] = (),
+) -> ExitCode:
+    """One line on stderr; where JSON was asked for, an error object on stdout as well."""
+    lines = [safe(str(refusal)) for refusal in refusals] or [safe(message)]
+    for line in lines:
+        click.echo(f"lipcert: error: {line}", err=True)
+    if hint:
+        click.echo(hint, err=True)
+    if _wants_json(words):
+        from lipcert.report.json import error_json
+
+        click.echo(error_json(int(code), message, refusals), nl=False)
+    return code
+
+
+def _fail_on_purpose(words: Sequence[str], error: LipCertError) -> ExitCode:
+    refusals = error.refusals if isinstance(error, UnsupportedModelError) else ()
+    return _fail(words, exit_code_of(error), str(error), refusals=refusals)
+
+
+def _fail_internally(words: Sequence[str], error: Exception) -> ExitCode:
+    if "--debug" in words or os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+    python = ".".join(str(number) for number in sys.version_info[:3])
+    message = (
+        f"[LC901] {type(error).__name__}: {error} (lipcert {__version__}, Python {python}). "
+        f"This is a defect of LipCert: report it with the model; {DEBUG_VARIABLE}=1 shows where."
+    )
+    return _fail(words, ExitCode.INTERNAL, message)
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"See '{context.command_path} --help'." if context is not None else ""
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether --format json was asked for, even where the rest cannot be parsed."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return any(
+        word == "--format=json" or (word, after) == ("--format", "json") for word, after in pairs
+    )
+
+
+def _silence_stdout() -> None:
+    """Nobody reads any more: keep the interpreter from complaining at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

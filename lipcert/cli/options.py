@@ -1,0 +1,98 @@
+"""Options shared by the verbs: the knobs of `Settings`, formats and destinations, colour.
+
+What enters: click's parse of the command line. What leaves: typed records in the click context,
+so that a verb takes only what is its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+
+from lipcert.cli.knobs import KNOBS, Knob
+from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
+
+__all__ = ["chosen_settings", "color_option", "format_option", "knob_options"]
+
+_GIVEN: Final = "lipcert.given"
+_CONFIG: Final = "lipcert.config"
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def knob_options(command: _Command) -> _Command:
+    """Add one option per knob, and --config; read them with `chosen_settings`."""
+    for knob in reversed(KNOBS):
+        command = _knob_option(knob)(command)
+    return click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        expose_value=False,
+        callback=_remember_config,
+        help="Settings file (default: the nearest lipcert.toml or pyproject.toml).",
+    )(command)
+
+
+def chosen_settings(context: click.Context) -> EffectiveSettings:
+    """The settings of this call, from all sources."""
+    config = context.meta.get(_CONFIG)
+    file = config if isinstance(config, Path) else find_file(Path.cwd())
+    return effective_settings(context.meta.get(_GIVEN, {}), os.environ, file)
+
+
+def format_option(*formats: str) -> Callable[[_Command], _Command]:
+    """--format, restricted to what a verb can print."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(formats),
+        default="text",
+        show_default=True,
+        help="Format of the result.",
+    )
+
+
+def color_option(command: _Command) -> _Command:
+    """--color; NO_COLOR and FORCE_COLOR are honoured under `auto`."""
+    return click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
+        help="Colour in text on standard output.",
+    )(command)
+
+
+def _knob_option(knob: Knob) -> Callable[[_Command], _Command]:
+    if knob.count == 0:
+        return click.option(
+            f"{knob.option}/--no-{knob.key}",
+            default=None,
+            expose_value=False,
+            callback=_remember,
+            help=knob.text,
+        )
+    return click.option(
+        knob.option,
+        metavar=knob.metavar,
+        nargs=knob.count,
+        multiple=knob.repeated,
+        expose_value=False,
+        callback=_remember,
+        help=knob.text,
+    )
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value not in (None, ()) and parameter.name is not None:
+        key = parameter.name.replace("_", "-")
+        context.meta.setdefault(_GIVEN, {})[key] = value
+
+
+def _remember_config(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    del parameter
+    context.meta[_CONFIG] = value

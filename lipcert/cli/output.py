@@ -1,0 +1,85 @@
+"""Output: results to standard output or, atomically, into files.
+
+What enters: finished text. What leaves: bytes on stdout or a complete file. Invariant: a file
+either keeps its old content or holds the whole new one, and stdout carries results only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import click
+
+from lipcert.errors import NoVerdictError, UsageError
+
+__all__ = ["Destination", "parse_report", "text_width", "use_color", "write"]
+
+Destination = tuple[str, Path]
+"""A format and the file that receives it."""
+
+_WIDTH_OF_A_PIPE: Final = 120
+
+
+def write(text: str, file: Path | None = None) -> None:
+    """Write to a file, or to standard output."""
+    if file is None:
+        click.echo(text.encode(_encoding(), "backslashreplace"), nl=False)
+        return
+    try:
+        _write_atomically(text, file)
+    except OSError as error:
+        raise NoVerdictError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def parse_report(word: str, formats: tuple[str, ...]) -> Destination:
+    """Read `--report FMT=FILE`."""
+    name, equals, file = word.partition("=")
+    if not equals or not file or name not in formats:
+        raise UsageError(f"--report: {word!r} is not FMT=FILE with FMT one of {', '.join(formats)}")
+    return name, Path(file)
+
+
+def use_color(choice: str) -> bool:
+    """Whether text on standard output is coloured."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+def text_width() -> int:
+    """Columns of the terminal; 120 where there is none."""
+    return shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def _write_atomically(text: str, file: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(_permissions(file))
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _permissions(file: Path) -> int:
+    """Those of the file that is replaced, else what the umask gives a new file."""
+    if file.exists():
+        return file.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

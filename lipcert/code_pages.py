@@ -1,0 +1,74 @@
+"""Code pages: why a diagnostic code appears and what to do, for `lipcert explain`.
+
+What enters: nothing. What leaves: `PAGES`, one paragraph per code of `diagnostics.CODES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["PAGES"]
+
+_EXPORT: Final = "torch.onnx.export(model.eval(), ..., dynamo=True, optimize=False)"
+
+PAGES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "LC001": "The bytes are not one well-formed ONNX model: empty, truncated, compressed, "
+        "concatenated or of another format. Export the model again, and check the transfer.",
+        "LC002": "Files of unknown origin are read under limits, so that they cannot exhaust the "
+        "machine. The message names the limit. Export a smaller or simpler graph.",
+        "LC003": "No rule is proved for this operator, domain or version, and LipCert does not "
+        "guess. Replace the operator by supported ones, or export with another opset.",
+        "LC004": "Loop, Scan, recurrent layers and data-dependent If have no fixed graph to bound. "
+        "Unroll the computation or export the branch that is used.",
+        "LC005": "A step function has either derivative zero or none: a quantised or integer graph "
+        "is not what gradient training differentiates. Export the float model.",
+        "LC006": "Only a float input has a neighbourhood in which the network can be Lipschitz. "
+        "For token ids, analyse the network after the embedding.",
+        "LC007": "Differential privacy here rests on the gradient of one example. Where examples "
+        "influence each other (batch statistics, a reduction over the batch axis), no such "
+        "gradient exists. Use a normalization per example (GroupNorm, LayerNorm), or export in "
+        f"evaluation mode: {_EXPORT}.",
+        "LC008": "Bounds need every shape. Fix the dimensions other than the batch at export.",
+        "LC009": "The exporter merged trained tensors (often BatchNorm into Conv), so the tensors "
+        "of the file are not the ones that training updates, and their bounds would be those of "
+        f"another model. Export with {_EXPORT}; or accept the file's tensors as the trained ones "
+        "with --as-exported.",
+        "LC010": "Each data input needs its own declared domain, which cannot be stated yet. "
+        "Concatenate the inputs or make all but one constant.",
+        "LC011": "In training mode BatchNorm uses batch statistics and Dropout is random; the "
+        f"bounds of the exported function would not hold for training. Export with {_EXPORT}.",
+        "LC012": "The loss is applied to one output. Choose it with --output NAME.",
+        "LC013": "The graph as understood gives other numbers than onnxruntime on the same inputs, "
+        "so it is not the same function. This is a defect of LipCert or of the file: report it.",
+        "LC014": "No bound holds for a weight that is NaN or infinite. Repair the checkpoint.",
+        "LC015": "Weights outside the file are read only under strict rules. Save the model as one "
+        "file: onnx.save(model, path, save_as_external_data=False).",
+        "LC016": "The ONNX specification forbids this value, or it makes the op meaningless. The "
+        "message names the node; export the model again.",
+        "LC020": "onnxruntime lets a caller replace such a tensor, and the bounds hold for the "
+        "stored value only. Remove the initializer from the graph inputs.",
+        "LC021": "The file is fixed to a batch of one, so batch independence cannot be tested on "
+        "it; that the network is applied to each example separately is an assumption of the "
+        "report. Export with a dynamic batch axis to have it proved.",
+        "LC023": "Names such as onnx::MatMul_12 cannot be matched with a state_dict, so the bound "
+        f"of a tensor may be read for another one. Export with {_EXPORT}.",
+        "LC101": "The rule of this node does not apply on the values that can reach it (for "
+        "example a division by an interval that holds 0). The message says which assumption would "
+        "help: often --input-norm, --input-box or a constraint.",
+        "LC102": "Without a bound there is no sensitivity and no noise level. Remove the cause "
+        "that the message names, or --freeze the parameter.",
+        "LC103": "A loss that contains its own softmax would apply it twice. Remove the Softmax "
+        "from the exported network: the loss takes logits.",
+        "LC104": "Bounds hold for declared inputs only. State the domain that preprocessing "
+        "guarantees, with --input-box LO HI, --input-norm R or both: both are used.",
+        "LC105": "A normalization stretches by up to 1/√ε where the variance vanishes. A larger "
+        "epsilon, or max(floor, std) in its place, lowers the bound at once.",
+        "LC106": "A mean over the batch divides the sensitivity by a public constant, a sum does "
+        "not. State --batch-size B, or --reduction sum.",
+        "LC901": "LipCert failed in a way nobody foresaw; no result was given. Set LIPCERT_DEBUG=1 "
+        "to see where, and report it with the model if you can share it.",
+    }
+)

@@ -1,0 +1,30 @@
+"""The admissible inputs of one example, as facts.
+
+What enters: a per-example shape and the settings. What leaves: a norm ball and a box, reduced.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.facts import Bound, Shape, ValueFacts, no_bound
+from lipcert.interval import Interval
+from lipcert.settings import Settings
+from lipcert.upper import Upper
+
+__all__ = ["input_facts"]
+
+
+def input_facts(shape: Shape, settings: Settings) -> ValueFacts:
+    """‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared.
+
+    With neither declared the box [0, 1] is assumed, as the report states first.
+    """
+    norm = no_bound("input.undeclared", "no norm of the input is declared", "give --input-norm")
+    if settings.input_norm is not None:
+        norm = Bound(Upper(settings.input_norm), "input.declared_norm")
+    box = None
+    if settings.effective_input_box is not None:
+        low, high = settings.effective_input_box
+        box = Interval(np.full(shape, low), np.full(shape, high))
+    return ValueFacts.of(shape, norm, box)

@@ -1,0 +1,92 @@
+"""Findings: what a reader must know besides the numbers of an analysis.
+
+What enters: the graph, the settings and what propagation proved. What leaves: diagnostics; every
+absent bound has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lipcert.diagnostics import Diagnostic, Level
+from lipcert.ir import Graph
+from lipcert.planned_loss import default_loss
+from lipcert.propagate import NetworkBounds
+from lipcert.settings import Settings
+from lipcert.upper import Upper
+
+__all__ = ["findings"]
+
+_NORMALIZATION: Final = frozenset({"layer_norm", "group_norm", "rms_norm"})
+_STEEP: Final = 30.0
+
+
+def findings(graph: Graph, bounds: NetworkBounds, settings: Settings) -> Iterator[Diagnostic]:
+    """What a reader must know besides the numbers."""
+    if settings.input_is_assumed:
+        yield Diagnostic(
+            "LC104",
+            Level.WARNING,
+            "",
+            "no input domain was given: every input entry is assumed to lie in [0, 1]",
+            "state what the pipeline enforces with --input-norm and/or --input-box",
+        )
+    if settings.loss == "auto" and default_loss(graph.output_shape) != "cross-entropy":
+        yield Diagnostic(
+            "LC106",
+            Level.WARNING,
+            "",
+            f"no loss was given, and the output of shape {list(graph.output_shape)} is not one "
+            "vector of class scores: binary cross-entropy on every entry is assumed",
+            "state the training loss with --loss",
+        )
+    yield from _softmax_end(graph)
+    yield from _absent_bounds(graph, bounds)
+    yield from _steep_normalization(graph, bounds)
+
+
+def _softmax_end(graph: Graph) -> Iterator[Diagnostic]:
+    for node in graph.nodes:
+        if node.output == graph.output_name and node.op.family == "softmax":
+            yield Diagnostic(
+                "LC103",
+                Level.WARNING,
+                node.name,
+                "the network ends in Softmax, and the loss is applied to its output",
+                "export the network without the final Softmax if the loss takes logits",
+            )
+
+
+def _absent_bounds(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
+    """One finding per node where a bound is lost first, and one per parameter without a bound."""
+    for node in graph.nodes:
+        lost = bounds.facts[node.output].norm
+        if not lost.is_finite and all(bounds.facts[i].norm.is_finite for i in node.inputs):
+            yield Diagnostic("LC101", Level.WARNING, node.name, lost.reason, lost.remedy)
+    cotangent = bounds.cotangents[graph.output_name].norm
+    if not cotangent.is_finite:
+        yield Diagnostic("LC101", Level.WARNING, "", cotangent.reason, cotangent.remedy)
+    for name, parameter in graph.parameters.items():
+        bound = bounds.grad_norms[name]
+        if parameter.trainable and not bound.is_finite:
+            message = f"parameter {name!r}: {bound.reason}"
+            yield Diagnostic("LC102", Level.WARNING, "", message, bound.remedy)
+
+
+def _steep_normalization(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
+    """Normalization layers that stretch by 1/√ε: usually what a loose bound comes from."""
+    for node in graph.nodes:
+        if node.op.family not in _NORMALIZATION:
+            continue
+        before = bounds.cotangents[node.output].norm.value
+        after = bounds.cotangents[node.inputs[0]].norm.value
+        if after.is_finite and after > Upper(_STEEP) * before:
+            yield Diagnostic(
+                "LC105",
+                Level.WARNING,
+                node.name,
+                f"{node.op.kind} may stretch by {after.value / before.value:.3g}: where an "
+                "example's variance vanishes, its slope is scale/sqrt(epsilon)",
+                "train with a larger epsilon (1e-1, say), or with a floor on the deviation",
+            )

@@ -1,0 +1,80 @@
+"""Groups: which trained parameters are noised together.
+
+What enters: a graph and the gradient bound of each parameter. What leaves: groups in graph order,
+each with the joint bound √Σ G² of its members. Every trained parameter is in exactly one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.facts import Bound
+from lipcert.ir import Graph, Parameter
+from lipcert.upper import INFINITE, Upper, root_sum_square
+
+__all__ = ["Group", "first_uses", "group_parameters", "joint_norm"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters noised together. grad_norm: bound of the norm of their joint gradient."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    grad_norm: Upper
+
+    @property
+    def dimension(self) -> int:
+        """Number of trained entries."""
+        return sum(parameter.size for parameter in self.parameters)
+
+
+def group_parameters(
+    graph: Graph, grad_norms: Mapping[str, Bound], per_layer: bool
+) -> tuple[Group, ...]:
+    """Trained parameters, one group each or one group per layer.
+
+    A layer is what a state_dict calls one: "conv1.weight" and "conv1.bias" share the prefix
+    "conv1". Parameters without such a prefix are grouped by the node that uses them first.
+    """
+    uses = first_uses(graph)
+    members: dict[str, list[Parameter]] = {}
+    for name in uses:
+        parameter = graph.parameters[name]
+        if parameter.trainable:
+            key = _layer(name, uses[name]) if per_layer else name
+            members.setdefault(key, []).append(parameter)
+    return tuple(
+        Group(key, tuple(group), joint_norm([grad_norms[p.name] for p in group]))
+        for key, group in members.items()
+    )
+
+
+def joint_norm(bounds: list[Bound]) -> Upper:
+    """√Σ G², or inf where one bound is absent.
+
+    Proof: the gradient with respect to several tensors is their concatenation.
+    """
+    if all(bound.is_finite for bound in bounds):
+        return root_sum_square(bound.value for bound in bounds)
+    return INFINITE
+
+
+def first_uses(graph: Graph) -> dict[str, str]:
+    """For each parameter, the node that uses it first; parameters no node uses stand last."""
+    uses: dict[str, str] = {}
+    for node in graph.nodes:
+        for operand in node.op.operands().values():
+            if operand.parameter is not None:
+                uses.setdefault(operand.parameter, node.name)
+    for name in graph.parameters:
+        uses.setdefault(name, "")
+    return uses
+
+
+def _layer(parameter: str, node: str) -> str:
+    prefix, dot, _ = parameter.rpartition(".")
+    return prefix if dot and prefix else node or parameter

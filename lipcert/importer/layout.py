@@ -1,0 +1,128 @@
+"""Layout: where the examples of a batch lie inside a tensor.
+
+What enters: the shape of a tensor at a batch size N. What leaves: the one axis that carries the
+batch, and the shape that belongs to one example. Invariant: along `axis` the size is
+before·N·after, and entry (p, i, s) of that axis, together with everything else at the same place,
+belongs to example i alone. So in row-major order element (p'·N + i)·S + s belongs to example i,
+for P = prod(shape[:axis])·before, and a reshape, which keeps P, keeps the statement.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.facts import Shape
+from lipcert.importer.constant import Constant
+
+__all__ = ["Layout", "MixingError", "locate"]
+
+
+class MixingError(Exception):
+    """Examples of a batch influence each other, or cannot be told apart; says why."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The batch lies on `axis`, whose size is before·batch·after."""
+
+    shape: Shape
+    batch: int
+    axis: int
+    before: int = 1
+    after: int = 1
+
+    def __post_init__(self) -> None:
+        if self.shape[self.axis] != self.before * self.batch * self.after:
+            raise MixingError(f"the batch axis {self.axis} of the shape {self.shape} is cut")
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions, the batch included."""
+        return len(self.shape)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the batch shares its axis with entries of one example."""
+        return self.before * self.after > 1
+
+    @property
+    def prefix(self) -> int:
+        """P: the number of blocks of N·S entries in row-major order."""
+        return math.prod(self.shape[: self.axis]) * self.before
+
+    @property
+    def full_example_shape(self) -> Shape:
+        """Shape of one example with the batch axis kept at its share (1 if not merged)."""
+        share = self.before * self.after
+        return (*self.shape[: self.axis], share, *self.shape[self.axis + 1 :])
+
+    @property
+    def example_shape(self) -> Shape:
+        """Shape of one example; the batch axis is gone unless it is merged."""
+        if self.is_merged:
+            return self.full_example_shape
+        return (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
+
+    def example_axis(self, axis: int) -> int:
+        """Position of an axis in `example_shape`; ValueError for a batch axis that is gone."""
+        axis = axis + self.rank if axis < 0 else axis
+        if self.is_merged or axis < self.axis:
+            return axis
+        if axis == self.axis:
+            raise ValueError("the batch axis is no axis of an example")
+        return axis - 1
+
+    def moved(self, shape: Shape, axis: int) -> Layout:
+        """The same split of the batch axis, at another place of another shape."""
+        return Layout(shape, self.batch, axis, self.before, self.after)
+
+    def example_part(self, constant: Constant) -> Constant:
+        """A constant that is broadcast against this layout, as one example sees it."""
+        missing = self.rank - len(constant.shape)
+        full = constant.rearranged(lambda a: a.reshape((1,) * missing + a.shape))
+        if full.shape[self.axis] != 1:
+            if not full.is_same_along(self.axis, self.before, self.batch, self.after):
+                raise MixingError("a constant differs from example to example")
+            full = full.rearranged(self._first_example)
+        if self.is_merged:
+            return full
+        return full.rearranged(lambda a: np.squeeze(a, axis=self.axis))
+
+    def _first_example(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        head, tail = array.shape[: self.axis], array.shape[self.axis + 1 :]
+        parts = array.reshape(*head, self.before, self.batch, self.after, *tail)
+        first = np.take(parts, 0, axis=self.axis + 1)
+        return first.reshape(*head, self.before * self.after, *tail)
+
+    def to_examples(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A batch tensor of this layout as [examples, *example_shape]."""
+        head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
+        parts = array.reshape(*head, self.before, self.batch, self.after, *tail)
+        return np.moveaxis(parts, self.axis + 1, 0).reshape(self.batch, *self.example_shape)
+
+    def from_examples(self, examples: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The inverse of `to_examples`."""
+        head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
+        parts = examples.reshape(self.batch, *head, self.before, self.after, *tail)
+        return np.moveaxis(parts, 0, self.axis + 1).reshape(self.shape)
+
+
+def locate(prefix: int, shape: Shape, batch: int) -> Layout:
+    """The layout of a tensor of which P is known; prefers an axis that is the batch alone."""
+    found: list[Layout] = []
+    blocks = 1
+    for axis, size in enumerate(shape):
+        if blocks <= prefix and prefix % blocks == 0:
+            before = prefix // blocks
+            if size % (before * batch) == 0:
+                found.append(Layout(shape, batch, axis, before, size // (before * batch)))
+        blocks *= size
+    if not found:
+        raise MixingError(f"the batch is spread over several axes of the shape {shape}")
+    return min(found, key=lambda layout: layout.is_merged)

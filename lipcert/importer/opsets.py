@@ -1,0 +1,169 @@
+"""Which ONNX ops are understood, up to which version of their definition, and why others are not.
+
+Semantics are dispatched on the `since_version` of an op's schema. Invariant: a definition newer
+than the ones listed here is refused, because nobody has compared its meaning with the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lipcert.errors import Refusal
+from lipcert.importer.raw import RawNode
+
+__all__ = ["MICROSOFT", "RANDOM", "refusal_of"]
+
+MICROSOFT: Final = "com.microsoft"
+_MICROSOFT_OPS: Final = frozenset({"Gelu", "FastGelu", "QuickGelu"})
+
+# op: (oldest, newest) since_version with a known meaning
+_VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {
+        "Abs": (6, 13),
+        "Add": (6, 14),
+        "Atan": (7, 22),
+        "AveragePool": (1, 22),
+        "BatchNormalization": (7, 15),
+        "Cast": (6, 28),
+        "CastLike": (15, 25),
+        "Celu": (12, 28),
+        "Clip": (6, 13),
+        "Concat": (4, 13),
+        "Conv": (1, 22),
+        "ConvTranspose": (1, 22),
+        "Cos": (7, 22),
+        "DepthToSpace": (1, 28),
+        "Div": (6, 14),
+        "Dropout": (6, 22),
+        "Elu": (6, 22),
+        "Erf": (9, 13),
+        "Exp": (6, 13),
+        "Expand": (8, 13),
+        "Flatten": (1, 25),
+        "Gather": (1, 13),
+        "Gelu": (20, 20),
+        "Gemm": (6, 13),
+        "GlobalAveragePool": (1, 22),
+        "GlobalLpPool": (2, 22),
+        "GlobalMaxPool": (1, 22),
+        "GroupNormalization": (18, 21),
+        "HardSigmoid": (6, 22),
+        "HardSwish": (14, 22),
+        "Identity": (1, 25),
+        "InstanceNormalization": (6, 22),
+        "LayerNormalization": (17, 17),
+        "LeakyRelu": (6, 16),
+        "Log": (6, 13),
+        "LogSoftmax": (1, 13),
+        "LpPool": (2, 22),
+        "MatMul": (1, 13),
+        "Max": (6, 13),
+        "MaxPool": (1, 22),
+        "Mean": (6, 13),
+        "Min": (6, 13),
+        "Mish": (18, 22),
+        "Mul": (6, 14),
+        "Neg": (6, 13),
+        "PRelu": (6, 16),
+        "Pad": (2, 25),
+        "Pow": (7, 15),
+        "RMSNormalization": (23, 23),
+        "ReduceMax": (1, 20),
+        "ReduceMean": (1, 18),
+        "ReduceMin": (1, 20),
+        "ReduceSum": (1, 13),
+        "ReduceSumSquare": (1, 18),
+        "Relu": (6, 14),
+        "Reshape": (1, 25),
+        "Resize": (10, 19),
+        "Selu": (6, 22),
+        "Sigmoid": (6, 13),
+        "Sin": (7, 22),
+        "Slice": (1, 13),
+        "Softmax": (1, 13),
+        "Softplus": (1, 22),
+        "Softsign": (1, 22),
+        "SpaceToDepth": (1, 28),
+        "Split": (2, 18),
+        "Sqrt": (6, 13),
+        "Squeeze": (1, 25),
+        "Sub": (6, 14),
+        "Sum": (6, 13),
+        "Swish": (24, 24),
+        "Tanh": (6, 13),
+        "Tile": (6, 13),
+        "TopK": (1, 24),
+        "Transpose": (1, 25),
+        "Unsqueeze": (1, 25),
+        "Upsample": (7, 10),
+        "Where": (9, 16),
+    }
+)
+
+RANDOM: Final = frozenset(
+    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
+_CONTROL: Final = frozenset("If Loop Scan LSTM GRU RNN SequenceMap".split())
+_DISCRETE: Final = frozenset(
+    (
+        "And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Compress"
+        " ConvInteger DequantizeLinear DynamicQuantizeLinear Equal Floor Greater GreaterOrEqual"
+        " Hardmax IsInf IsNaN Less LessOrEqual MatMulInteger Mod NonMaxSuppression NonZero Not"
+        " OneHot Or QLinearConv QLinearMatMul QuantizeLinear Round Shrink Sign StringNormalizer"
+        " ThresholdedRelu Unique Xor"
+    ).split()
+)
+_TRAINING: Final = frozenset(
+    "Adagrad Adam Gradient Momentum NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss".split()
+)
+
+
+def refusal_of(node: RawNode) -> Refusal | None:
+    """Why a node that depends on the data is not understood; None if it is."""
+
+    def refuse(code: str, reason: str, remedy: str = "") -> Refusal:
+        return Refusal(code, node.name, node.op_type, reason, remedy)
+
+    if node.op_type in _TRAINING or "training" in node.domain:
+        return refuse("LC011", "this is part of a training step", "export for inference")
+    if node.domain == MICROSOFT and node.op_type in _MICROSOFT_OPS:
+        return None
+    if node.domain:
+        return refuse(
+            "LC003",
+            f"the domain {node.domain!r} is not supported",
+            "express the layer in standard ONNX operators",
+        )
+    if node.op_type in _CONTROL or node.op_type.startswith("Sequence"):
+        return refuse(
+            "LC004",
+            "control flow and recurrence have no bound here",
+            "unroll the loop, or export a feed-forward part",
+        )
+    if node.op_type in _DISCRETE:
+        return refuse(
+            "LC005",
+            "the output jumps, so no Lipschitz bound exists",
+            "export the network before quantisation or without its discrete head",
+        )
+    if node.op_type in RANDOM:
+        return refuse("LC003", "random numbers: the output is no function of the input")
+    return _version_refusal(node)
+
+
+def _version_refusal(node: RawNode) -> Refusal | None:
+    versions = _VERSIONS.get(node.op_type)
+    if versions is None or not node.since_version:
+        reason = "the operator is not supported"
+    elif not versions[0] <= node.since_version <= versions[1]:
+        reason = (
+            f"version {node.since_version} of the operator is not supported"
+            f" (only {versions[0]} to {versions[1]})"
+        )
+    else:
+        return None
+    return Refusal(
+        "LC003", node.name, node.op_type, reason, "export with supported operators, or opset 17-20"
+    )

@@ -1,0 +1,161 @@
+"""Products of two values: entry by entry, and of matrices.
+
+What enters: facts about both values. What leaves: norm and box of the product, and for each value
+the Jacobian norm, which is a norm of the *other* value: bounded only on a bounded domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from lipcert.facts import Bound, Shape, ValueFacts, no_bound, product_of, tightest
+from lipcert.interval import Interval
+from lipcert.ops.base import Op
+from lipcert.ops.broadcasting import aligned, broadcast_shape, slice_norm
+from lipcert.scope import Scope
+from lipcert.upper import FloatArray
+
+__all__ = ["MatMul", "Multiply"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Multiply(Op):
+    """y = a · b, entry by entry, with broadcasting."""
+
+    @property
+    def kind(self) -> str:
+        """ONNX name."""
+        return "Mul"
+
+    @property
+    def family(self) -> str:
+        """Rule family."""
+        return "multiply"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """The broadcast shape."""
+        first, second = inputs
+        return broadcast_shape([first, second])
+
+    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
+        """Returns B ≥ sup ‖a·b‖ = min(X_a·L_a, X_b·L_b), and the product of the boxes.
+
+        Proof: for fixed b the product is linear in a with norm at most L_a; likewise for b.
+        Attained: when both norms sit on one entry.
+        """
+        a, b = inputs
+        shape = self.output_shape([a.shape, b.shape])
+        return ValueFacts.of(shape, _bilinear_norm(self, inputs, scope), a.box * b.box)
+
+    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
+        """Returns B ≥ the largest norm of the slice of the other value that meets one entry.
+
+        Hypotheses: the other value is bounded.
+        Proof: the columns of the Jacobian are these slices, with disjoint supports.
+        Attained: when the other value can concentrate on one slice.
+        """
+        del scope
+        value, other = inputs[index], inputs[1 - index]
+        shape = self.output_shape([x.shape for x in inputs])
+        largest = slice_norm(other, value.shape, shape)
+        return _needs_bounded(product_of("multiply.input_lipschitz", largest), "multiply")
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64."""
+        rank = max(x.ndim for x in inputs) - 1
+        a, b = (aligned(x, rank) for x in inputs)
+        return a * b
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MatMul(Op):
+    """Y = A B on the last two axes: [..., n, k] · [..., k, m], the others broadcast."""
+
+    @property
+    def kind(self) -> str:
+        """ONNX name."""
+        return "MatMul"
+
+    @property
+    def family(self) -> str:
+        """Rule family."""
+        return "matmul"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """[..., n, m]."""
+        a, b = inputs
+        if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
+            raise ValueError(f"matrices of shape {a} and {b} cannot be multiplied")
+        return (*broadcast_shape([a[:-2], b[:-2]]), a[-2], b[-1])
+
+    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
+        """Returns B ≥ sup ‖AB‖_F = min(X_a·L_a, X_b·L_b), and interval products of the boxes.
+
+        Proof: for fixed B the product is linear in A with norm at most L_a; likewise for B.
+        Attained: by matrices of rank one.
+        """
+        a, b = inputs
+        shape = self.output_shape([a.shape, b.shape])
+        return ValueFacts.of(shape, _bilinear_norm(self, inputs, scope), _products(a, b, shape))
+
+    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
+        """Returns B ≥ the largest Frobenius norm of the matrices that multiply one matrix.
+
+        Hypotheses: the other value is bounded.
+        Proof: A ↦ AB has norm ‖B‖₂ ≤ ‖B‖_F. A matrix of A that is repeated along an axis of B
+        meets B_1, …, B_r; the norm is then that of [B_1 | … | B_r], at most √Σ‖B_i‖_F². Distinct
+        matrices of A act on disjoint parts. (AB)ᵀ = BᵀAᵀ gives the case of B.
+        Attained: by matrices of rank one.
+        """
+        del scope
+        value, other = inputs[index], inputs[1 - index]
+        batch = self.output_shape([x.shape for x in inputs])[:-2]
+        partner = (*value.shape[:-2], 1, 1)
+        largest = slice_norm(other, partner, (*batch, *other.shape[-2:]))
+        return _needs_bounded(product_of("matmul.input_lipschitz", largest), "matmul")
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64."""
+        rank = max(x.ndim for x in inputs) - 1
+        a, b = (aligned(x, rank) for x in inputs)
+        product: FloatArray = a @ b
+        return product
+
+
+def _bilinear_norm(op: Multiply | MatMul, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
+    """min over both values of X·L."""
+    rule = f"{op.family}.output_norm"
+    products = [
+        product_of(rule, op.input_lipschitz(index, inputs, scope), inputs[index].norm)
+        for index in range(2)
+    ]
+    return _needs_bounded(tightest(*products), op.family)
+
+
+def _needs_bounded(bound: Bound, family: str) -> Bound:
+    if bound.is_finite:
+        return bound
+    return no_bound(
+        f"{family}.unbounded",
+        f"a product of two values has no Lipschitz bound unless both are bounded ({bound.reason})",
+        "state an input domain, or bound the factor (sigmoid gate, normalization, clip)",
+    )
+
+
+def _products(a: ValueFacts, b: ValueFacts, shape: Shape) -> Interval:
+    """Interval products, one per matrix of the output: [..., n, m]."""
+    batch = shape[:-2]
+    left = a.box.broadcast((*batch, *a.shape[-2:]))
+    right = b.box.broadcast((*batch, *b.shape[-2:]))
+    lo, hi = np.empty(shape), np.empty(shape)
+    for where in np.ndindex(batch):
+        factor = Interval(right.lo[where], right.hi[where])
+        block = Interval(left.lo[where], left.hi[where]).matmul(factor)
+        lo[where], hi[where] = block.lo, block.hi
+    return Interval(lo, hi)

@@ -1,0 +1,33 @@
+"""The scalar functions that `Activation` applies entry by entry, under one roof."""
+
+from __future__ import annotations
+
+from lipcert.ops.gates import Gelu, HardSwish, Mish, QuickGelu, Silu
+from lipcert.ops.kinks import Abs, Celu, Clip, Elu, HardSigmoid, LeakyRelu, Relu, Selu
+from lipcert.ops.scalar import ScalarFunction
+from lipcert.ops.smooth import Atan, Cos, Erf, Sigmoid, Sin, Softplus, Softsign, Tanh
+
+__all__ = [
+    "Abs",
+    "Atan",
+    "Celu",
+    "Clip",
+    "Cos",
+    "Elu",
+    "Erf",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Mish",
+    "QuickGelu",
+    "Relu",
+    "ScalarFunction",
+    "Selu",
+    "Sigmoid",
+    "Silu",
+    "Sin",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+]

@@ -1,0 +1,197 @@
+"""Noise: from per-example gradient bounds to sensitivities, and from those to noise per group.
+
+What enters: bounds G of the gradient norm of one example, one per group of parameters that are
+noised together, and a noise multiplier σ. What leaves: the standard deviation s_k of the Gaussian
+noise N(0, s_k²·I) on each group.
+
+Invariant: the groups of one step are released from *one* sample of examples, so they are one
+Gaussian mechanism, with effective multiplier (Σ_k Δ_k²/s_k²)^(−1/2). Every allocation here makes
+it at least σ, in real arithmetic: each s_k is the formula's value rounded up. The allocations
+therefore cost the same privacy and differ in noise energy Σ_k d_k·s_k² alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+from lipcert.errors import UsageError
+from lipcert.upper import ZERO, Lower, Upper, root_sum_square, total
+
+__all__ = [
+    "Allocated",
+    "Allocation",
+    "GroupNoise",
+    "Neighbouring",
+    "NoiseGroup",
+    "Reduction",
+    "allocate",
+    "effective_multiplier",
+    "sensitivity",
+]
+
+
+class Neighbouring(Enum):
+    """When two data sets count as neighbours."""
+
+    ADD_OR_REMOVE_ONE = "add-remove"
+    REPLACE_ONE = "replace-one"
+
+
+class Reduction(Enum):
+    """What is released of the gradients of a batch; a mean divides by a *public constant*."""
+
+    MEAN = "mean"
+    SUM = "sum"
+
+
+class Allocation(Enum):
+    """How the noise is split over the groups, at equal effective multiplier σ.
+
+    With Δ_k the sensitivity, d_k the dimension of group k, and K groups of positive sensitivity:
+    """
+
+    GLOBAL = "global"
+    """s_k = σ·√Σ_j Δ_j², the same everywhere"""
+    PER_LAYER = "per-layer"
+    """s_k = σ·Δ_k·√K"""
+    OPTIMAL = "optimal"
+    """s_k² = σ²·(Δ_k/√d_k)·Σ_j Δ_j·√d_j, the least noise energy"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NoiseGroup:
+    """Parameters noised together: how many numbers, and how far one example can move them."""
+
+    name: str
+    dimension: int
+    sensitivity: Upper
+
+    def __post_init__(self) -> None:
+        if self.dimension < 1:
+            raise ValueError(f"noise group {self.name!r} has no parameters")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupNoise:
+    """Standard deviation of the noise on one group, and its part of the total noise energy."""
+
+    name: str
+    noise_std: Upper
+    energy_share: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The noise on every group, in the order of the groups.
+
+    energy: Σ_k d_k·s_k². effective_multiplier: proved lower bound of the noise multiplier of the
+    whole release, at least the σ asked for.
+    """
+
+    allocation: Allocation
+    groups: tuple[GroupNoise, ...]
+    energy: Upper
+    effective_multiplier: Lower
+
+
+def sensitivity(
+    grad_norm: Upper,
+    neighbouring: Neighbouring,
+    reduction: Reduction,
+    batch_size: int | None = None,
+) -> Upper:
+    """Returns Δ with Δ ≥ sup ‖release(D) − release(D')‖₂ over neighbouring data sets D, D'.
+
+    Hypotheses: ‖∇ℓ‖₂ ≤ grad_norm for every example; `batch_size` is a public constant, not the
+    size of a random batch.
+    Proof: the sums differ by one gradient (add or remove one), or by the difference of two
+    (replace one): at most G or 2G; a mean divides both sums by the same constant.
+    Attained: when an example attains G (for replace-one: two, with opposite gradients).
+    """
+    moved = grad_norm if neighbouring is Neighbouring.ADD_OR_REMOVE_ONE else Upper(2.0) * grad_norm
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"batch-size: {batch_size} is not a positive number of examples")
+    if reduction is Reduction.SUM:
+        return moved
+    if batch_size is None:
+        raise UsageError("batch-size: a mean divides by a public constant batch size; state it")
+    return moved.over(Lower(float(batch_size)))
+
+
+def allocate(
+    groups: Sequence[NoiseGroup], noise_multiplier: float, allocation: Allocation
+) -> Allocated | None:
+    """Returns noise whose effective multiplier is at least `noise_multiplier`.
+
+    None when a group has no sensitivity bound (or the noise overflows): then no noise makes the
+    release private.
+    Hypotheses: all groups are released from one sample.
+    Proof: Σ Δ_k²/s_k² at the exact formulas is Σ Δ_k²/(σ²ΣΔ_j²), Σ 1/(σ²K) and
+    Σ Δ_k√d_k/(σ²ΣΔ_j√d_j), each 1/σ²; rounding s_k up only lowers it. A group with Δ_k = 0
+    reveals nothing and needs none. By Cauchy–Schwarz (ΣΔ_k√d_k)² ≤ Σ d_k s_k²·Σ Δ_k²/s_k², so no
+    allocation has less energy than the optimal one, σ²(ΣΔ_k√d_k)².
+    """
+    if not (math.isfinite(noise_multiplier) and noise_multiplier > 0.0):
+        raise UsageError(f"noise-multiplier: {noise_multiplier!r} is not a positive finite number")
+    stds = [Upper(noise_multiplier) * unit for unit in _unit_noise(groups, allocation)]
+    energies = [
+        Upper(float(group.dimension)) * std * std for group, std in zip(groups, stds, strict=True)
+    ]
+    energy = total(energies)
+    if not energy.is_finite:
+        return None
+    attained = effective_multiplier([group.sensitivity for group in groups], stds)
+    return Allocated(
+        allocation,
+        tuple(
+            GroupNoise(group.name, std, _share(part, energy))
+            for group, std, part in zip(groups, stds, energies, strict=True)
+        ),
+        energy,
+        Lower(noise_multiplier if attained is None else max(noise_multiplier, attained.value)),
+    )
+
+
+def effective_multiplier(
+    sensitivities: Sequence[Upper], noise_stds: Sequence[Upper]
+) -> Lower | None:
+    """Returns a lower bound of (Σ Δ_k²/s_k²)^(−1/2), the multiplier of the joint release.
+
+    Hypotheses: the noise really has the stated standard deviations. 0 where a group of positive
+    sensitivity has no noise; None where nothing is sensitive and every multiplier is right.
+    """
+    ratios = [
+        delta.over(Lower(std.value))
+        for delta, std in zip(sensitivities, noise_stds, strict=True)
+        if delta > ZERO
+    ]
+    return Lower(1.0).over(root_sum_square(ratios)) if ratios else None
+
+
+def _unit_noise(groups: Sequence[NoiseGroup], allocation: Allocation) -> list[Upper]:
+    """Noise per group for σ = 1."""
+    deltas = [group.sensitivity for group in groups]
+    match allocation:
+        case Allocation.GLOBAL:
+            return [root_sum_square(deltas)] * len(groups)
+        case Allocation.PER_LAYER:
+            root = Upper(float(sum(delta > ZERO for delta in deltas))).sqrt()
+            return [delta * root for delta in deltas]
+        case Allocation.OPTIMAL:
+            roots = [Upper(float(group.dimension)).sqrt() for group in groups]
+            weight = total(delta * root for delta, root in zip(deltas, roots, strict=True))
+            return [
+                (delta.over(Lower(float(group.dimension)).sqrt()) * weight).sqrt()
+                for delta, group in zip(deltas, groups, strict=True)
+            ]
+
+
+def _share(part: Upper, whole: Upper) -> float:
+    return part.value / whole.value if whole > ZERO else 0.0

@@ -1,0 +1,155 @@
+"""Backpropagation for bounds: facts flow forward, cotangents flow backward.
+
+What enters: a graph, facts about its input, a scope, and the cotangent of the loss at the output.
+What leaves: facts of every value, cotangent facts of every value, and the per-example gradient
+bound of every trained parameter. Knows graphs; names no op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound, product_of, sum_of
+from lipcert.ir import Graph, Node
+from lipcert.scope import Scope
+from lipcert.upper import ONE, ZERO
+
+__all__ = [
+    "NetworkBounds",
+    "Observer",
+    "backward",
+    "forward",
+    "grad_norms",
+    "input_lipschitz",
+    "propagate",
+]
+
+Observer = Callable[[Node], None]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NetworkBounds:
+    """Everything that propagation proved, by value name and by parameter name.
+
+    lipschitz: bound of the Lipschitz constant of the output with respect to the input.
+    """
+
+    facts: Mapping[str, ValueFacts]
+    cotangents: Mapping[str, CotangentFacts]
+    grad_norms: Mapping[str, Bound]
+    lipschitz: Bound
+
+
+def _ignore(node: Node) -> None:
+    """Observe nothing."""
+    del node
+
+
+def propagate(
+    graph: Graph,
+    input_facts: ValueFacts,
+    scope: Scope,
+    loss_cotangent: Callable[[ValueFacts], CotangentFacts],
+    observe: Observer = _ignore,
+) -> NetworkBounds:
+    """Facts forward, the loss at the output, cotangents backward, gradient bounds."""
+    facts = forward(graph, input_facts, scope, observe)
+    at_output = loss_cotangent(facts[graph.output_name])
+    cotangents = backward(graph, facts, at_output, scope, observe)
+    return NetworkBounds(
+        facts=facts,
+        cotangents=cotangents,
+        grad_norms=grad_norms(graph, facts, cotangents, scope),
+        lipschitz=input_lipschitz(graph, facts, scope),
+    )
+
+
+def forward(
+    graph: Graph, input_facts: ValueFacts, scope: Scope, observe: Observer = _ignore
+) -> dict[str, ValueFacts]:
+    """Facts of every value of the graph, for all inputs that `input_facts` admits."""
+    facts = {graph.input_name: input_facts}
+    for node in graph.nodes:
+        facts[node.output] = node.op.output_facts(_inputs(node, facts), scope)
+        observe(node)
+    return facts
+
+
+def backward(
+    graph: Graph,
+    facts: Mapping[str, ValueFacts],
+    output_cotangent: CotangentFacts,
+    scope: Scope,
+    observe: Observer = _ignore,
+) -> dict[str, CotangentFacts]:
+    """Cotangent facts of every value: bounds of ‖∂loss/∂value‖ of one example.
+
+    Proof: the chain rule. A value's cotangent is the sum over its uses of Jᵀ times the cotangent
+    of the use's output; a value that is used nowhere has cotangent 0. Clarke Jacobians obey the
+    same bound, because every op bounds all of its generalised Jacobians.
+    """
+    cotangents = {graph.output_name: output_cotangent}
+    for node in reversed(graph.nodes):
+        inputs = _inputs(node, facts)
+        at_output = cotangents.setdefault(node.output, _unused())
+        for index, name in enumerate(node.inputs):
+            share = node.op.input_cotangent(index, at_output, inputs, scope)
+            cotangents[name] = cotangents[name].plus(share) if name in cotangents else share
+        observe(node)
+    cotangents.setdefault(graph.input_name, _unused())
+    return cotangents
+
+
+def grad_norms(
+    graph: Graph,
+    facts: Mapping[str, ValueFacts],
+    cotangents: Mapping[str, CotangentFacts],
+    scope: Scope,
+) -> dict[str, Bound]:
+    """Per-example gradient bound G_p = Σ over uses of l · L_θ · gain, for every parameter.
+
+    Proof: ∂loss/∂θ is the sum over the uses of (view)ᵀ (∂out/∂operand)ᵀ cotangent; each factor is
+    bounded by its norm. Several uses of one parameter add.
+    """
+    found = {name: Bound(ZERO, "parameter.unused") for name in graph.parameters}
+    for node in graph.nodes:
+        slopes = node.op.param_lipschitz(_inputs(node, facts), scope)
+        cotangent = cotangents[node.output].norm
+        for slot, operand in node.op.operands().items():
+            if operand.parameter is not None:
+                slope = slopes[slot].scaled(operand.gain)
+                use = product_of(slope.rule, slope, cotangent)
+                found[operand.parameter] = _add(found[operand.parameter], use)
+    for name, parameter in graph.parameters.items():
+        if parameter.folded:
+            found[name] = no_bound(
+                "parameter.folded",
+                f"tensor {name!r} is not a trained parameter: an optimiser folded other "
+                "parameters into it",
+                "export with torch.onnx.export(..., dynamo=True, optimize=False), or state that "
+                "the file's own tensors are trained (--as-exported)",
+            )
+    return found
+
+
+def input_lipschitz(graph: Graph, facts: Mapping[str, ValueFacts], scope: Scope) -> Bound:
+    """Lipschitz constant of output with respect to input: a unit cotangent, pulled back."""
+    unit = CotangentFacts(Bound(ONE, "network.unit_cotangent"))
+    return backward(graph, facts, unit, scope)[graph.input_name].norm
+
+
+def _inputs(node: Node, facts: Mapping[str, ValueFacts]) -> list[ValueFacts]:
+    return [facts[name] for name in node.inputs]
+
+
+def _unused() -> CotangentFacts:
+    return CotangentFacts(Bound(ZERO, "cotangent.unused"))
+
+
+def _add(first: Bound, second: Bound) -> Bound:
+    if first.is_finite and first.value == ZERO:
+        return second
+    return sum_of("parameter.shared", first, second)

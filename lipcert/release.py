@@ -1,0 +1,73 @@
+"""Release: sensitivities and noise of what each training step gives away.
+
+What enters: parameter groups with their gradient bounds, and the settings. What leaves: the
+sensitivity of every group and the noise of the three allocations at equal effective multiplier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.grouping import Group
+from lipcert.privacy.noise import (
+    Allocated,
+    Allocation,
+    GroupNoise,
+    Neighbouring,
+    NoiseGroup,
+    Reduction,
+    allocate,
+    sensitivity,
+)
+from lipcert.settings import Settings
+from lipcert.upper import Upper, root_sum_square
+
+__all__ = ["Release", "planned_sensitivity"]
+
+
+def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
+    """Sensitivity of a released gradient under the neighbouring and reduction of the settings."""
+    return sensitivity(
+        grad_norm,
+        Neighbouring(settings.neighbours),
+        Reduction(settings.reduction),
+        settings.batch_size,
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Sensitivities and noise of what each step releases."""
+
+    sensitivities: Mapping[str, Upper]
+    allocated: Mapping[Allocation, Allocated | None]
+    chosen: Allocation
+
+    @classmethod
+    def of(cls, groups: tuple[Group, ...], settings: Settings) -> Release:
+        """Sensitivity of every group, and all three allocations of its noise."""
+        sensitivities = {
+            group.name: planned_sensitivity(group.grad_norm, settings) for group in groups
+        }
+        noise_groups = [
+            NoiseGroup(group.name, group.dimension, sensitivities[group.name]) for group in groups
+        ]
+        allocated = {
+            way: allocate(noise_groups, settings.noise_multiplier, way) for way in Allocation
+        }
+        return cls(sensitivities, allocated, Allocation(settings.allocation))
+
+    @property
+    def total_sensitivity(self) -> Upper:
+        """√Σ Δ² over the groups: what one example can move of the whole release."""
+        return root_sum_square(self.sensitivities.values())
+
+    def noise(self, group: str) -> GroupNoise | None:
+        """Noise of one group under the chosen allocation; None where a bound is absent."""
+        allocated = self.allocated[self.chosen]
+        if allocated is None:
+            return None
+        return next(noise for noise in allocated.groups if noise.name == group)

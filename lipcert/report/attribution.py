@@ -1,0 +1,103 @@
+"""Attribution: which nodes and parameters a bound is lost at, ranked for the readable reports.
+
+What enters: an analysis. What leaves: short ranked lists. These numbers orient a reader; they are
+ratios of certified bounds, not bounds themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+from lipcert.analysis import Analysis, NodeReport
+
+__all__ = [
+    "Share",
+    "cotangent_jumps",
+    "gradient_shares",
+    "largest_gradients",
+    "noise_shares",
+    "stretches",
+]
+
+_SHOWN: Final = 5
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One row of a ranking: who, the number that ranks it, and the length of its bar in [0, 1]."""
+
+    name: str
+    op: str
+    value: float
+    bar: float
+
+
+def stretches(analysis: Analysis) -> list[Share]:
+    """Nodes with the largest Lipschitz constant above 1; bars on a logarithmic scale."""
+    return _logarithmic((node, _stretch(node)) for node in analysis.nodes)
+
+
+def cotangent_jumps(analysis: Analysis) -> list[Share]:
+    """Nodes whose input cotangent exceeds their output cotangent most (fan-out included)."""
+    at_value = {node.output: node.cotangent_norm for node in analysis.nodes}
+    jumps = []
+    for node in analysis.nodes:
+        after = node.cotangent_norm
+        before = [at_value.get(name) for name in node.inputs]
+        largest = max((norm for norm in before if norm is not None), default=None)
+        jumps.append((node, None if largest is None or not after else largest / after))
+    return _logarithmic(jumps)
+
+
+def gradient_shares(analysis: Analysis) -> dict[str, float]:
+    """Share of every trained parameter in the squared gradient bound G² (empty: no bound)."""
+    found = {item.name: item.grad_norm for item in analysis.parameters if item.trainable}
+    norms = {name: norm for name, norm in found.items() if norm is not None}
+    largest = max(norms.values(), default=0.0)
+    if largest == 0.0 or len(norms) < len(found):
+        return {}
+    squares = {name: (norm / largest) ** 2 for name, norm in norms.items()}
+    whole = sum(squares.values())
+    return {name: square / whole for name, square in squares.items()}
+
+
+def largest_gradients(analysis: Analysis) -> list[Share]:
+    """Parameters with the largest share of the squared gradient bound G²."""
+    return _top(
+        [Share(name, "", share, share) for name, share in gradient_shares(analysis).items()]
+    )
+
+
+def noise_shares(analysis: Analysis) -> list[Share]:
+    """Groups with the largest share of the noise energy Σ d·s²."""
+    return _top(
+        [
+            Share(group.name, "", group.noise_energy_share, group.noise_energy_share)
+            for group in analysis.groups
+            if group.noise_energy_share is not None
+        ]
+    )
+
+
+def _stretch(node: NodeReport) -> float | None:
+    return max((bound for bound in node.input_lipschitz if bound is not None), default=None)
+
+
+def _logarithmic(factors: Iterable[tuple[NodeReport, float | None]]) -> list[Share]:
+    found = [(node, factor) for node, factor in factors if factor is not None and factor > 1.0]
+    most = max((math.log(factor) for _, factor in found), default=0.0)
+    return _top(
+        [Share(node.name, node.op, factor, math.log(factor) / most) for node, factor in found]
+    )
+
+
+def _top(shares: list[Share]) -> list[Share]:
+    return sorted(shares, key=_value, reverse=True)[:_SHOWN]
+
+
+def _value(share: Share) -> float:
+    return share.value

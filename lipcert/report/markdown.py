@@ -1,0 +1,100 @@
+"""Markdown report: the analysis as GitHub-flavoured Markdown, for pull requests and wikis.
+
+What enters: an analysis. What leaves: Markdown in which every string of the model is inert:
+made safe, and each character with a meaning in Markdown or HTML escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lipcert.analysis import Analysis, NodeReport, ParameterReport
+from lipcert.report import attribution
+from lipcert.report.numbers import at_most, percent, shape_text
+from lipcert.report.safe import safe
+from lipcert.report.statements import answer_rows, assumption_rows, headline
+
+__all__ = ["analysis_markdown"]
+
+_SPECIAL: Final = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#!&@$:"})
+
+
+def analysis_markdown(analysis: Analysis) -> str:
+    """The whole report."""
+    sections = [
+        "# LipCert analysis",
+        _text(headline(analysis)),
+        "## Assumptions",
+        _table(("", ""), assumption_rows(analysis)),
+        "## Answer",
+        _table(("bound", "value"), answer_rows(analysis)),
+        "## Nodes",
+        _table(
+            ("node", "op", "shape", "input", "W", "Lipschitz", "output", "cotangent"),
+            [_node_row(node) for node in analysis.nodes],
+        ),
+        "## Parameters",
+        _table(
+            ("parameter", "shape", "G", "Δ", "noise std", "share of G²", "group"),
+            _parameter_rows(analysis),
+        ),
+    ]
+    if analysis.diagnostics:
+        sections += ["## Diagnostics", _diagnostics(analysis)]
+    return "\n\n".join(sections) + "\n"
+
+
+def _node_row(node: NodeReport) -> tuple[str, ...]:
+    return (
+        node.name,
+        node.op,
+        shape_text(node.shape),
+        at_most(node.input_norm),
+        "" if node.operator_norm is None else at_most(node.operator_norm),
+        ", ".join(at_most(bound) for bound in node.input_lipschitz),
+        at_most(node.output_norm),
+        at_most(node.cotangent_norm),
+    )
+
+
+def _parameter_rows(analysis: Analysis) -> list[tuple[str, ...]]:
+    shares = attribution.gradient_shares(analysis)
+    return [_parameter_row(item, shares.get(item.name)) for item in analysis.parameters]
+
+
+def _parameter_row(parameter: ParameterReport, share: float | None) -> tuple[str, ...]:
+    name, shape = parameter.name, shape_text(parameter.shape)
+    if not parameter.trainable:
+        return (name, shape, "frozen", "", "", "", "")
+    return (
+        name,
+        shape,
+        at_most(parameter.grad_norm),
+        at_most(parameter.sensitivity),
+        at_most(parameter.noise_std),
+        percent(share),
+        parameter.group or "",
+    )
+
+
+def _diagnostics(analysis: Analysis) -> str:
+    rows = [
+        (found.level.value, found.code, found.node, found.message, found.remedy)
+        for found in analysis.diagnostics
+    ]
+    return _table(("level", "code", "node", "finding", "remedy"), rows)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [_line(header), _line(["---"] * len(header))]
+    lines += [_line([_text(cell) for cell in row]) for row in rows]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _text(text: str) -> str:
+    return safe(text).translate(_SPECIAL)

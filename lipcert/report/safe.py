@@ -1,0 +1,46 @@
+"""safe: names and texts that come out of a model file, made inert before they are printed.
+
+What enters: any string an attacker may have chosen. What leaves: one line of visible characters
+without control codes, direction overrides or the markers by which CI systems recognise commands.
+Invariant: nothing that a report prints for people was taken from a model without passing here.
+(JSON needs exact names and makes them inert by its own escapes.)
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+__all__ = ["safe", "shortened"]
+
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def safe(text: str) -> str:
+    r"""The text with every invisible character written as an escape (`\n`, `\x1b`, `\u202e`).
+
+    `::` and `##` (commands of GitHub and Azure logs) lose their first character to an escape.
+    """
+    visible = "".join(
+        character if _is_visible(character) else _escape(character) for character in text
+    )
+    return visible.replace("::", "\\x3a:").replace("##", "\\x23#")
+
+
+def shortened(text: str, limit: int) -> str:
+    """A safe text of at most `limit` characters; the middle gives way, both ends distinguish."""
+    text = safe(text)
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def _is_visible(character: str) -> bool:
+    return character == " " or (
+        unicodedata.category(character) not in _HIDDEN and not character.isspace()
+    )
+
+
+def _escape(character: str) -> str:
+    return ascii(character)[1:-1]

@@ -1,0 +1,102 @@
+"""Statements: assumptions and answers as pairs (topic, sentence), shared by text and markdown.
+
+What enters: an analysis. What leaves: plain strings that still hold model names verbatim: the
+emitter makes them safe.
+"""
+
+from __future__ import annotations
+
+from lipcert.analysis import Analysis, Assumptions
+from lipcert.report.numbers import NO_BOUND, at_most
+
+__all__ = ["answer_rows", "assumption_rows", "headline"]
+
+Rows = list[tuple[str, str]]
+
+
+def headline(analysis: Analysis) -> str:
+    """Which file was analysed."""
+    model = analysis.model
+    count = f"{model.parameters:,} trained parameters"
+    return f"{model.path}  ·  {count}  ·  sha256 {model.sha256[:12]}"
+
+
+def assumption_rows(analysis: Analysis) -> Rows:
+    """Everything the numbers are conditional on, defaults marked as such, the input first."""
+    facts = analysis.assumptions
+    rows = [
+        ("input", _input_text(analysis)),
+        ("loss", _loss_text(facts)),
+        ("weights", _scope_text(facts)),
+        ("released", _release_text(facts)),
+        ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
+        ("examples", _batch_text(facts)),
+        ("arithmetic", f"{facts.arithmetic} (tier {facts.tier})"),
+    ]
+    return rows + [("note", note) for note in facts.notes]
+
+
+def answer_rows(analysis: Analysis) -> Rows:
+    """The bounds of the whole network; each is an upper bound."""
+    network = analysis.network
+    return [
+        ("Lipschitz constant of the network", _bound(network.lipschitz)),
+        ("norm of the output", _bound(network.output_norm)),
+        ("loss gradient at the output", _bound(network.loss_cotangent_norm)),
+        ("per-example gradient norm G", _bound(network.grad_norm)),
+        ("sensitivity Δ", _bound(network.sensitivity)),
+        ("noise standard deviation", _noise_text(analysis)),
+    ]
+
+
+def _bound(value: float | None) -> str:
+    text = at_most(value)
+    return text if text == NO_BOUND else f"≤ {text}"
+
+
+def _input_text(analysis: Analysis) -> str:
+    facts = analysis.assumptions
+    norm = f"2-norm ≤ {at_most(facts.input_norm)}"
+    if facts.input_box is None:
+        return f"every example with {norm}"
+    low, high = facts.input_box
+    text = f"every entry in [{low:.12g}, {high:.12g}], hence {norm}"
+    assumed = any(diagnostic.code == "LC104" for diagnostic in analysis.diagnostics)
+    return f"ASSUMED, because nothing was stated: {text}" if assumed else text
+
+
+def _loss_text(facts: Assumptions) -> str:
+    values = [
+        f"{key} {value:.12g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in facts.loss.items()
+        if key not in {"kind", "reduction"}
+    ]
+    return ", ".join([str(facts.loss.get("kind", "")), *values])
+
+
+def _scope_text(facts: Assumptions) -> str:
+    if facts.scope == "point":
+        return "those in the file (scope point): bounds change as soon as training moves them"
+    constraints = ", ".join(f"{name} {value}" for name, value in facts.constraints.items())
+    return f"all that satisfy the constraints (scope {facts.scope}): {constraints}"
+
+
+def _release_text(facts: Assumptions) -> str:
+    neighbours = f"neighbouring data sets: {facts.neighbours}"
+    if facts.batch_size is not None and facts.reduction == "mean":
+        return f"sum of gradients / {facts.batch_size} (a public constant); {neighbours}"
+    return f"sum of gradients ({facts.reduction} reduction); {neighbours}"
+
+
+def _batch_text(facts: Assumptions) -> str:
+    if facts.batch == "proved":
+        return "independent of each other in a batch: proved on the graph"
+    return f"independent of each other in a batch: {facts.batch}, assumed"
+
+
+def _noise_text(analysis: Analysis) -> str:
+    found = [group.noise_std for group in analysis.groups if group.noise_std is not None]
+    if not found or len(found) < len(analysis.groups):
+        return NO_BOUND
+    low, high = at_most(min(found)), at_most(max(found))
+    return low if low == high else f"{low} to {high}, by group"

@@ -1,0 +1,54 @@
+"""The scope of a planned run: which constraint each trained parameter obeys.
+
+What enters: a graph and the settings. What leaves: the `Scope` for which all bounds hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lipcert.ir import Graph
+from lipcert.norms.operator_norm import Tier
+from lipcert.scope import Constraint, ConstraintKind, ConstraintScope, PointScope, Scope
+from lipcert.settings import ConstraintSpec, Settings
+from lipcert.upper import Upper
+
+__all__ = ["constraints_of", "scope_of"]
+
+
+def scope_of(graph: Graph, settings: Settings) -> Scope:
+    """The weights of the file, or every weight within the declared constraints."""
+    tier = Tier(settings.tier)
+    if settings.scope == "point":
+        return PointScope(tier)
+    trained = frozenset(p.name for p in graph.parameters.values() if p.trainable)
+    constraints = {
+        name: Constraint(ConstraintKind(spec.kind), Upper(spec.radius))
+        for name, spec in constraints_of(graph, settings).items()
+    }
+    return ConstraintScope(constraints, trained, tier)
+
+
+def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintSpec]:
+    """The constraint of each trained parameter that has one.
+
+    A parameter's own entry wins; otherwise biases obey `bias_norm` (a Euclidean norm) and all
+    others `constraint`. A tensor that is a bias at one node and a weight at another obeys the
+    weight's, because the rules would otherwise apply a constraint that nobody declared for it.
+    """
+    found: dict[str, ConstraintSpec] = {}
+    slots: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        for slot, operand in node.op.operands().items():
+            if operand.parameter is not None and graph.parameters[operand.parameter].trainable:
+                slots.setdefault(operand.parameter, set()).add(slot)
+    for name, used in slots.items():
+        spec = settings.own_constraint(name)
+        if spec is None and used == {"bias"}:
+            if settings.bias_norm is not None:
+                spec = ConstraintSpec("frobenius", settings.bias_norm)
+        elif spec is None:
+            spec = settings.constraint
+        if spec is not None:
+            found[name] = spec
+    return found

@@ -1,0 +1,55 @@
+"""The shipped files as torch modules: architecture from the source, weights from the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from models.architectures import ARCHITECTURES
+from models.data import Split, digit_images
+
+FOLDER = Path(__file__).resolve().parents[2] / "models"
+NAMES = tuple(ARCHITECTURES)
+
+
+def path_of(name: str) -> Path:
+    return FOLDER / f"{name}.onnx"
+
+
+@cache
+def initializers(name: str) -> Mapping[str, Tensor]:
+    graph = onnx.load(path_of(name)).graph
+    return {
+        tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy())
+        for tensor in graph.initializer
+    }
+
+
+def module(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
+    network = ARCHITECTURES[name]()
+    network.load_state_dict(dict(initializers(name)), strict=True)
+    return network.to(dtype).eval()
+
+
+@cache
+def digits(shape: tuple[int, ...]) -> Split:
+    return digit_images(shape)
+
+
+def gradient_norms(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """‖∂ cross-entropy / ∂θ‖₂ of every parameter θ, for each example [n]; differentiable."""
+    parameters = {name: value.detach() for name, value in network.named_parameters()}
+
+    def loss(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+        logits = functional_call(network, weights, (image[None],))
+        return nn.functional.cross_entropy(logits, label[None])
+
+    per_example = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, images, labels)
+    return {name: value.flatten(1).norm(dim=1) for name, value in per_example.items()}

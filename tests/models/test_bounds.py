@@ -1,0 +1,106 @@
+"""The certified gradient bounds of every shipped file hold against data and against attacks."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lipcert
+from lipcert import Analysis, Settings
+from tests.models.shipped import (
+    NAMES,
+    digits,
+    gradient_norms,
+    initializers,
+    module,
+    path_of,
+)
+
+ROUNDING = 1.0 + 1e-9  # of the float64 gradients compared with the bounds
+
+
+@cache
+def analysis_of(name: str) -> Analysis:
+    return lipcert.analyze(lipcert.load_model(path_of(name)), Settings())
+
+
+def bounds_of(analysis: Analysis) -> dict[str, float]:
+    bounds = {parameter.name: parameter.grad_norm for parameter in analysis.parameters}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def wrong_labels(network: nn.Module, images: Tensor) -> Tensor:
+    """The least likely class: the label with the largest loss gradient."""
+    with torch.no_grad():
+        return network(images).argmin(dim=1)
+
+
+def ascend(network: nn.Module, images: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Images in [0, 1] that push up the gradient norms of all parameters at once."""
+    for _ in range(steps):
+        labels = wrong_labels(network, images)
+        images = images.detach().requires_grad_()
+        norms = gradient_norms(network, images, labels)
+        gain = sum(norm.clamp(min=1e-12).log().sum() for norm in norms.values())
+        (direction,) = torch.autograd.grad(gain, images)
+        images = (images + 0.1 * direction.sign()).clamp(0.0, 1.0)
+    return images.detach(), wrong_labels(network, images)
+
+
+def violations(norms: dict[str, Tensor], bounds: dict[str, float]) -> dict[str, float]:
+    ratios = {name: float(norm.max()) / bounds[name] for name, norm in norms.items()}
+    return {name: ratio for name, ratio in ratios.items() if ratio > ROUNDING}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_has_a_bound(name: str) -> None:
+    analysis = analysis_of(name)
+    assert {parameter.name for parameter in analysis.parameters} == set(initializers(name))
+    assert set(bounds_of(analysis)) == set(initializers(name)), [
+        (node.name, node.reason) for node in analysis.nodes if node.reason
+    ]
+    assert analysis.network.grad_norm is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_on_digits_stay_below(name: str) -> None:
+    network = module(name)
+    split = digits(network.input_shape)
+    images = split.test_images[:12].double()
+    bounds = bounds_of(analysis_of(name))
+    for labels in (split.test_labels[:12], wrong_labels(network, images)):
+        assert violations(gradient_norms(network, images, labels), bounds) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_under_attack_stay_below(name: str) -> None:
+    network = module(name)
+    generator = torch.Generator().manual_seed(3)
+    start = torch.rand(4, *network.input_shape, generator=generator, dtype=torch.float64)
+    start[:2] = digits(network.input_shape).test_images[:2]
+    images, labels = ascend(network, start, steps=8 if name == "stevens_cifar" else 40)
+    norms = gradient_norms(network, images, labels)
+    assert violations(norms, bounds_of(analysis_of(name))) == {}
+
+
+def test_bounds_of_the_orthogonal_network_are_attained() -> None:
+    """‖∂ℓ/∂W_k‖ = ‖x‖·√2 for every layer, once the softmax is saturated at a wrong class."""
+    name, radius = "digits_orthogonal_mlp", 60.0
+    model = lipcert.load_model(path_of(name))
+    bounds = bounds_of(lipcert.analyze(model, Settings(input_norm=radius)))
+    network = module(name)
+    images = torch.randn(8, 64, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    for _ in range(60):
+        images = images.detach().requires_grad_()
+        top = network(images).topk(2, dim=1).values
+        (direction,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), images)
+        images = images + radius * direction
+        images = images * radius / images.norm(dim=1, keepdim=True)
+    images = images.detach()
+    norms = gradient_norms(network, images, wrong_labels(network, images))
+    assert violations(norms, bounds) == {}
+    for parameter, norm in norms.items():
+        assert float(norm.max()) > 0.999 * bounds[parameter]

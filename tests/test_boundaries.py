@@ -1,0 +1,62 @@
+"""Rules of the source that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "lipcert"
+ROUNDING_MODULES = {"upper.py", "interval.py"}
+HEAVY = ("torch", "onnx", "onnxruntime", "scipy", "numpy", "rich", "google.protobuf")
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def names_in(tree: ast.Module) -> set[str]:
+    identifiers = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return identifiers | attributes | imported
+
+
+def test_rounding_directions_live_in_two_files() -> None:
+    users = {name for name, tree in sources() if "nextafter" in names_in(tree)}
+    assert users <= ROUNDING_MODULES
+
+
+def test_no_assert_print_or_bare_except() -> None:
+    offenders = []
+    for name, tree in sources():
+        for node in ast.walk(tree):
+            is_print = isinstance(node, ast.Name) and node.id == "print"
+            is_bare = isinstance(node, ast.ExceptHandler) and node.type is None
+            if isinstance(node, ast.Assert) or is_print or is_bare:
+                offenders.append(f"{name}:{node.lineno}")
+    assert offenders == []
+
+
+@pytest.mark.parametrize("statement", ["import lipcert", "from lipcert.settings import Settings"])
+def test_light_imports_stay_light(statement: str) -> None:
+    code = f"{statement}; import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("statement", ["import lipcert.analyze", "import lipcert.cli.main"])
+def test_nothing_but_training_needs_torch(statement: str) -> None:
+    code = f"{statement}; import sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
