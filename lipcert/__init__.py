@@ -6,6 +6,7 @@ and never torch.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Final
 
 from lipcert.errors import (
@@ -43,24 +44,18 @@ __all__ = [
 __version__: Final = "0.1.0"
 
 
+_HOMES: Final = {
+    "Analysis": "lipcert.analysis",
+    "ImportedModel": "lipcert.importer.model",
+    "analyze": "lipcert.analyze",
+    "load_model": "lipcert.importer.load",
+}
+
+
 def __getattr__(name: str) -> object:
     """Load the engine when one of its names is first used (PEP 562)."""
-    match name:
-        case "Analysis":
-            from lipcert.analysis import Analysis
-
-            return Analysis
-        case "ImportedModel":
-            from lipcert.importer.model import ImportedModel
-
-            return ImportedModel
-        case "analyze":
-            from lipcert.analyze import analyze
-
-            return analyze
-        case "load_model":
-            from lipcert.importer.load import load_model
-
-            return load_model
-        case _:
-            raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = found  # importing lipcert.analyze has bound the module to this name
+    return found

@@ -59,6 +59,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC016": "An attribute or an initializer is invalid.",
         "LC020": "An initializer is also a graph input and can be overridden at run time.",
         "LC021": "Batch independence is assumed, not proved: the file holds one example at a time.",
+        "LC022": "The batch axis has a fixed size above one.",
         "LC023": "Parameters have no names of a training framework.",
         "LC101": "A node has no finite bound.",
         "LC102": "A parameter has no finite gradient bound.",

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 LossName = Literal[
+    "auto",
     "cross-entropy",
     "bce",
     "mse",
@@ -77,7 +78,9 @@ class ConstraintSpec:
 class Settings:
     """A planned run. None means "not given"; "auto" is resolved on construction.
 
-    loss to half: the loss (a `LossName`) and its parameters, checked by `losses.make_loss`.
+    loss to half: the loss (a `LossName`) and its parameters, checked by `losses.make_loss`; auto
+        is cross-entropy for a vector of class scores, otherwise binary cross-entropy.
+    classes: number of different labels, to be held against the shape of the output.
     loss_clip: training clips the gradient at the output to this norm (a mechanism).
     input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed.
     scope: "point" = the weights of the file, "constraint-set" = all weights within the
@@ -87,7 +90,8 @@ class Settings:
     reduction: auto is the mean where batch_size is given, otherwise the sum.
     """
 
-    loss: str = "cross-entropy"
+    loss: str = "auto"
+    classes: int | None = None
     temperature: float | None = None
     label_smoothing: float | None = None
     label_norm: float | None = None
@@ -191,6 +195,8 @@ class Settings:
 
     def _check_release(self) -> None:
         _positive("noise-multiplier", self.noise_multiplier)
+        if self.classes is not None and self.classes < 1:
+            raise UsageError(f"classes: {self.classes} is not a positive number of labels")
         if self.batch_size is not None and self.batch_size < 1:
             raise UsageError(f"batch-size: {self.batch_size} is not a positive number of examples")
         if self.reduction == "auto":

@@ -21,7 +21,7 @@ _FORMATS: Final = ("text", "json", "markdown", "csv")
 
 
 @click.command("analyze")
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(path_type=Path))
 @knob_options
 @format_option(*_FORMATS)
 @click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
@@ -33,7 +33,7 @@ _FORMATS: Final = ("text", "json", "markdown", "csv")
 def command(
     context: click.Context,
     *,
-    model: str,
+    model: Path,
     output_format: str,
     out_file: Path | None,
     reports: tuple[str, ...],
@@ -47,7 +47,8 @@ def command(
     """
     settings = chosen_settings(context).settings
     destinations = [parse_report(word, _FORMATS) for word in reports]
-    from lipcert import analyze, load_model
+    from lipcert.analyze import analyze
+    from lipcert.importer.load import load_model
 
     imported = load_model(model, output=settings.output, as_exported=settings.as_exported)
     with ProgressBar(not no_progress) as progress:

@@ -15,7 +15,7 @@ __all__ = ["command"]
 
 
 @click.command("inspect")
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(path_type=Path))
 @click.option("--output", metavar="NAME", help="Output of the model, if it has several.")
 @click.option("--as-exported", is_flag=True, help="Accept a model with anonymous parameters.")
 @format_option("text", "json")
@@ -23,7 +23,7 @@ __all__ = ["command"]
 @color_option
 def command(
     *,
-    model: str,
+    model: Path,
     output: str | None,
     as_exported: bool,
     output_format: str,
@@ -31,13 +31,13 @@ def command(
     color: str,
 ) -> ExitCode:
     """Show the ops, shapes, parameters and batch proof of MODEL, an ONNX file."""
-    from lipcert import load_model
+    from lipcert.importer.load import load_model
     from lipcert.report.inspection import inspection_of, refused_inspection
 
     try:
         inspection = inspection_of(load_model(model, output=output, as_exported=as_exported))
     except UnsupportedModelError as error:
-        inspection = refused_inspection(model, error)
+        inspection = refused_inspection(str(model), error)
     if output_format == "json":
         from lipcert.report.json import inspection_json
 

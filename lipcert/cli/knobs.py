@@ -137,6 +137,7 @@ def _of(literal: object) -> str:
 
 KNOBS: Final[tuple[Knob, ...]] = (
     Knob("loss", _word, _of(LossName), "Loss at the output of the network."),
+    Knob("classes", _whole, "K", "Number of labels; checked against the output."),
     Knob("temperature", _number, "T", "The loss is applied to logits / T."),
     Knob("label-smoothing", _number, "S", "Share of the target spread over all classes."),
     Knob("label-norm", _number, "R", "Largest 2-norm of a label (regression losses)."),

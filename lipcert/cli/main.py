@@ -65,6 +65,22 @@ class _LipCertGroup(click.Group):
         del standalone_mode
         words = list(sys.argv[1:] if args is None else args)
         try:
+            code = self._outcome(words, prog_name, complete_var, windows_expand_args, extra)
+        except BrokenPipeError:
+            _silence_stdout()
+            code = ExitCode.NO_VERDICT
+        sys.exit(int(code))
+
+    def _outcome(
+        self,
+        words: list[str],
+        prog_name: str | None,
+        complete_var: str | None,
+        windows_expand_args: bool,
+        extra: Mapping[str, Any],
+    ) -> ExitCode:
+        """Run a verb; an error is reported here and becomes its code."""
+        try:
             code = super().main(
                 args=words,
                 prog_name=prog_name,
@@ -74,18 +90,18 @@ class _LipCertGroup(click.Group):
                 **extra,
             )
             sys.stdout.flush()
+            return ExitCode(code or ExitCode.HOLDS)
         except click.ClickException as error:
-            code = _fail(words, ExitCode.USAGE, error.format_message(), _usage_hint(error))
+            return _fail(words, ExitCode.USAGE, error.format_message(), _usage_hint(error))
         except LipCertError as error:
-            code = _fail_on_purpose(words, error)
-        except BrokenPipeError:
-            _silence_stdout()
-            code = ExitCode.NO_VERDICT
+            return _fail_on_purpose(words, error)
+        except (BrokenPipeError, SystemExit) as error:
+            # click answers a closed pipe with SystemExit, and with nothing else
+            raise BrokenPipeError from error
         except (click.Abort, KeyboardInterrupt):
-            code = _fail(words, ExitCode.NO_VERDICT, "interrupted before there was a result")
+            return _fail(words, ExitCode.NO_VERDICT, "interrupted before there was a result")
         except Exception as error:  # noqa: BLE001
-            code = _fail_internally(words, error)
-        sys.exit(int(code) if isinstance(code, int) else int(ExitCode.HOLDS))
+            return _fail_internally(words, error)
 
 
 @click.command(cls=_LipCertGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -150,4 +166,4 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 def _silence_stdout() -> None:
     """Nobody reads any more: keep the interpreter from complaining at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

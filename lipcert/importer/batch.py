@@ -238,7 +238,10 @@ def _product(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -
     ):
         if name in graph.values:
             is_flipped = bool(node.integer(attribute, 0))
-            places.append(_matrix_place(layouts[name], len(shape), position, is_flipped))
+            other_is_vector = len(graph.shape(node.inputs[1 - position])) == 1
+            rank = len(shape) + other_is_vector
+            place = _matrix_place(layouts[name], rank, position, is_flipped)
+            places.append(place - (other_is_vector and place == len(shape)))
     if len(set(places)) != 1 or (len(places) == 2 and places[0] >= len(shape) - 2):
         raise MixingError("its inputs carry the batch on different axes")
     layout = layouts[next(name for name in node.inputs[:2] if name in graph.values)]
@@ -274,6 +277,8 @@ def _matrix_place(layout: Layout, rank: int, position: int, is_flipped: bool) ->
 def _check_factor(graph: StaticGraph, result: Layout, name: str, position: int) -> None:
     """A constant factor must be the same for every example."""
     shape = graph.constants[name].shape
+    if len(shape) == 1:
+        return
     axis = result.axis - (result.rank - len(shape))
     if result.axis >= result.rank - 2:
         is_own = (result.axis == result.rank - 2) == (position == 0)

@@ -26,7 +26,7 @@ from lipcert.importer.opsets import RANDOM, refusal_of
 from lipcert.importer.raw import Array, RawGraph, RawModel, RawNode
 from lipcert.importer.rearrange import REARRANGERS, rearranger
 
-__all__ = ["Folded", "StaticGraph", "Value", "fold"]
+__all__ = ["Folded", "StaticGraph", "Value", "fold", "needed_values"]
 
 
 @final
@@ -80,7 +80,7 @@ def fold(
     source = model.graph.inputs[0].name
     folder.values[source] = Value(input_shape, dtype)
     folder.add_tensors(model.graph, {})
-    live = _live(model.graph.nodes, output)
+    live = needed_values(model.graph.nodes, output)
     for node in model.graph.nodes:
         if any(name in live for name in node.outputs):
             folder.visit(node, {})
@@ -92,7 +92,7 @@ def fold(
     return Folded(folder.graph(source, output), ())
 
 
-def _live(nodes: Sequence[RawNode], output: str) -> set[str]:
+def needed_values(nodes: Sequence[RawNode], output: str) -> set[str]:
     """Names of the values from which the output is computed."""
     live = {output}
     for node in reversed(nodes):
@@ -133,7 +133,7 @@ class _Folder:
 
     def graph(self, source: str, output: str) -> StaticGraph:
         """The result, without nodes that the output does not need."""
-        live = _live(self._nodes, output)
+        live = needed_values(self._nodes, output)
         nodes = tuple(n for n in self._nodes if any(name in live for name in n.outputs))
         return StaticGraph(
             nodes, self.values, self.constants, source, output, frozenset(self._bound)

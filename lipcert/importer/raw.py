@@ -7,8 +7,7 @@ and no lazily read byte stands behind any of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -34,7 +33,7 @@ class RawNode:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    metadata: Mapping[str, str] = MappingProxyType({})
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def integer(self, name: str, default: int) -> int:
         """An integer attribute."""

@@ -68,7 +68,7 @@ def over_simplex(classes: int, smoothing: float) -> SoftmaxError:
 
 
 def over_ball(classes: int, radius: Upper, smoothing: float) -> SoftmaxError:
-    """Returns the suprema over ‖z‖₂ ≤ R, up to 1e-6.
+    """Returns the suprema over ‖z‖₂ ≤ R, up to 1e-5 (R ≤ 32; 3e-7 for R ≤ 8).
 
     Hypotheses: K ≥ 2 classes, 0 ≤ a ≤ 1, R finite.
     Proof. *Few levels.* Let b = 1 − a, S = ‖p‖²; ‖p − t‖² = S − 2b·p_0 + const. At a maximum

@@ -1,7 +1,7 @@
-"""The exact norm of a small convolution: its finite Gram matrix, with every border effect.
+"""The exact norm of small convolutions: their finite Gram matrices, with every border effect.
 
-What enters: a kernel and a geometry. What leaves: an `Upper` within 1e-7 of the norm of the
-finite zero-padded operator, which no bound by frequencies can reach on small maps.
+What enters: kernels and a geometry. What leaves: an `Upper` within 1e-7 of the norm of the finite
+zero-padded operator, which no bound by frequencies can reach on small maps.
 """
 
 from __future__ import annotations
@@ -13,40 +13,39 @@ import numpy as np
 
 from lipcert.norms.eigenvalues import largest_eigenvalue
 from lipcert.norms.geometry import Geometry, IndexArray, Window
-from lipcert.norms.scaling import UNDERFLOW, balanced, restored
+from lipcert.norms.scaling import UNDERFLOW, balanced, largest_norm, restored
 from lipcert.norms.windows import conv_positions, largest_overlap
-from lipcert.upper import ZERO, FloatArray, Upper, gamma, norm
+from lipcert.upper import ZERO, FloatArray, Upper, gamma
 
 __all__ = ["explicit_cost", "explicit_norm"]
 
 
-def explicit_cost(kernel_shape: tuple[int, ...], geometry: Geometry) -> float:
-    """Floating-point operations, roughly, of `explicit_norm` for one group."""
-    outer, inner, *taps = kernel_shape
-    by_output = outer * conv_positions(geometry) < inner * _inputs(geometry)
-    channels, positions = (outer, conv_positions) if by_output else (inner, _inputs)
+def explicit_cost(shape: tuple[int, ...], geometry: Geometry) -> float:
+    """Floating-point operations, roughly, of `explicit_norm` for kernels of this shape."""
+    groups, outer, inner, *taps = shape
+    side = min(outer * conv_positions(geometry), inner * _inputs(geometry))
     pairs = math.prod(taps) ** 2
-    gram = 4.0 * pairs * channels**2 * (positions(geometry) + max(outer, inner))
-    return gram + 2.0 * (channels * positions(geometry)) ** 3 + 3e4 * pairs
+    return groups * (2.0 * side**3 + 6e4 * side) + 2e5 * pairs
 
 
-def explicit_norm(kernel: FloatArray, geometry: Geometry) -> Upper:
-    """Returns B with B ≥ ‖T‖₂ for the finite convolution T. kernel: [out, in, *taps], one group.
+def explicit_norm(kernels: FloatArray, geometry: Geometry) -> Upper:
+    """Returns B with B ≥ ‖T‖₂ for the finite convolution T by each kernel.
 
-    Hypotheses: zero padding; the kernel's taps are those of the geometry.
+    kernels: [groups, out, in, *taps].
+    Hypotheses: zero padding; the kernels' taps are those of the geometry.
     Proof: ‖T‖² = λ_max(T*T) = λ_max(TT*); the smaller Gram matrix is assembled from the products
     K_tᵀK_t' (K_tK_t'ᵀ) of tap matrices, each added where both taps meet at an output (input).
     An entry is a sum of at most channels · taps products, hence errs by at most γ of
     (|T|ᵀ|T|) entry by entry, and ‖|T|‖² ≤ overlap · ‖K‖_F² bounds the 2-norm of the error.
     Attained: within 1e-7 relative.
     """
-    if not np.any(kernel):
+    if not np.any(kernels):
         return ZERO
-    scaled, exponent = balanced(kernel)
-    outer, inner, *taps = kernel.shape
+    scaled, exponent = balanced(kernels)
+    _, outer, inner, *taps = kernels.shape
     by_output = outer * conv_positions(geometry) < inner * _inputs(geometry)
-    mass = norm(scaled)
-    terms = max(outer, inner) * math.prod(taps) + 2 * math.prod(taps)
+    mass = largest_norm(scaled)
+    terms = (max(outer, inner) + 2) * math.prod(taps)
     error = gamma(terms) * mass * mass * Upper(float(largest_overlap(geometry)))
     square = largest_eigenvalue(_gram(scaled, geometry, by_output)) + error + UNDERFLOW
     return restored(square.sqrt(), exponent)
@@ -56,46 +55,45 @@ def _inputs(geometry: Geometry) -> int:
     return math.prod(window.size for window in geometry)
 
 
-def _gram(kernel: FloatArray, geometry: Geometry, by_output: bool) -> FloatArray:
-    """T T* (by_output) or T* T, with position-major rows."""
-    outer, inner, *taps = kernel.shape
-    matrices = kernel.reshape(outer, inner, -1).transpose(2, 0, 1)  # [taps, out, in]
+def _gram(kernels: FloatArray, geometry: Geometry, by_output: bool) -> FloatArray:
+    """T T* (by_output) or T* T of every group, rows ordered by position, then channel."""
+    groups, outer, inner, *taps = kernels.shape
+    matrices = kernels.reshape(groups, outer, inner, -1).transpose(3, 0, 1, 2)
     if by_output:
-        matrices = matrices.transpose(0, 2, 1)
-    channels = matrices.shape[2]
+        matrices = matrices.swapaxes(2, 3)
+    channels = matrices.shape[3]
     sizes = tuple(window.outputs if by_output else window.size for window in geometry)
     positions = math.prod(sizes)
-    gram = np.zeros((positions, positions, channels, channels))
-    every_tap = list(np.ndindex(*taps))
-    for (i, first), (j, second) in itertools.product(enumerate(every_tap), repeat=2):
-        meetings = [
-            _meetings(window, a, b, by_output)
-            for window, a, b in zip(geometry, first, second, strict=True)
-        ]
-        rows = _flat([meeting[0] for meeting in meetings], sizes)
-        columns = _flat([meeting[1] for meeting in meetings], sizes)
+    meetings = [_all_meetings(window, by_output) for window in geometry]
+    gram = np.zeros((positions, positions, groups, channels, channels))
+    every_tap = list(enumerate(np.ndindex(*taps)))
+    for (i, first), (j, second) in itertools.product(every_tap, repeat=2):
+        pairs = [each[a, b] for each, a, b in zip(meetings, first, second, strict=True)]
+        rows = _flat([pair[0] for pair in pairs], sizes)
+        columns = _flat([pair[1] for pair in pairs], sizes)
         if rows.size:
-            gram[rows, columns] += matrices[i].T @ matrices[j]
-    return gram.transpose(0, 2, 1, 3).reshape(positions * channels, positions * channels)
+            gram[rows, columns] += matrices[i].swapaxes(1, 2) @ matrices[j]
+    side = positions * channels
+    return gram.transpose(2, 0, 3, 1, 4).reshape(groups, side, side)
 
 
-def _meetings(
-    window: Window, first: int, second: int, by_output: bool
-) -> tuple[IndexArray, IndexArray]:
-    """Pairs of inputs that one output reads through two taps, or of outputs that read one input."""
-    keys, values = (window.positions, window.readers)
-    if not by_output:
-        keys, values = values, keys
-    _, left, right = np.intersect1d(
-        np.array(keys(first), dtype=np.int64),
-        np.array(keys(second), dtype=np.int64),
-        assume_unique=True,
-        return_indices=True,
-    )
-    return (
-        np.array(values(first), dtype=np.int64)[left],
-        np.array(values(second), dtype=np.int64)[right],
-    )
+def _all_meetings(
+    window: Window, by_output: bool
+) -> dict[tuple[int, int], tuple[IndexArray, IndexArray]]:
+    """For every two taps, the pairs of inputs that one output reads through them.
+
+    by_output: instead, the pairs of outputs that read one input through them.
+    """
+    readers = [np.array(window.readers(tap), dtype=np.int64) for tap in range(window.taps)]
+    positions = [np.array(window.positions(tap), dtype=np.int64) for tap in range(window.taps)]
+    keys, values = (positions, readers) if by_output else (readers, positions)
+    meetings = {}
+    for first, second in itertools.product(range(window.taps), repeat=2):
+        _, left, right = np.intersect1d(
+            keys[first], keys[second], assume_unique=True, return_indices=True
+        )
+        meetings[first, second] = (values[first][left], values[second][right])
+    return meetings
 
 
 def _flat(coordinates: list[IndexArray], sizes: tuple[int, ...]) -> IndexArray:

@@ -16,15 +16,17 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import Bound, no_bound, tightest
+from lipcert.facts import Bound, no_bound
 from lipcert.norms.dense import dense_norm
 from lipcert.norms.explicit import explicit_cost, explicit_norm
 from lipcert.norms.geometry import Geometry
 from lipcert.norms.laurent import laurent_norm
 from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
 from lipcert.norms.polyphase import live_kernels, polyphase
-from lipcert.norms.windows import largest_overlap
-from lipcert.upper import ONE, FloatArray, Upper, gamma, norm
+from lipcert.norms.pooling import average_pool_norm
+from lipcert.norms.scaling import balanced, largest_norm, restored
+from lipcert.norms.windows import largest_overlap, max_pool_norm, window_multiplicity
+from lipcert.upper import ONE, ZERO, FloatArray, Upper, gamma, norm
 
 __all__ = ["RULES", "Tier", "operator_norm"]
 
@@ -40,7 +42,7 @@ class Tier(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Limits in floating-point operations: per dense matrix, explicit Gram matrix, and search."""
+    """Limits in floating-point operations: a dense matrix, an explicit Gram matrix, a search."""
 
     dense: float
     explicit: float
@@ -49,8 +51,145 @@ class _Effort:
 
 _EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
     {
-        Tier.QUICK: _Effort(dense=3e10, explicit=2e8, search=0.0),
-        Tier.FAST: _Effort(dense=3e12, explicit=2e9, search=1e12),
+        Tier.QUICK: _Effort(dense=3e10, explicit=0.0, search=0.0),
+        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, search=1.5e12),
         Tier.TIGHT: _Effort(dense=1e13, explicit=3e11, search=1e13),
     }
 )
+_EXPLICIT_ENTRIES: Final = 3e7
+
+
+_Rung = tuple[Upper, str]
+
+
+def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
+    """Returns B with B ≥ ‖T‖₂ for the linear map T: the smallest of the rungs that `tier` affords.
+
+    Closed form or Frobenius norm; a matrix norm times overlap; the exact norm of a small
+    operator; the supremum over frequencies. A rung that cannot improve the bound is left out.
+    """
+    effort = _EFFORTS[tier]
+    match linear_map:
+        case DenseMap(weight):
+            rungs = _dense(weight.array, effort)
+        case ConvMap(weight, geometry, groups):
+            rungs = _conv(_by_group(weight.array, geometry, groups), geometry, effort)
+    value, rule = min(rungs)
+    if value.is_finite:
+        return Bound(value, rule)
+    return no_bound(
+        rule, "the norm of the weight exceeds the range of float64", "rescale the weights"
+    )
+
+
+def closed_form(rows: FloatArray) -> Upper:
+    """Returns B with B ≥ ‖W‖₂ for a matrix W of one row or one column, or zero: its norm.
+
+    Hypotheses: one side of the matrix is 1, or no entry differs from 0.
+    Proof: the spectral norm of a vector is its Euclidean norm.
+    Attained: always, up to rounding.
+    """
+    return norm(rows)
+
+
+def frobenius_bound(kernels: FloatArray, geometry: Geometry) -> Upper:
+    """Returns B with B ≥ ‖T‖₂ of convolutions: the largest ‖K‖_F of a group times √overlap.
+
+    kernels: [groups, out, in, *taps]; a dense matrix has an empty geometry.
+    Hypotheses: zero padding.
+    Proof: each output window is K applied to a patch of the input, each input entry lies in at
+    most `overlap` patches, and ‖K‖₂ ≤ ‖K‖_F. Groups act on disjoint channels.
+    Attained: kernels of rank one that do not overlap.
+    """
+    overlap = Upper(float(largest_overlap(geometry))).sqrt()
+    scaled, exponent = balanced(kernels)
+    return restored(largest_norm(scaled), exponent) * overlap
+
+
+def reshape_bound(kernels: FloatArray, geometry: Geometry) -> Upper:
+    """Returns B with B ≥ ‖T‖₂ of convolutions: ‖[out, in · taps]‖₂ times √overlap.
+
+    Hypotheses: zero padding.
+    Proof: as `frobenius_bound`, with the spectral norm of the matrix that acts on patches.
+    Attained: patches that do not overlap (1×1, stride ≥ kernel) with one wholly inside the input.
+    Reference: Tsuzuku, Sato and Sugiyama 2018 (with the square root of the number of taps).
+    """
+    overlap = Upper(float(largest_overlap(geometry))).sqrt()
+    return dense_norm(kernels.reshape(*kernels.shape[:2], -1)) * overlap
+
+
+def absolute_bound(kernels: FloatArray, geometry: Geometry) -> Upper:
+    """Returns B with B ≥ ‖T‖₂ of convolutions: the norm of Σ_t |K_t| of the polyphase kernel.
+
+    Hypotheses: zero padding.
+    Proof: |P(w)| ≤ Σ_t |K_t| entry by entry at every frequency w, and norms grow with
+    magnitudes. The sum is rounded by a relative γ_taps.
+    Attained: non-negative kernels, at frequency 0 (up to the border of the finite map).
+    """
+    phases = polyphase(kernels, geometry)
+    shape = phases.shape
+    total = np.abs(phases).reshape(*shape[:3], -1).sum(axis=3)
+    taps = math.prod(shape[3:])
+    return dense_norm(total) * (ONE + Upper(2.0) * gamma(taps + 1))
+
+
+RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
+    {
+        "norms.closed_form": closed_form,
+        "norms.frobenius": frobenius_bound,
+        "norms.reshape": reshape_bound,
+        "norms.absolute": absolute_bound,
+        "norms.dense": dense_norm,
+        "norms.explicit": explicit_norm,
+        "norms.laurent": laurent_norm,
+        "norms.window_multiplicity": window_multiplicity,
+        "norms.average_pool": average_pool_norm,
+        "norms.max_pool": max_pool_norm,
+    }
+)
+"""Rule id → the function whose docstring states and proves the rule."""
+
+
+def _dense(matrix: FloatArray, effort: _Effort) -> list[_Rung]:
+    """The ladder of a matrix."""
+    if min(matrix.shape) <= 1 or not np.any(matrix):
+        return [(closed_form(matrix), "norms.closed_form")]
+    kernels = matrix[None]
+    rungs = [(frobenius_bound(kernels, ()), "norms.frobenius")]
+    if _dense_cost(kernels.shape) <= effort.dense:
+        rungs.append((dense_norm(kernels), "norms.dense"))
+    return rungs
+
+
+def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Rung]:
+    """The ladder of a convolution. kernels: [groups, out, in, *taps]."""
+    kernels = live_kernels(kernels, geometry)
+    if not np.any(kernels):
+        return [(ZERO, "norms.closed_form")]
+    rungs = [(frobenius_bound(kernels, geometry), "norms.frobenius")]
+    if _dense_cost(kernels.shape) <= effort.dense:
+        rungs.append((reshape_bound(kernels, geometry), "norms.reshape"))
+        rungs.append((absolute_bound(kernels, geometry), "norms.absolute"))
+    if largest_overlap(geometry) == 1:
+        return rungs
+    if explicit_cost(kernels.shape, geometry) <= effort.explicit:
+        rungs.append((explicit_norm(kernels, geometry), "norms.explicit"))
+    elif effort.search > 0.0:
+        known, _ = min(rungs)
+        rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
+    return rungs
+
+
+def _by_group(weight: FloatArray, geometry: Geometry, groups: int) -> FloatArray:
+    """[groups, out/groups, in/groups, *taps]; ValueError where weight and geometry disagree."""
+    taps = tuple(window.taps for window in geometry)
+    if weight.shape[2:] != taps or weight.shape[0] % groups:
+        raise ValueError(f"a weight of shape {weight.shape} does not fit taps {taps}")
+    return weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+
+
+def _dense_cost(shape: tuple[int, ...]) -> float:
+    """Floating-point operations, roughly, of a matrix norm of kernels of this shape."""
+    groups, outer, inner, *taps = shape
+    small, large = sorted((outer, inner * math.prod(taps)))
+    return groups * (2.0 * small**2 * large + 3.0 * small**3)

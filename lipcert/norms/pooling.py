@@ -67,7 +67,7 @@ def _matrix_norm(window: Window, divisors: tuple[int, ...]) -> Upper:
     for tap in range(window.taps):
         for output, position in zip(window.readers(tap), window.positions(tap), strict=True):
             matrix[output, position] += 1.0 / divisors[output]
-    return dense_norm(matrix) * (ONE + Upper(2.0 * UNIT_ROUNDOFF))
+    return dense_norm(matrix[None]) * (ONE + Upper(2.0 * UNIT_ROUNDOFF))
 
 
 def _schur_norm(window: Window, divisors: tuple[int, ...]) -> Upper:

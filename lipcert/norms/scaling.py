@@ -16,9 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.upper import FloatArray, Upper
+from lipcert.upper import FloatArray, Upper, row_norms
 
-__all__ = ["UNDERFLOW", "balanced", "restored"]
+__all__ = ["UNDERFLOW", "balanced", "largest_norm", "restored"]
 
 UNDERFLOW: Final = Upper(2.0**-900)
 
@@ -33,3 +33,9 @@ def restored(value: Upper, exponent: int) -> Upper:
     """A bound of the balanced problem times 2^e, rounded up (2^1024 itself is no float64)."""
     half = exponent // 2
     return value * Upper(math.ldexp(1.0, half)) * Upper(math.ldexp(1.0, exponent - half))
+
+
+def largest_norm(stack: FloatArray) -> Upper:
+    """Upper bound of the Frobenius norm of every stack[i], for a balanced stack."""
+    rows = stack.reshape(len(stack), -1)
+    return Upper(float(np.max(row_norms(rows))))

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.norms.geometry import IndexArray
-from lipcert.norms.scaling import UNDERFLOW
-from lipcert.upper import ONE, FloatArray, Upper, gamma, maximum, norm
+from lipcert.norms.scaling import UNDERFLOW, largest_norm
+from lipcert.upper import ONE, FloatArray, Upper, gamma
 
 __all__ = ["Symbol"]
 
@@ -69,7 +69,7 @@ class Symbol:
             cosines[:, term] = folded.reshape(groups, -1)
             sines[:, term] = (matrix - mirrored).reshape(groups, -1) if any(shift) else 0.0
         count = math.prod(taps)
-        largest = maximum(norm(kernel) for kernel in kernels)
+        largest = largest_norm(kernels)
         mass = Upper(float(count)) * largest * largest
         per_term = gamma(len(shifts) + 4) + _TWIDDLE_ERROR
         error = (gamma(outer * count + 2) + Upper(4.0) * per_term) * mass * (ONE + ONE) + UNDERFLOW

@@ -22,7 +22,7 @@ from lipcert.ops.broadcasting import aligned, root_of, slice_norm
 from lipcert.ops.functions import ScalarFunction
 from lipcert.ops.scalar import constant, joined_at_zero
 from lipcert.scope import Scope
-from lipcert.upper import FloatArray, Upper
+from lipcert.upper import ONE, FloatArray, Upper
 
 __all__ = ["Activation", "PRelu"]
 
@@ -160,7 +160,7 @@ class PRelu(Op):
         slopes = scope.entries(self.slope).magnitude()
         steepest = Upper(float(np.max(np.where(bent, slopes, 1.0), initial=1.0)))
         if not steepest.is_finite:
-            return scope.max_abs(self.slope)
+            return sum_of("prelu.input_lipschitz", Bound(ONE, "prelu"), scope.max_abs(self.slope))
         return Bound(steepest, "prelu.input_lipschitz")
 
 

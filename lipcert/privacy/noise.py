@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import final
+from typing import Final, final
 
 from lipcert.errors import UsageError
 from lipcert.upper import ZERO, Lower, Upper, root_sum_square, total
@@ -32,6 +32,9 @@ __all__ = [
     "effective_multiplier",
     "sensitivity",
 ]
+
+
+_LARGEST_EXACT: Final = 2**53  # every integer up to here is a float64
 
 
 class Neighbouring(Enum):
@@ -116,8 +119,8 @@ def sensitivity(
     Attained: when an example attains G (for replace-one: two, with opposite gradients).
     """
     moved = grad_norm if neighbouring is Neighbouring.ADD_OR_REMOVE_ONE else Upper(2.0) * grad_norm
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch-size: {batch_size} is not a positive number of examples")
+    if batch_size is not None and not 1 <= batch_size <= _LARGEST_EXACT:
+        raise UsageError(f"batch-size: {batch_size} is not a number of examples (1 to 2^53)")
     if reduction is Reduction.SUM:
         return moved
     if batch_size is None:

@@ -46,19 +46,18 @@ def attack(
     special = 60.0 * torch.cat([unit, -unit, unit - unit[0], 0.0 * unit])
     z[: len(special)] = special
     z = _project(z, logits).requires_grad_(True)
-    optimizer = torch.optim.Adam([z], lr=0.05)
+    stride = 0.3 * min(1.0, logits.norm.value.value)
     best = 0.0
-    for _ in range(steps):
+    for step in range(steps):
         gradient = torch.autograd.grad(loss(z).sum(), z, create_graph=steps > 1)[0]
         norms = gradient.norm(dim=1)
         best = max(best, norms.detach().max().item())
         if not gradient.requires_grad:  # piecewise linear: nothing to climb
             break
-        slope = torch.autograd.grad(-gradient.square().sum(), z)[0]
-        z.grad = slope.nan_to_num()
-        optimizer.step()
+        slope = torch.autograd.grad(gradient.square().sum(), z)[0].nan_to_num()
         with torch.no_grad():
-            z.copy_(_project(z, logits))
+            ascent = slope / slope.norm(dim=1, keepdim=True).clamp_min(1e-300)
+            z.copy_(_project(z + stride * (1.0 - step / steps) * ascent, logits))
     return best
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from lipcert.facts import PairHull, ValueFacts
 from lipcert.losses import Loss, make_loss
@@ -27,7 +27,7 @@ def labels(z: Tensor) -> Tensor:
 
 def cross_entropy(temperature: float = 1.0, smoothing: float = 0.0) -> TorchLoss:
     def loss(z: Tensor) -> Tensor:
-        return F.cross_entropy(
+        return functional.cross_entropy(
             z / temperature, labels(z), label_smoothing=smoothing, reduction="none"
         )
 
@@ -37,7 +37,7 @@ def cross_entropy(temperature: float = 1.0, smoothing: float = 0.0) -> TorchLoss
 def focal(gamma: float) -> TorchLoss:
     def loss(z: Tensor) -> Tensor:
         others = torch.logsumexp(z[:, 1:], 1) - torch.logsumexp(z, 1)
-        return -torch.exp(gamma * others) * F.log_softmax(z, 1)[:, LABEL]
+        return -torch.exp(gamma * others) * functional.log_softmax(z, 1)[:, LABEL]
 
     return loss
 
@@ -45,7 +45,9 @@ def focal(gamma: float) -> TorchLoss:
 def bce(temperature: float, mean: bool) -> TorchLoss:
     def loss(z: Tensor) -> Tensor:
         targets = (z < 0).to(z.dtype).detach()  # the worst labels
-        terms = F.binary_cross_entropy_with_logits(z / temperature, targets, reduction="none")
+        terms = functional.binary_cross_entropy_with_logits(
+            z / temperature, targets, reduction="none"
+        )
         return terms.mean(1) if mean else terms.sum(1)
 
     return loss
@@ -56,13 +58,13 @@ def elementwise(kind: str, label_norm: float, mean: bool, delta: float = 1.0) ->
         y = (-label_norm * z / z.norm(dim=1, keepdim=True).clamp_min(1e-9)).detach()
         match kind:
             case "mse":
-                terms = F.mse_loss(z, y, reduction="none")
+                terms = functional.mse_loss(z, y, reduction="none")
             case "half-mse":
-                terms = F.mse_loss(z, y, reduction="none") / 2
+                terms = functional.mse_loss(z, y, reduction="none") / 2
             case "mae":
-                terms = F.l1_loss(z, y, reduction="none")
+                terms = functional.l1_loss(z, y, reduction="none")
             case _:
-                terms = F.huber_loss(z, y, reduction="none", delta=delta)
+                terms = functional.huber_loss(z, y, reduction="none", delta=delta)
         return terms.mean(1) if mean else terms.sum(1)
 
     return loss
@@ -71,10 +73,10 @@ def elementwise(kind: str, label_norm: float, mean: bool, delta: float = 1.0) ->
 def hinge(margin: float, mean: bool) -> TorchLoss:
     def loss(z: Tensor) -> Tensor:
         if z.shape[1] == 1:
-            return F.relu(margin / 2 - z[:, 0])
+            return functional.relu(margin / 2 - z[:, 0])
         sign = -torch.ones_like(z)
         sign[:, LABEL] = 1.0
-        terms = F.relu(margin / 2 - sign * z)
+        terms = functional.relu(margin / 2 - sign * z)
         if not mean:
             return terms.sum(1)
         weight = torch.ones_like(z)
@@ -86,7 +88,7 @@ def hinge(margin: float, mean: bool) -> TorchLoss:
 
 def multi_margin(margin: float, mean: bool) -> TorchLoss:
     def loss(z: Tensor) -> Tensor:
-        terms = F.multi_margin_loss(z, labels(z), margin=margin, reduction="none")
+        terms = functional.multi_margin_loss(z, labels(z), margin=margin, reduction="none")
         return terms if mean else terms * z.shape[1]
 
     return loss

@@ -217,9 +217,11 @@ def _attack_parameter(case: Case, slot: str) -> float:
             )
             length = pulled.norm()
             best = max(best, float(torch.nan_to_num(length)))
-            if not pulled.requires_grad or float(length) == 0.0:
+            if float(length) == 0.0:
                 break
-            gradients = torch.autograd.grad(length, leaves, allow_unused=True)
+            gradients: tuple[torch.Tensor | None, ...] = (None,) * len(leaves)
+            if length.requires_grad:
+                gradients = torch.autograd.grad(length, leaves, allow_unused=True)
 
             def at(point, leaves=leaves):
                 return case.reference(leaves, {**constants, slot: point})

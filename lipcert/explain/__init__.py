@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lipcert.code_pages import PAGES
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
-from lipcert.rule_pages import RulePage, rule_pages
+from lipcert.explain.codes import PAGES
+from lipcert.explain.rules import RulePage, rule_pages
 from lipcert.settings import nearest
 
 __all__ = ["all_keys", "explain"]

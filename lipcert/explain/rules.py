@@ -18,7 +18,7 @@ from typing import Final, final
 
 __all__ = ["RulePage", "rule_pages"]
 
-_PACKAGE: Final = Path(__file__).parent
+_PACKAGE: Final = Path(__file__).parent.parent
 _RULE: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 _QUESTIONS: Final = ("output_facts", "input_lipschitz", "param_lipschitz", "input_cotangent")
 _CONTRACT: Final = "Op"
@@ -54,18 +54,19 @@ class _Class:
 @final
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A definition, the class it belongs to, and its file."""
+    """A definition, the class it belongs to, its file, and what the file says of itself."""
 
     file: str
+    about: str
     owner: ast.ClassDef | None
     definition: _Definition
 
     def page(self) -> RulePage:
-        """Its docstring, or that of the class where it has none."""
+        """Its docstring, or that of the class or the file where it has none."""
         name = getattr(self.definition, "name", Path(self.file).stem)
         qualified = f"{self.owner.name}.{name}" if self.owner else name
         text = ast.get_docstring(self.definition) or (self.owner and ast.get_docstring(self.owner))
-        return RulePage(f"lipcert/{self.file}", qualified, inspect.cleandoc(text or ""))
+        return RulePage(f"lipcert/{self.file}", qualified, inspect.cleandoc(text or self.about))
 
 
 def rule_pages() -> dict[str, list[RulePage]]:
@@ -92,16 +93,22 @@ def _files() -> list[Path]:
 
 def _places(path: Path) -> Iterator[_Place]:
     file = path.relative_to(_PACKAGE).as_posix()
-    yield from _places_in(ast.parse(path.read_text(encoding="utf-8")), file, None)
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    about = ast.get_docstring(module) or ""
+    for owner, definition in _definitions(module, None):
+        yield _Place(file, about, owner, definition)
 
 
-def _places_in(parent: ast.AST, file: str, owner: ast.ClassDef | None) -> Iterator[_Place]:
+def _definitions(
+    parent: ast.AST, owner: ast.ClassDef | None
+) -> Iterator[tuple[ast.ClassDef | None, _Definition]]:
+    """Every definition inside, with the class it belongs to."""
     if isinstance(parent, _Definition):
-        yield _Place(file, owner, parent)
+        yield owner, parent
     inner = parent if isinstance(parent, ast.ClassDef) else owner
     for child in ast.iter_child_nodes(parent):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
-            yield from _places_in(child, file, inner)
+            yield from _definitions(child, inner)
 
 
 def _rules_at(place: _Place, classes: dict[str, _Class]) -> Iterator[str]:

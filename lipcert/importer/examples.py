@@ -1,0 +1,149 @@
+"""What one example is: the batch axis, the proof of independence, or the weaker statement.
+
+What enters: a raw model. What leaves: its data path at one batch size, the layout of every value
+and how it is known that examples do not meet. A file of fixed batch size is rewritten to other
+sizes; only where its shapes are hard-coded does it stay as it is, as one example at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from lipcert.diagnostics import Diagnostic, Level
+from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.facts import Shape
+from lipcert.importer.batch import prove_independence
+from lipcert.importer.fold import StaticGraph, fold
+from lipcert.importer.layout import Layout, MixingError
+from lipcert.importer.metadata import Provenance
+from lipcert.importer.raw import RawInput, RawModel
+from lipcert.ir import BatchProof, BatchStatus
+
+__all__ = ["Examples", "separate_examples"]
+
+_PRIMES: Final = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """The data path, seen from one example."""
+
+    graph: StaticGraph
+    layouts: dict[str, Layout]
+    proof: BatchProof
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def separate_examples(
+    model: RawModel, provenance: Provenance, source: RawInput, output: str
+) -> Examples:
+    """Find out what one example is, or refuse."""
+    dtype, dims = _checked(source)
+    attempts = [
+        _attempt(model, provenance, (batch, *dims[1:]), batch, dtype, output)
+        for batch in _batch_sizes(model, dims)
+    ]
+    failed = [refusals for _, _, refusals in attempts if refusals]
+    if not failed:
+        (first, layouts, _), (second, others, _) = attempts
+        if first is not None and second is not None:
+            _check_agreement(layouts, others)
+            return Examples(first, layouts, _proof(), _fixed_batch_note(dims))
+    hard_coded = all(refusal.code in {"LC002", "LC008", "LC016"} for refusal in failed[0])
+    if isinstance(dims[0], str) or not hard_coded:
+        raise UnsupportedModelError(failed[0])
+    return _one_at_a_time(model, provenance, (dims[0], *dims[1:]), dtype, output)
+
+
+_Attempt = tuple[StaticGraph | None, dict[str, Layout], tuple[Refusal, ...]]
+
+
+def _attempt(
+    model: RawModel,
+    provenance: Provenance,
+    shape: Shape,
+    batch: int,
+    dtype: np.dtype[Any],
+    output: str,
+) -> _Attempt:
+    folded = fold(model, provenance, shape, dtype, output)
+    if folded.graph is None:
+        return None, {}, folded.refusals
+    layout = Layout(shape, batch, 0, 1, shape[0] // batch)
+    layouts, refusals = prove_independence(folded.graph, layout)
+    return folded.graph, layouts, refusals
+
+
+def _checked(source: RawInput) -> tuple[np.dtype[Any], tuple[int | str, *tuple[int, ...]]]:
+    def refuse(code: str, reason: str, remedy: str) -> UnsupportedModelError:
+        return UnsupportedModelError((Refusal(code, "", "", reason, remedy),))
+
+    where = f"the input {source.name!r}"
+    if source.dtype is None or source.dtype.kind != "f":
+        kind = "no tensor of numbers" if source.dtype is None else f"of type {source.dtype}"
+        raise refuse("LC006", f"{where} is {kind}", "feed floats, for example after the embedding")
+    if not source.dims:
+        raise refuse("LC008", f"{where} has no declared shape", "export with a fixed shape")
+    rest = source.dims[1:]
+    fixed = tuple(size for size in rest if isinstance(size, int))
+    if len(fixed) < len(rest):
+        reason = f"{where} has the shape {source.dims}: only the batch axis 0 may be symbolic"
+        raise refuse("LC008", reason, "export with fixed sizes for all other axes")
+    return source.dtype, (source.dims[0], *fixed)
+
+
+def _batch_sizes(model: RawModel, dims: tuple[int | str, ...]) -> tuple[int, int]:
+    """Two primes that divide no dimension of any tensor of the file."""
+    sizes = {size for tensor in model.graph.tensors.values() for size in tensor.shape}
+    sizes.update(size for size in dims if isinstance(size, int))
+    free = [p for p in _PRIMES if all(size % p for size in sizes if size)]
+    first, second, *_ = [*free, *_PRIMES[-2:]]
+    return first, second
+
+
+def _check_agreement(layouts: dict[str, Layout], others: dict[str, Layout]) -> None:
+    """Both batch sizes must tell the same story of every value."""
+    for name, layout in layouts.items():
+        other = others.get(name)
+        if other is None or (layout.axis, layout.full_example_shape) != (
+            other.axis,
+            other.full_example_shape,
+        ):
+            reason = f"the shape of {name!r} for one example depends on the size of the batch"
+            raise UnsupportedModelError((Refusal("LC007", "", "", reason),))
+
+
+def _proof() -> BatchProof:
+    witness = "every operator keeps the examples apart, shown at two prime batch sizes"
+    return BatchProof(BatchStatus.PROVED, 0, witness)
+
+
+def _fixed_batch_note(dims: tuple[int | str, ...]) -> tuple[Diagnostic, ...]:
+    if isinstance(dims[0], str) or dims[0] == 1:
+        return ()
+    message = f"axis 0 of the input, of fixed size {dims[0]}, is taken for the batch axis"
+    return (Diagnostic("LC022", Level.WARNING, "", message, "export with a symbolic batch axis"),)
+
+
+def _one_at_a_time(
+    model: RawModel, provenance: Provenance, shape: Shape, dtype: np.dtype[Any], output: str
+) -> Examples:
+    try:
+        graph, layouts, refusals = _attempt(model, provenance, shape, 1, dtype, output)
+    except MixingError as error:
+        refusals, graph, layouts = (Refusal("LC007", "", "", str(error)),), None, {}
+    if graph is None or refusals:
+        raise UnsupportedModelError(refusals)
+    message = (
+        f"the file holds one example of shape {shape} at a time; it is assumed that the network"
+        " is applied to each example separately"
+    )
+    note = Diagnostic(
+        "LC021", Level.WARNING, "", message, "export with a symbolic batch axis (dynamic_shapes)"
+    )
+    proof = BatchProof(BatchStatus.PER_EXAMPLE, 0, "the shapes in the file are fixed")
+    return Examples(graph, layouts, proof, (note,))

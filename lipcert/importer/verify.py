@@ -1,0 +1,164 @@
+"""Comparison with onnxruntime: the graph that is bounded computes what the file computes.
+
+What enters: the checked protobuf, the graph and the layouts. What leaves: the largest difference
+found, or the reason why there is no agreement. onnxruntime runs without optimisations, on one
+thread, and only the nodes that lead to the output.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, final
+
+import numpy as np
+import onnxruntime
+from onnx import ModelProto, helper
+
+from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.facts import Shape
+from lipcert.importer.examples import Examples
+from lipcert.importer.fold import StaticGraph
+from lipcert.importer.layout import Layout
+from lipcert.importer.model import Verification
+from lipcert.importer.raw import Array
+from lipcert.ir import BatchStatus, Graph, evaluate
+
+__all__ = ["verify"]
+
+_TOLERANCE: Final = {"float64": 1e-9, "float32": 2e-4, "float16": 3e-2}
+_EXAMPLES: Final = 3
+_DRAWS: Final = 2
+_SEED: Final = 20_240_817
+
+
+@final
+class _Run:
+    """onnxruntime at one batch size: examples in, outputs per example out."""
+
+    def __init__(self, proto: ModelProto, examples: Examples, batch: int) -> None:
+        graph = examples.graph
+        self.batch = batch
+        self._names = graph.input_name, graph.output_name
+        self._source = _resized(examples.layouts[graph.input_name], batch)
+        self._result = _resized(examples.layouts[graph.output_name], batch)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        content = _runnable(proto, graph, self._source.shape, self._result.shape)
+        try:
+            self._session = onnxruntime.InferenceSession(
+                content, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # noqa: BLE001  onnxruntime raises several kinds
+            raise _disagreement(f"onnxruntime cannot load the model: {_line(error)}") from error
+
+    def __call__(self, examples: Array) -> Array:
+        """Outputs in float64: [batch, *example]."""
+        source, output = self._names
+        try:
+            (found,) = self._session.run([output], {source: self._source.from_examples(examples)})
+        except Exception as error:  # noqa: BLE001  onnxruntime raises several kinds
+            raise _disagreement(f"onnxruntime cannot run the model: {_line(error)}") from error
+        return self._result.to_examples(np.asarray(found)).astype(np.float64)
+
+
+def _resized(layout: Layout, batch: int) -> Layout:
+    """The same layout at another batch size."""
+    size = layout.before * batch * layout.after
+    shape = (*layout.shape[: layout.axis], size, *layout.shape[layout.axis + 1 :])
+    return Layout(shape, batch, layout.axis, layout.before, layout.after)
+
+
+def verify(proto: ModelProto, examples: Examples, graph: Graph) -> Verification:
+    """Random examples through onnxruntime, together and one by one, and through the graph."""
+    value = examples.graph.values[examples.graph.input_name]
+    is_batched = examples.proof.status is BatchStatus.PROVED
+    count = _EXAMPLES if is_batched else 1
+    runs = [_Run(proto, examples, count)]
+    if is_batched:
+        runs.append(_Run(proto, examples, 1))
+    generator = np.random.default_rng(_SEED)
+    worst = 0.0
+    for draw in range(_DRAWS):
+        shape = (count, *graph.input_shape)
+        uniform = draw % 2 == 1
+        inputs = generator.random(shape) if uniform else generator.standard_normal(shape)
+        batch = inputs.astype(value.dtype)
+        actual = evaluate(graph, batch.astype(np.float64))[graph.output_name]
+        for run in runs:
+            expected = run(batch[: run.batch])
+            worst = max(worst, _difference(expected, actual[: run.batch]))
+    if not worst <= _TOLERANCE[value.dtype.name]:
+        reason = f"the imported graph differs from onnxruntime by {worst:.3g} (relative)"
+        raise _disagreement(reason)
+    return Verification(_DRAWS * count, worst)
+
+
+def _difference(expected: Array, actual: Array) -> float:
+    if expected.shape != actual.shape:
+        return math.inf
+    if not np.all(np.isfinite(expected)):
+        return math.inf
+    return float(np.max(np.abs(expected - actual)) / (1.0 + np.max(np.abs(expected))))
+
+
+def _runnable(
+    proto: ModelProto, graph: StaticGraph, input_shape: Shape, output_shape: Shape
+) -> bytes:
+    """The file's model for this input shape, reduced to the nodes before the output."""
+    model = ModelProto()
+    model.CopyFrom(proto)
+    live = {graph.output_name}
+    kept = []
+    for node in reversed(model.graph.node):
+        if live.intersection(node.output):
+            kept.append(node)
+            live.update(_reads(node))
+    nodes = [_without_metadata(node) for node in reversed(kept)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.ClearField("value_info")
+    model.graph.ClearField("metadata_props")
+    stored = {tensor.name for tensor in model.graph.initializer}
+    model.ir_version = max(model.ir_version, 4)  # initializers need not be inputs
+    value = graph.values[graph.input_name]
+    del model.graph.input[:]
+    code = helper.np_dtype_to_tensor_dtype(value.dtype)
+    model.graph.input.append(
+        helper.make_tensor_value_info(graph.input_name, code, list(input_shape))
+    )
+    del model.graph.output[:]
+    result = graph.values[graph.output_name]
+    code = helper.np_dtype_to_tensor_dtype(result.dtype)
+    model.graph.output.append(
+        helper.make_tensor_value_info(graph.output_name, code, list(output_shape))
+    )
+    for tensor in [item for item in model.graph.initializer if item.name in stored - live]:
+        model.graph.initializer.remove(tensor)
+    return model.SerializeToString()
+
+
+def _reads(node: Any) -> set[str]:
+    names = set(node.input)
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            names.update(output.name for output in body.output)
+            for inner in body.node:
+                names |= _reads(inner)
+    return names
+
+
+def _without_metadata(node: Any) -> Any:
+    node.ClearField("metadata_props")
+    node.ClearField("doc_string")
+    return node
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _disagreement(reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError((Refusal("LC013", "", "", reason, "report this file"),))

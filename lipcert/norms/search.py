@@ -1,0 +1,108 @@
+"""Search for cell certificates: untrusted choices of a target and of cells, then the proof.
+
+What enters: a symbol and a budget. What leaves: a `CellCertificate` that `verify_cells` accepts.
+A bad choice costs time or tightness, never soundness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.norms.cells import CellCertificate, check_cells, evaluated
+from lipcert.norms.eigenvalues import estimate_largest
+from lipcert.norms.symbol import Symbol
+from lipcert.norms.tiling import Cells, Tiling
+from lipcert.upper import ZERO, FloatArray, Upper
+
+__all__ = ["Search"]
+
+_TOLERANCE: Final = 1.003  # of the norm, where the budget allows
+_FINEST_ANGLE: Final = 0.0715  # 1/cos is 1.00256; the rest is for an underestimated peak
+_ACCURACY: Final = 1e-4
+
+
+@final
+@dataclass(slots=True)
+class Search:
+    """A search with a purse: `budget` floating-point operations are left."""
+
+    symbol: Symbol
+    tiling: Tiling
+    budget: float
+
+    @classmethod
+    def of(cls, symbol: Symbol, budget: float) -> Search:
+        """A search on the coarsest tiling whose finest cells meet the tolerance."""
+        levels = _levels(symbol.spans)
+        return cls(symbol, Tiling.reaching(symbol.spans, _FINEST_ANGLE, levels), budget)
+
+    def affords(self, cells: int) -> bool:
+        """Whether the budget suffices for evaluating as many cells."""
+        return self._price(cells) <= self.budget
+
+    def peak(self) -> float:
+        """An estimate of sup λ_max(H): the best centres, refined level by level."""
+        cells = self.tiling.everything(self.symbol.groups)
+        width = 8 if self.symbol.channels <= 128 else 2
+        best = 0.0
+        while True:
+            estimates = self._estimates(cells)
+            best = max(best, float(np.max(estimates)))
+            if cells.level == _levels(self.symbol.spans):
+                return best
+            cells = cells.chosen(np.argsort(-estimates)[:width]).children()
+
+    def prove(self, peak: float) -> tuple[CellCertificate, Upper]:
+        """A certificate, and the bound that its verification gives.
+
+        Cells that fail are halved; at the end of the budget or of the resolution the target is
+        raised instead, which leaves valid what is proved already.
+        """
+        cells = self.tiling.everything(self.symbol.groups)
+        target = peak * _TOLERANCE**2
+        leaves, rounding = [], ZERO
+        while True:
+            self._pay(len(cells))
+            proved, excess = check_cells(self.symbol, self.tiling, cells, target)
+            leaves.append(cells.chosen(proved))
+            rounding = max(rounding, excess)
+            cells = cells.chosen(~proved)
+            if len(cells) == 0:
+                break
+            if self._may_halve(cells):
+                cells = cells.children()
+            else:
+                target = self._raised(cells, target)
+        kept = tuple(each for each in leaves if len(each))
+        return CellCertificate(self.tiling, kept, target), Upper(target) + rounding
+
+    def _may_halve(self, cells: Cells) -> bool:
+        children = len(cells) << len(self.symbol.spans)
+        return cells.level < _levels(self.symbol.spans) and self.affords(children)
+
+    def _raised(self, cells: Cells, target: float) -> float:
+        """A larger target that the remaining cells should pass."""
+        needed = float(np.max(self._estimates(cells)))
+        cosine = self.tiling.cosine_squared(cells.level).value
+        return max(target * (1.0 + _ACCURACY), needed / cosine * (1.0 + 2.0 * _ACCURACY))
+
+    def _estimates(self, cells: Cells) -> FloatArray:
+        """Untrusted estimates of λ_max(H) at the centres."""
+        self._pay(len(cells))
+        parts = evaluated(self.symbol, self.tiling, cells)
+        return np.concatenate([estimate_largest(part, _ACCURACY) for part in parts])
+
+    def _pay(self, cells: int) -> None:
+        self.budget -= self._price(cells)
+
+    def _price(self, cells: int) -> float:
+        size, terms = self.symbol.channels, len(self.symbol.shifts)
+        return cells * (4.0 * size**3 + 4.0 * terms * size**2 + 2e4)
+
+
+def _levels(spans: tuple[int, ...]) -> int:
+    """How often a cell may be halved: more where the coarsest tiling would have many cells."""
+    return 3 if len(spans) < 3 else 4

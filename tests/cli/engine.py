@@ -1,0 +1,55 @@
+"""A stand-in for importer and engine, so that the command line is tested on its own."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lipcert.analysis import Analysis
+from lipcert.settings import Settings
+from tests.report.samples import sample
+
+Analyze = Callable[..., Analysis]
+
+
+class Engine:
+    """Records the settings it was called with; `failure` is raised instead of a result."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.paths: list[str] = []
+        self.load_options: tuple[str | None, bool] = (None, False)
+        self.model = object()
+        self.result = sample()
+        self.failure: BaseException | None = None
+
+    def load_model(
+        self, path: Path, *, output: str | None = None, as_exported: bool = False
+    ) -> object:
+        self.paths.append(str(path))
+        self.load_options = (output, as_exported)
+        if self.failure is not None:
+            raise self.failure
+        return self.model
+
+    def analyze(
+        self, model: object, settings: Settings, observe: Callable[[str, int, int], None]
+    ) -> Analysis:
+        assert model is self.model
+        self.settings = settings
+        observe("conv1", 1, 2)
+        return self.result
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    engine = Engine()
+    for name, attribute in (
+        ("lipcert.importer.load", "load_model"),
+        ("lipcert.analyze", "analyze"),
+    ):
+        module = ModuleType(name)
+        setattr(module, attribute, getattr(engine, attribute))
+        monkeypatch.setitem(sys.modules, name, module)
+    return engine

@@ -1,0 +1,154 @@
+"""Every outcome has its documented exit code, whatever the format."""
+
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lipcert.cli.exit_codes import ExitCode, exit_code_of
+from lipcert.cli.main import cli
+from lipcert.errors import (
+    ModelFileError,
+    Refusal,
+    UnsupportedModelError,
+    UsageError,
+)
+from tests.cli.engine import Engine, install
+
+REFUSED = UnsupportedModelError(
+    (
+        Refusal("LC004", "loop[/]\n::error::x", "Loop", "a loop", "unroll it"),
+        Refusal("LC003", "n2", "Foo", "unknown", ""),
+    )
+)
+
+
+@pytest.fixture(name="engine")
+def _engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return install(monkeypatch)
+
+
+def run(*words: str, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(cli, list(words))
+
+
+def test_the_codes() -> None:
+    assert [code.value for code in ExitCode] == [0, 1, 2, 3, 4]
+    assert exit_code_of(UsageError("")) is ExitCode.USAGE
+    assert exit_code_of(ModelFileError("")) is ExitCode.NO_VERDICT
+
+
+def test_a_finite_sensitivity_is_0(engine: Engine) -> None:
+    assert run("analyze", "m.onnx").exit_code == 0
+    assert engine.paths == ["m.onnx"]
+
+
+@pytest.mark.parametrize("output_format", ["text", "json", "markdown", "csv"])
+def test_no_finite_sensitivity_is_3_after_the_report(engine: Engine, output_format: str) -> None:
+    from dataclasses import replace
+
+    network = replace(engine.result.network, grad_norm=None, sensitivity=None)
+    engine.result = replace(engine.result, network=network)
+    result = run("analyze", "m.onnx", "--format", output_format)
+    assert result.exit_code == 3
+    assert "conv1" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["analyze"],
+        ["analyze", "a.onnx", "b.onnx"],
+        ["analyze", "a.onnx", "--no-such-option"],
+        ["analyze", "a.onnx", "--format", "yaml"],
+        ["analyze", "a.onnx", "--input-norm", "-1"],
+        ["analyze", "a.onnx", "--input-norm", "many"],
+        ["analyze", "a.onnx", "--input-box", "1", "0"],
+        ["analyze", "a.onnx", "--report", "yaml=x"],
+        ["analyze", "a.onnx", "--constraint", "spectral"],
+        ["analyze", "a.onnx", "--constraint", "nuclear:1"],
+        ["no-such-verb"],
+        ["explain", "no.such.rule"],
+        ["inspect"],
+    ],
+)
+def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("lipcert: error: ")
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unreadable_model_is_3(engine: Engine) -> None:
+    engine.failure = ModelFileError("[LC001] m.onnx: not an ONNX model")
+    result = run("analyze", "m.onnx")
+    assert result.exit_code == 3
+    assert result.stderr == "lipcert: error: [LC001] m.onnx: not an ONNX model\n"
+
+
+def test_every_refusal_has_its_line(engine: Engine) -> None:
+    engine.failure = REFUSED
+    result = run("analyze", "m.onnx")
+    assert result.exit_code == 3
+    assert len(result.stderr.splitlines()) == 2
+    assert "Remedy: unroll it" in result.stderr
+    assert not any(line.startswith("::") for line in result.stderr.splitlines())
+
+
+@pytest.mark.parametrize("words", [["--format", "json"], ["--format=json"]])
+def test_json_errors_are_objects_on_stdout(engine: Engine, words: list[str]) -> None:
+    engine.failure = REFUSED
+    result = run("analyze", "m.onnx", *words)
+    found = json.loads(result.stdout)
+    assert (found["schema"], found["exit"]) == ("lipcert.error/1", 3)
+    assert found["refusals"][0]["node"] == "loop[/]\n::error::x"
+
+
+def test_json_usage_errors_are_objects_too(engine: Engine) -> None:
+    result = run("analyze", "m.onnx", "--format", "json", "--nonsense")
+    assert json.loads(result.stdout)["exit"] == 2
+
+
+def test_an_unforeseen_exception_is_4(engine: Engine) -> None:
+    engine.failure = RuntimeError("boom\n::error::x")
+    result = run("analyze", "m.onnx")
+    assert result.exit_code == 4
+    assert len(result.stderr.splitlines()) == 1
+    assert "RuntimeError: boom" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_the_traceback(engine: Engine) -> None:
+    engine.failure = RuntimeError("boom")
+    assert "Traceback" in run("analyze", "m.onnx", LIPCERT_DEBUG="1").stderr
+    assert "Traceback" in run("--debug", "analyze", "m.onnx").stderr
+
+
+def test_memory_exhaustion_is_4(engine: Engine) -> None:
+    engine.failure = MemoryError()
+    assert run("analyze", "m.onnx").exit_code == 4
+
+
+def test_an_interrupt_is_no_verdict(engine: Engine) -> None:
+    engine.failure = KeyboardInterrupt()
+    assert run("analyze", "m.onnx").exit_code == 3
+
+
+def test_inspect_prints_every_refusal(engine: Engine) -> None:
+    engine.failure = REFUSED
+    result = run("inspect", "m.onnx", "--format", "json")
+    assert result.exit_code == 3
+    assert [found["code"] for found in json.loads(result.stdout)["unsupported"]] == [
+        "LC004",
+        "LC003",
+    ]
+    assert "refused, for 2 reasons" in run("inspect", "m.onnx").stdout
+
+
+def test_help_and_version_are_0() -> None:
+    assert run("--help").exit_code == 0
+    assert run("analyze", "--help").exit_code == 0
+    assert run("--version").stdout.startswith("lipcert")
+    assert sys.version_info >= (3, 11)

@@ -1,0 +1,257 @@
+"""Sensitivities and noise allocations, against exact rational arithmetic and a numeric optimum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from lipcert.errors import UsageError
+from lipcert.privacy.noise import (
+    Allocated,
+    Allocation,
+    Neighbouring,
+    NoiseGroup,
+    Reduction,
+    allocate,
+    effective_multiplier,
+    sensitivity,
+)
+from lipcert.upper import INFINITE, ZERO, Upper
+
+ADD_REMOVE, REPLACE = Neighbouring.ADD_OR_REMOVE_ONE, Neighbouring.REPLACE_ONE
+
+deltas = st.one_of(st.just(0.0), st.floats(1e-6, 1e6), st.floats(1e-140, 1e-120))
+group_lists = st.lists(
+    st.builds(
+        lambda dimension, delta: NoiseGroup("group", dimension, Upper(delta)),
+        st.integers(1, 10**7),
+        deltas,
+    ),
+    min_size=1,
+    max_size=8,
+)
+multipliers = st.floats(1e-3, 1e3)
+
+
+def groups_of(*pairs: tuple[int, float]) -> list[NoiseGroup]:
+    return [NoiseGroup(str(i), d, Upper(delta)) for i, (d, delta) in enumerate(pairs)]
+
+
+def allocated(groups: Sequence[NoiseGroup], sigma: float, allocation: Allocation) -> Allocated:
+    result = allocate(groups, sigma, allocation)
+    assert result is not None
+    return result
+
+
+def stds(result: Allocated) -> list[float]:
+    return [group.noise_std.value for group in result.groups]
+
+
+def test_sensitivity_of_sum_and_mean() -> None:
+    bound = Upper(3.0)
+    assert sensitivity(bound, ADD_REMOVE, Reduction.SUM) == Upper(3.0)
+    assert sensitivity(bound, REPLACE, Reduction.SUM) == Upper(6.0)
+    assert sensitivity(bound, ADD_REMOVE, Reduction.MEAN, 4) == Upper(0.75)
+    assert sensitivity(bound, REPLACE, Reduction.MEAN, 4) == Upper(1.5)
+    assert sensitivity(bound, ADD_REMOVE, Reduction.SUM, 4) == Upper(3.0)
+    assert not sensitivity(INFINITE, REPLACE, Reduction.MEAN, 4).is_finite
+
+
+@given(st.floats(0.0, 1e300), st.integers(1, 10**9), st.sampled_from(Neighbouring))
+def test_mean_is_rounded_up(grad_norm: float, batch: int, neighbouring: Neighbouring) -> None:
+    found = sensitivity(Upper(grad_norm), neighbouring, Reduction.MEAN, batch)
+    exact = Fraction(grad_norm) * (2 if neighbouring is REPLACE else 1) / batch
+    assert exact <= Fraction(found.value)
+    assert found.value == 0.0 or Fraction(math.nextafter(found.value, 0.0)) < exact
+
+
+@pytest.mark.parametrize("neighbouring", Neighbouring)
+@pytest.mark.parametrize("reduction", Reduction)
+def test_released_sums_move_by_no_more(neighbouring: Neighbouring, reduction: Reduction) -> None:
+    """Gradients on the sphere of radius G; the worst neighbour attains the sensitivity."""
+    rng = np.random.default_rng(0)
+    batch, radius = 8, 1.5
+    divisor = batch if reduction is Reduction.MEAN else 1
+    delta = sensitivity(Upper(radius), neighbouring, reduction, batch).value
+    worst = 0.0
+    for _ in range(200):
+        gradients = rng.normal(size=(batch, 3))
+        gradients *= radius / np.linalg.norm(gradients, axis=1, keepdims=True)
+        neighbour = gradients[1:].copy()
+        if neighbouring is REPLACE:
+            neighbour = np.concatenate([neighbour, -gradients[:1]])
+        moved = (gradients.sum(0) - neighbour.sum(0)) / divisor
+        worst = max(worst, float(np.linalg.norm(moved)))
+    assert worst <= delta * (1 + 1e-12)
+    assert worst == pytest.approx(delta)
+
+
+@pytest.mark.parametrize("batch", [None, 0, -3, 2**53 + 1])
+def test_a_mean_needs_a_batch_size(batch: int | None) -> None:
+    with pytest.raises(UsageError, match="batch-size"):
+        sensitivity(Upper(1.0), ADD_REMOVE, Reduction.MEAN, batch)
+
+
+@given(group_lists, multipliers, st.sampled_from(Allocation))
+def test_effective_multiplier_holds_exactly(
+    groups: list[NoiseGroup], sigma: float, allocation: Allocation
+) -> None:
+    """Σ Δ_k²/s_k² ≤ 1/σ² in rational arithmetic, for the very doubles that are returned."""
+    result = allocated(groups, sigma, allocation)
+    leak = Fraction(0)
+    for group, std in zip(groups, stds(result), strict=True):
+        if group.sensitivity > ZERO:
+            leak += (Fraction(group.sensitivity.value) / Fraction(std)) ** 2
+    assert leak <= 1 / Fraction(sigma) ** 2
+    claimed = result.effective_multiplier.value
+    assert leak <= 1 / Fraction(claimed) ** 2
+    assert sigma <= claimed <= sigma * (1 + 1e-12)
+    if leak:
+        assert float(1 / leak) == pytest.approx(sigma**2, rel=1e-12)
+
+
+@given(group_lists, multipliers)
+def test_optimal_has_the_least_energy(groups: list[NoiseGroup], sigma: float) -> None:
+    energies = {
+        allocation: allocated(groups, sigma, allocation).energy.value for allocation in Allocation
+    }
+    others = min(energies[Allocation.GLOBAL], energies[Allocation.PER_LAYER])
+    assert energies[Allocation.OPTIMAL] <= others * (1 + 1e-12)
+
+
+@given(group_lists, multipliers, st.sampled_from(Allocation))
+def test_energy_and_shares(groups: list[NoiseGroup], sigma: float, allocation: Allocation) -> None:
+    result = allocated(groups, sigma, allocation)
+    parts = [
+        group.dimension * Fraction(std) ** 2
+        for group, std in zip(groups, stds(result), strict=True)
+    ]
+    assert sum(parts) <= Fraction(result.energy.value)
+    assert result.energy.value == pytest.approx(float(sum(parts)), rel=1e-12, abs=1e-300)
+    shares = sum(group.energy_share for group in result.groups)
+    assert shares == pytest.approx(1.0 if result.energy > ZERO else 0.0)
+
+
+@given(group_lists, multipliers, st.sampled_from(Allocation), st.integers(-20, 20))
+def test_scaling_sensitivities_scales_the_noise(
+    groups: list[NoiseGroup], sigma: float, allocation: Allocation, power: int
+) -> None:
+    factor = 2.0**power
+    scaled = [
+        NoiseGroup(group.name, group.dimension, group.sensitivity * Upper(factor))
+        for group in groups
+    ]
+    before = stds(allocated(groups, sigma, allocation))
+    after = stds(allocated(scaled, sigma, allocation))
+    assert after == pytest.approx([std * factor for std in before], rel=1e-12, abs=1e-300)
+
+
+@given(group_lists, multipliers, st.sampled_from(Allocation))
+def test_order_of_groups_does_not_matter(
+    groups: list[NoiseGroup], sigma: float, allocation: Allocation
+) -> None:
+    forward = allocated(groups, sigma, allocation)
+    backward = allocated(groups[::-1], sigma, allocation)
+    assert stds(forward) == pytest.approx(stds(backward)[::-1], rel=1e-12)
+
+
+def test_formulas() -> None:
+    groups = groups_of((100, 3.0), (10000, 4.0))
+    assert stds(allocated(groups, 2.0, Allocation.GLOBAL)) == [10.0, 10.0]
+    local = stds(allocated(groups, 2.0, Allocation.PER_LAYER))
+    assert local == pytest.approx([6.0 * math.sqrt(2.0), 8.0 * math.sqrt(2.0)])
+    weight = 3.0 * 10.0 + 4.0 * 100.0
+    best = stds(allocated(groups, 2.0, Allocation.OPTIMAL))
+    assert best == pytest.approx([2 * math.sqrt(0.3 * weight), 2 * math.sqrt(0.04 * weight)])
+    energy = allocated(groups, 2.0, Allocation.OPTIMAL).energy.value
+    assert energy == pytest.approx(4.0 * weight**2)
+
+
+def test_optimal_agrees_with_a_numeric_optimum() -> None:
+    groups = groups_of((10, 1.0), (500, 0.2), (3, 7.0), (80, 0.5))
+    dimension = np.array([group.dimension for group in groups], dtype=float)
+    delta = np.array([group.sensitivity.value for group in groups])
+
+    def energy(logs: np.ndarray) -> float:
+        squares = np.exp(logs)
+        squares *= np.sum(delta**2 / squares)  # rescaled to effective multiplier 1
+        return math.log(float(dimension @ squares))
+
+    found = minimize(energy, np.zeros(4), method="BFGS", options={"gtol": 1e-10})
+    result = allocated(groups, 1.0, Allocation.OPTIMAL)
+    assert math.exp(found.fun) == pytest.approx(result.energy.value, rel=1e-8)
+
+
+@pytest.mark.parametrize("allocation", Allocation)
+def test_one_group_is_the_gaussian_mechanism(allocation: Allocation) -> None:
+    result = allocated(groups_of((7, 0.3)), 1.1, allocation)
+    assert stds(result) == pytest.approx([0.33], rel=1e-15)
+    assert result.groups[0].energy_share == 1.0
+
+
+def test_equal_groups_need_no_choice() -> None:
+    groups = groups_of(*[(50, 2.0)] * 5)
+    for allocation in Allocation:
+        assert stds(allocated(groups, 1.0, allocation)) == pytest.approx([2 * math.sqrt(5)] * 5)
+
+
+def test_insensitive_groups_need_no_noise_of_their_own() -> None:
+    groups = groups_of((5, 0.0), (8, 2.0), (1000, 0.0))
+    for allocation in (Allocation.PER_LAYER, Allocation.OPTIMAL):
+        assert stds(allocated(groups, 1.0, allocation)) == pytest.approx([0.0, 2.0, 0.0])
+    assert stds(allocated(groups, 1.0, Allocation.GLOBAL)) == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("allocation", Allocation)
+def test_nothing_sensitive(allocation: Allocation) -> None:
+    result = allocated(groups_of((5, 0.0), (8, 0.0)), 1.5, allocation)
+    assert stds(result) == [0.0, 0.0]
+    assert result.energy == ZERO
+    assert result.effective_multiplier.value == 1.5
+
+
+@pytest.mark.parametrize("allocation", Allocation)
+def test_an_absent_bound_leaves_no_mechanism(allocation: Allocation) -> None:
+    groups = [*groups_of((5, 1.0), (5, 0.0)), NoiseGroup("unbounded", 3, INFINITE)]
+    assert allocate(groups, 1.0, allocation) is None
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
+def test_noise_multiplier_is_checked(sigma: float) -> None:
+    with pytest.raises(UsageError, match="noise-multiplier"):
+        allocate(groups_of((1, 1.0)), sigma, Allocation.GLOBAL)
+
+
+def test_a_group_holds_parameters() -> None:
+    with pytest.raises(ValueError, match="no parameters"):
+        NoiseGroup("empty", 0, Upper(1.0))
+
+
+@pytest.mark.parametrize("layers", [2, 4, 8])
+def test_naive_noise_per_layer_loses_a_factor_root_k(layers: int) -> None:
+    """s_k = σ·Δ_k on K groups is a release with multiplier σ/√K, not σ."""
+    sensitivities = [Upper(0.5 + k) for k in range(layers)]
+    found = effective_multiplier(sensitivities, sensitivities)
+    assert found is not None
+    assert found.value == pytest.approx(1.0 / math.sqrt(layers), rel=1e-12)
+    assert found.value <= 1.0 / math.sqrt(layers)
+
+
+def test_effective_multiplier_of_missing_noise_is_zero() -> None:
+    found = effective_multiplier([Upper(1.0), Upper(2.0)], [Upper(3.0), ZERO])
+    assert found is not None
+    assert found.value == 0.0
+    assert effective_multiplier([ZERO], [ZERO]) is None
+
+
+def test_command_line_names() -> None:
+    assert [member.value for member in Neighbouring] == ["add-remove", "replace-one"]
+    assert [member.value for member in Reduction] == ["mean", "sum"]
+    assert [member.value for member in Allocation] == ["global", "per-layer", "optimal"]

@@ -1,0 +1,118 @@
+"""Hand-made results: small records with every kind of entry that a report must print."""
+
+from dataclasses import replace
+
+from lipcert.analysis import (
+    AllocationReport,
+    Analysis,
+    Assumptions,
+    GroupReport,
+    ModelReport,
+    NetworkReport,
+    NodeReport,
+    ParameterReport,
+)
+from lipcert.diagnostics import Diagnostic, Level
+from lipcert.errors import Refusal
+from lipcert.report.inspection import (
+    InspectedBatch,
+    InspectedNode,
+    InspectedParameter,
+    InspectedRun,
+    Inspection,
+)
+
+
+def node(name: str = "conv1", **changes) -> NodeReport:
+    sample = NodeReport(
+        name=name,
+        op="Conv",
+        inputs=("x",),
+        output=f"{name}_out",
+        shape=(16, 8, 8),
+        input_norm=28.0,
+        output_norm=31.2000001,
+        operator_norm=1.11,
+        input_lipschitz=(1.11,),
+        cotangent_norm=4.2,
+        rule="conv.input_lipschitz.gram",
+        reason="",
+        remedy="",
+    )
+    return replace(sample, **changes)
+
+
+def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> Analysis:
+    """An analysis in which `name` appears at every place where a model can put a string."""
+    unbounded = node(
+        "div",
+        op="Div",
+        inputs=(f"{name}_out",),
+        input_norm=31.2000001,
+        output_norm=None,
+        operator_norm=None,
+        input_lipschitz=(None,),
+        cotangent_norm=1.0,
+        reason=f"the divisor of {name} may be 0",
+        remedy="give --input-box",
+    )
+    weight = ParameterReport(
+        f"{name}.weight", (16, 1, 8, 8), name, True, name, 12.3, 0.0240234375, 0.0240234375
+    )
+    bias = ParameterReport(f"{name}.bias", (16,), name, True, name, 1.0, 0.002, 0.024)
+    frozen = ParameterReport(f"{name}.scale", (), name, False, None, 1.0, None, None)
+    return Analysis(
+        model=ModelReport(f"{name}.onnx", "ab" * 32, 1040, {name: 17}, name),
+        assumptions=Assumptions(
+            input_norm=28.0,
+            input_box=(0.0, 1.0),
+            loss={"kind": "cross-entropy", "temperature": 1.0},
+            scope="constraint-set",
+            constraints={f"{name}.weight": "spectral:1"},
+            neighbours="add-remove",
+            reduction="mean",
+            batch_size=512,
+            allocation="per-layer",
+            noise_multiplier=1.0,
+            batch="proved",
+            tier="fast",
+            arithmetic="exact",
+            notes=(f"a note on {name}",),
+        ),
+        nodes=(node(name), unbounded) if nodes is None else nodes,
+        parameters=(weight, bias, frozen),
+        groups=(GroupReport(name, (weight.name, bias.name), 1040, 12.4, 0.0243, 0.0243, 1.0),),
+        allocations=(
+            AllocationReport("global", 2.0, False),
+            AllocationReport("per-layer", 1.0, True),
+        ),
+        network=NetworkReport(9.8, 270.1, 1.4142135623730954, 40.2, 0.079),
+        diagnostics=(
+            Diagnostic("LC104", Level.WARNING, "", "no input domain was given", "give one"),
+            Diagnostic("LC101", Level.ERROR, name, f"no bound at {name}", f"change {name}"),
+        ),
+    )
+
+
+def inspection(name: str = "conv1") -> Inspection:
+    return Inspection(
+        path=f"{name}.onnx",
+        sha256="cd" * 32,
+        producer=name,
+        opset={name: 17},
+        inputs=((name, (1, 8, 8)),),
+        outputs=((name, (10,)),),
+        nodes=(InspectedNode(name, "Conv", (name,), name, (16, 8, 8), {"weight": name}),),
+        parameters=(InspectedParameter(name, (16, 1, 8, 8), 1024, True, (name,)),),
+        batch=InspectedBatch("proved", 0, f"witness {name}"),
+        verification=InspectedRun(8, 1e-7),
+        diagnostics=(Diagnostic("LC023", Level.INFO, name, name, name),),
+    )
+
+
+def refused(name: str = "loop1") -> Inspection:
+    refusals = (
+        Refusal("LC004", name, name, f"{name} is a loop", f"unroll {name}"),
+        Refusal("LC003", "", "", "an operator is not supported"),
+    )
+    return Inspection(f"{name}.onnx", refusals=refusals)

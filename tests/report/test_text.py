@@ -1,0 +1,115 @@
+"""Text, markdown and csv: what a reader needs comes first, and nothing is hidden silently."""
+
+import csv
+import io
+from dataclasses import replace
+
+from lipcert.report import attribution
+from lipcert.report.csv import COLUMNS, analysis_csv
+from lipcert.report.inspection_text import inspection_text
+from lipcert.report.markdown import analysis_markdown
+from lipcert.report.text import analysis_text
+from tests.report.samples import inspection, node, refused, sample
+
+
+def text(show_all: bool = False, **changes) -> str:
+    analysis = replace(sample(), **changes)
+    return analysis_text(analysis, width=120, color=False, show_all=show_all)
+
+
+def test_assumptions_and_answer_come_first() -> None:
+    report = text()
+    order = ["Assumptions", "ASSUMED", "Answer", "per-example gradient norm G", "Nodes", "Param"]
+    places = [report.index(word) for word in order]
+    assert places == sorted(places)
+
+
+def test_bounds_are_displayed_rounded_up() -> None:
+    report = text()
+    assert "31.201" in report
+    assert "1.4143" in report
+    assert "≤ 40.201" in report
+
+
+def test_an_absent_bound_is_named_with_its_remedy() -> None:
+    report = text()
+    assert "no bound" in report
+    assert "remedy: change conv1" in report
+
+
+def test_input_without_a_box() -> None:
+    assumptions = replace(sample().assumptions, input_box=None)
+    report = text(assumptions=assumptions, diagnostics=())
+    assert "every example with 2-norm ≤ 28" in report
+    assert "ASSUMED" not in report
+
+
+def test_long_models_are_folded_and_say_so() -> None:
+    nodes = tuple(node(f"layer{i}", inputs=(f"layer{i - 1}_out",)) for i in range(100))
+    folded = text(nodes=nodes)
+    assert "60 further rows: --all shows them" in folded
+    assert "layer50 " not in folded
+    assert "layer50 " in text(show_all=True, nodes=nodes)
+
+
+def test_nodes_that_stretch_nothing_are_folded_first() -> None:
+    flat = tuple(node(f"flat{i}", operator_norm=None, input_lipschitz=(1.0,)) for i in range(60))
+    folded = text(nodes=(*flat, node("steep")))
+    assert "steep" in folded
+    assert "flat30 " not in folded
+
+
+def test_where_the_bound_is_lost() -> None:
+    nodes = (
+        node("first", output="a", input_lipschitz=(2.0,), cotangent_norm=12.0),
+        node("second", inputs=("a",), output="b", input_lipschitz=(6.0,), cotangent_norm=2.0),
+    )
+    analysis = sample(nodes=nodes)
+    assert [share.name for share in attribution.stretches(analysis)] == ["second", "first"]
+    (jump,) = attribution.cotangent_jumps(analysis)
+    assert (jump.name, jump.value) == ("second", 6.0)
+
+
+def test_gradient_shares_add_up() -> None:
+    shares = attribution.gradient_shares(sample())
+    assert abs(sum(shares.values()) - 1.0) < 1e-12
+    assert "conv1.scale" not in shares
+
+
+def test_no_shares_without_all_bounds() -> None:
+    analysis = sample()
+    lost = replace(analysis.parameters[1], grad_norm=None)
+    analysis = replace(analysis, parameters=(analysis.parameters[0], lost))
+    assert attribution.gradient_shares(analysis) == {}
+
+
+def test_allocations_are_compared() -> None:
+    report = text()
+    assert "per-layer (chosen)" in report
+    assert "2×" in report
+
+
+def test_csv_is_the_table_of_parameters() -> None:
+    rows = list(csv.DictReader(io.StringIO(analysis_csv(sample()))))
+    assert tuple(rows[0]) == COLUMNS
+    assert float(rows[0]["sensitivity"]) == 0.0240234375
+    assert rows[2]["sensitivity"] == ""
+    assert [row["trainable"] for row in rows] == ["yes", "yes", "no"]
+
+
+def test_markdown_has_the_same_answer() -> None:
+    report = analysis_markdown(sample())
+    assert "| per-example gradient norm G | ≤ 40.201 |" in report
+    assert report.count("## ") == 5
+
+
+def test_inspection_text() -> None:
+    report = inspection_text(inspection(), width=100, color=False)
+    assert "16×8×8" in report
+    assert "independent: proved" in report
+
+
+def test_refused_inspection_text() -> None:
+    report = inspection_text(refused(), width=100, color=False)
+    assert "refused, for 2 reasons" in report
+    assert "remedy: unroll loop1" in report

@@ -1,0 +1,205 @@
+"""Cases in which a published system claims a bound that is too small.
+
+Each test re-creates the situation with its own network, measures the truth independently with
+torch, shows that the published claim is violated, and that ours is at or above the truth and
+within 5 % of it where the rule is attained.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lipcert.errors import UsageError
+from lipcert.losses.factory import make_loss
+from lipcert.norms.geometry import Window
+from lipcert.norms.linear_map import ConvMap, DenseMap
+from lipcert.norms.operator_norm import Tier, operator_norm
+from lipcert.operand import Operand
+from lipcert.ops.activation import Activation
+from lipcert.ops.conv import Conv
+from lipcert.ops.functions import Sigmoid, Softplus
+from lipcert.ops.linear import Dense
+from lipcert.ops.pooling import AveragePool
+from lipcert.ops.shape import Pad, PadMode
+from lipcert.scope import PointScope
+from tests.networks import ball, box, chain, norms, proved, trained
+
+AT = PointScope(Tier.FAST)
+
+
+def at_least_and_within(bound: float, truth: float, factor: float = 1.05) -> None:
+    assert truth * (1 - 1e-9) <= bound <= truth * factor
+
+
+def conv_norm(weight: np.ndarray, size: int, pad: int) -> float:
+    """Power iteration on the true zero-padded map: a lower bound that converges from below."""
+    kernel = torch.tensor(weight)
+    x = torch.randn(1, weight.shape[1], size, size, dtype=torch.float64).abs()
+    for _ in range(500):
+        x = F.conv_transpose2d(F.conv2d(x, kernel, padding=pad), kernel, padding=pad)
+        x = x / x.norm()
+    return float(F.conv2d(x, kernel, padding=pad).norm())
+
+
+def window_norm(size: int, taps: int) -> float:
+    """Largest ‖∂conv(x)/∂kernel‖ over unit x, by alternating maximisation over x and kernel."""
+    kernel = torch.ones(1, 1, taps, taps, dtype=torch.float64)
+    x = torch.ones(1, 1, size, size, dtype=torch.float64)
+    for _ in range(300):
+        y = F.conv2d(x, kernel, padding=taps // 2)
+        x = F.conv_transpose2d(y, kernel, padding=taps // 2)
+        x = x / x.norm()
+        leaf = kernel.clone().requires_grad_()
+        out = F.conv2d(x, leaf, padding=taps // 2)
+        (kernel,) = torch.autograd.grad(out, leaf, out.detach())
+        kernel = kernel / kernel.norm()
+    return float(F.conv2d(x, kernel, padding=taps // 2).norm())
+
+
+def same_conv(weight: np.ndarray, size: int, bias: np.ndarray | None = None) -> Conv:
+    taps = weight.shape[-1]
+    window = Window(size, taps, 1, 1, taps // 2, taps // 2)
+    shift = None if bias is None else trained("b", bias)
+    return Conv(trained("w", weight), shift, (window, window), 1)
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_kernel_gradient_of_a_normalised_convolution(taps: int) -> None:
+    """Claim: coef·√(kh·kw)·X with coef ≈ 1/k, so about X. Truth: nearly k·X."""
+    size = 28
+    truth = window_norm(size, taps)
+    assert truth > 0.97 * taps
+    conv = same_conv(np.ones((1, 1, taps, taps)), size)
+    bound = norms(proved(chain((1, size, size), conv), ball((1, size, size), 1.0)))["w"]
+    at_least_and_within(bound, truth, factor=1.05)
+
+
+def test_bias_after_a_convolution_is_broadcast() -> None:
+    """Claim: gradient 1, output ‖x‖ + ‖b‖. Truth: √(HW) both ways."""
+    size, channels = 8, 4
+    bias = np.zeros(channels)
+    bias[0] = 1.0
+    conv = same_conv(np.zeros((channels, 1, 3, 3)), size, bias)
+    bounds = proved(chain((1, size, size), conv), ball((1, size, size), 1.0))
+    at_least_and_within(norms(bounds)["b"], float(size), 1 + 1e-9)
+    at_least_and_within(bounds.facts["v0"].norm.value.value, float(size), 1 + 1e-9)
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_reshaped_kernel_with_an_average_overlap_factor(taps: int) -> None:
+    """Claim: a unit reshaped kernel over √(average overlap) is a contraction. Truth: above 1."""
+    size = 28
+    overlap = sum(Window(size, taps, 1, 1, taps // 2, taps // 2).multiplicity()) / size
+    weight = np.full((1, 1, taps, taps), 1.0 / taps) / overlap
+    truth = conv_norm(weight, size, taps // 2)
+    assert truth > 1.0
+    window = Window(size, taps, 1, 1, taps // 2, taps // 2)
+    bound = operator_norm(ConvMap(Operand(weight), (window, window)), Tier.FAST).value.value
+    at_least_and_within(bound, truth, 1.02)
+
+
+@pytest.mark.parametrize("taps", [3, 5, 7])
+def test_frobenius_norm_of_a_kernel_is_not_its_operator_norm(taps: int) -> None:
+    """Claim: ‖conv(x)‖ ≤ ‖θ‖_F‖x‖. Truth: almost k times more."""
+    size = 28
+    weight = np.full((1, 1, taps, taps), 1.0 / taps)
+    truth = conv_norm(weight, size, taps // 2)
+    assert truth > 0.95 * taps > np.linalg.norm(weight)
+    bounds = proved(chain((1, size, size), same_conv(weight, size)), ball((1, size, size), 1.0))
+    at_least_and_within(bounds.facts["v0"].norm.value.value, truth, 1.05)
+
+
+@pytest.mark.parametrize("radius", [0.1, 1.0, 10.0])
+def test_dense_bias_counts_in_output_and_gradient(radius: float) -> None:
+    """Claims: ‖Wx + b‖ ≤ X·‖[W b]‖ and a parameter constant ‖x‖. Truth: √(X² + 1) both."""
+    angle = math.atan2(1.0, radius)
+    weight = np.zeros((3, 3))
+    weight[0, 0], bias = math.cos(angle), np.array([math.sin(angle), 0.0, 0.0])
+    dense = Dense(trained("w", weight), trained("b", bias))
+    bounds = proved(chain((3,), dense), ball((3,), radius))
+    truth = radius * math.cos(angle) + math.sin(angle)
+    assert truth > radius * np.linalg.norm(np.c_[weight, bias], 2)
+    at_least_and_within(bounds.facts["v0"].norm.value.value, truth, 1 + 1e-6)
+    joint = math.hypot(*norms(bounds).values())
+    at_least_and_within(joint, math.sqrt(radius**2 + 1), 1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("function", "torch_function"), [(Sigmoid(), torch.sigmoid), (Softplus(), F.softplus)]
+)
+def test_activations_that_do_not_keep_zero(function, torch_function) -> None:
+    """Claim: ‖f(x)‖ ≤ L·X, so 0 at X = 0. Truth: ‖f(0)‖."""
+    truth = float(torch_function(torch.zeros(100, dtype=torch.float64)).norm())
+    bounds = proved(chain((100,), Activation(function)), ball((100,), 0.0))
+    at_least_and_within(bounds.facts["v0"].norm.value.value, truth, 1 + 1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_summed_hinge_is_not_one_lipschitz(classes: int) -> None:
+    """Claim: the multiclass hinge has gradient norm 1. Truth for a sum over classes: √C."""
+    logits = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    sign = -torch.ones(classes, dtype=torch.float64)
+    sign[0] = 1.0
+    F.relu(0.5 - logits * sign).sum().backward()
+    truth = float(logits.grad.norm())
+    loss = make_loss("multiclass-hinge", output_reduction="sum")
+    bound = loss.cotangent(ball((classes,), 5.0)).norm.value.value
+    at_least_and_within(bound, truth)
+
+
+@pytest.mark.parametrize("kind", ["kr-batch", "hkr-batch"])
+def test_losses_that_weight_by_batch_class_counts_are_refused(kind: str) -> None:
+    with pytest.raises(UsageError, match="class counts of its batch"):
+        make_loss(kind)
+
+
+def test_reflect_padding_is_not_bounded_by_the_zero_padded_norm() -> None:
+    """Claim: a shift kernel has norm 1. Truth under reflect padding: 2 in two dimensions."""
+    kernel = torch.zeros(1, 1, 3, 3, dtype=torch.float64)
+    kernel[0, 0, 0, 0] = 1.0
+    x = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
+    x[0, 0, 1, 1] = 1.0
+    truth = float(F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), kernel).norm())
+    assert truth == 2.0
+    window = Window(10, 3)
+    graph = chain(
+        (1, 8, 8),
+        Pad((0, 1, 1), (0, 1, 1), PadMode.REFLECT, 0.0),
+        Conv(trained("w", kernel.numpy()), None, (window, window), 1),
+    )
+    at_least_and_within(proved(graph, ball((1, 8, 8), 1.0)).lipschitz.value.value, truth, 1.01)
+
+
+def test_average_pooling_that_excludes_padding_can_exceed_one() -> None:
+    window = Window(7, 3, 1, 1, 1, 1)
+    counts = tuple(sum(window.read(o, t) is not None for t in range(3)) for o in range(7))
+    pool = AveragePool((window, window), (counts, counts))
+    x = torch.rand(1, 1, 7, 7, dtype=torch.float64, requires_grad=True)
+    matrix = torch.autograd.functional.jacobian(
+        lambda v: F.avg_pool2d(v, 3, 1, 1, count_include_pad=False), x
+    ).reshape(49, 49)
+    truth = float(torch.linalg.matrix_norm(matrix, 2))
+    assert truth > 1.016
+    bound = pool.input_lipschitz(0, [box((1, 7, 7), 0.0, 1.0)], AT).value.value
+    at_least_and_within(bound, truth, 1 + 1e-6)
+
+
+def test_power_iteration_is_below_the_norm_and_ours_is_not() -> None:
+    below = 0
+    for seed in range(8):
+        generator = np.random.default_rng(seed)
+        matrix = generator.standard_normal((128, 128))
+        v = generator.standard_normal(128)
+        for _ in range(10):
+            v = matrix.T @ (matrix @ v)
+            v /= np.linalg.norm(v)
+        truth = np.linalg.norm(matrix, 2)
+        below += bool(np.linalg.norm(matrix @ v) < truth * (1 - 1e-6))
+        bound = operator_norm(DenseMap(Operand(matrix)), Tier.FAST).value.value
+        at_least_and_within(bound, float(truth), 1 + 1e-6)
+    assert below == 8

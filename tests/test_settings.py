@@ -1,0 +1,133 @@
+"""Settings are valid by construction, and every failure names the key."""
+
+import math
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from lipcert.errors import UsageError
+from lipcert.losses.factory import LOSS_PARAMETERS
+from lipcert.norms.operator_norm import Tier
+from lipcert.settings import ConstraintSpec, LossName, Settings, TierName, nearest
+
+
+def test_defaults() -> None:
+    settings = Settings()
+    assert settings.input_is_assumed
+    assert settings.effective_input_box == (0.0, 1.0)
+    assert (settings.scope, settings.reduction) == ("point", "sum")
+    assert (settings.noise_multiplier, settings.allocation) == (1.0, "per-layer")
+    assert settings.neighbours == "add-remove"
+
+
+def test_a_declared_norm_replaces_the_default_box() -> None:
+    settings = Settings(input_norm=3.0)
+    assert not settings.input_is_assumed
+    assert settings.effective_input_box is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"input_norm": -1.0}, "input-norm"),
+        ({"input_norm": math.nan}, "input-norm"),
+        ({"input_norm": math.inf}, "input-norm"),
+        ({"input_box": (1.0, 0.0)}, "input-box"),
+        ({"input_box": (math.nan, 1.0)}, "input-box"),
+        ({"input_box": (0.0, math.inf)}, "input-box"),
+        ({"bias_norm": -1.0}, "bias-norm"),
+        ({"noise_multiplier": 0.0}, "noise-multiplier"),
+        ({"noise_multiplier": math.nan}, "noise-multiplier"),
+        ({"loss_clip": 0.0}, "loss-clip"),
+        ({"batch_size": 0}, "batch-size"),
+        ({"classes": 0}, "classes"),
+        ({"reduction": "mean"}, "batch-size"),
+        ({"scope": "constraint-set"}, "constraint"),
+        ({"scope": "point", "bias_norm": 1.0}, "scope"),
+        ({"scope": "nowhere"}, "scope"),
+        ({"group": "tensor"}, "group"),
+        ({"allocation": "perlayer"}, "per-layer"),
+        ({"neighbours": "swap"}, "neighbours"),
+        ({"tier": "slow"}, "tier"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, object], key: str) -> None:
+    with pytest.raises(UsageError, match=key):
+        Settings(**changes)
+
+
+@pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf])
+def test_a_constraint_has_a_positive_radius(radius: float) -> None:
+    with pytest.raises(UsageError, match="constraint"):
+        ConstraintSpec("spectral", radius)
+
+
+def test_a_batch_size_means_a_mean() -> None:
+    assert Settings(batch_size=256).reduction == "mean"
+    assert Settings(batch_size=256, reduction="sum").reduction == "sum"
+
+
+def test_a_constraint_means_the_constraint_set() -> None:
+    assert Settings(bias_norm=0.0).scope == "constraint-set"
+    assert Settings(constraint=ConstraintSpec("spectral", 1.0)).scope == "constraint-set"
+
+
+def test_trainable_and_freeze() -> None:
+    settings = Settings(trainable=("conv*", "fc.weight"), freeze=("conv1.*",))
+    trained = [
+        name
+        for name in ("conv1.weight", "conv2.weight", "fc.weight", "fc.bias")
+        if settings.is_trained(name)
+    ]
+    assert trained == ["conv2.weight", "fc.weight"]
+
+
+def test_a_name_with_brackets_matches_itself() -> None:
+    assert not Settings(freeze=("w[0]",)).is_trained("w[0]")
+
+
+def test_the_first_matching_constraint_wins() -> None:
+    one, two = ConstraintSpec("spectral", 1.0), ConstraintSpec("frobenius", 2.0)
+    settings = Settings(constraints=(("fc.weight", one), ("*.weight", two)))
+    assert settings.own_constraint("fc.weight") == one
+    assert settings.own_constraint("conv.weight") == two
+    assert settings.own_constraint("conv.bias") is None
+    assert str(two) == "frobenius:2"
+
+
+def test_a_pattern_that_matches_nothing_is_an_error() -> None:
+    Settings(freeze=("conv*",)).check_patterns(["conv1.weight"])
+    with pytest.raises(UsageError, match=r"did you mean 'conv1\.weight'"):
+        Settings(freeze=("conv1.weigt",)).check_patterns(["conv1.weight"])
+
+
+def test_nearest() -> None:
+    assert nearest("input-nrom", ["input-norm", "loss"]) == "did you mean 'input-norm'?"
+    assert nearest("zzz", ["input-norm"]) == ""
+
+
+def test_choices_are_those_of_the_engine() -> None:
+    assert set(get_args(LossName)) == {"auto", *LOSS_PARAMETERS}
+    assert set(get_args(TierName)) == {tier.value for tier in Tier}
+
+
+def test_privacy_choices_are_those_of_the_engine() -> None:
+    noise = pytest.importorskip("lipcert.privacy.noise")
+    from lipcert import settings
+
+    assert set(get_args(settings.AllocationName)) == {way.value for way in noise.Allocation}
+    assert set(get_args(settings.NeighboursName)) == {kind.value for kind in noise.Neighbouring}
+    assert set(get_args(settings.ReductionName)) == {
+        "auto",
+        *(kind.value for kind in noise.Reduction),
+    }
+
+
+def test_importing_the_package_loads_no_engine() -> None:
+    code = (
+        "import sys, lipcert; lipcert.Settings(); "
+        "sys.exit(bool({'numpy', 'onnx', 'torch', 'scipy', 'rich'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
