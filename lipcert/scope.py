@@ -75,7 +75,7 @@ class PointScope(Scope):
 
     def __init__(self, tier: Tier) -> None:
         self._tier = tier
-        self._norms: dict[tuple[object, ...], Bound] = {}
+        self._norms: dict[tuple[object, ...], tuple[LinearMap, Bound]] = {}
 
     def entries(self, operand: Operand) -> Interval:
         """The entries themselves, exactly."""
@@ -86,11 +86,14 @@ class PointScope(Scope):
         return Bound(norm(operand.array), "scope.norm.point")
 
     def operator_norm(self, linear_map: LinearMap) -> Bound:
-        """A certified norm of the map, by the ladder of `norms.operator_norm`."""
+        """A certified norm of the map, by the ladder of `norms.operator_norm`.
+
+        Each answer is kept with its map: while the array lives, no other can have its identity.
+        """
         key = _identity(linear_map)
         if key not in self._norms:
-            self._norms[key] = operator_norm(linear_map, self._tier)
-        return self._norms[key]
+            self._norms[key] = (linear_map, operator_norm(linear_map, self._tier))
+        return self._norms[key][1]
 
 
 @final

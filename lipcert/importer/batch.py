@@ -43,6 +43,10 @@ def prove_independence(
             else:
                 layouts[node.outputs[0]] = rule(graph, layouts, node)
         except (MixingError, ValueError, IndexError) as error:
+            shape = graph.shape(node.outputs[0])
+            if source.batch == 1 and shape and all(layouts[name].is_merged for name in data):
+                layouts[node.outputs[0]] = locate(1, shape, 1)  # all of it is one example
+                continue
             reason = f"examples of a batch influence each other: {error}"
             refusals.append(
                 Refusal(
@@ -222,13 +226,6 @@ def _one_axis(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) 
     return _along(graph, layouts, node, {node.integer("axis", -1)})
 
 
-def _batch_norm(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> Layout:
-    """Statistics are constants here; training mode is refused when the op is built."""
-    if node.integer("training_mode", 0) or len([name for name in node.outputs if name]) > 1:
-        raise MixingError("batch normalization in training mode averages over the batch axis 0")
-    return _spatial(graph, layouts, node)
-
-
 def _product(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> Layout:
     """Matrix products: the batch must not be contracted, nor differ between two data inputs."""
     shape = graph.shape(node.outputs[0])
@@ -297,7 +294,7 @@ _ELEMENTWISE: Final = (
 _BROADCAST: Final = "Add Clip Div Max Mean Min Mul Pow PRelu Sub Sum Where".split()
 _SPATIAL: Final = (
     "AveragePool Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool"
-    " GroupNormalization InstanceNormalization LpPool MaxPool SpaceToDepth"
+    " BatchNormalization GroupNormalization InstanceNormalization LpPool MaxPool SpaceToDepth"
 ).split()
 
 _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -310,7 +307,6 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **dict.fromkeys("LayerNormalization RMSNormalization".split(), _trailing),
         **dict.fromkeys("ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare".split(), _reduce),
         **dict.fromkeys("Softmax LogSoftmax".split(), _softmax),
-        "BatchNormalization": _batch_norm,
         "Concat": _concat,
         "Expand": _expand,
         "Gather": _gather,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 from onnx import TypeProto, defs, helper, numpy_helper, shape_inference
@@ -27,6 +27,10 @@ from lipcert.importer.raw import Array, RawGraph, RawModel, RawNode
 from lipcert.importer.rearrange import REARRANGERS, rearranger
 
 __all__ = ["Folded", "StaticGraph", "Value", "fold", "needed_values"]
+
+
+_FREE: Final = frozenset({"Shape", "Size", "If"})
+"""ops that are understood where their input is"""
 
 
 @final
@@ -50,6 +54,8 @@ class StaticGraph:
     output_name: str
     bound: frozenset[str]
     """parameters found under another name"""
+    absorbed: frozenset[str]
+    """tensors from which other constants were computed: their uses are not all visible"""
 
     def shape(self, name: str) -> Shape:
         """Shape of a value or constant."""
@@ -129,6 +135,7 @@ class _Folder:
         self._unknown: set[str] = set()
         self._nodes: list[RawNode] = []
         self._bound: set[str] = set()
+        self._absorbed: set[str] = set()
         self._branches = 0
 
     def graph(self, source: str, output: str) -> StaticGraph:
@@ -136,7 +143,13 @@ class _Folder:
         live = needed_values(self._nodes, output)
         nodes = tuple(n for n in self._nodes if any(name in live for name in n.outputs))
         return StaticGraph(
-            nodes, self.values, self.constants, source, output, frozenset(self._bound)
+            nodes,
+            self.values,
+            self.constants,
+            source,
+            output,
+            frozenset(self._bound),
+            frozenset(self._absorbed),
         )
 
     def add_tensors(self, graph: RawGraph, names: Mapping[str, str]) -> None:
@@ -160,6 +173,8 @@ class _Folder:
             self._lose(node, None)
         elif node.op_type in {"Shape", "Size"} and not node.domain:
             self._measure(node)
+        elif node.op_type == "CastLike" and node.inputs[0] in self.constants:
+            self._cast_like(node)
         elif all(not name or name in self.constants for name in node.inputs) and not any(
             isinstance(attribute, RawGraph) for attribute in node.attributes.values()
         ):
@@ -172,7 +187,8 @@ class _Folder:
 
     def _lose(self, node: RawNode, refusal: Refusal | None) -> None:
         """Mark the outputs as unknown; further offenders downstream are still reported."""
-        refusal = refusal or refusal_of(node)
+        if refusal is None and not is_known(node.op_type) and node.op_type not in _FREE:
+            refusal = refusal_of(node)
         if refusal is not None:
             self.refusals.append(refusal)
         self._unknown.update(node.outputs)
@@ -215,6 +231,15 @@ class _Folder:
             end = node.attributes.get("end")
             array = np.asarray(shape[slice(node.integer("start", 0), end)], dtype=np.int64)
         self.constants[node.outputs[0]] = Constant(array)
+
+    def _cast_like(self, node: RawNode) -> None:
+        """A constant takes the data type of a value."""
+        name = node.input(1)
+        model = self.values.get(name)
+        dtype = self.constants[name].array.dtype if model is None else model.dtype
+        code = int(helper.np_dtype_to_tensor_dtype(dtype))
+        cast = replace(node, op_type="Cast", inputs=node.inputs[:1], attributes={"to": code})
+        self._compute(cast)
 
     def _compute(self, node: RawNode) -> None:
         """A node whose inputs are all constant."""
@@ -259,6 +284,9 @@ class _Folder:
         if view is not None:
             return (view,)
         results = evaluate_constant(node, arrays)
+        self._absorbed |= {
+            item.view.origin.name for item in inputs if item is not None and item.view is not None
+        }
         if not any(item is not None and item.is_parameter for item in inputs):
             return tuple(Constant(array) for array in results)
         return tuple(
@@ -324,7 +352,7 @@ class _Folder:
                 types[name] = _type(value.shape, value.dtype)
         try:
             found = shape_inference.infer_node_outputs(
-                defs.get_schema(node.op_type, self._opset, ""),
+                defs.get_schema(node.op_type, max(self._opset, node.since_version), ""),
                 helper.make_node(node.op_type, node.inputs, node.outputs, **node.attributes),
                 types,
                 data,
@@ -349,26 +377,42 @@ class _Folder:
             if math.prod(shape) > MAX_VALUE_ELEMENTS or min(shape, default=1) < 1:
                 self._refuse(node, "LC002", f"its output has the shape {shape}")
                 return None
+            reason = self._mismatch(node, shape)
+            if reason:
+                self._refuse(node, "LC008", reason)
+                return None
             dtype = helper.tensor_dtype_to_np_dtype(found[name].tensor_type.elem_type)
             outputs[name] = Value(shape, np.dtype(dtype))
         return outputs
+
+    def _mismatch(self, node: RawNode, shape: Shape) -> str:
+        """What the shape inference of onnx does not check; "" where everything fits."""
+        shapes = [
+            self.values[name].shape if name in self.values else self.constants[name].shape
+            for name in node.inputs[:2]
+            if name
+        ]
+        if node.op_type == "Reshape" and math.prod(shapes[0]) != math.prod(shape):
+            return f"{shapes[0]} cannot be reshaped to {shape}"
+        if node.op_type == "Gemm":
+            left, right = shapes
+            rows = left[0 if node.integer("transA", 0) else 1]
+            if rows != right[1 if node.integer("transB", 0) else 0]:
+                return f"{left} cannot be multiplied by {right}"
+        return ""
 
 
 def _scaled(node: RawNode, inputs: Sequence[Constant | None]) -> Constant | None:
     """A parameter times a number, as a view; None where the node is something else."""
     operands = [item for item in inputs if item is not None]
-    if not operands or node.op_type not in {"Neg", "Mul", "Div", "Cast", "CastLike"}:
+    if not operands or node.op_type not in {"Neg", "Mul", "Div", "Cast"}:
         return None
     first = operands[0]
     match node.op_type:
         case "Neg":
             return first.scaled(Fraction(-1)) if first.is_parameter else None
-        case "Cast" | "CastLike":
-            target = first.array.dtype
-            if node.op_type == "CastLike":
-                target = operands[1].array.dtype
-            elif node.integer("to", 0):
-                target = np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to", 1)))
+        case "Cast":
+            target = np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to", 1)))
             exact = target.kind == "f" and target.itemsize >= first.array.dtype.itemsize
             return first.rearranged(lambda array: array) if first.is_parameter and exact else None
     if len(operands) != 2:

@@ -112,6 +112,7 @@ def _weight_naming(
     elif missing:
         mixed |= everything - provenance.targets
     trained = not provenance.signed or bool(missing) or as_exported
+    mixed |= graph.absorbed & everything if not as_exported else set()
     naming = WeightNaming(trained, frozenset() if as_exported else frozenset(mixed))
     if not missing and not mixed:
         return naming, ()

@@ -150,7 +150,18 @@ def refusal_of(node: RawNode) -> Refusal | None:
         )
     if node.op_type in RANDOM:
         return refuse("LC003", "random numbers: the output is no function of the input")
+    if node.op_type == "BatchNormalization" and _is_training(node):
+        return refuse(
+            "LC011",
+            "batch normalization in training mode averages over the batch",
+            "call model.eval() before torch.onnx.export",
+        )
     return _version_refusal(node)
+
+
+def _is_training(node: RawNode) -> bool:
+    """Up to version 13, extra outputs ask for training mode."""
+    return bool(node.integer("training_mode", 0)) or len([o for o in node.outputs if o]) > 1
 
 
 def _version_refusal(node: RawNode) -> Refusal | None:

@@ -22,7 +22,6 @@ __all__ = ["laurent_norm", "symbol_of"]
 
 _WORTHWHILE: Final = Upper(1.0 + 2.0**-10)  # improvements below this factor are not pursued
 _LARGEST_SYMBOL: Final = 1e8  # coefficients
-_FEWEST_CELLS: Final = 64
 
 
 def laurent_norm(kernels: FloatArray, geometry: Geometry, known: Upper, budget: float) -> Upper:
@@ -46,9 +45,8 @@ def laurent_norm(kernels: FloatArray, geometry: Geometry, known: Upper, budget: 
     if _symbol_size(phases.shape) > _LARGEST_SYMBOL:
         return known
     symbol, exponent = symbol_of(phases)
-    search = Search.of(symbol, budget)
-    if not symbol.spans or not search.affords(_FEWEST_CELLS):
-        return known
+    if not symbol.spans:
+        return min(known, ...)
     peak = search.peak()
     if known <= restored(Upper(peak).sqrt(), exponent) * _WORTHWHILE:
         return known

@@ -6,6 +6,7 @@ A bad choice costs time or tightness, never soundness.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -39,9 +40,10 @@ class Search:
         levels = _levels(symbol.spans)
         return cls(symbol, Tiling.reaching(symbol.spans, _FINEST_ANGLE, levels), budget)
 
-    def affords(self, cells: int) -> bool:
-        """Whether the budget suffices for evaluating as many cells."""
-        return self._price(cells) <= self.budget
+    @property
+    def is_affordable(self) -> bool:
+        """Whether the budget suffices for an estimate of the peak and for the coarsest cells."""
+        return self._affords(2 * self.symbol.groups * math.prod(self.tiling.counts(0)))
 
     def peak(self) -> float:
         """An estimate of sup λ_max(H): the best centres, refined level by level."""
@@ -63,7 +65,7 @@ class Search:
         """
         cells = self.tiling.everything(self.symbol.groups)
         target = peak * _TOLERANCE**2
-        leaves, rounding = [], ZERO
+        leaves, rounding, slack = [], ZERO, _ACCURACY
         while True:
             self._pay(len(cells))
             proved, excess = check_cells(self.symbol, self.tiling, cells, target)
@@ -75,25 +77,29 @@ class Search:
             if self._may_halve(cells):
                 cells = cells.children()
             else:
-                target = self._raised(cells, target)
+                slack *= 2.0
+                target = self._raised(cells, target, slack)
         kept = tuple(each for each in leaves if len(each))
         return CellCertificate(self.tiling, kept, target), Upper(target) + rounding
 
     def _may_halve(self, cells: Cells) -> bool:
         children = len(cells) << len(self.symbol.spans)
-        return cells.level < _levels(self.symbol.spans) and self.affords(children)
+        return cells.level < _levels(self.symbol.spans) and self._affords(children)
 
-    def _raised(self, cells: Cells, target: float) -> float:
-        """A larger target that the remaining cells should pass."""
+    def _raised(self, cells: Cells, target: float, slack: float) -> float:
+        """A target, larger by at least the relative slack, that the remaining cells should pass."""
         needed = float(np.max(self._estimates(cells)))
         cosine = self.tiling.cosine_squared(cells.level).value
-        return max(target * (1.0 + _ACCURACY), needed / cosine * (1.0 + 2.0 * _ACCURACY))
+        return max(target, needed / cosine) * (1.0 + slack)
 
     def _estimates(self, cells: Cells) -> FloatArray:
         """Untrusted estimates of λ_max(H) at the centres."""
         self._pay(len(cells))
         parts = evaluated(self.symbol, self.tiling, cells)
         return np.concatenate([estimate_largest(part, _ACCURACY) for part in parts])
+
+    def _affords(self, cells: int) -> bool:
+        return self._price(cells) <= self.budget
 
     def _pay(self, cells: int) -> None:
         self.budget -= self._price(cells)

@@ -25,7 +25,7 @@ def at_most(value: float | None, digits: int = _DIGITS) -> str:
     rounded = up.create_decimal(decimal.Decimal(value)).normalize(up)
     if rounded == 0:
         return "0"
-    if -5 <= rounded.adjusted() <= 6:
+    if -5 <= rounded.adjusted() <= 5:
         return format(rounded, "f")
     return format(rounded, "e")
 

@@ -8,23 +8,26 @@ Invariant: nothing that a report prints for people was taken from a model withou
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Final
 
 __all__ = ["safe", "shortened"]
 
+_COMMAND: Final = re.compile(r"(?<![A-Za-z0-9])::")
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def safe(text: str) -> str:
     r"""The text with every invisible character written as an escape (`\n`, `\x1b`, `\u202e`).
 
-    `::` and `##` (commands of GitHub and Azure logs) lose their first character to an escape.
+    `##`, and `::` unless it continues a word, lose their first character to an escape: with them
+    begin the commands of Azure and GitHub logs.
     """
     visible = "".join(
         character if _is_visible(character) else _escape(character) for character in text
     )
-    return visible.replace("::", "\\x3a:").replace("##", "\\x23#")
+    return _COMMAND.sub("\\\\x3a:", visible).replace("##", "\\x23#")
 
 
 def shortened(text: str, limit: int) -> str:

@@ -8,6 +8,7 @@ first lines are the assumptions and the answer. Invariant: strings of the model 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -26,6 +27,7 @@ from lipcert.report.statements import answer_rows, assumption_rows, headline
 
 __all__ = ["analysis_text", "canvas", "diagnostic_lines", "text_of"]
 
+_COMMAND: Final = re.compile(r"^(\s*)::")  # a word may have been folded in its middle
 _NAME_WIDTH: Final = 36
 _NODE_COLUMNS: Final = (
     "node", "op", "shape", "‖input‖", "‖W‖", "Lipschitz", "‖output‖", "‖cotangent‖",
@@ -69,13 +71,12 @@ def canvas(width: int, color: bool) -> Console:
 
 
 def text_of(console: Console) -> str:
-    """What was written, without trailing blanks."""
+    """What was written, without trailing blanks; no line is a command of a CI log."""
     written = console.file
     if not isinstance(written, io.StringIO):
         raise TypeError("the console does not write into memory")
-    return (
-        "".join(line.rstrip() + "\n" for line in written.getvalue().split("\n")).rstrip("\n") + "\n"
-    )
+    lines = (_COMMAND.sub(r"\1\\x3a:", line.rstrip()) for line in written.getvalue().splitlines())
+    return "\n".join(lines).strip("\n") + "\n"
 
 
 def diagnostic_lines(console: Console, diagnostics: Sequence[Diagnostic]) -> None:

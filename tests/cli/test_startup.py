@@ -1,5 +1,6 @@
 """Start-up and process-level behaviour, in real processes."""
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -8,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import lipcert
+from lipcert.explain import explain
 
 HEAVY = {"numpy", "scipy", "onnx", "onnxruntime", "torch", "rich"}
 ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "models" / "digits_mlp.onnx"
 
 
 def loaded_by(*words: str) -> set[str]:
@@ -80,3 +83,18 @@ def test_public_names_exist() -> None:
     assert set(lipcert.__all__) >= {"Settings", "analyze", "load_model"}
     with pytest.raises(AttributeError, match="no attribute"):
         _ = lipcert.no_such_name
+
+
+def test_analyze_loads_no_torch() -> None:
+    loaded = loaded_by("analyze", str(MODEL), "--format", "json", "--no-progress")
+    assert "numpy" in loaded
+    assert not {"torch", "rich"} & loaded
+
+
+def test_a_real_model_from_file_to_explanation() -> None:
+    words = [sys.executable, "-m", "lipcert", "analyze", str(MODEL), "--format", "json"]
+    result = subprocess.run(words, capture_output=True, text=True, check=True)
+    found = json.loads(result.stdout)
+    assert found["network"]["sensitivity"] > 0.0
+    for node in found["nodes"]:
+        assert explain(node["rule"])

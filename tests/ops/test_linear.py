@@ -131,8 +131,8 @@ def test_joint_jacobian_is_the_root_sum_of_squares() -> None:
 
 
 def test_bias_outside_the_range_of_the_weight_adds_in_squares() -> None:
-    op = Dense(Operand(np.array([[3.0, 0.0], [0.0, 0.0]]), "w"), Operand(np.array([0.0, 4.0]), "b"))
-    found = op.output_facts([ball((2,), 1.0)], POINT).norm
+    op = Dense(Operand(np.diag([3.0, 3.0, 0.0]), "w"), Operand(np.array([0.0, 0.0, 4.0]), "b"))
+    found = op.output_facts([ball((3,), 1.0)], POINT).norm
     assert found.rule == "dense.output_norm.expanded"
     assert found.value.value == pytest.approx(5.0, rel=1e-6)
 

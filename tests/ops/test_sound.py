@@ -109,7 +109,7 @@ def ascend(case: Case, points: list[torch.Tensor], objective) -> float:
         leaves = [point.detach().requires_grad_() for point in points]
         score = objective(leaves)
         finite = torch.nan_to_num(score, nan=0.0, posinf=0.0)
-        best = max(best, float(finite.max()))
+        best = max(best, float(finite.detach().max()))
         if not score.requires_grad:
             break
         gradients = torch.autograd.grad(finite.sum(), leaves, allow_unused=True)
@@ -216,7 +216,7 @@ def _attack_parameter(case: Case, slot: str) -> float:
                 out, theta, u, create_graph=True, allow_unused=True, materialize_grads=True
             )
             length = pulled.norm()
-            best = max(best, float(torch.nan_to_num(length)))
+            best = max(best, float(torch.nan_to_num(length.detach())))
             if float(length) == 0.0:
                 break
             gradients: tuple[torch.Tensor | None, ...] = (None,) * len(leaves)

@@ -31,6 +31,9 @@ NASTY = [
     "\ud800",
     "\x00\x07\x7f\x9b",
     "a\r\nb\u2028c",
+    "x" * 40 + "::error::x",
+    "x" * 33 + "::error::x",
+    "x" * 100 + "::error::x",
     "|x|`<script>`",
     "=cmd()",
     "",
@@ -113,6 +116,8 @@ def test_escapes_are_visible() -> None:
     assert safe("\u202e") == "\\u202e"
     assert safe("conv1.weight") == "conv1.weight"
     assert safe("[/]") == "[/]"
+    assert safe("onnx::MatMul_133") == "onnx::MatMul_133"
+    assert safe(" ::error::x") == " \\x3a:error::x"
 
 
 def test_shortened_keeps_both_ends() -> None:
