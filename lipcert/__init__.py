@@ -20,8 +20,8 @@ from lipcert.errors import (
 from lipcert.settings import ConstraintSpec, Settings
 
 if TYPE_CHECKING:
-    from lipcert.analysis import Analysis
-    from lipcert.analyze import analyze
+    from lipcert.analysis.pipeline import analyze
+    from lipcert.analysis.records import Analysis
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
 
@@ -45,9 +45,9 @@ __version__: Final = "0.1.0"
 
 
 _HOMES: Final = {
-    "Analysis": "lipcert.analysis",
+    "Analysis": "lipcert.analysis.records",
     "ImportedModel": "lipcert.importer.model",
-    "analyze": "lipcert.analyze",
+    "analyze": "lipcert.analysis.pipeline",
     "load_model": "lipcert.importer.load",
 }
 
@@ -57,5 +57,4 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found  # importing lipcert.analyze has bound the module to this name
     return found

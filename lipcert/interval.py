@@ -21,12 +21,14 @@ _TINY: Final = 2.0**-1022
 
 
 def _down(array: FloatArray) -> FloatArray:
-    result: FloatArray = np.nextafter(array, -np.inf)
+    with np.errstate(over="ignore"):
+        result: FloatArray = np.nextafter(array, -np.inf)
     return result
 
 
 def _up(array: FloatArray) -> FloatArray:
-    result: FloatArray = np.nextafter(array, np.inf)
+    with np.errstate(over="ignore"):
+        result: FloatArray = np.nextafter(array, np.inf)
     return result
 
 
@@ -87,8 +89,11 @@ class Interval:
         return Interval(-self.hi, -self.lo)
 
     def __add__(self, other: Interval) -> Interval:
+        """Entrywise sum; an end that is 0 is exact, because sums of floats never underflow."""
         with np.errstate(invalid="ignore", over="ignore"):
-            return _without_nan(_down(self.lo + other.lo), _up(self.hi + other.hi))
+            lo, hi = self.lo + other.lo, self.hi + other.hi
+            lo, hi = np.where(lo == 0.0, lo, _down(lo)), np.where(hi == 0.0, hi, _up(hi))
+        return _without_nan(lo, hi)
 
     def __sub__(self, other: Interval) -> Interval:
         return self + (-other)

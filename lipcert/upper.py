@@ -45,6 +45,7 @@ _Exact = Callable[[], Fraction]
 
 UNIT_ROUNDOFF: Final = 2.0**-53
 _SMALLEST_NORMAL: Final = 2.0**-1022
+_SHORT: Final = 1024
 
 
 def _checked(value: float) -> float:
@@ -200,17 +201,30 @@ def gamma(terms: int) -> Upper:
 def norm(array: FloatArray) -> Upper:
     """Upper bound of the Euclidean (Frobenius) norm of an array of exact float64 numbers.
 
-    Proof: the array is scaled by a power of two so that its largest magnitude lies in [1, 2),
-    which loses nothing but entries whose squares underflow; each of those contributes at most
-    the smallest normal number. Then Σv² ≤ fl(Σv²)/(1 − γ_n), and 1/(1 − γ_n) ≤ 1 + 2γ_n.
+    Proof: the sum of squares of a short array is computed exactly. A longer one is scaled by a
+    power of two so that its largest magnitude lies in [1, 2), which loses nothing but entries
+    whose squares underflow; each of those contributes at most the smallest normal number. Then
+    Σv² ≤ fl(Σv²)/(1 − γ_n), and 1/(1 − γ_n) ≤ 1 + 2γ_n.
     """
     flat, scale = _scaled(array)
     if flat.size == 0:
         return ZERO
+    if flat.size <= _SHORT:
+        return Upper.of_fraction(_exact_square_sum(flat)).sqrt() * scale
     computed = Upper(float(np.dot(flat, flat)))
     slack = ONE + Upper(2.0) * gamma(flat.size + 2)
     lost = Upper(flat.size * _SMALLEST_NORMAL * 4.0)
     return (computed * slack + lost).sqrt() * scale
+
+
+def _exact_square_sum(array: FloatArray) -> Fraction:
+    """Σ v² in integers: v = m·2^e with integer mantissas m, brought to the smallest exponent."""
+    mantissas, exponents = np.frexp(array)
+    integers = np.ldexp(mantissas, 53).astype(np.int64).tolist()
+    lowest = int(exponents.min(initial=0))
+    shifts = (exponents - lowest).tolist()
+    whole = sum((m << shift) ** 2 for m, shift in zip(integers, shifts, strict=True))
+    return Fraction(whole) * Fraction(2) ** (2 * (lowest - 53))
 
 
 def norm_lower(array: FloatArray) -> Lower:

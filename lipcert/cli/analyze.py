@@ -13,7 +13,7 @@ from lipcert.cli.output import parse_report, text_width, use_color, write
 from lipcert.cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from lipcert.analysis import Analysis
+    from lipcert.analysis.records import Analysis
 
 __all__ = ["command"]
 
@@ -47,7 +47,7 @@ def command(
     """
     settings = chosen_settings(context).settings
     destinations = [parse_report(word, _FORMATS) for word in reports]
-    from lipcert.analyze import analyze
+    from lipcert.analysis.pipeline import analyze
     from lipcert.importer.load import load_model
 
     imported = load_model(model, output=settings.output, as_exported=settings.as_exported)

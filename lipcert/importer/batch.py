@@ -24,9 +24,7 @@ Layouts = dict[str, Layout]
 Rule = Callable[[StaticGraph, Mapping[str, Layout], RawNode], Layout]
 
 
-def prove_independence(
-    graph: StaticGraph, source: Layout
-) -> tuple[Layouts, tuple[Refusal, ...]]:
+def prove_independence(graph: StaticGraph, source: Layout) -> tuple[Layouts, tuple[Refusal, ...]]:
     """The layout of every value that depends on the data, given that of the input."""
     layouts: Layouts = {graph.input_name: source}
     refusals: list[Refusal] = []
@@ -160,13 +158,9 @@ def _gather(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) ->
     return layout.moved(graph.shape(node.outputs[0]), place)
 
 
-def _split(
-    graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode
-) -> dict[str, Layout]:
+def _split(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> dict[str, Layout]:
     layout = _only(graph, layouts, node)
-    return {
-        name: layout.moved(graph.shape(name), layout.axis) for name in node.outputs if name
-    }
+    return {name: layout.moved(graph.shape(name), layout.axis) for name in node.outputs if name}
 
 
 def _concat(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> Layout:
@@ -286,27 +280,79 @@ def _check_factor(graph: StaticGraph, result: Layout, name: str, position: int) 
         raise MixingError("a constant factor differs from example to example")
 
 
-_ELEMENTWISE: Final = (
-    "Abs Atan Cast CastLike Celu Cos Dropout Elu Erf Exp Gelu FastGelu HardSigmoid HardSwish"
-    " Identity LeakyRelu Log Mish Neg QuickGelu Relu Selu Sigmoid Sin Softplus Softsign Sqrt"
-    " Swish Tanh"
-).split()
-_BROADCAST: Final = "Add Clip Div Max Mean Min Mul Pow PRelu Sub Sum Where".split()
-_SPATIAL: Final = (
-    "AveragePool Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool"
-    " BatchNormalization GroupNormalization InstanceNormalization LpPool MaxPool SpaceToDepth"
-).split()
+_ELEMENTWISE: Final = [
+    "Abs",
+    "Atan",
+    "Cast",
+    "CastLike",
+    "Celu",
+    "Cos",
+    "Dropout",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Gelu",
+    "FastGelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Identity",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+    "Neg",
+    "QuickGelu",
+    "Relu",
+    "Selu",
+    "Sigmoid",
+    "Sin",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tanh",
+]
+_BROADCAST: Final = [
+    "Add",
+    "Clip",
+    "Div",
+    "Max",
+    "Mean",
+    "Min",
+    "Mul",
+    "Pow",
+    "PRelu",
+    "Sub",
+    "Sum",
+    "Where",
+]
+_SPATIAL: Final = [
+    "AveragePool",
+    "Conv",
+    "ConvTranspose",
+    "DepthToSpace",
+    "GlobalAveragePool",
+    "GlobalLpPool",
+    "GlobalMaxPool",
+    "BatchNormalization",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LpPool",
+    "MaxPool",
+    "SpaceToDepth",
+]
 
 _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         **dict.fromkeys(_ELEMENTWISE, _elementwise),
         **dict.fromkeys(_BROADCAST, _broadcast),
         **dict.fromkeys(_SPATIAL, _spatial),
-        **dict.fromkeys("Reshape Flatten Squeeze Unsqueeze".split(), _reshape),
-        **dict.fromkeys("Tile Resize Upsample Split".split(), _same_axis),
-        **dict.fromkeys("LayerNormalization RMSNormalization".split(), _trailing),
-        **dict.fromkeys("ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare".split(), _reduce),
-        **dict.fromkeys("Softmax LogSoftmax".split(), _softmax),
+        **dict.fromkeys(["Reshape", "Flatten", "Squeeze", "Unsqueeze"], _reshape),
+        **dict.fromkeys(["Tile", "Resize", "Upsample", "Split"], _same_axis),
+        **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _trailing),
+        **dict.fromkeys(
+            ["ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"], _reduce
+        ),
+        **dict.fromkeys(["Softmax", "LogSoftmax"], _softmax),
         "Concat": _concat,
         "Expand": _expand,
         "Gather": _gather,

@@ -127,6 +127,12 @@ class Constant:
         """The number, if there is only one."""
         return float(self.array.reshape(-1)[0]) if self.array.size == 1 else None
 
+    def uniform(self) -> float | None:
+        """The number, if all entries are equal."""
+        if self.array.size == 0 or np.any(self.array != self.array.reshape(-1)[0]):
+            return None
+        return float(self.array.reshape(-1)[0])
+
     def operand(self) -> Operand:
         """The tensor as an op uses it; statistics and literals are plain numbers."""
         if self.view is None or not self.is_parameter:

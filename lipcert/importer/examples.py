@@ -24,7 +24,29 @@ from lipcert.ir import BatchProof, BatchStatus
 
 __all__ = ["Examples", "separate_examples"]
 
-_PRIMES: Final = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+_PRIMES: Final = (
+    11,
+    13,
+    17,
+    19,
+    23,
+    29,
+    31,
+    37,
+    41,
+    43,
+    47,
+    53,
+    59,
+    61,
+    67,
+    71,
+    73,
+    79,
+    83,
+    89,
+    97,
+)
 
 
 @final

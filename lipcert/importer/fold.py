@@ -31,6 +31,8 @@ __all__ = ["Folded", "StaticGraph", "Value", "fold", "needed_values"]
 
 _FREE: Final = frozenset({"Shape", "Size", "If"})
 """ops that are understood where their input is"""
+_SHAPE_KEEPING: Final = frozenset({"GroupNormalization", "LayerNormalization", "RMSNormalization"})
+"""ops defined by a function body, through which onnx does not always infer a shape"""
 
 
 @final
@@ -195,7 +197,9 @@ class _Folder:
 
     def _branch(self, node: RawNode, names: Mapping[str, str]) -> None:
         """Replace an If with a constant condition by the chosen branch."""
-        chosen = "then_branch" if bool(self.constants[node.inputs[0]].array.all()) else "else_branch"
+        chosen = (
+            "then_branch" if bool(self.constants[node.inputs[0]].array.all()) else "else_branch"
+        )
         body = node.attributes.get(chosen)
         if not isinstance(body, RawGraph) or len(body.outputs) != len(node.outputs):
             self._refuse(node, "LC004", f"the {chosen} is missing or has other outputs")
@@ -259,9 +263,7 @@ class _Folder:
             if name:
                 self.constants[name] = constant
 
-    def _outputs(
-        self, node: RawNode, inputs: Sequence[Constant | None]
-    ) -> tuple[Constant, ...]:
+    def _outputs(self, node: RawNode, inputs: Sequence[Constant | None]) -> tuple[Constant, ...]:
         first = inputs[0] if inputs else None
         arrays = [None if item is None else item.array for item in inputs]
         if node.op_type == "Constant":
@@ -368,6 +370,9 @@ class _Folder:
         outputs = {}
         for name in filter(None, node.outputs):
             shape = _static_shape(found.get(name))
+            if node.op_type in _SHAPE_KEEPING and name == node.outputs[0]:
+                outputs[name] = self.values[node.inputs[0]]
+                continue
             if shape is None:
                 if name == node.outputs[0]:
                     self._refuse(node, "LC008", "the shape of its output depends on data")
@@ -403,30 +408,36 @@ class _Folder:
 
 
 def _scaled(node: RawNode, inputs: Sequence[Constant | None]) -> Constant | None:
-    """A parameter times a number, as a view; None where the node is something else."""
+    """A parameter times one number, perhaps repeated, as a view; None for anything else."""
     operands = [item for item in inputs if item is not None]
-    if not operands or node.op_type not in {"Neg", "Mul", "Div", "Cast"}:
+    if not any(item.is_parameter for item in operands):
         return None
-    first = operands[0]
-    match node.op_type:
-        case "Neg":
-            return first.scaled(Fraction(-1)) if first.is_parameter else None
-        case "Cast":
-            target = np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to", 1)))
-            exact = target.kind == "f" and target.itemsize >= first.array.dtype.itemsize
-            return first.rearranged(lambda array: array) if first.is_parameter and exact else None
-    if len(operands) != 2:
+    if node.op_type in {"Neg", "Cast"}:
+        return _recast(node, operands[0])
+    if node.op_type not in {"Add", "Mul", "Div"} or len(operands) != 2:
         return None
-    second = operands[1]
-    if node.op_type == "Mul" and second.is_parameter:
+    first, second = operands
+    if second.is_parameter and node.op_type != "Div":
         first, second = second, first
-    factor = second.scalar()
-    if not first.is_parameter or second.is_parameter or factor is None or factor == 0.0:
+    factor = second.uniform()
+    if second.is_parameter or not first.is_parameter or factor is None:
         return None
-    if len(second.shape) > len(first.shape):
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    repeated = first.rearranged(lambda array: np.broadcast_to(array, shape))
+    if node.op_type == "Add":
+        return repeated if factor == 0.0 else None
+    if factor == 0.0:
         return None
     exact = Fraction(factor)
-    return first.scaled(exact if node.op_type == "Mul" else 1 / exact)
+    return repeated.scaled(exact if node.op_type == "Mul" else 1 / exact)
+
+
+def _recast(node: RawNode, constant: Constant) -> Constant | None:
+    if node.op_type == "Neg":
+        return constant.scaled(Fraction(-1))
+    target = np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to", 1)))
+    is_exact = target.kind == "f" and target.itemsize >= constant.array.dtype.itemsize
+    return Constant(constant.array.astype(target), constant.view) if is_exact else None
 
 
 def _type(shape: Shape, dtype: np.dtype[Any]) -> TypeProto:

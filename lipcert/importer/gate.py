@@ -73,9 +73,9 @@ def _check_versions(path: Path, proto: ModelProto) -> None:
     if proto.training_info:
         reason = "the file holds a training algorithm"
         raise UnsupportedModelError((Refusal("LC011", "", "", reason, "export for inference"),))
-    domains = [item.domain or "ai.onnx" for item in proto.opset_import]
-    if len(set(domains)) < len(domains):
-        raise _malformed(path, "imports one operator set twice")
+    versions = {(item.domain or "ai.onnx", item.version) for item in proto.opset_import}
+    if len({domain for domain, _ in versions}) < len(versions):
+        raise _malformed(path, "imports two versions of one operator set")
     newest = defs.onnx_opset_version()
     for item in proto.opset_import:
         if item.domain in {"", "ai.onnx"} and not 1 <= item.version <= newest:
@@ -131,7 +131,7 @@ def _expanded(path: Path, proto: ModelProto) -> ModelProto:
         return proto
     try:
         return onnx.inliner.inline_local_functions(proto)
-    except Exception as error:  # noqa: BLE001  the C++ inliner raises bare exceptions
+    except Exception as error:
         raise _malformed(path, "has model-local functions that cannot be expanded") from error
 
 

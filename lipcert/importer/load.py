@@ -49,7 +49,7 @@ def load_model(
         raise UnsupportedModelError(refusals)
     examples = separate_examples(model, provenance, _only_input(model, target), target)
     naming, notes = _weight_naming(provenance, examples.graph, as_exported=as_exported)
-    data_path = recognise(examples.graph, examples.layouts)
+    data_path = recognise(examples.graph)
     graph = translate(data_path, examples.layouts, naming)
     verification = verify(source.proto, examples, graph)
     return ImportedModel(

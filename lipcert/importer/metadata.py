@@ -31,6 +31,7 @@ _CALL: Final = re.compile(r"target=torch\.ops\.aten\.(\w+)")
 _PLACEHOLDER: Final = re.compile(r"%(\w+)")
 _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
+_HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING_CALLS: Final = ("_native_batch_norm_legit_functional",)
 
 # aten call → {ONNX op: input positions of its parameters, in the order of the call's arguments}
@@ -94,7 +95,7 @@ class Provenance:
 
     def is_folded(self, node: RawNode, missing: frozenset[str]) -> bool:
         """Whether the tensors that a node reads were mixed with others."""
-        fused = any("BatchNorm" in rule or "Fuse" in rule for rule in _rules(node))
+        fused = any("Fuse" in rule and not _HARMLESS.match(rule) for rule in _rules(node))
         return bool(missing.intersection(self.mentioned(node))) or (self.signed and fused)
 
 
@@ -135,4 +136,10 @@ def is_anonymous(name: str) -> bool:
 
 
 def _rules(node: RawNode) -> list[str]:
-    return [value for key, value in node.metadata.items() if key.endswith(_RULE)]
+    """Names of the rewrites that an optimiser applied to a node."""
+    return [
+        rule.strip()
+        for key, value in node.metadata.items()
+        if key.endswith(_RULE)
+        for rule in value.split(",")
+    ]

@@ -103,20 +103,68 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 )
 
 RANDOM: Final = frozenset(
-    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+    [
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    ]
 )
-_CONTROL: Final = frozenset("If Loop Scan LSTM GRU RNN SequenceMap".split())
+_CONTROL: Final = frozenset(["If", "Loop", "Scan", "LSTM", "GRU", "RNN", "SequenceMap"])
 _DISCRETE: Final = frozenset(
-    (
-        "And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Compress"
-        " ConvInteger DequantizeLinear DynamicQuantizeLinear Equal Floor Greater GreaterOrEqual"
-        " Hardmax IsInf IsNaN Less LessOrEqual MatMulInteger Mod NonMaxSuppression NonZero Not"
-        " OneHot Or QLinearConv QLinearMatMul QuantizeLinear Round Shrink Sign StringNormalizer"
-        " ThresholdedRelu Unique Xor"
-    ).split()
+    [
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "BitShift",
+        "BitwiseAnd",
+        "BitwiseNot",
+        "BitwiseOr",
+        "BitwiseXor",
+        "Ceil",
+        "Compress",
+        "ConvInteger",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "Equal",
+        "Floor",
+        "Greater",
+        "GreaterOrEqual",
+        "Hardmax",
+        "IsInf",
+        "IsNaN",
+        "Less",
+        "LessOrEqual",
+        "MatMulInteger",
+        "Mod",
+        "NonMaxSuppression",
+        "NonZero",
+        "Not",
+        "OneHot",
+        "Or",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+        "Round",
+        "Shrink",
+        "Sign",
+        "StringNormalizer",
+        "ThresholdedRelu",
+        "Unique",
+        "Xor",
+    ]
 )
 _TRAINING: Final = frozenset(
-    "Adagrad Adam Gradient Momentum NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss".split()
+    [
+        "Adagrad",
+        "Adam",
+        "Gradient",
+        "Momentum",
+        "NegativeLogLikelihoodLoss",
+        "SoftmaxCrossEntropyLoss",
+    ]
 )
 
 

@@ -1,11 +1,215 @@
-"""Macro layers."""
+"""Macro layers: sub-graphs that exporters write in place of one operator, found again.
+
+What enters: the data path. What leaves: the same with LayerNormalization, GroupNormalization, Gelu,
+Swish, Mish and MaxMin in place of their spellings. Every match is exact in its structure and, up
+to the rounding of float32, in its constants; the comparison with onnxruntime covers the result.
+Invariant: only the node that yields the final value is replaced; what nobody reads any more goes.
+"""
+
 from __future__ import annotations
-from collections.abc import Mapping
-from lipcert.importer.fold import StaticGraph
-from lipcert.importer.layout import Layout
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from lipcert.importer.constant import Constant
+from lipcert.importer.fold import StaticGraph, needed_values
+from lipcert.importer.pattern_matching import Matcher
+from lipcert.importer.raw import RawNode
 
 __all__ = ["recognise"]
 
+Pattern = Callable[[Matcher, RawNode], RawNode | None]
 
-def recognise(graph: StaticGraph, layouts: Mapping[str, Layout]) -> StaticGraph:
-    return graph
+
+def recognise(graph: StaticGraph) -> StaticGraph:
+    """The data path with macro layers, from the output to the input."""
+    matcher = Matcher(graph)
+    constants = dict(graph.constants)
+    nodes: list[RawNode] = []
+    live = {graph.output_name}
+    for node in reversed(graph.nodes):
+        if not live.intersection(node.output_names):
+            continue
+        found = next(_matches(matcher, node), node)
+        constants.update(matcher.take_constants())
+        nodes.append(found)
+        live.update(found.inputs)
+    nodes.reverse()
+    kept = needed_values(nodes, graph.output_name)
+    nodes = [node for node in nodes if kept.intersection(node.output_names)]
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _matches(matcher: Matcher, node: RawNode) -> Iterator[RawNode]:
+    for pattern in _PATTERNS:
+        found = pattern(matcher, node)
+        if found is not None:
+            yield found
+
+
+# gates x·g(x) ---------------------------------------------------------------------------------
+
+
+def _gate(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """SiLU, Mish, HardSwish and QuickGelu: the product of x and a function of x."""
+    if node.op_type != "Mul":
+        return None
+    for x, gate in (node.inputs, tuple(reversed(node.inputs))):
+        sigmoid = matcher.producer(gate, "Sigmoid")
+        if sigmoid is not None:
+            inner, factor = matcher.scaled(sigmoid.inputs[0])
+            if sigmoid.inputs[0] == x:
+                return matcher.macro(node, "Swish", (x,), {"alpha": 1.0})
+            if inner == x and factor > 0.0:
+                return matcher.macro(node, "Swish", (x,), {"alpha": factor})
+        tanh = matcher.producer(gate, "Tanh")
+        softplus = tanh and matcher.producer(tanh.inputs[0], "Softplus")
+        if softplus is not None and softplus.inputs[0] == x:
+            return matcher.macro(node, "Mish", (x,), {})
+        hard = matcher.producer(gate, "HardSigmoid")
+        if hard is not None and hard.inputs[0] == x:
+            slope, offset = hard.real("alpha", 0.2), hard.real("beta", 0.5)
+            if matcher.is_close(slope, 1 / 6) and offset == 0.5:
+                return matcher.macro(node, "HardSwish", (x,), {})
+    return None
+
+
+def _gelu(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """0.5·x·(1 + g), the factors in any order, with g = erf(x/√2) or its tanh approximation."""
+    if node.op_type != "Mul":
+        return None
+    for gate in matcher.factors(node.outputs[0]):
+        inner = matcher.plus_one(gate)
+        if inner is None:
+            continue
+        x, approximate = _gelu_argument(matcher, inner)
+        if not x:
+            continue
+        number, rest = matcher.product(node.outputs[0], frozenset({x, gate}))
+        if sorted(rest) == sorted((x, gate)) and matcher.is_close(number, 0.5):
+            return matcher.macro(node, "Gelu", (x,), {"approximate": approximate})
+    return None
+
+
+def _gelu_argument(matcher: Matcher, name: str) -> tuple[str, str]:
+    """x and the variant, where `name` is the function inside the gate; "" where it is not."""
+    erf = matcher.producer(name, "Erf")
+    if erf is not None:
+        x, factor = matcher.scaled(erf.inputs[0])
+        return (x, "none") if matcher.is_close(factor, math.sqrt(0.5)) else ("", "")
+    tanh = matcher.producer(name, "Tanh")
+    if tanh is None:
+        return "", ""
+    total, factor = matcher.scaled(tanh.inputs[0])
+    add = matcher.producer(total, "Add")
+    if add is None or not matcher.is_close(factor, math.sqrt(2 / math.pi)):
+        return "", ""
+    for x, cubic in (add.inputs, tuple(reversed(add.inputs))):
+        number, rest = matcher.product(cubic, frozenset({x}))
+        if matcher.is_close(number, 0.044715) and rest == [x, x, x]:
+            return x, "tanh"
+    return "", ""
+
+
+# normalizations -------------------------------------------------------------------------------
+
+
+def _layer_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """(x − mean)/√(variance + ε), then perhaps ·γ and + β over the normalised axes."""
+    shift, scale, core = "", "", node
+    if core.op_type == "Add":
+        value, shift = matcher.with_constant(core)
+        core = matcher.producer(value, "Mul") or matcher.producer(value, "Div") or core
+    if core.op_type == "Mul":
+        value, scale = matcher.with_constant(core)
+        core = matcher.producer(value, "Div") or core
+    if core.op_type != "Div" or core is not node and not (shift or scale):
+        return None
+    found = _standardised(matcher, core)
+    if found is None:
+        return None
+    x, axes, epsilon = found
+    shape = matcher.graph.shape(x)
+    if sorted(axes) != list(range(len(shape) - len(axes), len(shape))):
+        return None
+    trailing = shape[len(shape) - len(axes) :]
+    affine = [matcher.shaped(name, trailing) for name in (scale, shift)]
+    if "?" in affine:
+        return None
+    attributes = {"axis": len(shape) - len(axes), "epsilon": epsilon}
+    return matcher.macro(node, "LayerNormalization", (x, *affine), attributes)
+
+
+def _standardised(matcher: Matcher, node: RawNode) -> tuple[str, tuple[int, ...], float] | None:
+    """x, axes and ε of Div(Sub(x, mean), Sqrt(variance + ε))."""
+    centred, root = node.inputs
+    sub = matcher.producer(centred, "Sub")
+    mean = sub and matcher.producer(sub.inputs[1], "ReduceMean")
+    total = matcher.under_root(root)
+    if sub is None or mean is None or mean.inputs[0] != sub.inputs[0] or not total:
+        return None
+    variance, epsilon = matcher.plus_number(total)
+    average = matcher.producer(variance, "ReduceMean")
+    if average is None or not epsilon > 0.0:
+        return None
+    number, rest = matcher.product(average.inputs[0], frozenset({centred}))
+    axes = matcher.axes(mean)
+    if number != 1.0 or rest != [centred, centred] or axes != matcher.axes(average):
+        return None
+    if not (mean.integer("keepdims", 1) and average.integer("keepdims", 1)):
+        return None
+    return sub.inputs[0], axes, epsilon
+
+
+def _group_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """Reshape, InstanceNormalization without parameters, Reshape back, ·γ, + β per channel."""
+    if node.op_type != "Add":
+        return None
+    value, shift = matcher.with_constant(node)
+    mul = matcher.producer(value, "Mul")
+    value, scale = matcher.with_constant(mul) if mul else ("", "")
+    back = matcher.producer(value, "Reshape")
+    inner = back and matcher.producer(back.inputs[0], "InstanceNormalization")
+    first = inner and matcher.producer(inner.inputs[0], "Reshape")
+    if back is None or inner is None or first is None:
+        return None
+    x = first.inputs[0]
+    shape, grouped = matcher.graph.shape(x), matcher.graph.shape(first.outputs[0])
+    if matcher.graph.shape(back.outputs[0]) != shape or len(shape) < 2 or grouped[0] != shape[0]:
+        return None
+    ones, zeros = (matcher.graph.constants.get(name) for name in inner.inputs[1:3])
+    if not _is_plain(ones, 1.0) or not _is_plain(zeros, 0.0):
+        return None
+    affine = [matcher.per_channel(name, shape) for name in (scale, shift)]
+    if "?" in affine or "" in affine:
+        return None
+    attributes = {"num_groups": grouped[1], "epsilon": inner.real("epsilon", 1e-5)}
+    return matcher.macro(node, "GroupNormalization", (x, *affine), attributes)
+
+
+def _is_plain(constant: Constant | None, number: float) -> bool:
+    return constant is not None and not constant.is_parameter and constant.uniform() == number
+
+
+# sorting --------------------------------------------------------------------------------------
+
+
+def _max_min(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """Concat of Max(a, b) and Min(a, b), where a and b are the halves of one value."""
+    if node.op_type != "Concat" or len(node.inputs) != 2:
+        return None
+    axis = node.integer("axis", 1) % len(matcher.graph.shape(node.outputs[0]))
+    for first, second, largest in (("Max", "Min", 1), ("Min", "Max", 0)):
+        upper = matcher.producer(node.inputs[0], first)
+        lower = matcher.producer(node.inputs[1], second)
+        if upper is None or lower is None or set(upper.inputs) != set(lower.inputs):
+            continue
+        x = matcher.whole_of_halves(upper.inputs, axis)
+        if x:
+            return matcher.macro(node, "MaxMin", (x,), {"axis": axis, "largest": largest})
+    return None
+
+
+_PATTERNS: Final[tuple[Pattern, ...]] = (_gate, _gelu, _layer_norm, _group_norm, _max_min)

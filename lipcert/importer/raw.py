@@ -52,6 +52,11 @@ class RawNode:
         value = self.attributes.get(name)
         return None if value is None else tuple(int(item) for item in value)
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs that are not left out."""
+        return tuple(name for name in self.outputs if name)
+
     def input(self, index: int) -> str:
         """Name of an input, "" where an optional one is left out."""
         return self.inputs[index] if index < len(self.inputs) else ""

@@ -51,7 +51,7 @@ class _Run:
             self._session = onnxruntime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # noqa: BLE001  onnxruntime raises several kinds
+        except Exception as error:
             raise _disagreement(f"onnxruntime cannot load the model: {_line(error)}") from error
 
     def __call__(self, examples: Array) -> Array:
@@ -59,7 +59,7 @@ class _Run:
         source, output = self._names
         try:
             (found,) = self._session.run([output], {source: self._source.from_examples(examples)})
-        except Exception as error:  # noqa: BLE001  onnxruntime raises several kinds
+        except Exception as error:
             raise _disagreement(f"onnxruntime cannot run the model: {_line(error)}") from error
         return self._result.to_examples(np.asarray(found)).astype(np.float64)
 

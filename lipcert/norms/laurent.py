@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.norms.dense import dense_norm
 from lipcert.norms.geometry import Geometry
 from lipcert.norms.polyphase import polyphase
 from lipcert.norms.scaling import balanced, restored
@@ -35,6 +36,7 @@ def laurent_norm(kernels: FloatArray, geometry: Geometry, known: Upper, budget: 
     kernel. M is attained in some cell of frequencies. If ‖P(c)‖ ≤ μ cos θ at the centre c of
     every cell, where θ bounds the angle between the centre and any point (`Tiling.angle`), then
     M ≤ μ. Each ‖P(c)‖² = λ_max(P(c)*P(c)) is bounded through a Cholesky factor (`prove_below`).
+    A symbol of a single tap does not depend on w: M is the norm of a matrix.
     Attained: within 0.3 % of M unless the budget ends the search earlier. The finite operator
     lies below M by 0.1 % for maps of 56×56 and by some percent for 7×7.
     Reference: the symbol is that of Sedghi, Gupta and Long 2019, without circular wrapping.
@@ -42,11 +44,14 @@ def laurent_norm(kernels: FloatArray, geometry: Geometry, known: Upper, budget: 
     if not np.any(kernels):
         return ZERO
     phases = polyphase(kernels, geometry)
+    if math.prod(phases.shape[3:]) == 1:
+        return dense_norm(phases.reshape(phases.shape[:3]))
     if _symbol_size(phases.shape) > _LARGEST_SYMBOL:
         return known
     symbol, exponent = symbol_of(phases)
-    if not symbol.spans:
-        return min(known, ...)
+    search = Search.of(symbol, budget)
+    if not search.is_affordable:
+        return known
     peak = search.peak()
     if known <= restored(Upper(peak).sqrt(), exponent) * _WORTHWHILE:
         return known

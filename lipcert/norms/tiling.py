@@ -62,8 +62,8 @@ class Tiling:
     @classmethod
     def reaching(cls, spans: tuple[int, ...], angle: float, levels: int) -> Tiling:
         """The coarsest tiling whose `angle` is reached after this many halvings."""
-        coarsest = cls(spans, 1)
-        return cls(spans, math.ceil(float(coarsest.angle(levels)) / angle))
+        coarsest = math.pi * float(cls(spans, 1).angle(levels))
+        return cls(spans, math.ceil(coarsest / angle))
 
     @property
     def is_rotated(self) -> bool:

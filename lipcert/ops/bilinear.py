@@ -63,7 +63,7 @@ class Multiply(Op):
         value, other = inputs[index], inputs[1 - index]
         shape = self.output_shape([x.shape for x in inputs])
         largest = slice_norm(other, value.shape, shape)
-        return _needs_bounded(product_of("multiply.input_lipschitz", largest), "multiply")
+        return _needs_bounded("multiply.input_lipschitz", largest)
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64."""
@@ -118,7 +118,7 @@ class MatMul(Op):
         batch = self.output_shape([x.shape for x in inputs])[:-2]
         partner = (*value.shape[:-2], 1, 1)
         largest = slice_norm(other, partner, (*batch, *other.shape[-2:]))
-        return _needs_bounded(product_of("matmul.input_lipschitz", largest), "matmul")
+        return _needs_bounded("matmul.input_lipschitz", largest)
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64."""
@@ -135,15 +135,15 @@ def _bilinear_norm(op: Multiply | MatMul, inputs: Sequence[ValueFacts], scope: S
         product_of(rule, op.input_lipschitz(index, inputs, scope), inputs[index].norm)
         for index in range(2)
     ]
-    return _needs_bounded(tightest(*products), op.family)
+    return tightest(*products)
 
 
-def _needs_bounded(bound: Bound, family: str) -> Bound:
-    if bound.is_finite:
-        return bound
+def _needs_bounded(rule: str, other: Bound) -> Bound:
+    if other.is_finite:
+        return Bound(other.value, rule)
     return no_bound(
-        f"{family}.unbounded",
-        f"a product of two values has no Lipschitz bound unless both are bounded ({bound.reason})",
+        rule,
+        f"a product of two values has no Lipschitz bound unless both are bounded ({other.reason})",
         "state an input domain, or bound the factor (sigmoid gate, normalization, clip)",
     )
 

@@ -44,12 +44,13 @@ def slice_norm(values: ValueFacts, partner: Shape, into: Shape) -> Bound:
     of `values` occurs twice (an axis longer than 1 belongs to at least one of the two), so its
     norm is at most that of the whole value, and at most that of the box on the slice.
     """
-    whole = Bound(values.norm.value, "slice.whole_norm", values.norm.reason, values.norm.remedy)
     magnitude = values.box.magnitude()
     if not np.all(np.isfinite(magnitude)):
-        return whole
+        return values.norm
     by_box = float(np.max(row_norms(_slices(magnitude, partner, into)), initial=0.0))
-    return tightest(whole, Bound(Upper(by_box), "slice.box_norm")) if by_box < np.inf else whole
+    if by_box == np.inf:
+        return values.norm
+    return tightest(values.norm, Bound(Upper(by_box), "slice.box_norm"))
 
 
 def aligned(array: FloatArray, rank: int) -> FloatArray:

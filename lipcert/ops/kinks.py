@@ -184,8 +184,9 @@ class HardSigmoid(ScalarFunction):
 
     def derivative(self, box: Interval) -> Interval:
         """The slope where the line is inside (0, 1), 0 outside, both on the kinks."""
-        flat = Clip(0.0, 1.0).derivative(self._line(box))
-        return flat * constant(self.slope)
+        inside = Clip(0.0, 1.0).derivative(self._line(box))
+        ends = inside.lo * self.slope, inside.hi * self.slope
+        return Interval(np.minimum(*ends), np.maximum(*ends))
 
     def _line(self, box: Interval) -> Interval:
         return box * constant(self.slope) + constant(self.offset)

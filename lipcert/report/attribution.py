@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.analysis import Analysis, NodeReport
+from lipcert.analysis.records import Analysis, NodeReport
 
 __all__ = [
     "Share",

@@ -12,7 +12,7 @@ import csv
 import io
 from typing import Final
 
-from lipcert.analysis import Analysis
+from lipcert.analysis.records import Analysis
 from lipcert.report.safe import safe
 
 __all__ = ["COLUMNS", "analysis_csv"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, final
 
-from lipcert.analysis import NodeReport
+from lipcert.analysis.records import NodeReport
 
 __all__ = ["Fold", "fold", "fold_nodes"]
 

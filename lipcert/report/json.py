@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lipcert.analysis import Analysis, Assumptions, NodeReport
+    from lipcert.analysis.records import Analysis, Assumptions, NodeReport
     from lipcert.diagnostics import Diagnostic
     from lipcert.errors import Refusal
     from lipcert.report.inspection import Inspection
@@ -29,11 +29,11 @@ def dump(document: JsonObject) -> str:
 
 
 def analysis_json(analysis: Analysis) -> str:
-    """`lipcert.analysis/1`."""
+    """`lipcert.analysis.records/1`."""
     model, network = analysis.model, analysis.network
     return dump(
         {
-            "schema": "lipcert.analysis/1",
+            "schema": "lipcert.analysis.records/1",
             "model": {
                 "path": model.path,
                 "sha256": model.sha256,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lipcert.analysis import Analysis, NodeReport, ParameterReport
+from lipcert.analysis.records import Analysis, NodeReport, ParameterReport
 from lipcert.report import attribution
 from lipcert.report.numbers import at_most, percent, shape_text
 from lipcert.report.safe import safe

@@ -6,11 +6,14 @@ emitter makes them safe.
 
 from __future__ import annotations
 
-from lipcert.analysis import Analysis, Assumptions
+from typing import Final
+
+from lipcert.analysis.records import Analysis, Assumptions
 from lipcert.report.numbers import NO_BOUND, at_most
 
 __all__ = ["answer_rows", "assumption_rows", "headline"]
 
+_MOST_NAMES: Final = 4
 Rows = list[tuple[str, str]]
 
 
@@ -77,8 +80,15 @@ def _loss_text(facts: Assumptions) -> str:
 def _scope_text(facts: Assumptions) -> str:
     if facts.scope == "point":
         return "those in the file (scope point): bounds change as soon as training moves them"
-    constraints = ", ".join(f"{name} {value}" for name, value in facts.constraints.items())
+    users: dict[str, list[str]] = {}
+    for name, value in facts.constraints.items():
+        users.setdefault(value, []).append(name)
+    constraints = "; ".join(f"{value} on {_names(names)}" for value, names in users.items())
     return f"all that satisfy the constraints (scope {facts.scope}): {constraints}"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} parameters"
 
 
 def _release_text(facts: Assumptions) -> str:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipcert.analysis import Analysis, NodeReport, ParameterReport
+from lipcert.analysis.records import Analysis, NodeReport, ParameterReport
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.report import attribution
 from lipcert.report.folding import Fold, fold, fold_nodes

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from lipcert.analysis import Analysis
+from lipcert.analysis.records import Analysis
 from lipcert.settings import Settings
 from tests.report.samples import sample
 
@@ -47,7 +47,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     for name, attribute in (
         ("lipcert.importer.load", "load_model"),
-        ("lipcert.analyze", "analyze"),
+        ("lipcert.analysis.pipeline", "analyze"),
     ):
         module = ModuleType(name)
         setattr(module, attribute, getattr(engine, attribute))

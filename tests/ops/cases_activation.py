@@ -34,12 +34,10 @@ from lipcert.ops.functions import (
 )
 from tests.cases import Case
 
-WIDE = (-6.0, 6.0)
-
 
 def elu(scale, gain=1.0, width=1.0):
-    return lambda x: gain * torch.where(
-        x > 0, x, scale * torch.expm1(torch.clamp(x, max=0.0) / width)
+    return lambda x: (
+        gain * torch.where(x > 0, x, scale * torch.expm1(torch.clamp(x, max=0.0) / width))
     )
 
 
@@ -75,18 +73,22 @@ TORCH = {
     "sin": (Sin(), torch.sin),
     "cos": (Cos(), torch.cos),
 }
+# ascent from random starts ends in a local maximum or on the far side of a jump
+LOCAL = {("sin_mixed", "output"), ("hard_swish_mixed", "input:0")}
 BOXES = {"ball": None, "positive": (0.25, 1.5), "negative": (-2.0, -0.125), "mixed": (-0.5, 4.0)}
 
 
 def activation_case(name: str, function: ScalarFunction, reference, boxed: str) -> Case:
+    name = f"{name}_{boxed}"
+    attained = {"input:0"} if boxed == "ball" else {"input:0", "output"}
     return Case(
-        name=f"{name}_{boxed}",
+        name=name,
         op=Activation(function),
         inputs=((2, 3),),
         reference=lambda inputs, _: reference(inputs[0]),
         box=BOXES[boxed],
         radius=4.0 if boxed == "ball" else 20.0,
-        attained=frozenset({"input:0"} if boxed == "ball" else {"input:0", "output"}),
+        attained=frozenset(claim for claim in attained if (name, claim) not in LOCAL),
     )
 
 

@@ -51,9 +51,7 @@ def layer_norm_case(name, shape, axes, epsilon, scale=None, bias=None, radius=2.
         normalised = functional.layer_norm(inputs[0], shape[-axes:], eps=epsilon)
         return normalised * operands.get("scale", 1.0) + operands.get("bias", 0.0)
 
-    return Case(
-        f"layer_norm_{name}", op, (shape,), reference, None, radius, frozenset(attained)
-    )
+    return Case(f"layer_norm_{name}", op, (shape,), reference, None, radius, frozenset(attained))
 
 
 def group_norm_case(name, shape, groups, epsilon, affine, radius=2.0, attained=()) -> Case:
@@ -66,9 +64,7 @@ def group_norm_case(name, shape, groups, epsilon, affine, radius=2.0, attained=(
             inputs[0], groups, operands.get("scale"), operands.get("bias"), epsilon
         )
 
-    return Case(
-        f"group_norm_{name}", op, (shape,), reference, None, radius, frozenset(attained)
-    )
+    return Case(f"group_norm_{name}", op, (shape,), reference, None, radius, frozenset(attained))
 
 
 def rms_norm_case(name, shape, axes, epsilon, scale=None, radius=2.0, attained=()) -> Case:
@@ -83,9 +79,7 @@ def rms_norm_case(name, shape, axes, epsilon, scale=None, radius=2.0, attained=(
 PARAMETERS = ("param:scale", "param:bias")
 CASES = [
     batch_norm_case("line", (3,), 0.7, attained=("input:0", "param:bias")),
-    batch_norm_case(
-        "centred", (3, 2, 2), 0.0, attained=("input:0", "output", *PARAMETERS)
-    ),
+    batch_norm_case("centred", (3, 2, 2), 0.0, attained=("input:0", "output", *PARAMETERS)),
     batch_norm_case("image", (2, 3, 2), 0.7, attained=("input:0", *PARAMETERS)),
     batch_norm_case("boxed", (2, 3), -0.4, box=(-0.25, 0.5), attained=("input:0", "param:bias")),
     layer_norm_case("plain", (8,), 1, 1e-2, attained=("input:0", "output")),

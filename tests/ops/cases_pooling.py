@@ -35,9 +35,7 @@ def max_case(name, channels, geometry, attained=("input:0",), box=None) -> Case:
 
 
 def average_case(name, channels, geometry, count_pads, attained=("input:0", "output")) -> Case:
-    divisors = tuple(
-        (w.taps,) * w.outputs if count_pads else tuple(w.reads()) for w in geometry
-    )
+    divisors = tuple((w.taps,) * w.outputs if count_pads else tuple(w.reads()) for w in geometry)
 
     def reference(inputs, _):
         windows = patches(inputs[0], geometry, 0.0)

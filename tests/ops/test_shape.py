@@ -108,7 +108,7 @@ def test_a_shift_kernel_under_reflect_padding_has_norm_two() -> None:
 
 def test_padding_with_ones_adds_their_norm() -> None:
     pad = Pad((1,), (2,), PadMode.CONSTANT, 1.0)
-    assert pad.output_facts([ball((4,), 1.0)], POINT).norm.value == Upper(2.0)
+    assert pad.output_facts([ball((4,), 1.0)], POINT).norm.value.value == pytest.approx(2.0)
 
 
 def test_reshape_keeps_the_hull_of_a_single_slice() -> None:
@@ -147,7 +147,7 @@ def test_wrong_attributes_are_refused() -> None:
         lambda: Pad((1,), (0,), PadMode.CONSTANT, math.inf),
         lambda: Tile((0,)),
     ):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"\w"):
             make()
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lipcert.analysis import (
+from lipcert.analysis.records import (
     AllocationReport,
     Analysis,
     Assumptions,

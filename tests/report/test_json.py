@@ -19,7 +19,7 @@ NETWORK = {"lipschitz", "output_norm", "loss_cotangent_norm", "grad_norm", "sens
 
 def test_documented_names_of_an_analysis() -> None:
     found = json.loads(analysis_json(sample()))
-    assert found["schema"] == "lipcert.analysis/1"
+    assert found["schema"] == "lipcert.analysis.records/1"
     assert set(found["model"]) == {"path", "sha256", "parameters", "opset", "producer"}
     assert found["assumptions"]["loss"] == {
         "kind": "cross-entropy",

@@ -113,3 +113,9 @@ def test_refused_inspection_text() -> None:
     report = inspection_text(refused(), width=100, color=False)
     assert "refused, for 2 reasons" in report
     assert "remedy: unroll loop1" in report
+
+
+def test_equal_constraints_are_told_together() -> None:
+    constraints = {f"layer{i}.weight": "spectral:1" for i in range(50)} | {"b": "frobenius:2"}
+    report = text(assumptions=replace(sample().assumptions, constraints=constraints))
+    assert "spectral:1 on 50 parameters; frobenius:2 on b" in report.replace("\n", " ")

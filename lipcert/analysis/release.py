@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from lipcert.grouping import Group
+from lipcert.analysis.groups import Group
 from lipcert.privacy.noise import (
     Allocated,
     Allocation,

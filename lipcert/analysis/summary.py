@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lipcert.analysis import (
+from lipcert.analysis.groups import Group, first_uses
+from lipcert.analysis.records import (
     AllocationReport,
     Assumptions,
     GroupReport,
@@ -17,15 +18,14 @@ from lipcert.analysis import (
     NodeReport,
     ParameterReport,
 )
+from lipcert.analysis.release import Release, planned_sensitivity
+from lipcert.analysis.scopes import constraints_of
 from lipcert.facts import ValueFacts
-from lipcert.grouping import Group, first_uses
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph, Node
 from lipcert.losses.base import Loss
 from lipcert.propagate import NetworkBounds
-from lipcert.release import Release, planned_sensitivity
 from lipcert.scope import Scope
-from lipcert.scope_of import constraints_of
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from lipcert.analysis.loss import default_loss
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.ir import Graph
-from lipcert.planned_loss import default_loss
 from lipcert.propagate import NetworkBounds
 from lipcert.settings import Settings
 from lipcert.upper import Upper

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lipcert import summary
-from lipcert.analysis import Analysis
-from lipcert.domain import input_facts
+from lipcert.analysis import summary
+from lipcert.analysis.domain import input_facts
+from lipcert.analysis.findings import findings
+from lipcert.analysis.groups import group_parameters
+from lipcert.analysis.loss import planned_loss
+from lipcert.analysis.records import Analysis
+from lipcert.analysis.release import Release
+from lipcert.analysis.scopes import scope_of
 from lipcert.facts import Bound, CotangentFacts, ValueFacts
-from lipcert.findings import findings
-from lipcert.grouping import group_parameters
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph, Node
 from lipcert.losses.base import Loss
-from lipcert.planned_loss import planned_loss
 from lipcert.propagate import Observer, propagate
-from lipcert.release import Release
-from lipcert.scope_of import scope_of
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 

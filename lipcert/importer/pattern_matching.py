@@ -1,0 +1,214 @@
+"""Matcher: small questions about a data path, asked backwards from a node.
+
+What enters: a static graph. What leaves: answers in terms of value names; "" or None where the
+structure is another one. Constants count as plain numbers only if they are not parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
+
+from lipcert.facts import Shape
+from lipcert.importer.constant import Constant
+from lipcert.importer.fold import StaticGraph
+from lipcert.importer.raw import RawNode
+from lipcert.importer.rearrange import axes_of, slices_of
+
+__all__ = ["Matcher"]
+
+_VERSIONS: Final = {
+    "Gelu": 20,
+    "GroupNormalization": 21,
+    "HardSwish": 14,
+    "LayerNormalization": 17,
+    "Mish": 18,
+    "Swish": 24,
+}
+
+
+@final
+class Matcher:
+    """Looks up producers and constants of one graph; collects reshaped constants."""
+
+    def __init__(self, graph: StaticGraph) -> None:
+        self.graph = graph
+        self._producers = {name: node for node in graph.nodes for name in node.output_names}
+        self._new: dict[str, Constant] = {}
+
+    @staticmethod
+    def is_close(number: float, exact: float) -> bool:
+        """Equality up to the rounding of float32."""
+        return math.isclose(number, exact, rel_tol=2.0**-22)
+
+    def producer(self, name: str, op_type: str) -> RawNode | None:
+        """The node that computes a value, if it is of this type."""
+        node = self._producers.get(name)
+        return node if node is not None and node.op_type == op_type and not node.domain else None
+
+    def number(self, name: str) -> float | None:
+        """A plain constant whose entries are all equal."""
+        constant = self.graph.constants.get(name)
+        if constant is None or constant.is_parameter or not constant.is_float:
+            return None
+        return constant.uniform()
+
+    def scaled(self, name: str) -> tuple[str, float]:
+        """(x, c) for a value c·x, written as a product or quotient; (name, 1) otherwise."""
+        node = self.producer(name, "Mul") or self.producer(name, "Div")
+        if node is None:
+            return name, 1.0
+        left, right = (self.number(item) for item in node.inputs)
+        if right is not None and node.inputs[0] in self.graph.values:
+            if node.op_type == "Mul":
+                return node.inputs[0], right
+            return (node.inputs[0], 1.0 / right) if right else (name, 1.0)
+        if left is not None and node.op_type == "Mul":
+            return node.inputs[1], left
+        return name, 1.0
+
+    def product(self, name: str, stop: frozenset[str]) -> tuple[float, list[str]]:
+        """A value as number · Π factors; factors in `stop` are not taken apart further."""
+        if name in stop:
+            return 1.0, [name]
+        number = self.number(name)
+        if number is not None:
+            return number, []
+        power = self.producer(name, "Pow")
+        if power is not None:
+            exponent = self.number(power.inputs[1])
+            if exponent in {2.0, 3.0}:
+                scale, rest = self.product(power.inputs[0], stop)
+                return scale ** int(exponent), rest * int(exponent)
+        inner, factor = self.scaled(name)
+        if inner != name:
+            scale, rest = self.product(inner, stop)
+            return scale * factor, rest
+        node = self.producer(name, "Mul")
+        if node is None:
+            return 1.0, [name]
+        left, right = (self.product(item, stop) for item in node.inputs)
+        return left[0] * right[0], left[1] + right[1]
+
+    def factors(self, name: str, depth: int = 3) -> list[str]:
+        """All values that are factors of a nested product."""
+        node = self.producer(name, "Mul") or self.producer(name, "Div")
+        if node is None or depth == 0:
+            return [name]
+        inner = node.inputs if node.op_type == "Mul" else node.inputs[:1]
+        return [name, *(item for part in inner for item in self.factors(part, depth - 1))]
+
+    def plus_number(self, name: str) -> tuple[str, float]:
+        """(x, c) for a value x + c; ("", 0) otherwise."""
+        node = self.producer(name, "Add")
+        if node is not None:
+            for value, other in (node.inputs, tuple(reversed(node.inputs))):
+                number = self.number(other)
+                if number is not None and value in self.graph.values:
+                    return value, number
+        return "", 0.0
+
+    def plus_one(self, name: str) -> str | None:
+        """x for a value x + 1."""
+        value, number = self.plus_number(name)
+        return value if value and number == 1.0 else None
+
+    def under_root(self, name: str) -> str:
+        """x for a value √x."""
+        root = self.producer(name, "Sqrt")
+        if root is not None:
+            return root.inputs[0]
+        power = self.producer(name, "Pow")
+        is_root = power is not None and self.number(power.inputs[1]) == 0.5
+        return power.inputs[0] if power is not None and is_root else ""
+
+    def with_constant(self, node: RawNode) -> tuple[str, str]:
+        """(value, constant) of a binary node; ("", "") where both or none are constant."""
+        for value, constant in (node.inputs, tuple(reversed(node.inputs))):
+            if value in self.graph.values and constant in self.graph.constants:
+                return value, constant
+        return "", ""
+
+    def axes(self, node: RawNode) -> tuple[int, ...]:
+        """Axes of a Reduce node, counted from the front."""
+        rank = len(self.graph.shape(node.inputs[0]))
+        axes = axes_of(node, self.graph.control(node))
+        return tuple(sorted(axis % rank for axis in axes)) if axes else tuple(range(rank))
+
+    def shaped(self, name: str, shape: Shape) -> str:
+        """A constant of this trailing shape (leading axes 1); "?" where it is another."""
+        if not name:
+            return ""
+        own = self.graph.constants[name].shape
+        lead = len(own) - len(shape)
+        if lead < 0 or own[lead:] != shape or any(size != 1 for size in own[:lead]):
+            return "?"
+        return self._reshaped(name, shape)
+
+    def per_channel(self, name: str, shape: Shape) -> str:
+        """A constant [C, 1, …] that multiplies the channels of `shape`, as [C]."""
+        if not name:
+            return ""
+        own = self.graph.constants[name].shape
+        full = (1,) * (len(shape) - len(own)) + own
+        if full != (1, shape[1], *(1,) * (len(shape) - 2)):
+            return "?"
+        return self._reshaped(name, (shape[1],))
+
+    def _reshaped(self, name: str, shape: Shape) -> str:
+        constant = self.graph.constants[name]
+        if constant.shape == shape:
+            return name
+        new = f"{name}@{'x'.join(map(str, shape))}"
+        self._new[new] = constant.rearranged(lambda array: array.reshape(shape))
+        return new
+
+    def whole_of_halves(self, names: Sequence[str], axis: int) -> str:
+        """x, where the two values are the first and the second half of x along an axis."""
+        found = [self._part(name, axis) for name in names]
+        if len(found) != 2 or None in found:
+            return ""
+        parts = sorted(part for part in found if part is not None)
+        if parts[0][0] != parts[1][0]:
+            return ""
+        size = self.graph.shape(parts[0][0])[axis]
+        expected = [(0, size // 2), (size // 2, size)]
+        is_halved = size % 2 == 0 and [part[1:] for part in parts] == expected
+        return parts[0][0] if is_halved else ""
+
+    def _part(self, name: str, axis: int) -> tuple[str, int, int] | None:
+        split = self.producer(name, "Split")
+        if split is not None:
+            rank = len(self.graph.shape(split.inputs[0]))
+            if split.integer("axis", 0) % rank != axis:
+                return None
+            position = split.outputs.index(name)
+            sizes = [self.graph.shape(output)[axis] for output in split.outputs]
+            start = sum(sizes[:position])
+            return split.inputs[0], start, start + sizes[position]
+        node = self.producer(name, "Slice")
+        if node is None:
+            return None
+        shape = self.graph.shape(node.inputs[0])
+        parts = slices_of(node, self.graph.control(node), len(shape))
+        bounds = [part.indices(size) for part, size in zip(parts, shape, strict=True)]
+        if any(bound[2] != 1 for bound in bounds) or any(
+            bound[:2] != (0, size)
+            for place, (bound, size) in enumerate(zip(bounds, shape, strict=True))
+            if place != axis
+        ):
+            return None
+        return node.inputs[0], bounds[axis][0], bounds[axis][1]
+
+    def macro(
+        self, node: RawNode, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, Any]
+    ) -> RawNode:
+        """A node that takes the place of `node`."""
+        version = _VERSIONS.get(op_type, 1)
+        return RawNode(op_type, "", version, node.name, inputs, node.outputs, attributes)
+
+    def take_constants(self) -> dict[str, Constant]:
+        """The constants made since the last call."""
+        new, self._new = self._new, {}
+        return new
