@@ -1,4 +1,6 @@
-"""Import every ONNX file of a folder and print what became of it: `python benchmarks/zoo.py FOLDER`.
+"""Import every ONNX file of a folder and print what became of it.
+
+Usage: `python benchmarks/zoo.py FOLDER`.
 
 With an `index.csv` (columns label and path) in the folder, a summary per label follows.
 """

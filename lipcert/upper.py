@@ -210,7 +210,8 @@ def norm(array: FloatArray) -> Upper:
     if flat.size == 0:
         return ZERO
     if flat.size <= _SHORT:
-        return Upper.of_fraction(_exact_square_sum(flat)).sqrt() * scale
+        squares = _exact_square_sum(np.ravel(array)) / Fraction(scale.value) ** 2
+        return Upper.of_fraction(squares).sqrt() * scale
     computed = Upper(float(np.dot(flat, flat)))
     slack = ONE + Upper(2.0) * gamma(flat.size + 2)
     lost = Upper(flat.size * _SMALLEST_NORMAL * 4.0)
@@ -219,7 +220,7 @@ def norm(array: FloatArray) -> Upper:
 
 def _exact_square_sum(array: FloatArray) -> Fraction:
     """Σ v² in integers: v = m·2^e with integer mantissas m, brought to the smallest exponent."""
-    mantissas, exponents = np.frexp(array)
+    mantissas, exponents = np.frexp(array[array != 0.0])
     integers = np.ldexp(mantissas, 53).astype(np.int64).tolist()
     lowest = int(exponents.min(initial=0))
     shifts = (exponents - lowest).tolist()

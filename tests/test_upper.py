@@ -156,3 +156,15 @@ def test_a_long_sum_is_rounded_up() -> None:
     vector = np.full(2**20 + 1, 1.0 + 2.0**-30)
     exact = len(vector) * Fraction(1.0 + 2.0**-30) ** 2
     assert Fraction(norm(vector).value) ** 2 >= exact
+
+
+def test_norm_of_entries_of_very_different_size() -> None:
+    """Tiny entries beside huge ones are not lost: the sum of squares is exact."""
+    vector = np.array([1e300, 1e-300, 5e-324])
+    exact = sum(Fraction(float(v)) ** 2 for v in vector)
+    assert Fraction(norm(vector).value) ** 2 >= exact
+
+
+@pytest.mark.parametrize("count", [64, 100, 784, 1024])
+def test_norm_of_a_short_array_is_correctly_rounded(count: int) -> None:
+    assert norm(np.ones(count)).value == Upper(float(count)).sqrt().value

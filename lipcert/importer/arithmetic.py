@@ -129,11 +129,16 @@ def _reduction(function: Callable[..., Array]) -> Evaluate:
 
 
 def _unary(function: Callable[[Array], Array]) -> Evaluate:
-    return lambda node, inputs: np.asarray(function(_given(inputs, 0)))
+    def apply(node: RawNode, inputs: Inputs) -> Array:
+        del node
+        return np.asarray(function(_given(inputs, 0)))
+
+    return apply
 
 
 def _binary(function: Callable[[Array, Array], Array]) -> Evaluate:
     def apply(node: RawNode, inputs: Inputs) -> Array:
+        del node
         a, b = _given(inputs, 0), _given(inputs, 1)
         if math.prod(np.broadcast_shapes(a.shape, b.shape)) > MAX_CONSTANT_ELEMENTS:
             raise ValueError("a constant is too large")
@@ -179,6 +184,5 @@ _ARITHMETIC: Final[Mapping[str, Evaluate]] = MappingProxyType(
         "ReduceSum": _reduction(np.sum),
         "ReduceMax": _reduction(np.max),
         "ReduceMin": _reduction(np.min),
-        "Size": lambda node, inputs: np.asarray(_given(inputs, 0).size, dtype=np.int64),
     }
 )

@@ -339,7 +339,7 @@ class _Folder:
 
     def _infer(self, node: RawNode) -> dict[str, Value] | None:
         """Shapes of the outputs, by the shape inference of onnx for this one node."""
-        if node.domain:
+        if (node.domain or node.op_type in _SHAPE_KEEPING) and node.inputs[0] in self.values:
             return {node.outputs[0]: self.values[node.inputs[0]]}
         types: dict[str, TypeProto] = {}
         data = {}
@@ -370,9 +370,6 @@ class _Folder:
         outputs = {}
         for name in filter(None, node.outputs):
             shape = _static_shape(found.get(name))
-            if node.op_type in _SHAPE_KEEPING and name == node.outputs[0]:
-                outputs[name] = self.values[node.inputs[0]]
-                continue
             if shape is None:
                 if name == node.outputs[0]:
                     self._refuse(node, "LC008", "the shape of its output depends on data")

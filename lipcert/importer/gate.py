@@ -7,16 +7,25 @@ is read; every tensor is finite, complete and inside the file; sizes are below `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, defs, helper
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TypeProto,
+    defs,
+    helper,
+)
 
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError
 from lipcert.importer.container import read_bytes
@@ -26,7 +35,9 @@ from lipcert.importer.tensors import read_tensor
 
 __all__ = ["Source", "open_model"]
 
-_MAX_DEPTH = 20
+_MAX_DEPTH: Final = 20
+_MAX_NESTING: Final = 200
+_Key = tuple[str, str, str]
 
 
 @final
@@ -86,37 +97,39 @@ def _check_versions(path: Path, proto: ModelProto) -> None:
 
 def _check_size(path: Path, proto: ModelProto) -> None:
     """Count the nodes after expansion of functions, without expanding anything."""
-    bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
+    bodies = {_key(function): function.node for function in proto.functions}
     if len(bodies) < len(proto.functions):
         raise _malformed(path, "defines a model-local function twice")
-    counts: dict[tuple[str, str, str], int] = {}
-    active: set[tuple[str, str, str]] = set()
+    counts: dict[_Key, int] = {}
+    active: set[_Key] = set()
 
-    def count(nodes: Iterator[NodeProto], depth: int) -> int:
-        if depth > 200:
+    def count(nodes: Iterable[NodeProto], depth: int) -> int:
+        if depth > _MAX_NESTING:
             raise _malformed(path, "nests functions or sub-graphs too deeply")
         total = 0
         for node in nodes:
             key = (node.domain, node.op_type, node.overload)
-            total += function(key, depth) if key in bodies else 1
-            for sub in _subgraphs(node):
-                total += count(iter(sub.node), depth + 1)
+            total += count_body(key, depth) if key in bodies else 1
+            total += sum(count(body.node, depth + 1) for body in _subgraphs(node))
         return total
 
-    def function(key: tuple[str, str, str], depth: int) -> int:
+    def count_body(key: _Key, depth: int) -> int:
         if key in active:
             raise _malformed(path, f"defines the function {key[1]!r} by itself")
         if key not in counts:
             active.add(key)
-            counts[key] = count(iter(bodies[key]), depth + 1)
+            counts[key] = count(bodies[key], depth + 1)
             active.remove(key)
         return counts[key]
 
-    total = count(iter(proto.graph.node), 0)
-    if total > MAX_NODES:
+    if count(proto.graph.node, 0) > MAX_NODES:
         raise ModelFileError(
             f"[LC002] {str(path)!r} has more than {MAX_NODES} nodes after function expansion"
         )
+
+
+def _key(function: FunctionProto) -> _Key:
+    return function.domain, function.name, function.overload
 
 
 def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:

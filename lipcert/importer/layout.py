@@ -110,7 +110,8 @@ class Layout:
         """The inverse of `to_examples`."""
         head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
         parts = examples.reshape(self.batch, *head, self.before, self.after, *tail)
-        return np.moveaxis(parts, 0, self.axis + 1).reshape(self.shape)
+        batch: npt.NDArray[Any] = np.moveaxis(parts, 0, self.axis + 1).reshape(self.shape)
+        return batch
 
 
 def locate(prefix: int, shape: Shape, batch: int) -> Layout:

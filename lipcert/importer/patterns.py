@@ -125,7 +125,7 @@ def _layer_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
     if core.op_type == "Mul":
         value, scale = matcher.with_constant(core)
         core = matcher.producer(value, "Div") or core
-    if core.op_type != "Div" or core is not node and not (shift or scale):
+    if core.op_type != "Div":
         return None
     found = _standardised(matcher, core)
     if found is None:

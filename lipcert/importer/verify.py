@@ -137,7 +137,8 @@ def _runnable(
     )
     for tensor in [item for item in model.graph.initializer if item.name in stored - live]:
         model.graph.initializer.remove(tensor)
-    return model.SerializeToString()
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def _reads(node: Any) -> set[str]:

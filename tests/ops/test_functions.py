@@ -52,15 +52,19 @@ def logistic(x):
 
 
 def gelu(x):
-    """x·Φ(x); the tails beyond mpmath's reach are x and a negative number of no size."""
-    if abs(x) > 1e6:
-        return x if x > 0 else -(mpf(10) ** -400)
-    return x * mp.erfc(-x / mp.sqrt(2)) / 2
+    return tail(x) if abs(x) > 1e6 else x * mp.erfc(-x / mp.sqrt(2)) / 2
 
 
 def gelu_tanh(x):
     """x·(1 + tanh u)/2 = x·σ(2u), without cancellation."""
+    if abs(x) > 1e6:
+        return tail(x)
     return x * logistic(2 * mp.sqrt(2 / mp.pi) * (x + mpf("0.044715") * x**3))
+
+
+def tail(x):
+    """GELU beyond mpmath's reach: x, or a negative number of no size."""
+    return x if x > 0 else -(mpf(10) ** -400)
 
 
 def exponential(gain, scale, width):
@@ -122,8 +126,8 @@ def box_of(low: float, high: float) -> Interval:
     return Interval(np.array([low]), np.array([high]))
 
 
-def inside(box: Interval, number: Any) -> bool:
-    return mpf(float(box.lo[0])) <= number <= mpf(float(box.hi[0]))
+def inside(box: Interval, number: Any, slack: Any = 0) -> bool:
+    return mpf(float(box.lo[0])) - slack <= number <= mpf(float(box.hi[0])) + slack
 
 
 def points(low: float, high: float) -> list[float]:
@@ -141,18 +145,17 @@ def test_images_hold_every_value(function, truth, first, second) -> None:
 
 
 @parametrize(ALL)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(first=ENDS, second=ENDS)
 def test_derivatives_hold_every_one_sided_derivative(function, truth, first, second) -> None:
     low, high = sorted((first, second))
     slopes = function.derivative(box_of(low, high))
     step = mpf(10) ** -330
-    with mp.workdps(720):
+    with mp.workdps(400):
         for x in points(low, high):
             for side in (1, -1):
                 quotient = (truth(mpf(x) + side * step) - truth(mpf(x))) / (side * step)
-                widened = Interval(slopes.lo - 1e-300, slopes.hi + 1e-300)
-                assert inside(widened, quotient), (x, side)
+                assert inside(slopes, quotient, slack=mpf(10) ** -60), (x, side)
 
 
 @parametrize(SMOOTH)
@@ -185,7 +188,7 @@ def test_a_wide_box_gives_the_global_constants(function, truth) -> None:
 @given(x=ENDS)
 def test_chords_from_zero(function, truth, x) -> None:
     rise = abs(truth(mpf(x)) - truth(mpf(0)))
-    assert rise <= mpf(function.chord.value) * abs(mpf(x)) * (1 + mpf(10) ** -40)
+    assert rise <= mpf(function.chord.value) * abs(mpf(x)) + mpf(10) ** -40
 
 
 def phi(x):

@@ -1,0 +1,44 @@
+"""Small ONNX models made for the tests of the importer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    shape: Sequence[int | str],
+    tensors: Mapping[str, np.ndarray] | None = None,
+    opset: int = 17,
+    outputs: Sequence[str] = ("y",),
+    dtype: int = TensorProto.FLOAT,
+) -> ModelProto:
+    """A model with the input "x" and outputs of unknown shape."""
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info("x", dtype, list(shape))],
+        [helper.make_tensor_value_info(name, dtype, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (tensors or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def saved(proto: ModelProto, folder: Path, name: str = "model.onnx") -> Path:
+    """Write a model and return its path."""
+    path = folder / name
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def weights(*shape: int, seed: int = 0) -> np.ndarray:
+    """Random float32 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+__all__ = ["NodeProto", "model", "onnx", "saved", "weights"]
