@@ -9,11 +9,12 @@ deviation of the noise for batches of 256 at noise multiplier 1.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import lipcert
 
 
-def main(path: str) -> None:
+def main(path: Path) -> None:
     settings = lipcert.Settings(
         loss="cross-entropy",
         input_box=(0.0, 1.0),
@@ -25,7 +26,7 @@ def main(path: str) -> None:
         print(f"{parameter.name:32} {number(parameter.grad_norm)} {number(parameter.noise_std)}")
     print(f"{'whole network':32} {number(analysis.network.grad_norm)}")
     for diagnostic in analysis.diagnostics:
-        print(diagnostic)
+        print(f"{diagnostic.code}: {diagnostic.message}")
 
 
 def number(value: float | None) -> str:
@@ -33,4 +34,4 @@ def number(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "models/digits_mlp.onnx")
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "models/digits_mlp.onnx"))

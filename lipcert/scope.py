@@ -23,7 +23,7 @@ from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.norms.windows import window_multiplicity
 from lipcert.operand import Operand
-from lipcert.upper import Upper, norm
+from lipcert.upper import ONE, Upper, norm
 
 __all__ = ["Constraint", "ConstraintKind", "ConstraintScope", "PointScope", "Scope"]
 
@@ -108,41 +108,38 @@ class ConstraintScope(Scope):
         self._frozen = PointScope(tier)
 
     def entries(self, operand: Operand) -> Interval:
-        """[−r, r] for every entry: each norm bounds each entry. Exact for frozen operands."""
+        """[−r, r] for every entry: each norm bounds each entry. Exact for frozen operands.
+
+        Entries that no op ever uses (taps that read nothing but padding) count as 0.
+        """
         if self._is_frozen(operand):
             return self._frozen.entries(operand)
         constraint = self._constraint(operand)
         if constraint is None:
             unknown = np.full(operand.shape, np.inf)
             return Interval(-unknown, unknown)
-        return Interval.symmetric(constraint.radius * operand.gain, operand.shape)
+        return Interval.symmetric(_reach(constraint, operand), operand.shape)
 
     def norm(self, operand: Operand) -> Bound:
-        """r under a Frobenius constraint; √(smaller side)·r under a spectral one.
+        """r under a Frobenius constraint; √n·r for n entries under a spectral one.
 
-        Proof of the latter: ‖W‖_F² is the sum of at most min(out, rest) squared singular values,
-        and the spectral norm of the [out, rest] matrix is at most that of every op which applies
-        it (a convolution reproduces the matrix on one window). For a scale vector each entry is
-        at most r, hence √n·r.
+        Proof of the latter: each entry is at most r, as in `entries`.
         """
         if self._is_frozen(operand):
             return self._frozen.norm(operand)
         constraint = self._constraint(operand)
         if constraint is None:
             return self._unconstrained(operand)
-        radius = constraint.radius * operand.gain
+        reach = _reach(constraint, operand)
         if constraint.kind is ConstraintKind.FROBENIUS:
-            return Bound(radius, "scope.norm.frobenius")
-        size = math.prod(operand.shape)
-        rows = operand.shape[0] if operand.shape else 1
-        rank = min(rows, size // rows) if len(operand.shape) > 1 and rows else size
-        return Bound(radius * Upper(float(rank)).sqrt(), "scope.norm.spectral")
+            return Bound(reach, "scope.norm.frobenius")
+        root = Upper(float(math.prod(operand.shape))).sqrt()
+        return Bound(reach * root, "scope.norm.spectral")
 
     def operator_norm(self, linear_map: LinearMap) -> Bound:
-        """r under a spectral constraint; r·√overlap under a Frobenius one.
+        """r under a spectral constraint; r, times κ for a convolution, under a Frobenius one.
 
-        Proof: every output window is W applied to a window of the input, and each input entry
-        lies in at most `overlap` windows, so ‖Tx‖² ≤ ‖W‖²·overlap·‖x‖².
+        Proof: ‖W‖₂ ≤ ‖W‖_F; for convolutions `window_multiplicity` proves ‖T‖ ≤ κ‖W‖_F.
         """
         operand = linear_map.weight
         if self._is_frozen(operand):
@@ -150,15 +147,15 @@ class ConstraintScope(Scope):
         constraint = self._constraint(operand)
         if constraint is None:
             return self._unconstrained(operand)
-        radius = constraint.radius * operand.gain
+        reach = _reach(constraint, operand)
         if constraint.kind is ConstraintKind.SPECTRAL:
-            return Bound(radius, "scope.operator_norm.spectral")
+            return Bound(reach, "scope.operator_norm.spectral")
         match linear_map:
             case DenseMap():
-                return Bound(radius, "scope.operator_norm.frobenius")
+                return Bound(reach, "scope.operator_norm.frobenius")
             case ConvMap():
-                overlap = window_multiplicity(linear_map.geometry)
-                return Bound(radius * overlap, "scope.operator_norm.frobenius")
+                stretch = window_multiplicity(linear_map.geometry)
+                return Bound(reach * stretch, "scope.operator_norm.frobenius")
 
     def _is_frozen(self, operand: Operand) -> bool:
         return operand.parameter not in self._trainable
@@ -172,6 +169,17 @@ class ConstraintScope(Scope):
             f"parameter {operand.parameter!r} is trained but no constraint is declared for it",
             "declare one (--constraint, --bias-norm or a [constraints] table) or --freeze it",
         )
+
+
+def _reach(constraint: Constraint, operand: Operand) -> Upper:
+    """The radius as the op sees it, behind the view from parameter to operand.
+
+    A Euclidean norm grows by at most the gain of the view. A spectral constraint speaks of the op
+    itself, or of the parameter where the two differ by a factor: the larger one covers both.
+    """
+    if constraint.kind is ConstraintKind.FROBENIUS:
+        return constraint.radius * operand.gain
+    return constraint.radius * max(ONE, operand.gain)
 
 
 def _identity(linear_map: LinearMap) -> tuple[object, ...]:

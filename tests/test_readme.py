@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -32,6 +33,7 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "lipcert", *words],
         cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -47,7 +49,7 @@ def test_commands_succeed(command: str) -> None:
 
 
 def test_shown_output_is_what_the_first_command_prints() -> None:
-    """Word for word; numbers within 1e-3, because linear algebra libraries differ in last digits."""
+    """Word for word; numbers within 1e-3, because BLAS libraries differ in the last digits."""
     (shown,) = blocks("text")
     printed = run(lipcert_commands()[0]).stdout
     assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", printed).split()

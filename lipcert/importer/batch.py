@@ -41,21 +41,29 @@ def prove_independence(graph: StaticGraph, source: Layout) -> tuple[Layouts, tup
             else:
                 layouts[node.outputs[0]] = rule(graph, layouts, node)
         except (MixingError, ValueError, IndexError) as error:
-            shape = graph.shape(node.outputs[0])
-            if source.batch == 1 and shape and all(layouts[name].is_merged for name in data):
-                layouts[node.outputs[0]] = locate(1, shape, 1)  # all of it is one example
-                continue
-            reason = f"examples of a batch influence each other: {error}"
-            refusals.append(
-                Refusal(
-                    "LC007",
-                    node.name,
-                    node.op_type,
-                    reason,
-                    "use a layer that treats every example alone (GroupNorm, LayerNorm, eval mode)",
-                )
-            )
+            if source.batch == 1 and all(layouts[name].is_merged for name in data):
+                layouts.update(_one_example(graph, node))
+            else:
+                refusals.append(_refusal(node, error))
     return layouts, tuple(refusals)
+
+
+def _one_example(graph: StaticGraph, node: RawNode) -> dict[str, Layout]:
+    """With a single example that has no batch axis of its own, every output is part of it."""
+    return {name: locate(1, graph.shape(name), 1) for name in node.output_names}
+
+
+def _refusal(node: RawNode, error: Exception) -> Refusal:
+    if node.op_type in _FIXED_SIZES:
+        reason = f"it has fixed sizes that fit one batch size only: {error}"
+        return Refusal("LC008", node.name, node.op_type, reason, "give scales, not sizes")
+    return Refusal(
+        "LC007",
+        node.name,
+        node.op_type,
+        f"examples of a batch influence each other: {error}",
+        "use a layer that treats every example alone (GroupNorm, LayerNorm, eval mode)",
+    )
 
 
 def _only(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> Layout:
@@ -340,6 +348,8 @@ _SPATIAL: Final = [
     "MaxPool",
     "SpaceToDepth",
 ]
+
+_FIXED_SIZES: Final = frozenset({"Resize", "Upsample"})
 
 _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

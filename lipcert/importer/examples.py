@@ -66,7 +66,7 @@ def separate_examples(
     """Find out what one example is, or refuse."""
     dtype, dims = _checked(source)
     attempts = [
-        _attempt(model, provenance, (batch, *dims[1:]), batch, dtype, output)
+        _attempt(model, provenance, (batch, *dims[1:]), batch, dtype, output=output)
         for batch in _batch_sizes(model, dims)
     ]
     failed = [refusals for _, _, refusals in attempts if refusals]
@@ -90,6 +90,7 @@ def _attempt(
     shape: Shape,
     batch: int,
     dtype: np.dtype[Any],
+    *,
     output: str,
 ) -> _Attempt:
     folded = fold(model, provenance, shape, dtype, output)
@@ -155,7 +156,7 @@ def _one_at_a_time(
     model: RawModel, provenance: Provenance, shape: Shape, dtype: np.dtype[Any], output: str
 ) -> Examples:
     try:
-        graph, layouts, refusals = _attempt(model, provenance, shape, 1, dtype, output)
+        graph, layouts, refusals = _attempt(model, provenance, shape, 1, dtype, output=output)
     except MixingError as error:
         refusals, graph, layouts = (Refusal("LC007", "", "", str(error)),), None, {}
     if graph is None or refusals:

@@ -97,6 +97,11 @@ def fold(
     if output not in folder.values:
         reason = f"the output {output!r} does not depend on the input"
         return Folded(None, (Refusal("LC008", "", "", reason),))
+    dtype = folder.values[output].dtype
+    if dtype.kind != "f":
+        reason = f"the output {output!r} holds {dtype}, not floating-point numbers"
+        remedy = "choose the output before the discrete head"
+        return Folded(None, (Refusal("LC005", "", "", reason, remedy),))
     return Folded(folder.graph(source, output), ())
 
 
@@ -426,12 +431,17 @@ def _scaled(node: RawNode, inputs: Sequence[Constant | None]) -> Constant | None
     if factor == 0.0:
         return None
     exact = Fraction(factor)
-    return repeated.scaled(exact if node.op_type == "Mul" else 1 / exact)
+    return _in_type(first, repeated.scaled(exact if node.op_type == "Mul" else 1 / exact))
+
+
+def _in_type(source: Constant, result: Constant) -> Constant:
+    """The result in the data type of the file, rounded as at run time."""
+    return Constant(result.array.astype(source.array.dtype), result.view)
 
 
 def _recast(node: RawNode, constant: Constant) -> Constant | None:
     if node.op_type == "Neg":
-        return constant.scaled(Fraction(-1))
+        return _in_type(constant, constant.scaled(Fraction(-1)))
     target = np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to", 1)))
     is_exact = target.kind == "f" and target.itemsize >= constant.array.dtype.itemsize
     return Constant(constant.array.astype(target), constant.view) if is_exact else None

@@ -15,7 +15,8 @@ from typing import Any, Final, final
 import numpy as np
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -57,6 +58,8 @@ def open_model(path: Path) -> Source:
         proto.ParseFromString(raw.content)
     except DecodeError as error:
         raise _malformed(path, "is not an ONNX model, or is truncated") from error
+    if not _is_text(proto):
+        raise _malformed(path, "has a name that is not UTF-8")
     _check_versions(path, proto)
     _check_size(path, proto)
     proto = _expanded(path, proto)
@@ -74,6 +77,23 @@ def open_model(path: Path) -> Source:
 
 def _malformed(path: Path, why: str) -> ModelFileError:
     return ModelFileError(f"[LC001] {str(path)!r} {why}")
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    """The items of a repeated field, or the one value of a singular field."""
+    return [value] if isinstance(value, str | bytes | Message) else value
+
+
+def _is_text(message: Message) -> bool:
+    """Whether every string of a message is one; protobuf yields bytes where it is not UTF-8."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_text, _listed(value))):
+            return False
+        if field.type == FieldDescriptor.TYPE_STRING and any(
+            isinstance(item, bytes) for item in _listed(value)
+        ):
+            return False
+    return True
 
 
 def _check_versions(path: Path, proto: ModelProto) -> None:

@@ -97,14 +97,17 @@ class Layout:
     def _first_example(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         head, tail = array.shape[: self.axis], array.shape[self.axis + 1 :]
         parts = array.reshape(*head, self.before, self.batch, self.after, *tail)
-        first = np.take(parts, 0, axis=self.axis + 1)
+        first: npt.NDArray[Any] = np.take(parts, 0, axis=self.axis + 1)
         return first.reshape(*head, self.before * self.after, *tail)
 
     def to_examples(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A batch tensor of this layout as [examples, *example_shape]."""
         head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
         parts = array.reshape(*head, self.before, self.batch, self.after, *tail)
-        return np.moveaxis(parts, self.axis + 1, 0).reshape(self.batch, *self.example_shape)
+        examples: npt.NDArray[Any] = np.moveaxis(parts, self.axis + 1, 0).reshape(
+            self.batch, *self.example_shape
+        )
+        return examples
 
     def from_examples(self, examples: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The inverse of `to_examples`."""

@@ -33,14 +33,14 @@ __all__ = ["load_model"]
 
 
 def load_model(
-    path: Path, *, output: str | None = None, as_exported: bool = False
+    path: str | Path, *, output: str | None = None, as_exported: bool = False
 ) -> ImportedModel:
     """Import an ONNX file.
 
     output: name of the output to follow, where there are several. as_exported: take the tensors
     of the file for the trained parameters even where the exporter folded others into them.
     """
-    source = open_model(path)
+    source = open_model(Path(path))
     model = source.model
     target = _chosen_output(model, output)
     provenance = read_provenance(model.graph)
@@ -48,9 +48,11 @@ def load_model(
     if refusals:
         raise UnsupportedModelError(refusals)
     examples = separate_examples(model, provenance, _only_input(model, target), target)
-    naming, notes = _weight_naming(provenance, examples.graph, as_exported=as_exported)
+    missing = provenance.missing(examples.graph.bound)
+    naming = _weight_naming(provenance, examples.graph, missing, as_exported=as_exported)
     data_path = recognise(examples.graph)
     graph = translate(data_path, examples.layouts, naming)
+    _check_all_followed(provenance, data_path, graph)
     verification = verify(source.proto, examples, graph)
     return ImportedModel(
         graph=graph,
@@ -62,7 +64,7 @@ def load_model(
         verification=verification,
         diagnostics=(
             *examples.diagnostics,
-            *notes,
+            *_fold_notes(missing, graph, as_exported=as_exported),
             *_override_notes(model, graph),
             *_name_notes(provenance, graph),
         ),
@@ -99,32 +101,51 @@ def _only_input(model: RawModel, output: str) -> RawInput:
 
 
 def _weight_naming(
-    provenance: Provenance, graph: StaticGraph, *, as_exported: bool
-) -> tuple[WeightNaming, tuple[Diagnostic, ...]]:
-    """Which tensors are parameters, and a diagnostic where some are not what is trained."""
-    missing = provenance.missing(graph.bound)
-    touched = [node for node in graph.nodes if provenance.is_folded(node, missing)]
-    mixed = _origins(graph, [name for node in touched for name in node.inputs])
-    found = {name for node in graph.nodes for name in provenance.mentioned(node)}
-    everything = _origins(graph, list(graph.constants))
-    if missing - found:  # nobody knows where they went
-        mixed = everything
-    elif missing:
-        mixed |= everything - provenance.targets
+    provenance: Provenance, graph: StaticGraph, missing: frozenset[str], *, as_exported: bool
+) -> WeightNaming:
+    """Which tensors are parameters, and which of them are not what is trained."""
+    mixed: set[str] = set()
+    if not as_exported:
+        touched = [node for node in graph.nodes if provenance.is_folded(node, missing)]
+        mixed = _origins(graph, [name for node in touched for name in node.inputs])
+        mentioned = {name for node in graph.nodes for name in provenance.mentioned(node)}
+        everything = _origins(graph, list(graph.constants))
+        if missing - mentioned:  # nobody knows where they went
+            mixed = everything
+        elif missing:
+            mixed |= everything - provenance.targets
     trained = not provenance.signed or bool(missing) or as_exported
-    mixed |= graph.absorbed & everything if not as_exported else set()
-    naming = WeightNaming(trained, frozenset() if as_exported else frozenset(mixed))
-    if not missing and not mixed:
-        return naming, ()
-    listed = ", ".join(repr(name) for name in sorted(missing)[:8]) or "batch normalization"
-    note = Diagnostic(
-        "LC009",
-        Level.WARNING if as_exported else Level.ERROR,
-        "",
-        f"the exporter folded trained parameters into other tensors: {listed}",
-        "torch.onnx.export(..., dynamo=True, optimize=False)",
+    return WeightNaming(trained, frozenset(mixed) | graph.absorbed)
+
+
+def _fold_notes(
+    missing: frozenset[str], graph: Graph, *, as_exported: bool
+) -> tuple[Diagnostic, ...]:
+    """LC009 where parameters of the file are not what is trained."""
+    folded = sorted(name for name, item in graph.parameters.items() if item.folded)
+    if not missing and not folded:
+        return ()
+    message = "the exporter or the graph computes these tensors from trained parameters: "
+    if missing:
+        message = "the exporter folded trained parameters into other tensors; missing are "
+    return (
+        Diagnostic(
+            "LC009",
+            Level.WARNING if as_exported and not folded else Level.ERROR,
+            "",
+            message + ", ".join(map(repr, (sorted(missing) or folded)[:8])),
+            "torch.onnx.export(..., dynamo=True, optimize=False)",
+        ),
     )
-    return naming, (note,)
+
+
+def _check_all_followed(provenance: Provenance, data_path: StaticGraph, graph: Graph) -> None:
+    """Every listed parameter that the data path reads is one that the rules follow."""
+    read = _origins(data_path, [name for node in data_path.nodes for name in node.inputs])
+    lost = sorted(read & provenance.targets - set(graph.parameters))
+    if lost:
+        reason = f"the trained parameters {', '.join(map(repr, lost[:8]))} are used as constants"
+        raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
 
 
 def _origins(graph: StaticGraph, names: list[str]) -> set[str]:

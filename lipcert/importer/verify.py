@@ -61,7 +61,13 @@ class _Run:
             (found,) = self._session.run([output], {source: self._source.from_examples(examples)})
         except Exception as error:
             raise _disagreement(f"onnxruntime cannot run the model: {_line(error)}") from error
-        return self._result.to_examples(np.asarray(found)).astype(np.float64)
+        found = np.asarray(found)
+        if found.shape != self._result.shape:
+            raise _disagreement(
+                f"the output has the shape {self._result.shape} by the definition of the operators,"
+                f" but {found.shape} in onnxruntime"
+            )
+        return self._result.to_examples(found).astype(np.float64)
 
 
 def _resized(layout: Layout, batch: int) -> Layout:

@@ -119,7 +119,10 @@ def _times_adjoint(factors: HermitianStack) -> HermitianStack:
 
 
 def _lanczos(matrices: HermitianStack, accuracy: float) -> FloatArray:
-    """Ritz values of a Krylov space that grows until the largest one settles."""
+    """Ritz values of a Krylov space that grows until the largest one settles.
+
+    Where the space is exhausted, the recurrence goes on with the zero vector and the value 0.
+    """
     count, size, _ = matrices.shape
     generator = np.random.default_rng(0)
     vector = np.broadcast_to(generator.standard_normal(size), (count, size)).astype(matrices.dtype)
@@ -136,13 +139,15 @@ def _lanczos(matrices: HermitianStack, accuracy: float) -> FloatArray:
             overlaps = basis.conj() @ image[..., None]
             image = image - (basis.swapaxes(1, 2) @ overlaps)[..., 0]
         length = np.linalg.norm(image, axis=1)
+        length[length <= 1e-8 * np.max(diagonal, axis=0)] = 0.0
         if step % 6 == 0 or step == size:
             ritz = _largest_of_tridiagonal(diagonal, off_diagonal)
             if np.all(ritz - previous <= accuracy * ritz):
                 return ritz
             previous = ritz
         off_diagonal.append(length)
-        vector = image / np.maximum(length, 2.0**-900)[:, None]
+        lengths = np.where(length > 0.0, length, np.inf)
+        vector = image / lengths[:, None]
     return _largest_of_tridiagonal(diagonal, off_diagonal[:-1])
 
 

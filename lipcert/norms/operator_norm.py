@@ -169,15 +169,20 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
     rungs = [(frobenius_bound(kernels, geometry), "norms.frobenius")]
     if _dense_cost(kernels.shape) <= effort.dense:
         rungs.append((reshape_bound(kernels, geometry), "norms.reshape"))
+        if largest_overlap(geometry) == 1 and _has_full_window(geometry):
+            return rungs  # exact
         rungs.append((absolute_bound(kernels, geometry), "norms.absolute"))
-    if largest_overlap(geometry) == 1:
-        return rungs
     if explicit_cost(kernels.shape, geometry) <= effort.explicit:
         rungs.append((explicit_norm(kernels, geometry), "norms.explicit"))
     elif effort.search > 0.0:
         known, _ = min(rungs)
         rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
     return rungs
+
+
+def _has_full_window(geometry: Geometry) -> bool:
+    """Whether some window lies wholly on the input."""
+    return all(max(window.reads()) == window.taps for window in geometry)
 
 
 def _by_group(weight: FloatArray, geometry: Geometry, groups: int) -> FloatArray:

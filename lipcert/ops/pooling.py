@@ -7,6 +7,7 @@ one input position; padding never takes part in a maximum and adds nothing to a 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from lipcert.facts import Bound, Shape, ValueFacts, product_of
 from lipcert.interval import Interval
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.norms.pooling import average_pool_norm
-from lipcert.norms.windows import max_pool_norm
+from lipcert.norms.windows import largest_overlap, max_pool_norm
 from lipcert.ops.base import Op
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper
@@ -197,11 +198,10 @@ class LpPool(_Pool):
         each position lies in at most `overlap` windows, so the squares add up to overlap·‖·‖².
         Attained: windows that do not overlap; p = 1 by equal magnitudes.
         """
-        stretch = max_pool_norm(self.geometry)
+        square = largest_overlap(self.geometry)
         if self.p == 1:
-            for window in self.geometry:
-                stretch = stretch * Upper(float(max(window.reads()))).sqrt()
-        return Bound(stretch, "lp_pool.input_lipschitz")
+            square *= math.prod(max(window.reads()) for window in self.geometry)
+        return Bound(Upper(float(square)).sqrt(), "lp_pool.input_lipschitz")
 
     def _image(self, x: ValueFacts) -> Interval:
         """Monotone in the magnitudes. numpy's powers err by less than 8 ulp; rounding 1/p by half

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import lipcert
 from lipcert import Analysis, Settings
+from lipcert.diagnostics import Level
 from tests.models.shipped import (
     NAMES,
     digits,
@@ -63,6 +64,7 @@ def test_every_parameter_has_a_bound(name: str) -> None:
         (node.name, node.reason) for node in analysis.nodes if node.reason
     ]
     assert analysis.network.grad_norm is not None
+    assert [item for item in analysis.diagnostics if item.level is Level.ERROR] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -160,6 +160,19 @@ def test_lanczos_estimates_large_matrices() -> None:
     assert np.allclose(estimate_largest(hermitian, 1e-8), truth, rtol=1e-5)
 
 
+def test_estimates_survive_an_exhausted_krylov_space() -> None:
+    """Matrices of low rank and with null rows, larger than the direct method takes."""
+    rng = np.random.default_rng(0)
+    for rank in (1, 3, 12):
+        factor = rng.standard_normal((80, rank))
+        factor[::2] = 0.0
+        truth = true_norm(factor)
+        assert dense_norm(
+            (factor @ rng.permutation(np.eye(rank)) @ np.eye(rank, 50))[None]
+        ).value == pytest.approx(truth, rel=1e-6)
+    assert dense_norm(np.eye(100)[None]).value == pytest.approx(1.0, rel=1e-6)
+
+
 def test_a_stack_is_bounded_by_its_largest_member() -> None:
     rng = np.random.default_rng(0)
     stack = rng.standard_normal((5, 8, 3)) * 10.0 ** np.arange(-3, 2)[:, None, None]

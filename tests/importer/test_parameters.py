@@ -1,0 +1,214 @@
+"""Parameters: which tensors count, under which name, and with which gain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from lipcert.errors import UnsupportedModelError
+from lipcert.importer.load import load_model
+from tests.importer.models import model, saved, weights
+
+node = helper.make_node
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+
+
+def operands(imported):
+    return [operand for item in imported.graph.nodes for operand in item.op.operands().values()]
+
+
+def with_metadata(proto, signature, notes=None):
+    entry = proto.graph.metadata_props.add()
+    entry.key, entry.value = SIGNATURE, signature
+    for name, values in (notes or {}).items():
+        target = next(item for item in proto.graph.node if item.output[0] == name)
+        for key, value in values.items():
+            entry = target.metadata_props.add()
+            entry.key, entry.value = key, value
+    return proto
+
+
+VIEWS = [
+    ("Transpose", {}, [], (4, 3), 1.0),
+    ("Reshape", {}, [np.array([4, 3])], (2, 6), 1.0),
+    ("Expand", {}, [np.array([4, 3])], (1, 3), 2.0),
+    ("Tile", {}, [np.array([1, 3])], (4, 1), np.sqrt(3.0)),
+    ("Slice", {}, [np.array([1]), np.array([5]), np.array([0])], (6, 3), 1.0),
+    ("Gather", {"axis": 0}, [np.array([0, 0, 0, 2])], (3, 3), np.sqrt(3.0)),
+    ("Neg", {}, [], (4, 3), 1.0),
+    ("Squeeze", {}, [np.array([0])], (1, 4, 3), 1.0),
+]
+
+
+@pytest.mark.parametrize(("kind", "attributes", "control", "shape", "gain"), VIEWS, ids=str)
+def test_gain_of_a_view(tmp_path, kind, attributes, control, shape, gain):
+    shape = (3, 4) if kind == "Transpose" else shape
+    tensors = {"w": weights(*shape)} | {f"c{i}": item for i, item in enumerate(control)}
+    nodes = [
+        node(kind, ["w", *(f"c{i}" for i in range(len(control)))], ["v"], **attributes),
+        node("MatMul", ["x", "v"], ["y"]),
+    ]
+    (operand,) = operands(load_model(saved(model(nodes, ("N", 4), tensors), tmp_path)))
+    assert operand.parameter == "w"
+    assert operand.gain.value == pytest.approx(gain, rel=1e-15)
+    assert operand.gain.value >= gain
+
+
+@pytest.mark.parametrize("factor", [0.1, -2.5, 3.0])
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+def test_scaled_weight_is_a_view(tmp_path, kind, factor):
+    constant = node("Constant", [], ["c"], value_float=factor)
+    nodes = [constant, node(kind, ["w", "c"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
+    proto = model(nodes, ("N", 4), {"w": weights(4, 3)})
+    (operand,) = operands(load_model(saved(proto, tmp_path)))
+    single = float(np.float32(factor))
+    exact = abs(single) if kind == "Mul" else 1.0 / abs(single)
+    assert operand.parameter == "w"
+    assert operand.gain.value == pytest.approx(exact, rel=1e-15)
+
+
+def test_tied_weights_are_one_parameter(tmp_path):
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Transpose", ["w"], ["t"]),
+        node("MatMul", ["h", "t"], ["y"]),
+    ]
+    imported = load_model(saved(model(nodes, ("N", 4), {"w": weights(4, 3)}), tmp_path))
+    assert list(imported.graph.parameters) == ["w"]
+    assert imported.graph.parameters["w"].shape == (4, 3)
+    assert [operand.parameter for operand in operands(imported)] == ["w", "w"]
+
+
+def test_computed_weight_is_not_trained_and_neither_is_its_source(tmp_path):
+    """w is used directly and inside w·w, where its gradient is not followed."""
+    nodes = [
+        node("Mul", ["w", "w"], ["s"]),
+        node("MatMul", ["x", "w"], ["h"]),
+        node("MatMul", ["h", "s"], ["y"]),
+    ]
+    imported = load_model(saved(model(nodes, ("N", 4), {"w": weights(4, 4)}), tmp_path))
+    assert {name: item.folded for name, item in imported.graph.parameters.items()} == {
+        "w": True,
+        "s": True,
+    }
+    assert "LC009" in {item.code for item in imported.diagnostics}
+
+
+def test_constant_nodes_are_weights_only_in_slots_of_weights(tmp_path):
+    weight = numpy_helper.from_array(weights(4, 3))
+    nodes = [
+        node("Constant", [], ["w"], value=weight),
+        node("Constant", [], ["half"], value_float=0.5),
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Mul", ["h", "half"], ["y"]),
+    ]
+    imported = load_model(saved(model(nodes, ("N", 4)), tmp_path))
+    assert [operand.parameter for operand in operands(imported)] == ["w", None]
+
+
+def test_running_statistics_are_not_trained(tmp_path):
+    tensors = {
+        f"bn.{name}": np.ones(4, np.float32)
+        for name in ("weight", "bias", "running_mean", "running_var")
+    }
+    op = node("BatchNormalization", ["x", *tensors], ["y"])
+    imported = load_model(saved(model([op], ("N", 4, 3), tensors), tmp_path))
+    assert set(imported.graph.parameters) == {"bn.weight", "bn.bias"}
+
+
+def test_anonymous_names_are_noted(tmp_path):
+    proto = model(
+        [node("MatMul", ["x", "onnx::MatMul_7"], ["y"])],
+        ("N", 4),
+        {"onnx::MatMul_7": weights(4, 3)},
+    )
+    imported = load_model(saved(proto, tmp_path))
+    assert [item.code for item in imported.diagnostics] == ["LC023"]
+    assert not imported.graph.parameters["onnx::MatMul_7"].folded
+
+
+LINEAR = "target=torch.ops.aten.linear.default](args = (%x, %p_w), kwargs = {})"
+
+
+def test_transposed_copy_is_a_view_of_the_listed_parameter(tmp_path):
+    proto = model([node("MatMul", ["x", "val_1"], ["y"])], ("N", 4), {"val_1": weights(4, 3)})
+    with_metadata(
+        proto, "p_w: PARAMETER target='fc.weight'\n", {"y": {"pkg.torch.onnx.fx_node": LINEAR}}
+    )
+    imported = load_model(saved(proto, tmp_path))
+    assert imported.graph.parameters["fc.weight"].shape == (3, 4)
+    assert not imported.graph.parameters["fc.weight"].folded
+    assert imported.diagnostics == ()
+
+
+def test_shared_copies_of_two_parameters_are_told_apart(tmp_path):
+    """An optimiser stores two equal LayerNorm weights once; training does not."""
+    call = "target=torch.ops.aten.layer_norm.default](args = (%x, [4], %p_{0}), kwargs = {{}})"
+    nodes = [
+        node("LayerNormalization", ["x", "n1"], ["h"]),
+        node("LayerNormalization", ["h", "n1"], ["y"]),
+    ]
+    proto = model(nodes, ("N", 4), {"n1": np.ones(4, np.float32)})
+    signature = "p_n1: PARAMETER target='n1'\np_n2: PARAMETER target='n2'\n"
+    with_metadata(
+        proto,
+        signature,
+        {
+            "h": {"pkg.torch.onnx.fx_node": call.format("n1")},
+            "y": {"pkg.torch.onnx.fx_node": call.format("n2")},
+        },
+    )
+    imported = load_model(saved(proto, tmp_path))
+    assert [operand.parameter for operand in operands(imported)] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("as_exported", [False, True])
+def test_missing_parameters_mark_what_is_left(tmp_path, as_exported):
+    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    with_metadata(proto, "p_w: PARAMETER target='w'\np_g: PARAMETER target='bn.weight'\n")
+    imported = load_model(saved(proto, tmp_path), as_exported=as_exported)
+    assert imported.graph.parameters["w"].folded is not as_exported
+    (note,) = imported.diagnostics
+    assert note.code == "LC009"
+    assert "'bn.weight'" in note.message
+    assert "optimize=False" in note.remedy
+
+
+def test_buffers_are_not_parameters(tmp_path):
+    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    with_metadata(proto, "b_w: BUFFER target='w' persistent=True\n")
+    assert not load_model(saved(proto, tmp_path)).graph.parameters
+
+
+def test_training_mode_is_read_from_the_metadata(tmp_path):
+    proto = model([node("Relu", ["x"], ["y"])], ("N", 4))
+    with_metadata(proto, "# outputs\ng: BUFFER_MUTATION target='bn.running_mean'\n")
+    with pytest.raises(UnsupportedModelError, match="LC011"):
+        load_model(saved(proto, tmp_path))
+
+
+def test_initializers_that_are_inputs(tmp_path):
+    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    proto.graph.input.append(helper.make_tensor_value_info("w", 1, [4, 3]))
+    imported = load_model(saved(proto, tmp_path))
+    assert [item.code for item in imported.diagnostics] == ["LC020"]
+
+
+def test_a_tensor_with_a_use_that_no_rule_follows(tmp_path):
+    """The running mean of one layer is the shift of another: its gradient is not followed."""
+    tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
+    nodes = [node("BatchNormalization", ["x", *"sbmv"], ["h"]), node("Add", ["h", "c"], ["y"])]
+    nodes.insert(0, node("Unsqueeze", ["m", "a"], ["c"]))
+    proto = model(nodes, ("N", 4, 3), tensors | {"a": np.array([1])})
+    imported = load_model(saved(proto, tmp_path))
+    assert imported.graph.parameters["m"].folded
+    assert not imported.graph.parameters["s"].folded
+
+
+def test_a_listed_parameter_used_as_a_statistic(tmp_path):
+    tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
+    proto = model([node("BatchNormalization", ["x", *"sbmv"], ["y"])], ("N", 4, 3), tensors)
+    listed = "".join(f"p_{name}: PARAMETER target='{name}'\n" for name in "sbm")
+    with pytest.raises(UnsupportedModelError, match="LC003"):
+        load_model(saved(with_metadata(proto, listed), tmp_path))

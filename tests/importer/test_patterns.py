@@ -1,0 +1,175 @@
+"""Macro layers: found in each spelling, and not found where a constant or a value differs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from lipcert.importer.load import load_model
+from tests.importer.models import model, saved, weights
+
+node = helper.make_node
+ROOT = math.sqrt(2.0)
+
+
+def number(name, value):
+    return node("Constant", [], [name], value_float=float(np.float32(value)))
+
+
+def kinds(tmp_path, nodes, shape=("N", 6), tensors=None, opset=17):
+    imported = load_model(saved(model(nodes, shape, tensors, opset=opset), tmp_path))
+    functions = []
+    for item in imported.graph.nodes:
+        function = getattr(item.op, "function", None)
+        functions.append(type(function or item.op).__name__)
+    return functions, imported
+
+
+def erf_gelu(spelling, root=ROOT):
+    head = [number("r", root), number("one", 1.0), number("half", 0.5), number("q", 1 / root)]
+    inner = node("Mul", ["x", "q"], ["u"]) if spelling == 2 else node("Div", ["x", "r"], ["u"])
+    gate = [inner, node("Erf", ["u"], ["e"]), node("Add", ["e", "one"], ["g"])]
+    tail = {
+        0: [node("Mul", ["x", "g"], ["p"]), node("Mul", ["p", "half"], ["y"])],
+        1: [node("Mul", ["x", "half"], ["p"]), node("Mul", ["p", "g"], ["y"])],
+        2: [node("Mul", ["half", "g"], ["p"]), node("Mul", ["x", "p"], ["y"])],
+    }
+    return head + gate + tail[spelling]
+
+
+@pytest.mark.parametrize("spelling", [0, 1, 2])
+def test_gelu_by_erf(tmp_path, spelling):
+    assert kinds(tmp_path, erf_gelu(spelling))[0] == ["Gelu"]
+    assert "Gelu" not in kinds(tmp_path, erf_gelu(spelling, root=1.5))[0]
+
+
+@pytest.mark.parametrize("cube", ["pow", "mul"])
+def test_gelu_by_tanh(tmp_path, cube):
+    nodes = [
+        number("c", 0.044715),
+        number("k", math.sqrt(2 / math.pi)),
+        number("one", 1.0),
+        number("half", 0.5),
+        number("three", 3.0),
+    ]
+    if cube == "pow":
+        nodes.append(node("Pow", ["x", "three"], ["x3"]))
+    else:
+        nodes += [node("Mul", ["x", "x"], ["x2"]), node("Mul", ["x2", "x"], ["x3"])]
+    nodes += [
+        node("Mul", ["c", "x3"], ["t"]),
+        node("Add", ["x", "t"], ["s"]),
+        node("Mul", ["k", "s"], ["u"]),
+        node("Tanh", ["u"], ["e"]),
+        node("Add", ["one", "e"], ["g"]),
+        node("Mul", ["half", "x"], ["h"]),
+        node("Mul", ["h", "g"], ["y"]),
+    ]
+    assert kinds(tmp_path, nodes)[0] == ["Gelu"]
+
+
+def test_gates(tmp_path):
+    silu = [node("Sigmoid", ["x"], ["s"]), node("Mul", ["x", "s"], ["y"])]
+    assert kinds(tmp_path, silu)[0] == ["Silu"]
+    mish = [
+        node("Softplus", ["x"], ["s"]),
+        node("Tanh", ["s"], ["t"]),
+        node("Mul", ["t", "x"], ["y"]),
+    ]
+    assert kinds(tmp_path, mish)[0] == ["Mish"]
+    quick = [
+        number("k", 1.702),
+        node("Mul", ["x", "k"], ["u"]),
+        node("Sigmoid", ["u"], ["s"]),
+        node("Mul", ["x", "s"], ["y"]),
+    ]
+    assert kinds(tmp_path, quick)[0] == ["QuickGelu"]
+    other = [
+        node("Abs", ["x"], ["a"]),
+        node("Sigmoid", ["x"], ["s"]),
+        node("Mul", ["a", "s"], ["y"]),
+    ]
+    assert "Silu" not in kinds(tmp_path, other)[0]
+
+
+def layer_norm(affine):
+    nodes = [
+        number("two", 2.0),
+        number("eps", 1e-5),
+        node("ReduceMean", ["x"], ["m"], axes=[-1]),
+        node("Sub", ["x", "m"], ["d"]),
+        node("Pow", ["d", "two"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], axes=[-1]),
+        node("Add", ["v", "eps"], ["ve"]),
+        node("Sqrt", ["ve"], ["r"]),
+        node("Div", ["d", "r"], ["n" if affine else "y"]),
+    ]
+    if affine:
+        nodes += [node("Mul", ["n", "g"], ["ng"]), node("Add", ["ng", "b"], ["y"])]
+    return nodes
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_norm(tmp_path, affine):
+    tensors = {"g": weights(6), "b": weights(6, seed=1)} if affine else {}
+    found, imported = kinds(tmp_path, layer_norm(affine), ("N", 5, 6), tensors)
+    assert found == ["LayerNorm"]
+    assert set(imported.graph.parameters) == set(tensors)
+
+
+def test_group_norm_by_instance_norm(tmp_path):
+    tensors = {
+        "one": np.ones(2, np.float32),
+        "zero": np.zeros(2, np.float32),
+        "split": np.array([0, 2, -1]),
+        "g": weights(4, 1, 1),
+        "b": weights(4, 1, 1, seed=1),
+    }
+    constants = [
+        node("Constant", [], [name], value=numpy_tensor(tensors.pop(name)))
+        for name in ("one", "zero")
+    ]
+    nodes = [
+        *constants,
+        node("Reshape", ["x", "split"], ["r"]),
+        node("InstanceNormalization", ["r", "one", "zero"], ["i"]),
+        node("Shape", ["x"], ["full"]),
+        node("Reshape", ["i", "full"], ["n"]),
+        node("Mul", ["n", "g"], ["s"]),
+        node("Add", ["s", "b"], ["y"]),
+    ]
+    found, imported = kinds(tmp_path, nodes, ("N", 4, 3, 3), tensors)
+    assert found == ["GroupNorm"]
+    assert imported.graph.parameters["g"].shape == (4, 1, 1)
+
+
+def numpy_tensor(array):
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(array)
+
+
+@pytest.mark.parametrize("first", ["Max", "Min"])
+def test_max_min(tmp_path, first):
+    second = "Min" if first == "Max" else "Max"
+    nodes = [
+        node("Split", ["x", "s"], ["a", "b"], axis=1),
+        node(first, ["a", "b"], ["u"]),
+        node(second, ["b", "a"], ["l"]),
+        node("Concat", ["u", "l"], ["y"], axis=1),
+    ]
+    found, _ = kinds(tmp_path, nodes, tensors={"s": np.array([3, 3])})
+    assert found == ["Reshape", "Sort", "Reshape"]
+
+
+def test_group_sort(tmp_path):
+    nodes = [
+        node("Reshape", ["x", "g"], ["r"]),
+        node("TopK", ["r", "k"], ["t", "i"]),
+        node("Reshape", ["t", "f"], ["y"]),
+    ]
+    tensors = {"g": np.array([-1, 2, 3]), "k": np.array([3]), "f": np.array([-1, 6])}
+    assert kinds(tmp_path, nodes, tensors=tensors)[0] == ["Reshape", "Sort", "Reshape"]

@@ -1,0 +1,52 @@
+"""The node tests of the onnx project: whatever of them is claimed agrees with onnxruntime."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from lipcert.errors import UnsupportedModelError
+from lipcert.importer.load import load_model
+from tests.importer.models import saved
+
+FIRST_INPUT_IS_DATA = 1
+
+
+def as_network(case):
+    """All inputs but the first become initializers; None where that is not possible."""
+    proto = ModelProto()
+    proto.CopyFrom(case.model)
+    arrays, _ = case.data_sets[0]
+    declared = list(proto.graph.input)
+    for item, array in list(zip(declared, arrays, strict=False))[FIRST_INPUT_IS_DATA:]:
+        if not isinstance(array, np.ndarray):
+            return None
+        proto.graph.initializer.append(numpy_helper.from_array(array, item.name))
+        proto.graph.input.remove(item)
+    return proto if declared and proto.graph.output else None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_node_tests(tmp_path, record_property):
+    from onnx.backend.test.case.node import collect_testcases
+
+    outcomes: Counter[str] = Counter()
+    disagreements = []
+    for case in collect_testcases(None):
+        proto = as_network(case)
+        if proto is None:
+            continue
+        try:
+            load_model(saved(proto, tmp_path), output=proto.graph.output[0].name)
+            outcomes["imported"] += 1
+        except UnsupportedModelError as error:
+            outcomes[error.refusals[0].code] += 1
+            if "differs from onnxruntime" in str(error):
+                disagreements.append((case.name, str(error)))
+    record_property("outcomes", dict(outcomes))
+    print(dict(outcomes))  # noqa: T201
+    assert disagreements == []
+    assert outcomes["imported"] >= 300

@@ -1,0 +1,49 @@
+"""Real files that nobody here wrote: imported as onnxruntime sees them, or refused."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from lipcert.errors import ModelFileError, UnsupportedModelError
+from lipcert.importer.load import load_model
+
+ZOO = Path(__file__).resolve().parents[3] / "shared" / "zoo"
+INDEX = ZOO / "index.csv"
+ROWS = list(csv.DictReader(INDEX.open(newline=""))) if INDEX.exists() else []
+REFUSED = {"self_attention": "onnxruntime cannot load"}
+"""files of label `net` that onnxruntime itself does not accept"""
+
+pytestmark = pytest.mark.skipif(not ROWS, reason="no folder ../shared/zoo beside the repository")
+
+
+def load(row):
+    """Import; where there are several outputs, the first."""
+    path = ZOO / row["path"]
+    try:
+        return load_model(path)
+    except UnsupportedModelError as error:
+        if error.refusals[0].code != "LC012":
+            raise
+        return load_model(path, output=row["outputs"].split(":")[0])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["path"][-60:])
+def test_file(row):
+    expected = next((why for name, why in REFUSED.items() if name in row["path"]), None)
+    imported, reason = None, ""
+    try:
+        imported = load(row)
+    except (ModelFileError, UnsupportedModelError) as error:
+        reason = str(error)
+    if imported is None:
+        assert reason.startswith("[LC0")
+        assert row["label"] != "net" or (expected is not None and expected in reason)
+    else:
+        assert row["label"] != "out"
+        assert imported.verification.max_difference <= 2e-4
+        if "noopt" in row["path"]:  # every parameter under its own name
+            assert not any(item.folded for item in imported.graph.parameters.values())
+            assert imported.diagnostics == ()

@@ -1,0 +1,432 @@
+"""Graphs evaluated in torch, op by op from the attributes: the truth that attacks differentiate.
+
+Everything works on one example in float64 and is written with torch alone, so that autograd and
+`torch.func` see through it; no code of the rules or of `Op.evaluate` is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipcert.ir import Graph
+from lipcert.losses.base import Loss, OutputReduction
+from lipcert.losses.cosine import Cosine
+from lipcert.losses.cross_entropy import CrossEntropy, Focal
+from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.margin import (
+    HingeKantorovichRubinstein,
+    KantorovichRubinstein,
+    MulticlassHinge,
+    MultiMargin,
+)
+from lipcert.norms.geometry import Geometry
+from lipcert.ops import functions
+from lipcert.ops.activation import Activation, PRelu
+from lipcert.ops.affine import Divide, Scale, Shift
+from lipcert.ops.base import Op
+from lipcert.ops.bilinear import MatMul, Multiply
+from lipcert.ops.combine import Add, Concat
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
+from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
+from lipcert.ops.softmax import LogSoftmax, Softmax
+from lipcert.ops.sorting import Sort
+
+Tensors = Mapping[str, Tensor]
+Function = Callable[[Tensor], Tensor]
+View = Callable[[Tensor], Tensor]
+Views = Mapping[tuple[str, str], View]
+
+ACTIVATIONS: Mapping[type, Callable[..., Function]] = {
+    functions.Relu: lambda f: torch.relu,
+    functions.Abs: lambda f: torch.abs,
+    functions.LeakyRelu: lambda f: lambda x: torch.where(x > 0, x, f.slope * x),
+    functions.Clip: lambda f: lambda x: torch.clamp(x, f.low, f.high),
+    functions.HardSigmoid: lambda f: lambda x: torch.clamp(f.slope * x + f.offset, 0.0, 1.0),
+    functions.Elu: lambda f: _exponential(1.0, f.scale, 1.0),
+    functions.Selu: lambda f: _exponential(f.gain, f.scale, 1.0),
+    functions.Celu: lambda f: _exponential(1.0, f.scale, f.scale),
+    functions.Sigmoid: lambda f: torch.sigmoid,
+    functions.Tanh: lambda f: torch.tanh,
+    functions.Atan: lambda f: torch.atan,
+    functions.Softplus: lambda f: lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    functions.Softsign: lambda f: lambda x: x / (1.0 + x.abs()),
+    functions.Erf: lambda f: torch.erf,
+    functions.Sin: lambda f: torch.sin,
+    functions.Cos: lambda f: torch.cos,
+    functions.Gelu: lambda f: _tanh_gelu if f.approximate else _gelu,
+    functions.Silu: lambda f: lambda x: x * torch.sigmoid(x),
+    functions.QuickGelu: lambda f: lambda x: x * torch.sigmoid(f.sharpness * x),
+    functions.Mish: lambda f: lambda x: x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x))),
+    functions.HardSwish: lambda f: lambda x: x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0),
+}
+
+
+def _exponential(gain: float, scale: float, width: float) -> Function:
+    def apply(x: Tensor) -> Tensor:
+        below = scale * torch.expm1(torch.clamp(x, max=0.0) / width)
+        return gain * torch.where(x > 0, x, below)
+
+    return apply
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def parameters(graph: Graph, views: Views) -> dict[str, Tensor]:
+    """The trained tensors, as they are where an op sees them without a view."""
+    found: dict[str, Tensor] = {}
+    for node in graph.nodes:
+        for slot, operand in node.op.operands().items():
+            if operand.parameter is not None and (node.name, slot) not in views:
+                found.setdefault(operand.parameter, torch.tensor(operand.array))
+    return found
+
+
+def run(
+    graph: Graph,
+    x: Tensor,
+    theta: Tensors,
+    views: Views,
+    shifts: Tensors | None = None,
+) -> dict[str, Tensor]:
+    """Every value of the graph for one example.
+
+    views: (node name, slot) → how the op sees its parameter, where that is not the tensor itself.
+    shifts: zeros added to the values; the gradient with respect to them is the cotangent.
+    """
+    shifts = shifts or {}
+    values = {graph.input_name: _shifted(x, graph.input_name, shifts)}
+    for node in graph.nodes:
+        operands = {}
+        for slot, operand in node.op.operands().items():
+            if operand.parameter is None:
+                operands[slot] = torch.tensor(operand.array)
+            else:
+                view = views.get((node.name, slot), lambda t: t)
+                operands[slot] = view(theta[operand.parameter])
+        result = apply(node.op, [values[name] for name in node.inputs], operands)
+        assert tuple(result.shape) == node.shape
+        values[node.output] = _shifted(result, node.output, shifts)
+    return values
+
+
+def _shifted(value: Tensor, name: str, shifts: Tensors) -> Tensor:
+    return value + shifts[name] if name in shifts else value
+
+
+def apply(op: Op, x: list[Tensor], operands: Tensors) -> Tensor:
+    """One op on one example."""
+    return _apply(op, x, operands)
+
+
+@singledispatch
+def _apply(op: Op, x: list[Tensor], operands: Tensors) -> Tensor:
+    raise NotImplementedError(type(op).__name__)
+
+
+@_apply.register
+def _(op: Dense, x, operands):
+    y = x[0] @ operands["weight"].T
+    return y + operands["bias"] if "bias" in operands else y
+
+
+def correlation(x, kernel, geometry: Geometry, groups: int) -> Tensor:
+    run_conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(geometry) - 1]
+    pads = [pad for w in reversed(geometry) for pad in (w.pad_begin, w.pad_end)]
+    return run_conv(
+        functional.pad(x[None], pads),
+        kernel,
+        stride=tuple(w.stride for w in geometry),
+        dilation=tuple(w.dilation for w in geometry),
+        groups=groups,
+    )[0]
+
+
+def _with_bias(y: Tensor, operands: Tensors) -> Tensor:
+    if "bias" not in operands:
+        return y
+    return y + operands["bias"].reshape(-1, *[1] * (y.dim() - 1))
+
+
+@_apply.register
+def _(op: Conv, x, operands):
+    y = correlation(x[0], operands["weight"], op.geometry, op.groups)
+    return _with_bias(y, operands)
+
+
+@_apply.register
+def _(op: ConvTranspose, x, operands):
+    geometry = op.geometry
+    run_conv = (
+        functional.conv_transpose1d,
+        functional.conv_transpose2d,
+        functional.conv_transpose3d,
+    )[len(geometry) - 1]
+    full = run_conv(
+        x[0][None],
+        operands["weight"],
+        stride=tuple(w.stride for w in geometry),
+        dilation=tuple(w.dilation for w in geometry),
+        groups=op.groups,
+    )[0]
+    for axis, w in enumerate(geometry, start=1):
+        missing = max(0, w.pad_begin + w.size - full.shape[axis])
+        full = functional.pad(full, [0, 0] * (full.dim() - 1 - axis) + [0, missing])
+        full = full.narrow(axis, w.pad_begin, w.size)
+    return _with_bias(full, operands)
+
+
+def windows(x: Tensor, geometry: Geometry, padding: float) -> Tensor:
+    """[channels, *outputs, taps]."""
+    for axis, w in enumerate(geometry, start=1):
+        pads = [0, 0] * (x.dim() - 1 - axis) + [w.pad_begin, w.pad_end]
+        x = functional.pad(x, pads, value=padding)
+        reach = w.dilation * (w.taps - 1) + 1
+        x = x.unfold(axis, reach, w.stride)[..., :: w.dilation]
+    return x.flatten(1 + len(geometry))
+
+
+@_apply.register
+def _(op: MaxPool, x, operands):
+    return windows(x[0], op.geometry, -math.inf).amax(-1)
+
+
+@_apply.register
+def _(op: AveragePool, x, operands):
+    summed = windows(x[0], op.geometry, 0.0).sum(-1)
+    for axis, counts in enumerate(op.divisors, start=1):
+        divisor = torch.tensor(counts, dtype=torch.float64)
+        summed = summed / divisor.reshape(-1, *[1] * (summed.dim() - 1 - axis))
+    return summed
+
+
+@_apply.register
+def _(op: LpPool, x, operands):
+    powers = windows(x[0], op.geometry, 0.0).abs() ** op.p
+    return (powers.sum(-1) + 1e-300) ** (1.0 / op.p)
+
+
+@_apply.register
+def _(op: BatchNorm, x, operands):
+    def shaped(t):
+        return torch.as_tensor(t).reshape(-1, *[1] * (x[0].dim() - 1))
+
+    centred = x[0] - shaped(op.mean.array.copy())
+    deviation = torch.sqrt(shaped(op.variance.array.copy()) + op.epsilon)
+    return shaped(operands["scale"]) * centred / deviation + shaped(operands["bias"])
+
+
+@_apply.register
+def _(op: LayerNorm, x, operands):
+    axes = tuple(range(-op.axes, 0))
+    centred = x[0] - x[0].mean(axes, keepdim=True)
+    variance = (centred**2).mean(axes, keepdim=True)
+    y = centred / torch.sqrt(variance + op.epsilon)
+    return y * operands.get("scale", 1.0) + operands.get("bias", 0.0)
+
+
+@_apply.register
+def _(op: RmsNorm, x, operands):
+    square = (x[0] ** 2).mean(tuple(range(-op.axes, 0)), keepdim=True)
+    return x[0] / torch.sqrt(square + op.epsilon) * operands.get("scale", 1.0)
+
+
+@_apply.register
+def _(op: GroupNorm, x, operands):
+    grouped = x[0].reshape(op.groups, -1)
+    centred = grouped - grouped.mean(1, keepdim=True)
+    variance = (centred**2).mean(1, keepdim=True)
+    y = (centred / torch.sqrt(variance + op.epsilon)).reshape(x[0].shape)
+    shape = (-1, *[1] * (y.dim() - 1))
+    if "scale" in operands:
+        y = y * operands["scale"].reshape(shape)
+    return y + operands["bias"].reshape(shape) if "bias" in operands else y
+
+
+@_apply.register
+def _(op: Activation, x, operands):
+    return ACTIVATIONS[type(op.function)](op.function)(x[0])
+
+
+@_apply.register
+def _(op: PRelu, x, operands):
+    return torch.where(x[0] > 0, x[0], operands["slope"] * x[0])
+
+
+@_apply.register
+def _(op: Scale, x, operands):
+    return x[0] * operands["scale"]
+
+
+@_apply.register
+def _(op: Divide, x, operands):
+    return x[0] / operands["divisor"]
+
+
+@_apply.register
+def _(op: Shift, x, operands):
+    return x[0] + operands["bias"]
+
+
+@_apply.register
+def _(op: Add, x, operands):
+    total = op.coefficients[0] * x[0]
+    for coefficient, term in zip(op.coefficients[1:], x[1:], strict=True):
+        total = total + coefficient * term
+    return total
+
+
+@_apply.register
+def _(op: Concat, x, operands):
+    return torch.cat(x, dim=op.axis)
+
+
+@_apply.register
+def _(op: Multiply, x, operands):
+    return x[0] * x[1]
+
+
+@_apply.register
+def _(op: MatMul, x, operands):
+    return x[0] @ x[1]
+
+
+@_apply.register
+def _(op: Reshape, x, operands):
+    return x[0].reshape(op.shape)
+
+
+@_apply.register
+def _(op: Transpose, x, operands):
+    return x[0].permute(op.perm)
+
+
+@_apply.register
+def _(op: Select, x, operands):
+    return x[0].index_select(op.axis, torch.tensor(op.indices, dtype=torch.long))
+
+
+@_apply.register
+def _(op: Pad, x, operands):
+    y = x[0]
+    for axis, (begin, end) in enumerate(zip(op.begin, op.end, strict=True)):
+        length = y.shape[axis]
+        if op.mode is PadMode.CONSTANT:
+            widths = [0, 0] * (y.dim() - 1 - axis) + [begin, end]
+            y = functional.pad(y, widths, value=op.value)
+            continue
+        places = [_source(p, length, op.mode) for p in range(-begin, length + end)]
+        y = y.index_select(axis, torch.tensor(places, dtype=torch.long))
+    return y
+
+
+def _source(place: int, length: int, mode: PadMode) -> int:
+    if mode is PadMode.EDGE:
+        return min(max(place, 0), length - 1)
+    if mode is PadMode.WRAP:
+        return place % length
+    period = max(2 * (length - 1), 1)
+    place %= period
+    return min(place, period - place) if length > 1 else 0
+
+
+@_apply.register
+def _(op: Expand, x, operands):
+    return x[0].expand(op.shape)
+
+
+@_apply.register
+def _(op: Tile, x, operands):
+    return x[0].repeat(op.repeats)
+
+
+@_apply.register
+def _(op: Sort, x, operands):
+    return x[0].sort(dim=op.axis, descending=op.descending).values
+
+
+@_apply.register
+def _(op: ReduceSum, x, operands):
+    return x[0].sum(op.axes, keepdim=op.keepdims)
+
+
+@_apply.register
+def _(op: ReduceMean, x, operands):
+    return x[0].mean(op.axes, keepdim=op.keepdims)
+
+
+@_apply.register
+def _(op: Softmax, x, operands):
+    return torch.softmax(x[0], op.axis)
+
+
+@_apply.register
+def _(op: LogSoftmax, x, operands):
+    return torch.log_softmax(x[0], op.axis)
+
+
+def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
+    """The loss of one example. label: [outputs]; class losses take one-hot labels."""
+    z, y = output.reshape(-1), label
+    match loss:
+        case CrossEntropy():
+            a = loss.label_smoothing
+            target = (1.0 - a) * y + a / len(z)
+            return -(target * torch.log_softmax(z / loss.temperature, 0)).sum()
+        case Focal():
+            log_p = (torch.log_softmax(z, 0) * y).sum()
+            return -((1.0 - log_p.exp()).clamp_min(1e-15) ** loss.focal_gamma) * log_p
+        case BinaryCrossEntropy():
+            scaled = z / loss.temperature
+            return _reduced(loss, functional.softplus(scaled) - y * scaled)
+        case SquaredError():
+            return (0.5 if loss.half else 1.0) * _reduced(loss, (z - y) ** 2)
+        case AbsoluteError():
+            return _reduced(loss, (z - y).abs())
+        case Huber():
+            d, delta = (z - y).abs(), loss.huber_delta
+            return _reduced(loss, torch.where(d <= delta, 0.5 * d**2, delta * (d - 0.5 * delta)))
+        case MulticlassHinge():
+            return _hinge(loss.margin, loss.reduction, z, y)
+        case MultiMargin():
+            gaps = torch.relu(loss.margin - (z * y).sum() + z) * (1.0 - y)
+            return _reduced(loss, gaps)
+        case KantorovichRubinstein():
+            return _kr(z, y)
+        case HingeKantorovichRubinstein():
+            hinge = _hinge(loss.margin, OutputReduction.MEAN, z, y)
+            return _kr(z, y) + loss.hkr_weight * hinge
+        case Cosine():
+            return -(z * y).sum() / z.norm().clamp_min(loss.cosine_floor or 1e-300)
+    raise NotImplementedError(type(loss).__name__)
+
+
+def _reduced(loss, terms: Tensor) -> Tensor:
+    return terms.mean() if loss.reduction is OutputReduction.MEAN else terms.sum()
+
+
+def _hinge(margin: float, reduction: OutputReduction, z: Tensor, y: Tensor) -> Tensor:
+    hinges = torch.relu(0.5 * margin - (2.0 * y - 1.0) * z)
+    if reduction is OutputReduction.SUM:
+        return hinges.sum()
+    weights = y * (len(z) - 1) + (1.0 - y)
+    return (weights * hinges).sum() / len(z)
+
+
+def _kr(z: Tensor, y: Tensor) -> Tensor:
+    return (z * (1.0 - y)).sum() / (len(z) - 1) - (z * y).sum()

@@ -1,0 +1,489 @@
+"""Random small networks: branches, shared weights, every op, with a domain and a loss.
+
+A seed determines the network. Weights are of moderate size, so that bounds stay within reach of
+the attacks of `tests/test_network_attacks.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from lipcert.facts import Bound, ValueFacts
+from lipcert.interval import Interval
+from lipcert.ir import Graph
+from lipcert.losses.base import Loss
+from lipcert.losses.factory import make_loss
+from lipcert.norms.geometry import Window
+from lipcert.operand import Operand
+from lipcert.ops import functions
+from lipcert.ops.activation import Activation, PRelu
+from lipcert.ops.affine import Divide, Scale, Shift
+from lipcert.ops.base import Op
+from lipcert.ops.bilinear import MatMul, Multiply
+from lipcert.ops.combine import Add, Concat
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
+from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
+from lipcert.ops.softmax import LogSoftmax, Softmax
+from lipcert.ops.sorting import Sort
+from lipcert.upper import Upper
+from tests.mirror import View
+from tests.networks import Step, dag
+
+T = TypeVar("T")
+Shape = tuple[int, ...]
+LARGEST_VALUE = 60
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Inputs with ‖x‖ ≤ radius and every entry in box, whichever are given."""
+
+    shape: Shape
+    radius: float | None
+    box: tuple[float, float] | None
+
+    def facts(self) -> ValueFacts:
+        norm = Bound(Upper(math.inf if self.radius is None else self.radius), "test", "no ball")
+        if self.box is None:
+            return ValueFacts.of(self.shape, norm)
+        low, high = self.box
+        return ValueFacts.of(
+            self.shape, norm, Interval(np.full(self.shape, low), np.full(self.shape, high))
+        )
+
+    @property
+    def reach(self) -> float:
+        """Largest norm, roughly."""
+        sizes = [] if self.radius is None else [self.radius]
+        if self.box is not None:
+            sizes.append(max(map(abs, self.box)) * math.sqrt(math.prod(self.shape)))
+        return min(sizes)
+
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        """Into the domain: the box, then towards its point of least norm until in the ball."""
+        if self.box is not None:
+            x = x.clamp(*self.box)
+        if self.radius is None:
+            return x
+        flat = x.reshape(len(x), -1)
+        nearest = min(max(0.0, self.box[0]), self.box[1]) if self.box is not None else 0.0
+        low, high = torch.zeros(len(x), 1), torch.ones(len(x), 1)
+        low, high = low.double(), high.double()
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            inside = (nearest + middle * (flat - nearest)).norm(dim=1, keepdim=True) <= self.radius
+            low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
+        whole = flat.norm(dim=1, keepdim=True) <= self.radius
+        return torch.where(whole, flat, nearest + low * (flat - nearest)).reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with its domain and its loss."""
+
+    graph: Graph
+    domain: Domain
+    loss: Loss
+    views: dict[tuple[str, str], View]
+
+
+@dataclass
+class Builder:
+    """Adds random ops to the values that exist already."""
+
+    rng: np.random.Generator
+    shapes: dict[str, Shape]
+    steps: list[Step] = field(default_factory=list)
+    views: dict[tuple[str, str], View] = field(default_factory=dict)
+    known: list[Operand] = field(default_factory=list)
+
+    def emit(self, op: Op, *inputs: str) -> str:
+        name = f"v{len(self.steps)}"
+        self.shapes[name] = op.output_shape([self.shapes[i] for i in inputs])
+        self.steps.append((name, op, inputs))
+        return name
+
+    def tensor(self, *shape: int, size: float = 0.8) -> Operand:
+        """A new parameter, seldom a constant."""
+        array = size * self.rng.standard_normal(shape)
+        if self.rng.random() < 0.1:
+            return Operand(array)
+        operand = Operand(array, f"p{len(self.known)}")
+        self.known.append(operand)
+        return operand
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.rng.random() < probability)
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[int(self.rng.integers(len(options)))]
+
+    def whole(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def recent(self) -> str:
+        names = list(self.shapes)
+        return names[-1] if self.chance(0.7) else self.pick(names)
+
+    def like(self, shape: Shape) -> list[str]:
+        return [name for name, other in self.shapes.items() if other == shape]
+
+    def dense(self, value: str, outputs: int | None = None) -> str:
+        width = self.shapes[value][-1]
+        outputs = outputs or self.whole(1, 5)
+        shared = [
+            o for o in self.known if o.shape == (outputs, width) or o.shape == (width, outputs)
+        ]
+        bias = self.tensor(outputs, size=0.5) if self.chance(0.6) else None
+        if shared and self.chance(0.5):
+            return self._shared_dense(value, self.pick(shared), (outputs, width), bias)
+        size = 1.0 / math.sqrt(max(width, outputs))
+        return self.emit(Dense(self.tensor(outputs, width, size=size), bias), value)
+
+    def _shared_dense(self, value: str, old: Operand, shape: Shape, bias: Operand | None) -> str:
+        factor = self.pick([1.0, -0.5, 2.0])
+        turned = old.shape != shape or (shape[0] == shape[1] and self.chance(0.5))
+        array = factor * (old.array.T if turned else old.array)
+        weight = Operand(array, old.parameter, Upper(abs(factor)))
+        self.views[f"v{len(self.steps)}_node", "weight"] = (
+            (lambda t: factor * t.T) if turned else (lambda t: factor * t)
+        )
+        return self.emit(Dense(weight, bias), value)
+
+    def window(self, size: int, pads: bool = True, dilation: bool = True) -> Window:
+        for _ in range(100):
+            taps, stride = self.whole(1, min(4, size + 1)), self.whole(1, 3)
+            apart = self.whole(1, 2) if dilation else 1
+            before, after = (self.whole(0, 2), self.whole(0, 2)) if pads else (0, 0)
+            if apart * (taps - 1) + 1 <= size + before + after:
+                return Window(size, taps, stride, apart, before, after)
+        return Window(size, 1)
+
+    def conv(self, value: str) -> str:
+        channels, *sizes = self.shapes[value]
+        geometry = tuple(self.window(size) for size in sizes)
+        groups = self.pick([g for g in (1, 1, 2, 3) if channels % g == 0])
+        outputs = groups * self.whole(1, 2)
+        taps = [w.taps for w in geometry]
+        size = 1.0 / math.sqrt(math.prod(taps) * channels)
+        weight = self.tensor(outputs, channels // groups, *taps, size=size)
+        bias = self.tensor(outputs, size=0.4) if self.chance(0.6) else None
+        return self.emit(Conv(weight, bias, geometry, groups), value)
+
+    def conv_transpose(self, value: str) -> str:
+        channels, *sizes = self.shapes[value]
+        geometry = tuple(self._adjoint_window(outputs) for outputs in sizes)
+        groups = self.pick([g for g in (1, 1, 2, 3) if channels % g == 0])
+        taps = [w.taps for w in geometry]
+        each = self.whole(1, 2)
+        size = 1.0 / math.sqrt(math.prod(taps) * channels)
+        weight = self.tensor(channels, each, *taps, size=size)
+        bias = self.tensor(each * groups, size=0.4) if self.chance(0.6) else None
+        return self.emit(ConvTranspose(weight, bias, geometry, groups), value)
+
+    def _adjoint_window(self, outputs: int) -> Window:
+        for _ in range(200):
+            window = self.window(self.whole(1, 2 * outputs + 2))
+            if window.outputs == outputs:
+                return window
+        return Window(outputs, 1)
+
+    def pool(self, value: str) -> str:
+        sizes = self.shapes[value][1:]
+        for _ in range(100):
+            geometry = tuple(self.window(size) for size in sizes)
+            if all(min(w.reads()) > 0 for w in geometry):
+                break
+        else:
+            return value
+        kind = self.whole(0, 2)
+        if kind == 0:
+            return self.emit(MaxPool(geometry), value)
+        if kind == 1:
+            return self.emit(LpPool(geometry, self.pick([1, 2, 2, 3])), value)
+        padded = self.chance(0.5)
+        divisors = tuple((w.taps,) * w.outputs if padded else w.reads() for w in geometry)
+        return self.emit(AveragePool(geometry, divisors), value)
+
+    def normalize(self, value: str) -> str:
+        shape = self.shapes[value]
+        epsilon = self.pick([1e-2, 0.1, 0.5])
+        kind = self.whole(0, 3)
+        if kind == 0:
+            channels = shape[0]
+            return self.emit(
+                BatchNorm(
+                    Operand(0.4 * self.rng.standard_normal(channels)),
+                    Operand(self.rng.uniform(0.3, 2.0, channels)),
+                    epsilon,
+                    self.tensor(channels),
+                    self.tensor(channels),
+                ),
+                value,
+            )
+        if kind == 1:
+            groups = self.pick([g for g in range(1, shape[0] + 1) if shape[0] % g == 0])
+            affine = self.chance(0.7)
+            scale = self.tensor(shape[0]) if affine else None
+            bias = self.tensor(shape[0], size=0.4) if affine else None
+            return self.emit(GroupNorm(groups, epsilon, scale, bias), value)
+        axes = self.whole(1, len(shape))
+        places = shape[-axes:] if self.chance(0.7) else shape[-1:]
+        scale = self.tensor(*places) if self.chance(0.7) else None
+        if kind == 2:
+            return self.emit(RmsNorm(axes, epsilon, scale), value)
+        bias = self.tensor(*places, size=0.4) if self.chance(0.6) else None
+        return self.emit(LayerNorm(axes, epsilon, scale, bias), value)
+
+    def activate(self, value: str) -> str:
+        number = self.rng.uniform
+        function = self.pick(
+            [
+                functions.Relu(),
+                functions.Relu(),
+                functions.Abs(),
+                functions.LeakyRelu(float(number(-2, 2))),
+                functions.Clip(-0.5, float(number(-0.5, 1.0))),
+                functions.HardSigmoid(float(number(-1, 1)), float(number(-1, 1))),
+                functions.Elu(float(number(-1, 2))),
+                functions.Selu(),
+                functions.Celu(float(number(0.2, 2))),
+                functions.Sigmoid(),
+                functions.Tanh(),
+                functions.Atan(),
+                functions.Softplus(),
+                functions.Softsign(),
+                functions.Erf(),
+                functions.Sin(),
+                functions.Cos(),
+                functions.Gelu(),
+                functions.Gelu(approximate=True),
+                functions.Silu(),
+                functions.QuickGelu(float(number(0.5, 2))),
+                functions.Mish(),
+                functions.HardSwish(),
+            ]
+        )
+        return self.emit(Activation(function), value)
+
+    def broadcastable(self, shape: Shape) -> Shape:
+        """A random shape that broadcasts into this one."""
+        kept = self.whole(0, len(shape))
+        return tuple(1 if self.chance(0.4) else n for n in shape[len(shape) - kept :])
+
+    def affine(self, value: str) -> str:
+        shape = self.broadcastable(self.shapes[value])
+        kind = self.whole(0, 3)
+        if kind == 0:
+            return self.emit(Scale(self.tensor(*shape)), value)
+        if kind == 1:
+            return self.emit(Shift(self.tensor(*shape, size=0.4)), value)
+        if kind == 2:
+            return self.emit(PRelu(self.tensor(*shape)), value)
+        signs = np.where(self.rng.random(shape) < 0.5, -1.0, 1.0)
+        divisor = signs * self.rng.uniform(0.5, 2.0, shape)
+        operand = Operand(divisor, f"p{len(self.known)}")
+        self.known.append(operand)
+        return self.emit(Divide(operand), value)
+
+    def combine(self, value: str) -> str:
+        shape = self.shapes[value]
+        partners = self.like(shape)
+        kind = self.whole(0, 4)
+        other = self.pick(partners)
+        if kind <= 1:
+            coefficients = tuple(float(self.pick([1.0, 1.0, -1.0, 0.5, -2.0])) for _ in range(2))
+            return self.emit(Add(coefficients), value, other)
+        if kind == 2:
+            return self.emit(Concat(self.whole(0, len(shape) - 1)), value, other)
+        if kind == 3:
+            return self.emit(Multiply(), value, other)
+        small = [
+            name
+            for name, candidate in self.shapes.items()
+            if len(candidate) <= len(shape)
+            and all(a in (1, b) for a, b in zip(candidate[::-1], shape[::-1], strict=False))
+        ]
+        if self.chance(0.5):
+            return self.emit(Multiply(), value, self.pick(small))
+        return self.emit(Add((1.0, -0.5)), value, self.pick(small))
+
+    def rearrange(self, value: str) -> str:
+        shape = self.shapes[value]
+        axis = self.whole(0, len(shape) - 1)
+        kind = self.whole(0, 6)
+        if kind == 0:
+            return self.emit(Transpose(tuple(map(int, self.rng.permutation(len(shape))))), value)
+        if kind == 1:
+            count = self.whole(1, shape[axis] + 1)
+            indices = tuple(self.whole(0, shape[axis] - 1) for _ in range(count))
+            return self.emit(Select(axis, indices), value)
+        if kind == 2:
+            mode = self.pick(list(PadMode))
+            limit = [n - 1 if mode is PadMode.REFLECT else min(n, 2) for n in shape]
+            begin = tuple(self.whole(0, min(1, n)) for n in limit)
+            end = tuple(self.whole(0, min(2, n)) for n in limit)
+            number = self.pick([0.0, 0.3, -1.0])
+            return self.emit(Pad(begin, end, mode, number), value)
+        if kind == 3:
+            return self.emit(Tile(tuple(self.whole(1, 2) for _ in shape)), value)
+        if kind == 4:
+            return self.emit(Sort(axis, self.chance(0.5)), value)
+        if kind == 5:
+            return self.emit(Expand((self.whole(1, 2), *shape)), value)
+        return self.emit(Reshape(self.pick(_factorizations(math.prod(shape)))), value)
+
+    def reduce(self, value: str) -> str:
+        shape = self.shapes[value]
+        axes = tuple(i for i in range(len(shape)) if self.chance(0.5)) or (0,)
+        op = self.pick([ReduceSum, ReduceMean])
+        return self.emit(op(axes, self.chance(0.5) or len(axes) == len(shape)), value)
+
+    def attend(self, value: str) -> str:
+        """softmax(q kᵀ) v over the last two axes."""
+        width = self.whole(1, 3)
+        query, key, content = (self.dense(value, width) for _ in range(3))
+        rank = len(self.shapes[value])
+        swap = (*range(rank - 2), rank - 1, rank - 2)
+        scores = self.emit(MatMul(), query, self.emit(Transpose(swap), key))
+        return self.emit(MatMul(), self.emit(Softmax(-1), scores), content)
+
+    def soften(self, value: str) -> str:
+        axis = self.whole(0, len(self.shapes[value]) - 1)
+        return self.emit(self.pick([Softmax, LogSoftmax])(axis), value)
+
+    def grow(self) -> None:
+        """One more op on some value, if it stays small."""
+        value = self.recent()
+        rank = len(self.shapes[value])
+        choices: list[Callable[[str], str]] = [
+            self.dense,
+            self.dense,
+            self.activate,
+            self.activate,
+            self.affine,
+            self.combine,
+            self.combine,
+            self.rearrange,
+            self.normalize,
+        ]
+        if rank >= 2:
+            choices += [self.conv, self.conv, self.conv_transpose, self.pool, self.reduce]
+            choices += [self.attend] if self.chance(0.4) else []
+        if self.chance(0.3):
+            choices += [self.soften]
+        before = dict(self.shapes), list(self.steps), list(self.known), dict(self.views)
+        self.pick(choices)(value)
+        last = self.shapes[list(self.shapes)[-1]]
+        if math.prod(last) > LARGEST_VALUE or len(last) > 4 or not last:
+            self.shapes, self.steps, self.known, self.views = before
+
+
+def _factorizations(size: int) -> list[Shape]:
+    found: list[Shape] = [(size,)]
+    for first in range(1, size + 1):
+        if size % first == 0:
+            found.append((first, size // first))
+            found += [
+                (first, n, size // first // n)
+                for n in range(1, size // first + 1)
+                if (size // first) % n == 0
+            ]
+    return found
+
+
+def random_loss(builder: Builder, outputs: int) -> Loss:
+    pick, chance = builder.pick, builder.chance
+    terms = pick(["mean", "sum"])
+    label_norm = float(builder.rng.uniform(0, 2))
+    pointwise = [
+        lambda: make_loss("bce", temperature=pick([1.0, 0.5, 3.0]), output_reduction=terms),
+        lambda: make_loss("mse", label_norm=label_norm, output_reduction=terms, half=chance(0.5)),
+        lambda: make_loss("mae", output_reduction=terms),
+        lambda: make_loss("huber", huber_delta=0.7, label_norm=label_norm, output_reduction=terms),
+        lambda: make_loss("cosine", cosine_floor=0.5),
+    ]
+    if outputs < 2 or chance(0.25):
+        return pick(pointwise)()
+    smoothing = pick([0.0, 0.0, 0.1, 0.5])
+    return pick(
+        [
+            lambda: make_loss("cross-entropy"),
+            lambda: make_loss("cross-entropy", temperature=pick([0.3, 1.0, 4.0])),
+            lambda: make_loss(
+                "cross-entropy", temperature=pick([0.5, 1.0]), label_smoothing=smoothing
+            ),
+            lambda: make_loss("focal", focal_gamma=pick([0.0, 0.5, 2.0])),
+            lambda: make_loss("multiclass-hinge", margin=1.0, output_reduction=terms),
+            lambda: make_loss("multi-margin", margin=0.5, output_reduction=terms),
+            lambda: make_loss("kr"),
+            lambda: make_loss("hkr", hkr_weight=2.0, margin=1.0),
+        ]
+    )()
+
+
+def random_domain(builder: Builder, shape: Shape) -> Domain:
+    low = float(builder.rng.uniform(-1.0, 0.8))
+    box = (low, low + float(builder.rng.uniform(0.1, 1.5)))
+    least = max(0.0, box[0], -box[1]) * math.sqrt(math.prod(shape))
+    radius = float(builder.rng.uniform(0.2, 3.0))
+    return builder.pick(
+        [
+            Domain(shape, radius, None),
+            Domain(shape, None, box),
+            Domain(shape, least + radius, box),
+        ]
+    )
+
+
+def random_case(seed: int, ops: int = 7) -> Case:
+    """A network whose output is one vector (sometimes with unit axes) and that has parameters."""
+    rng = np.random.default_rng(seed)
+    shape = [(4,), (3, 4), (2, 3, 3), (3, 5), (1, 4, 4)][int(rng.integers(5))]
+    builder = Builder(rng, {"x": shape})
+    for _ in range(int(rng.integers(2, ops + 1))):
+        builder.grow()
+    value = list(builder.shapes)[-1]
+    if builder.chance(0.7):
+        value = builder.emit(Reshape((math.prod(builder.shapes[value]),)), value)
+        value = builder.dense(value, builder.whole(1, 5))
+        if builder.chance(0.3):
+            value = _decorated(builder, value)
+    elif not builder.known:
+        value = builder.dense(value)
+    graph = dag(shape, builder.steps)
+    domain = random_domain(builder, shape)
+    return Case(graph, domain, random_loss(builder, _classes(graph.output_shape)), builder.views)
+
+
+def _decorated(builder: Builder, value: str) -> str:
+    """After the last layer: what may keep or must lose the hull of a logit gradient."""
+    classes = builder.shapes[value][-1]
+    for _ in range(builder.whole(1, 2)):
+        kind = builder.whole(0, 4)
+        if kind == 0:
+            value = builder.emit(Reshape((1, classes)), value)
+        elif kind == 1:
+            value = builder.emit(Shift(builder.tensor(classes)), value)
+        elif kind == 2:
+            value = builder.emit(LogSoftmax(-1), value)
+        elif kind == 3:
+            value = builder.emit(Scale(Operand(np.array(builder.pick([2.0, 0.5, -1.0])))), value)
+        else:
+            value = builder.emit(Add((1.0, 0.5)), value, value)
+    return value
+
+
+def _classes(shape: Shape) -> int:
+    long = [n for n in shape if n != 1]
+    return long[0] if len(long) == 1 else 1
