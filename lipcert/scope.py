@@ -25,7 +25,10 @@ from lipcert.norms.windows import window_multiplicity
 from lipcert.operand import Operand
 from lipcert.upper import ONE, Upper, norm
 
-__all__ = ["Constraint", "ConstraintKind", "ConstraintScope", "PointScope", "Scope"]
+__all__ = ["Constraint", "ConstraintKind", "ConstraintScope", "NormRule", "PointScope", "Scope"]
+
+NormRule = Callable[[LinearMap, Tier], Bound]
+"""What certifies a norm: `norms.operator_norm`, or a cache in front of it."""
 
 
 class ConstraintKind(Enum):
@@ -73,8 +76,9 @@ class Scope(ABC):
 class PointScope(Scope):
     """The single point θ₀: the weights of the file."""
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: Tier, certify: NormRule = operator_norm) -> None:
         self._tier = tier
+        self._certify = certify
         self._norms: dict[tuple[object, ...], tuple[LinearMap, Bound]] = {}
 
     def entries(self, operand: Operand) -> Interval:
@@ -86,13 +90,13 @@ class PointScope(Scope):
         return Bound(norm(operand.array), "scope.norm.point")
 
     def operator_norm(self, linear_map: LinearMap) -> Bound:
-        """A certified norm of the map, by the ladder of `norms.operator_norm`.
+        """A certified norm of the map, by the ladder of `norms.operator_norm` or what stands for it.
 
         Each answer is kept with its map: while the array lives, no other can have its identity.
         """
         key = _identity(linear_map)
         if key not in self._norms:
-            self._norms[key] = (linear_map, operator_norm(linear_map, self._tier))
+            self._norms[key] = (linear_map, self._certify(linear_map, self._tier))
         return self._norms[key][1]
 
 
@@ -101,11 +105,15 @@ class ConstraintScope(Scope):
     """All weights that satisfy the declared constraints."""
 
     def __init__(
-        self, constraints: Mapping[str, Constraint], trainable: frozenset[str], tier: Tier
+        self,
+        constraints: Mapping[str, Constraint],
+        trainable: frozenset[str],
+        tier: Tier,
+        certify: NormRule = operator_norm,
     ) -> None:
         self._constraints = dict(constraints)
         self._trainable = trainable
-        self._frozen = PointScope(tier)
+        self._frozen = PointScope(tier, certify)
 
     def entries(self, operand: Operand) -> Interval:
         """[−r, r] for every entry: each norm bounds each entry. Exact for frozen operands.

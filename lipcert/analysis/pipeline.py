@@ -22,7 +22,9 @@ from lipcert.facts import Bound, CotangentFacts, ValueFacts
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph, Node
 from lipcert.losses.base import Loss
+from lipcert.norms.operator_norm import operator_norm
 from lipcert.propagate import Observer, propagate
+from lipcert.scope import NormRule
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 
@@ -32,16 +34,22 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
 
 
-def analyze(model: ImportedModel, settings: Settings, observe: Progress | None = None) -> Analysis:
+def analyze(
+    model: ImportedModel,
+    settings: Settings,
+    observe: Progress | None = None,
+    certify: NormRule = operator_norm,
+) -> Analysis:
     """Certified bounds, sensitivities and noise of a planned private training run.
 
+    certify: what bounds the norms of weights; `norm_cache.NormCache` remembers the slow ones.
     Raises UsageError where the settings do not fit the model (unknown parameter names, a loss that
     the output shape does not admit, a missing label norm).
     """
     settings.check_patterns(model.graph.parameters)
     graph = _with_trained(model.graph, settings)
     loss = planned_loss(settings, graph.output_shape)
-    scope = scope_of(graph, settings)
+    scope = scope_of(graph, settings, certify)
     at_input = input_facts(graph.input_shape, settings)
     bounds = propagate(
         graph,

@@ -8,25 +8,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lipcert.ir import Graph
-from lipcert.norms.operator_norm import Tier
-from lipcert.scope import Constraint, ConstraintKind, ConstraintScope, PointScope, Scope
+from lipcert.norms.operator_norm import Tier, operator_norm
+from lipcert.scope import (
+    Constraint,
+    ConstraintKind,
+    ConstraintScope,
+    NormRule,
+    PointScope,
+    Scope,
+)
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import Upper
 
 __all__ = ["constraints_of", "scope_of"]
 
 
-def scope_of(graph: Graph, settings: Settings) -> Scope:
+def scope_of(graph: Graph, settings: Settings, certify: NormRule = operator_norm) -> Scope:
     """The weights of the file, or every weight within the declared constraints."""
     tier = Tier(settings.tier)
     if settings.scope == "point":
-        return PointScope(tier)
+        return PointScope(tier, certify)
     trained = frozenset(p.name for p in graph.parameters.values() if p.trainable)
     constraints = {
         name: Constraint(ConstraintKind(spec.kind), Upper(spec.radius))
         for name, spec in constraints_of(graph, settings).items()
     }
-    return ConstraintScope(constraints, trained, tier)
+    return ConstraintScope(constraints, trained, tier, certify)
 
 
 def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintSpec]:

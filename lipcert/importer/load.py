@@ -64,6 +64,7 @@ def load_model(
         verification=verification,
         diagnostics=(
             *examples.diagnostics,
+            *_output_notes(model, target),
             *_fold_notes(missing, graph, as_exported=as_exported),
             *_override_notes(model, graph),
             *_name_notes(provenance, graph),
@@ -72,18 +73,42 @@ def load_model(
 
 
 def _chosen_output(model: RawModel, output: str | None) -> str:
+    """The output asked for; otherwise the only one that no other output is computed from."""
     outputs = model.graph.outputs
-    if output is None and len(outputs) == 1:
-        return outputs[0]
     if output in outputs:
         return output
+    final = _final_outputs(model)
+    if output is None and len(final) == 1:
+        return final[0]
     listed = ", ".join(repr(name) for name in outputs[:8])
     reason = f"the model has {len(outputs)} outputs: {listed}"
     if output is not None:
         reason = f"there is no output {output!r}; {reason}"
     raise UnsupportedModelError(
-        (Refusal("LC012", "", "", reason, "choose one output by its name"),)
+        (Refusal("LC012", "", "", reason, "choose one output by its name (--output NAME)"),)
     )
+
+
+def _final_outputs(model: RawModel) -> list[str]:
+    outputs = model.graph.outputs
+    if len(outputs) == 1:
+        return list(outputs)
+    needed = {name: needed_values(model.graph.nodes, name) for name in outputs}
+    return [
+        name
+        for name in outputs
+        if not any(name in needed[other] for other in outputs if other != name)
+    ]
+
+
+def _output_notes(model: RawModel, target: str) -> tuple[Diagnostic, ...]:
+    """LC012 where the file has further outputs: the loss is assumed not to read them."""
+    others = [name for name in model.graph.outputs if name != target]
+    if not others:
+        return ()
+    listed = ", ".join(map(repr, others[:8]))
+    message = f"the loss is taken to read the output {target!r} alone, not {listed}"
+    return (Diagnostic("LC012", Level.WARNING, "", message, "choose another with --output NAME"),)
 
 
 def _only_input(model: RawModel, output: str) -> RawInput:

@@ -224,6 +224,12 @@ def test_inputs_and_outputs(tmp_path):
     assert load_model(saved(both, tmp_path), output="z").graph.output_name == "z"
     with pytest.raises(UnsupportedModelError, match="LC012"):
         load_model(saved(both, tmp_path), output="absent")
+    deep = model(
+        [node("Relu", ["x"], ["y"]), node("Abs", ["y"], ["z"])], ("N", 4), outputs=["y", "z"]
+    )
+    chosen = load_model(saved(deep, tmp_path))
+    assert chosen.graph.output_name == "z"
+    assert [item.code for item in chosen.diagnostics] == ["LC012"]
     constant = model([node("Shape", ["x"], ["s"]), node("Cast", ["s"], ["y"], to=1)], ("N", 4))
     refused(tmp_path, constant, "LC008")
 
