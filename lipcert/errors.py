@@ -36,10 +36,6 @@ class NoVerdictError(LipCertError):
     """The request is valid, but no sound answer can be given (exit code 3)."""
 
 
-class ModelFileError(NoVerdictError):
-    """The model file is unreadable, malformed or over a limit."""
-
-
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """One reason why a model is refused: a stable code, where, why, and what to do about it."""
@@ -54,6 +50,15 @@ class Refusal:
         where = f"node {self.node!r} ({self.op}): " if self.node else ""
         remedy = f" Remedy: {self.remedy}" if self.remedy else ""
         return f"[{self.code}] {where}{self.reason}{remedy}"
+
+
+class ModelFileError(NoVerdictError):
+    """The model file is unreadable, malformed or over a limit; `refusals` holds the one reason."""
+
+    def __init__(self, reason: str, code: str = "LC001", remedy: str = "") -> None:
+        self.code = code
+        self.refusals = (Refusal(code, "", "", reason, remedy),)
+        super().__init__(str(self.refusals[0]))
 
 
 class UnsupportedModelError(NoVerdictError):

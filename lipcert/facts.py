@@ -21,6 +21,7 @@ __all__ = [
     "PairHull",
     "Shape",
     "ValueFacts",
+    "bound_of",
     "no_bound",
     "product_of",
     "sum_of",
@@ -59,12 +60,19 @@ class Bound:
             return self
         if not factor.is_finite:
             raise ValueError("cannot scale a bound by an unknown factor")
-        return _in_range(self.rule, self.value * factor)
+        return bound_of(self.value * factor, self.rule)
 
 
 def no_bound(rule: str, reason: str, remedy: str = "") -> Bound:
     """The honest answer where a rule does not apply."""
     return Bound(INFINITE, rule, reason, remedy)
+
+
+def bound_of(value: Upper, rule: str) -> Bound:
+    """This bound under a rule; an overflow of float64 is no bound."""
+    if value.is_finite:
+        return Bound(value, rule)
+    return no_bound(rule, "the bound exceeds the range of float64")
 
 
 def product_of(rule: str, *bounds: Bound) -> Bound:
@@ -74,7 +82,7 @@ def product_of(rule: str, *bounds: Bound) -> Bound:
         if not bound.is_finite:
             return bound
         value = value * bound.value
-    return _in_range(rule, value)
+    return bound_of(value, rule)
 
 
 def sum_of(rule: str, *bounds: Bound) -> Bound:
@@ -82,13 +90,7 @@ def sum_of(rule: str, *bounds: Bound) -> Bound:
     for bound in bounds:
         if not bound.is_finite:
             return bound
-    return _in_range(rule, total(bound.value for bound in bounds))
-
-
-def _in_range(rule: str, value: Upper) -> Bound:
-    if value.is_finite:
-        return Bound(value, rule)
-    return no_bound(rule, "the bound exceeds the range of float64")
+    return bound_of(total(bound.value for bound in bounds), rule)
 
 
 def tightest(*bounds: Bound) -> Bound:

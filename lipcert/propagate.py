@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from types import MappingProxyType
+from typing import Final, final
 
+from lipcert.centred import centred_facts
+from lipcert.chains import Chains
 from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound, product_of, sum_of
 from lipcert.ir import Graph, Node
 from lipcert.scope import Scope
@@ -27,6 +30,8 @@ __all__ = [
 ]
 
 Observer = Callable[[Node], None]
+_NOTHING: Final[Mapping[str, ValueFacts]] = MappingProxyType({})
+_NO_CHAINS: Final = Chains({})
 
 
 @final
@@ -57,23 +62,36 @@ def propagate(
 ) -> NetworkBounds:
     """Facts forward, the loss at the output, cotangents backward, gradient bounds."""
     facts = forward(graph, input_facts, scope, observe)
+    centred = centred_facts(graph, facts, scope, Chains.of(graph, facts, scope))
+    if centred:
+        facts = forward(graph, input_facts, scope, known=centred)
     at_output = loss_cotangent(facts[graph.output_name])
-    cotangents = backward(graph, facts, at_output, scope, observe)
+    chains = Chains.of(graph, facts, scope)
+    cotangents = backward(graph, facts, at_output, scope, observe, chains=chains)
     return NetworkBounds(
         facts=facts,
         cotangents=cotangents,
         grad_norms=grad_norms(graph, facts, cotangents, scope),
-        lipschitz=input_lipschitz(graph, facts, scope),
+        lipschitz=input_lipschitz(graph, facts, scope, chains),
     )
 
 
 def forward(
-    graph: Graph, input_facts: ValueFacts, scope: Scope, observe: Observer = _ignore
+    graph: Graph,
+    input_facts: ValueFacts,
+    scope: Scope,
+    observe: Observer = _ignore,
+    *,
+    known: Mapping[str, ValueFacts] = _NOTHING,
 ) -> dict[str, ValueFacts]:
-    """Facts of every value of the graph, for all inputs that `input_facts` admits."""
+    """Facts of every value of the graph, for all inputs that `input_facts` admits.
+
+    known: facts that hold besides those that the ops derive.
+    """
     facts = {graph.input_name: input_facts}
     for node in graph.nodes:
-        facts[node.output] = node.op.output_facts(_inputs(node, facts), scope)
+        found = node.op.output_facts(_inputs(node, facts), scope)
+        facts[node.output] = found.meet(known[node.output]) if node.output in known else found
         observe(node)
     return facts
 
@@ -84,12 +102,15 @@ def backward(
     output_cotangent: CotangentFacts,
     scope: Scope,
     observe: Observer = _ignore,
+    *,
+    chains: Chains = _NO_CHAINS,
 ) -> dict[str, CotangentFacts]:
     """Cotangent facts of every value: bounds of ‖∂loss/∂value‖ of one example.
 
     Proof: the chain rule. A value's cotangent is the sum over its uses of Jᵀ times the cotangent
     of the use's output; a value that is used nowhere has cotangent 0. Clarke Jacobians obey the
-    same bound, because every op bounds all of its generalised Jacobians.
+    same bound, because every op bounds all of its generalised Jacobians. What a value receives
+    from a chain of uses is also bounded by the chain as a whole.
     """
     cotangents = {graph.output_name: output_cotangent}
     for node in reversed(graph.nodes):
@@ -97,6 +118,7 @@ def backward(
         at_output = cotangents.setdefault(node.output, _unused())
         for index, name in enumerate(node.inputs):
             share = node.op.input_cotangent(index, at_output, inputs, scope)
+            share = chains.refined(node, share, cotangents)
             cotangents[name] = cotangents[name].plus(share) if name in cotangents else share
         observe(node)
     cotangents.setdefault(graph.input_name, _unused())
@@ -135,10 +157,13 @@ def grad_norms(
     return found
 
 
-def input_lipschitz(graph: Graph, facts: Mapping[str, ValueFacts], scope: Scope) -> Bound:
+def input_lipschitz(
+    graph: Graph, facts: Mapping[str, ValueFacts], scope: Scope, chains: Chains = _NO_CHAINS
+) -> Bound:
     """Lipschitz constant of output with respect to input: a unit cotangent, pulled back."""
     unit = CotangentFacts(Bound(ONE, "network.unit_cotangent"))
-    return backward(graph, facts, unit, scope)[graph.input_name].norm
+    pulled = backward(graph, facts, unit, scope, chains=chains.first_links())
+    return pulled[graph.input_name].norm
 
 
 def _inputs(node: Node, facts: Mapping[str, ValueFacts]) -> list[ValueFacts]:

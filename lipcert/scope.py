@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import final
@@ -90,7 +90,7 @@ class PointScope(Scope):
         return Bound(norm(operand.array), "scope.norm.point")
 
     def operator_norm(self, linear_map: LinearMap) -> Bound:
-        """A certified norm of the map, by the ladder of `norms.operator_norm` or what stands for it.
+        """A certified norm of the map: by `norms.operator_norm`, unless told otherwise.
 
         Each answer is kept with its map: while the array lives, no other can have its identity.
         """

@@ -88,6 +88,7 @@ class Settings:
     constraint, bias_norm: for trained weights and biases; constraints: per parameter (names or
         globs; the first match wins over both).
     reduction: auto is the mean where batch_size is given, otherwise the sum.
+    cache: whether the command line remembers slow norms; a library call never does by itself.
     """
 
     loss: str = "auto"
@@ -120,6 +121,7 @@ class Settings:
     tier: TierName = "fast"
     output: str | None = None
     as_exported: bool = False
+    cache: bool = True
 
     def __post_init__(self) -> None:
         _choice("scope", self.scope, get_args(ScopeName))

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from typing import Final, final
 
 import numpy as np
@@ -190,6 +190,7 @@ def root_sum_square(bounds: Iterable[Upper]) -> Upper:
     return total(bound * bound for bound in items).sqrt()
 
 
+@lru_cache(maxsize=1024)
 def gamma(terms: int) -> Upper:
     """γ_n = n·u / (1 − n·u), the relative error of an n-term sum or inner product."""
     product = terms * Fraction(1, 2**53)

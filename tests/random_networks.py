@@ -141,9 +141,7 @@ class Builder:
     def dense(self, value: str, outputs: int | None = None) -> str:
         width = self.shapes[value][-1]
         outputs = outputs or self.whole(1, 5)
-        shared = [
-            o for o in self.known if o.shape == (outputs, width) or o.shape == (width, outputs)
-        ]
+        shared = [o for o in self.known if o.shape in ((outputs, width), (width, outputs))]
         bias = self.tensor(outputs, size=0.5) if self.chance(0.6) else None
         if shared and self.chance(0.5):
             return self._shared_dense(value, self.pick(shared), (outputs, width), bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,8 @@ import click
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, color_option, format_option, knob_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
-from lipcert.cli.progress import ProgressBar
+from lipcert.cli.progress import ProgressReport
+from lipcert.norm_sources import rules_digest
 
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis
@@ -27,7 +29,13 @@ _FORMATS: Final = ("text", "json", "markdown", "csv")
 @click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
 @click.option("--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report.")
 @click.option("--all", "show_all", is_flag=True, help="Show every row of long tables.")
-@click.option("--no-progress", is_flag=True, help="No progress bar on standard error.")
+@click.option(
+    "--progress/--no-progress",
+    "progress",
+    default=None,
+    help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
+    "[default: a bar on a terminal]",
+)
 @color_option
 @click.pass_context
 def command(
@@ -38,21 +46,27 @@ def command(
     out_file: Path | None,
     reports: tuple[str, ...],
     show_all: bool,
-    no_progress: bool,
+    progress: bool | None,
     color: str,
 ) -> ExitCode:
     """Bound gradients and sensitivities of MODEL, an ONNX file.
 
+    Every option but those about output is also a key of lipcert.toml and a LIPCERT_* variable.
     Leaves with 0 when the sensitivity is finite, with 3 (after the report) when it is not.
     """
     settings = chosen_settings(context).settings
     destinations = [parse_report(word, _FORMATS) for word in reports]
+    rules = rules_digest()  # before the engine is imported: see norm_sources
     from lipcert.analysis.pipeline import analyze
+    from lipcert.cli.cache import open_cache, with_note
     from lipcert.importer.load import load_model
+    from lipcert.norms.operator_norm import operator_norm
 
     imported = load_model(model, output=settings.output, as_exported=settings.as_exported)
-    with ProgressBar(not no_progress) as progress:
-        analysis = analyze(imported, settings, progress.observe)
+    cache = open_cache(settings.cache, os.environ, rules)
+    with ProgressReport(progress) as report:
+        analysis = analyze(imported, settings, report.observe, cache or operator_norm)
+    analysis = with_note(analysis, cache)
     for name, file in destinations:
         write(_rendered(analysis, name, False, show_all), file)
     coloured = out_file is None and use_color(color)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.knobs import AS_EXPORTED
 from lipcert.cli.options import color_option, format_option
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from lipcert.report.inspection import Inspection
 
 __all__ = ["command"]
 
@@ -17,8 +22,8 @@ __all__ = ["command"]
 @click.command("inspect")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--output", metavar="NAME", help="Output of the model, if it has several.")
-@click.option("--as-exported", is_flag=True, help="Accept a model with anonymous parameters.")
-@format_option("text", "json")
+@click.option("--as-exported", is_flag=True, help=AS_EXPORTED)
+@format_option("text", "json", "dot", "mermaid")
 @click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
 @color_option
 def command(
@@ -30,7 +35,11 @@ def command(
     out_file: Path | None,
     color: str,
 ) -> ExitCode:
-    """Show the ops, shapes, parameters and batch proof of MODEL, an ONNX file."""
+    """Show the ops, shapes, parameters and batch proof of MODEL, an ONNX file.
+
+    The formats dot (Graphviz) and mermaid (Markdown) draw the graph. Leaves with 3, after all
+    reasons and remedies, when the model is refused.
+    """
     from lipcert.importer.load import load_model
     from lipcert.report.inspection import inspection_of, refused_inspection
 
@@ -38,13 +47,25 @@ def command(
         inspection = inspection_of(load_model(model, output=output, as_exported=as_exported))
     except UnsupportedModelError as error:
         inspection = refused_inspection(str(model), error)
-    if output_format == "json":
-        from lipcert.report.json import inspection_json
-
-        write(inspection_json(inspection), out_file)
-    else:
-        from lipcert.report.inspection_text import inspection_text
-
-        coloured = out_file is None and use_color(color)
-        write(inspection_text(inspection, width=text_width(), color=coloured), out_file)
+    write(_rendered(inspection, output_format, out_file is None and use_color(color)), out_file)
     return ExitCode.NO_VERDICT if inspection.refusals else ExitCode.HOLDS
+
+
+def _rendered(inspection: Inspection, output_format: str, color: bool) -> str:
+    match output_format:
+        case "json":
+            from lipcert.report.json import inspection_json
+
+            return inspection_json(inspection)
+        case "dot":
+            from lipcert.report.drawing import inspection_dot
+
+            return inspection_dot(inspection)
+        case "mermaid":
+            from lipcert.report.drawing import inspection_mermaid
+
+            return inspection_mermaid(inspection)
+        case _:
+            from lipcert.report.inspection_text import inspection_text
+
+            return inspection_text(inspection, width=text_width(), color=color)

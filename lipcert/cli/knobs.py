@@ -25,8 +25,12 @@ from lipcert.settings import (
     TierName,
 )
 
-__all__ = ["CONSTRAINTS", "KNOBS", "Knob", "constraint_table"]
+__all__ = ["AS_EXPORTED", "CONSTRAINTS", "KNOBS", "Knob", "constraint_table"]
 
+AS_EXPORTED: Final = (
+    "Take the tensors of the file for the trained parameters, even where the exporter folded "
+    "others into them."
+)
 CONSTRAINTS: Final = "constraints"
 """The TOML table of constraints per parameter: the one setting without an option."""
 
@@ -137,7 +141,7 @@ def _of(literal: object) -> str:
 
 KNOBS: Final[tuple[Knob, ...]] = (
     Knob("loss", _word, _of(LossName), "Loss at the output of the network."),
-    Knob("classes", _whole, "K", "Number of labels; checked against the output."),
+    Knob("classes", _whole, "K", "Number of classes; held against the shape of the output."),
     Knob("temperature", _number, "T", "The loss is applied to logits / T."),
     Knob("label-smoothing", _number, "S", "Share of the target spread over all classes."),
     Knob("label-norm", _number, "R", "Largest 2-norm of a label (regression losses)."),
@@ -146,23 +150,24 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob("focal-gamma", _number, "G", "Exponent of the focal loss."),
     Knob("hkr-weight", _number, "W", "Weight of the hinge part of hkr."),
     Knob("cosine-floor", _number, "F", "Least 2-norm of the output for the cosine loss."),
-    Knob("output-reduction", _word, _of(TermsName), "How one example's outputs are combined."),
-    Knob("half", _switch, "", "The squared error has a factor ½.", count=0),
-    Knob("loss-clip", _number, "C", "Training clips the gradient at the output to C."),
+    Knob("output-reduction", _word, _of(TermsName), "How the terms of one example are combined."),
+    Knob("half", _switch, "", "The squared error has a factor 1/2.", count=0),
+    Knob("loss-clip", _number, "C", "Training clips the loss gradient at the output to C."),
     Knob("input-norm", _number, "R", "Every example has a 2-norm of at most R."),
     Knob("input-box", _box, "LO HI", "Every entry of an example lies in [LO, HI].", count=2),
-    Knob("scope", _word, _of(ScopeName), "Which weights the bounds hold for."),
-    Knob("constraint", _constraint, "KIND:R", "All trained weights: spectral:R or frobenius:R."),
+    Knob("scope", _word, _of(ScopeName), "The weights of the file, or all within the constraints."),
+    Knob("constraint", _constraint, "KIND:R", "On all trained weights: spectral:R or frobenius:R."),
     Knob("bias-norm", _number, "B", "All trained biases have a 2-norm of at most B."),
     Knob("trainable", _words, "GLOB", "Only these parameters are trained.", repeated=True),
     Knob("freeze", _words, "GLOB", "These parameters are not trained.", repeated=True),
-    Knob("group", _word, _of(GroupName), "What gets its own noise level."),
-    Knob("noise-multiplier", _number, "S", "σ: noise standard deviation / sensitivity."),
-    Knob("allocation", _word, _of(AllocationName), "How the noise is split over the groups."),
+    Knob("group", _word, _of(GroupName), "What is noised together."),
+    Knob("noise-multiplier", _number, "S", "σ = noise standard deviation / sensitivity."),
+    Knob("allocation", _word, _of(AllocationName), "How the noise is split among the groups."),
     Knob("neighbours", _word, _of(NeighboursName), "Which data sets count as neighbours."),
     Knob("reduction", _word, _of(ReductionName), "Whether a step releases a mean or a sum."),
     Knob("batch-size", _whole, "B", "Public constant that the mean divides by."),
     Knob("tier", _word, _of(TierName), "How much work a bound may cost."),
     Knob("output", _word, "NAME", "Output of the model to analyse, if it has several."),
-    Knob("as-exported", _switch, "", "Accept a model with anonymous parameters.", count=0),
+    Knob("as-exported", _switch, "", AS_EXPORTED, count=0),
+    Knob("cache", _switch, "", "Remember slow norms in a private directory.", count=0),
 )

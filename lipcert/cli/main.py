@@ -20,11 +20,18 @@ import click
 from lipcert import __version__
 from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.sources import DEBUG_VARIABLE
-from lipcert.errors import LipCertError, Refusal, UnsupportedModelError
+from lipcert.errors import (
+    LipCertError,
+    ModelFileError,
+    NoVerdictError,
+    Refusal,
+    UnsupportedModelError,
+)
 from lipcert.report.safe import safe
 
 __all__ = ["cli"]
 
+_INTERRUPTED: Final = "interrupted before there was a result"
 _VERBS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "inspect": "lipcert.cli.inspect",
@@ -51,6 +58,15 @@ class _LipCertGroup(click.Group):
             return None
         command = importlib.import_module(_VERBS[cmd_name]).command
         return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; an interrupt is one line (click would print a blank one as well)."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            if sys.stderr.isatty():
+                click.echo(err=True)  # after the ^C that the terminal shows
+            raise NoVerdictError(_INTERRUPTED) from error
 
     def main(
         self,
@@ -99,7 +115,7 @@ class _LipCertGroup(click.Group):
             # click answers a closed pipe with SystemExit, and with nothing else
             raise BrokenPipeError from error
         except (click.Abort, KeyboardInterrupt):
-            return _fail(words, ExitCode.NO_VERDICT, "interrupted before there was a result")
+            return _fail(words, ExitCode.NO_VERDICT, _INTERRUPTED)
         except Exception as error:  # noqa: BLE001
             return _fail_internally(words, error)
 
@@ -136,7 +152,11 @@ def _fail(
 
 
 def _fail_on_purpose(words: Sequence[str], error: LipCertError) -> ExitCode:
-    refusals = error.refusals if isinstance(error, UnsupportedModelError) else ()
+    match error:
+        case ModelFileError() | UnsupportedModelError():
+            refusals = error.refusals
+        case _:
+            refusals = ()
     return _fail(words, exit_code_of(error), str(error), refusals=refusals)
 
 

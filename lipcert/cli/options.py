@@ -15,6 +15,7 @@ import click
 
 from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
+from lipcert.settings import Settings
 
 __all__ = ["chosen_settings", "color_option", "format_option", "knob_options"]
 
@@ -74,7 +75,7 @@ def _knob_option(knob: Knob) -> Callable[[_Command], _Command]:
             default=None,
             expose_value=False,
             callback=_remember,
-            help=knob.text,
+            help=_help_text(knob),
         )
     return click.option(
         knob.option,
@@ -83,8 +84,20 @@ def _knob_option(knob: Knob) -> Callable[[_Command], _Command]:
         multiple=knob.repeated,
         expose_value=False,
         callback=_remember,
-        help=knob.text,
+        help=_help_text(knob),
     )
+
+
+def _help_text(knob: Knob) -> str:
+    """What the knob means, and its default where it has one."""
+    default: object = Settings.__dataclass_fields__[knob.field].default
+    match default:
+        case None | () | False:
+            return knob.text
+        case True:
+            return f"{knob.text}  [default: on]"
+        case _:
+            return f"{knob.text}  [default: {default}]"
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:

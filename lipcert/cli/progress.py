@@ -1,7 +1,8 @@
-"""Progress: a bar on standard error for work that takes long, on a terminal only.
+"""Progress on standard error, for work that takes long: a bar on a terminal, else few lines.
 
-What enters: reports (stage, done, total) of the engine. What leaves: nothing on stdout, nothing
-at all before a second has passed or without a terminal.
+What enters: reports (what is bounded, done, total) of the engine. What leaves: nothing on stdout,
+and nothing at all before some time has passed. Without a terminal there is silence unless lines
+are asked for.
 """
 
 from __future__ import annotations
@@ -11,25 +12,34 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, final
 
+import click
+
 from lipcert.report.safe import shortened
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressBar"]
+__all__ = ["ProgressReport"]
 
-_PATIENCE_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 1.5
+_LINE_SECONDS: Final = 10.0
+_NAME_WIDTH: Final = 40
 
 
 @final
-class ProgressBar:
-    """Context manager whose `observe` may be called any number of times."""
+class ProgressReport:
+    """Context manager whose `observe` may be called any number of times.
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled and sys.stderr.isatty()
-        self._started = time.monotonic()
-        self._progress: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
+    wanted: None is a bar on a terminal and nothing elsewhere, True a bar or lines, False nothing.
+    """
+
+    def __init__(self, wanted: bool | None) -> None:
+        has_terminal = sys.stderr.isatty()
+        self._draws = has_terminal and wanted is not False
+        self._writes = not has_terminal and wanted is True
+        self._next = time.monotonic() + (_PATIENCE_SECONDS if self._draws else _LINE_SECONDS)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -40,24 +50,35 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
-    def observe(self, stage: str, done: int, total: int) -> None:
-        """`done` of `total` steps of a stage are finished."""
-        if not self._enabled or time.monotonic() - self._started < _PATIENCE_SECONDS:
+    def observe(self, name: str, done: int, total: int) -> None:
+        """`done` of `total` steps are finished; the last was about `name`."""
+        now = time.monotonic()
+        if now < self._next:
             return
-        bar = self._bar()
-        if stage not in self._tasks:
-            self._tasks[stage] = bar.add_task(shortened(stage, 40), total=total)
-        bar.update(self._tasks[stage], completed=done, total=total)
+        if self._draws:
+            self._draw(shortened(name, _NAME_WIDTH), done, total)
+        elif self._writes:
+            self._next = now + _LINE_SECONDS
+            click.echo(
+                f"lipcert: {done} of {total} steps: {shortened(name, _NAME_WIDTH)}", err=True
+            )
 
-    def _bar(self) -> Progress:
-        if self._progress is None:
+    def _draw(self, name: str, done: int, total: int) -> None:
+        if self._bar is None:
             from rich.console import Console
-            from rich.progress import Progress
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-            console = Console(stderr=True, markup=False, highlight=False)
-            self._progress = Progress(console=console, transient=True)
-            self._progress.start()
-        return self._progress
+            self._bar = Progress(
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}", markup=False),
+                console=Console(stderr=True, markup=False, highlight=False),
+                transient=True,
+            )
+            self._task = self._bar.add_task(name, total=total)
+            self._bar.start()
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, description=name)

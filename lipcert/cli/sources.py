@@ -18,9 +18,17 @@ from lipcert.cli.knobs import CONSTRAINTS, KNOBS, constraint_table
 from lipcert.errors import UsageError
 from lipcert.settings import Settings, nearest
 
-__all__ = ["DEBUG_VARIABLE", "EffectiveSettings", "effective_settings", "find_file"]
+__all__ = [
+    "CACHE_VARIABLE",
+    "DEBUG_VARIABLE",
+    "EffectiveSettings",
+    "effective_settings",
+    "find_file",
+]
 
 DEBUG_VARIABLE: Final = "LIPCERT_DEBUG"
+CACHE_VARIABLE: Final = "LIPCERT_CACHE_DIR"
+_OTHER_VARIABLES: Final = (DEBUG_VARIABLE, CACHE_VARIABLE)
 _DEFAULT: Final = "default"
 _DERIVED: Final = "derived from other settings (auto)"
 _COMMAND_LINE: Final = "command line"
@@ -97,10 +105,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     knobs = {knob.variable: knob for knob in KNOBS}
     found = {}
     for variable, raw in sorted(environment.items()):
-        if not variable.startswith("LIPCERT_") or variable == DEBUG_VARIABLE:
+        if not variable.startswith("LIPCERT_") or variable in _OTHER_VARIABLES:
             continue
         if variable not in knobs:
-            known = [*knobs, DEBUG_VARIABLE]
+            known = [*knobs, *_OTHER_VARIABLES]
             raise UsageError(_unknown(f"environment variable {variable}", variable, known))
         try:
             value = knobs[variable].parse(raw)

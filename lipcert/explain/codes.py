@@ -44,8 +44,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC013": "The graph as understood gives other numbers than onnxruntime on the same inputs, "
         "so it is not the same function. This is a defect of LipCert or of the file: report it.",
         "LC014": "No bound holds for a weight that is NaN or infinite. Repair the checkpoint.",
-        "LC015": "Weights outside the file are read only under strict rules. Save the model as one "
-        "file: onnx.save(model, path, save_as_external_data=False).",
+        "LC015": "Weights outside the file are read only from regular files in the model's own "
+        "folder, never through a link, a second name or a path that leads out. Save the model as "
+        "one file: onnx.save(model, path, save_as_external_data=False).",
         "LC016": "The ONNX specification forbids this value, or it makes the op meaningless. The "
         "message names the node; export the model again.",
         "LC020": "onnxruntime lets a caller replace such a tensor, and the bounds hold for the "
@@ -53,8 +54,14 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC021": "The file is fixed to a batch of one, so batch independence cannot be tested on "
         "it; that the network is applied to each example separately is an assumption of the "
         "report. Export with a dynamic batch axis to have it proved.",
+        "LC022": "The file fixes how many examples a batch holds. Independence is proved for that "
+        "size and for others, but the file itself runs at that size only. Export with a dynamic "
+        "batch axis if training uses another.",
         "LC023": "Names such as onnx::MatMul_12 cannot be matched with a state_dict, so the bound "
         f"of a tensor may be read for another one. Export with {_EXPORT}.",
+        "LC024": "The exporter stores tensors of equal numbers once and writes the further names "
+        "as copies. Each name is bounded as a parameter of its own; if training ties them, the "
+        f"bounds do not hold. Export with {_EXPORT}.",
         "LC101": "The rule of this node does not apply on the values that can reach it (for "
         "example a division by an interval that holds 0). The message says which assumption would "
         "help: often --input-norm, --input-box or a constraint.",

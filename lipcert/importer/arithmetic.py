@@ -18,7 +18,7 @@ from lipcert.importer.limits import MAX_CONSTANT_ELEMENTS
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import REARRANGERS, axes_of, rearranger, split_sizes
 
-__all__ = ["evaluate_constant", "is_known"]
+__all__ = ["cumulation", "evaluate_constant", "is_known"]
 
 Inputs = Sequence[Array | None]
 Evaluate = Callable[[RawNode, Inputs], Array]
@@ -147,6 +147,72 @@ def _binary(function: Callable[[Array, Array], Array]) -> Evaluate:
     return apply
 
 
+def _folded(function: Callable[[Array, Array], Array]) -> Evaluate:
+    """A binary function over any number of inputs, from left to right."""
+
+    def apply(node: RawNode, inputs: Inputs) -> Array:
+        result = _given(inputs, 0)
+        for position in range(1, len(inputs)):
+            result = _binary(function)(node, [result, inputs[position]])
+        return result
+
+    return apply
+
+
+def _matmul(node: RawNode, inputs: Inputs) -> Array:
+    del node
+    a, b = _given(inputs, 0), _given(inputs, 1)
+    if a.size * b.shape[-1] > MAX_CONSTANT_ELEMENTS**2:
+        raise ValueError("a product of constants is too large")
+    return np.asarray(a @ b)
+
+
+def _one_hot(node: RawNode, inputs: Inputs) -> Array:
+    indices, depth, values = (_given(inputs, position) for position in range(3))
+    count = int(depth.reshape(-1)[0])
+    if count < 1 or indices.size * count > MAX_CONSTANT_ELEMENTS:
+        raise ValueError("the depth of OneHot is not positive or too large")
+    whole = indices.astype(np.int64)
+    places = np.where(whole < 0, whole + count, whole)
+    hot = places[..., np.newaxis] == np.arange(count)
+    axis = node.integer("axis", -1)
+    return np.moveaxis(np.where(hot, values[1], values[0]), -1, axis)
+
+
+def _eye_like(node: RawNode, inputs: Inputs) -> Array:
+    like = _given(inputs, 0)
+    dtype = node.attributes.get("dtype")
+    kind = like.dtype if dtype is None else np.dtype(helper.tensor_dtype_to_np_dtype(int(dtype)))
+    rows, columns = like.shape
+    return np.asarray(np.eye(rows, columns, k=node.integer("k", 0))).astype(kind)
+
+
+def _trilu(node: RawNode, inputs: Inputs) -> Array:
+    diagonal = inputs[1] if len(inputs) > 1 else None
+    offset = 0 if diagonal is None else int(diagonal.reshape(-1)[0])
+    keep = np.triu if node.integer("upper", 1) else np.tril
+    return np.asarray(keep(_given(inputs, 0), offset))
+
+
+def _cumulated(node: RawNode, inputs: Inputs) -> Array:
+    array, axis = _given(inputs, 0), int(_given(inputs, 1).reshape(-1)[0])
+    matrix = cumulation(array.shape[axis], node).astype(array.dtype)
+    return np.moveaxis(np.moveaxis(array, axis, -1) @ matrix.T, -1, axis)
+
+
+def cumulation(size: int, node: RawNode) -> Array:
+    """The matrix of a CumSum along an axis of this size: ones on and below the diagonal."""
+    matrix = np.tril(np.ones((size, size)), -1 if node.integer("exclusive", 0) else 0)
+    return matrix.T if node.integer("reverse", 0) else matrix
+
+
+def _gather_elements(node: RawNode, inputs: Inputs) -> Array:
+    array, indices = _given(inputs, 0), _given(inputs, 1).astype(np.int64)
+    axis = node.integer("axis", 0)
+    places = np.where(indices < 0, indices + array.shape[axis], indices)
+    return np.take_along_axis(array, places, axis=axis)
+
+
 _ARITHMETIC: Final[Mapping[str, Evaluate]] = MappingProxyType(
     {
         "Constant": _constant,
@@ -161,8 +227,15 @@ _ARITHMETIC: Final[Mapping[str, Evaluate]] = MappingProxyType(
         "Add": _binary(np.add),
         "Sub": _binary(np.subtract),
         "Mul": _binary(np.multiply),
-        "Max": _binary(np.maximum),
-        "Min": _binary(np.minimum),
+        "Max": _folded(np.maximum),
+        "Min": _folded(np.minimum),
+        "Sum": _folded(np.add),
+        "MatMul": _matmul,
+        "OneHot": _one_hot,
+        "EyeLike": _eye_like,
+        "Trilu": _trilu,
+        "CumSum": _cumulated,
+        "GatherElements": _gather_elements,
         "Mod": _binary(np.mod),
         "Equal": _binary(np.equal),
         "Less": _binary(np.less),
@@ -176,6 +249,12 @@ _ARITHMETIC: Final[Mapping[str, Evaluate]] = MappingProxyType(
         "Abs": _unary(np.abs),
         "Floor": _unary(np.floor),
         "Ceil": _unary(np.ceil),
+        "Round": _unary(np.round),
+        "Sign": _unary(np.sign),
+        "Sin": _unary(np.sin),
+        "Cos": _unary(np.cos),
+        "Tanh": _unary(np.tanh),
+        "Relu": _unary(lambda array: np.maximum(array, 0)),
         "Sqrt": _unary(np.sqrt),
         "Reciprocal": _unary(np.reciprocal),
         "Exp": _unary(np.exp),
@@ -184,5 +263,6 @@ _ARITHMETIC: Final[Mapping[str, Evaluate]] = MappingProxyType(
         "ReduceSum": _reduction(np.sum),
         "ReduceMax": _reduction(np.max),
         "ReduceMin": _reduction(np.min),
+        "ReduceMean": _reduction(np.mean),
     }
 )

@@ -20,6 +20,9 @@ from lipcert.importer.limits import MAX_FILE_BYTES
 __all__ = ["ModelBytes", "read_bytes"]
 
 _GZIP: Final = b"\x1f\x8b"
+_ROOM: Final = 1 << 26
+_RATIO: Final = 20
+"""a gzip file may expand to _ROOM bytes, and further by this factor"""
 _SINGULAR: Final = frozenset({1, 2, 3, 4, 5, 6, 7})  # ir_version .. graph
 _REPEATED: Final = frozenset({8, 14, 20, 25, 26})  # opset_import, metadata, training, functions
 
@@ -38,6 +41,8 @@ def read_bytes(path: Path) -> ModelBytes:
     try:
         if not path.is_file():
             raise _refuse(path, "LC001", "there is no such file, or it is not a regular file")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise _refuse(path, "LC002", f"is larger than {MAX_FILE_BYTES} bytes")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
@@ -55,17 +60,18 @@ def read_bytes(path: Path) -> ModelBytes:
 
 
 def _refuse(path: Path, code: str, why: str) -> ModelFileError:
-    return ModelFileError(f"[{code}] {str(path)!r} {why}")
+    return ModelFileError(f"{str(path)!r} {why}", code)
 
 
 def _decompress(path: Path, content: bytes) -> bytes:
+    limit = min(MAX_FILE_BYTES, _ROOM + _RATIO * len(content))
     decoder = zlib.decompressobj(wbits=31)
     try:
-        plain = decoder.decompress(content, MAX_FILE_BYTES + 1)
+        plain = decoder.decompress(content, limit + 1)
     except zlib.error as error:
         raise _refuse(path, "LC001", f"is not a valid gzip file: {error}") from error
-    if len(plain) > MAX_FILE_BYTES:
-        raise _refuse(path, "LC002", f"expands to more than {MAX_FILE_BYTES} bytes")
+    if len(plain) > limit:
+        raise _refuse(path, "LC002", f"expands to more than {limit} bytes")
     if not decoder.eof or decoder.unused_data:
         raise _refuse(path, "LC001", "is a truncated gzip file, or has bytes after its end")
     return plain

@@ -25,11 +25,13 @@ from lipcert.importer.metadata import Provenance
 from lipcert.importer.opsets import RANDOM, refusal_of
 from lipcert.importer.raw import Array, RawGraph, RawModel, RawNode
 from lipcert.importer.rearrange import REARRANGERS, rearranger
+from lipcert.importer.sequences import as_split, part_sizes
 
-__all__ = ["Folded", "StaticGraph", "Value", "fold", "needed_values"]
+__all__ = ["Folded", "StaticGraph", "Value", "fold", "needed_values", "values_read"]
 
 
-_FREE: Final = frozenset({"Shape", "Size", "If"})
+_SEQUENCES: Final = frozenset({"SplitToSequence", "SequenceAt", "SequenceLength"})
+_FREE: Final = frozenset({"Shape", "Size", "If"}) | _SEQUENCES
 """ops that are understood where their input is"""
 _SHAPE_KEEPING: Final = frozenset({"GroupNormalization", "LayerNormalization", "RMSNormalization"})
 """ops defined by a function body, through which onnx does not always infer a shape"""
@@ -110,17 +112,18 @@ def needed_values(nodes: Sequence[RawNode], output: str) -> set[str]:
     live = {output}
     for node in reversed(nodes):
         if any(name in live for name in node.outputs):
-            live.update(_reads(node))
+            live.update(values_read(node))
     return live
 
 
-def _reads(node: RawNode) -> set[str]:
+def values_read(node: RawNode) -> set[str]:
+    """Names of the values that a node reads, also inside its sub-graphs."""
     names = {name for name in node.inputs if name}
     for attribute in node.attributes.values():
         if isinstance(attribute, RawGraph):
             names.update(attribute.outputs)
             for inner in attribute.nodes:
-                names |= _reads(inner)
+                names |= values_read(inner)
     return names
 
 
@@ -144,6 +147,7 @@ class _Folder:
         self._bound: set[str] = set()
         self._absorbed: set[str] = set()
         self._branches = 0
+        self._sequences: dict[str, tuple[str, ...]] = {}
 
     def graph(self, source: str, output: str) -> StaticGraph:
         """The result, without nodes that the output does not need."""
@@ -180,6 +184,8 @@ class _Folder:
             self._lose(node, None)
         elif node.op_type in {"Shape", "Size"} and not node.domain:
             self._measure(node)
+        elif node.op_type in _SEQUENCES and not node.domain:
+            self._cut(node)
         elif node.op_type == "CastLike" and node.inputs[0] in self.constants:
             self._cast_like(node)
         elif all(not name or name in self.constants for name in node.inputs) and not any(
@@ -230,6 +236,33 @@ class _Folder:
             self._nodes.append(RawNode("Identity", "", 1, output, (name,), (output,), {}))
         else:
             self._unknown.add(output)
+
+    def _cut(self, node: RawNode) -> None:
+        """A sequence of parts of one value: a Split, whose outputs are picked by position."""
+        source = node.inputs[0]
+        second = node.input(1)
+        try:
+            given = self.constants[second].array if second else None
+            if node.op_type == "SplitToSequence":
+                self._cut_into_parts(node, source, given)
+            elif node.op_type == "SequenceLength":
+                count = np.asarray(len(self._sequences[source]), dtype=np.int64)
+                self.constants[node.outputs[0]] = Constant(count)
+            elif given is not None:
+                self._alias(self._sequences[source][int(given)], node.outputs[0])
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            self._refuse(node, "LC004", f"only a value cut at constant places is followed: {error}")
+
+    def _cut_into_parts(self, node: RawNode, source: str, given: Array | None) -> None:
+        shape = self.values[source].shape
+        if given is None and not node.integer("keepdims", 1):
+            raise ValueError("keepdims=0 is not supported")
+        parts = part_sizes(node, given, shape[node.integer("axis", 0)])
+        split, sizes = as_split(node, parts, self._opset)
+        if sizes is not None:
+            self.constants[split.inputs[1]] = sizes
+        self._keep(split)
+        self._sequences[node.outputs[0]] = split.outputs
 
     def _measure(self, node: RawNode) -> None:
         name = node.inputs[0]

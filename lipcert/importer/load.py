@@ -1,6 +1,10 @@
 """load_model: from an untrusted ONNX file to a verified graph.
 
-    path → gate → metadata → examples (fold, batch) → patterns → build → verify → ImportedModel
+    path → container → gate → assemble → verify → ImportedModel
+
+A file is imported twice: first in a child process of limited memory and time, which also compares
+the graph with onnxruntime; then, if that went well, here, from the very same bytes. So code that
+hangs, crashes or devours memory does so in the child, and onnxruntime never sees the file here.
 
 Invariant: nothing but ModelFileError and UnsupportedModelError leaves this function because of
 what a file holds, and a graph that leaves it has been compared with onnxruntime.
@@ -8,194 +12,134 @@ what a file holds, and a graph that leaves it has been compared with onnxruntime
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import final
 
-from lipcert.diagnostics import Diagnostic, Level
-from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.importer.build.builder import WeightNaming
-from lipcert.importer.build.translate import translate
-from lipcert.importer.examples import separate_examples
-from lipcert.importer.fold import StaticGraph, needed_values
-from lipcert.importer.gate import open_model
-from lipcert.importer.metadata import (
-    Provenance,
-    is_anonymous,
-    read_provenance,
-    training_refusals,
-)
-from lipcert.importer.model import ImportedModel
-from lipcert.importer.patterns import recognise
-from lipcert.importer.raw import RawInput, RawModel
-from lipcert.importer.verify import verify
-from lipcert.ir import Graph
+from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError
+from lipcert.importer.assemble import Assembled, assemble
+from lipcert.importer.child import run_in_child
+from lipcert.importer.container import read_bytes
+from lipcert.importer.gate import Source, open_model
+from lipcert.importer.limits import MAX_FILE_BYTES, Budget
+from lipcert.importer.model import ImportedModel, Verification
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "rehearse"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Request:
+    path: str
+    output: str | None
+    as_exported: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    """What the child found: the digests of what it read, and the comparison with onnxruntime."""
+
+    sha256: str
+    external: Mapping[str, str]
+    verification: Verification
 
 
 def load_model(
-    path: str | Path, *, output: str | None = None, as_exported: bool = False
+    path: str | Path,
+    *,
+    output: str | None = None,
+    as_exported: bool = False,
+    trusted: bool = False,
 ) -> ImportedModel:
     """Import an ONNX file.
 
     output: name of the output to follow, where there are several. as_exported: take the tensors
     of the file for the trained parameters even where the exporter folded others into them.
+    trusted: import the file in this process alone, without limits of memory and time.
     """
-    source = open_model(Path(path))
+    request = _Request(str(path), output, as_exported)
+    if trusted:
+        source, assembled = _imported(request, None)
+        return _result(request, source, assembled, _verification(source, assembled))
+    rehearsal = _rehearsed(request)
+    source, assembled = _imported(request, rehearsal)
+    return _result(request, source, assembled, rehearsal.verification)
+
+
+def _imported(request: _Request, rehearsal: _Rehearsal | None) -> tuple[Source, Assembled]:
+    """Import in this process; after a rehearsal, from the same bytes only."""
+    path = Path(request.path)
+    raw = read_bytes(path)
+    if rehearsal is not None and raw.sha256 != rehearsal.sha256:
+        raise _changed(request)
+    source = open_model(path, raw)
+    if rehearsal is not None and source.model.external != rehearsal.external:
+        raise _changed(request)
+    return source, assemble(source.model, request.output, as_exported=request.as_exported)
+
+
+def _changed(request: _Request) -> ModelFileError:
+    return ModelFileError(f"{request.path!r} changed while it was read")
+
+
+def _verification(source: Source, assembled: Assembled) -> Verification:
+    from lipcert.importer.verify import verify  # noqa: PLC0415  onnxruntime stays in the child
+
+    return verify(source.proto, assembled.examples, assembled.graph)
+
+
+def _result(
+    request: _Request, source: Source, assembled: Assembled, verification: Verification
+) -> ImportedModel:
     model = source.model
-    target = _chosen_output(model, output)
-    provenance = read_provenance(model.graph)
-    refusals = training_refusals(model.graph)
-    if refusals:
-        raise UnsupportedModelError(refusals)
-    examples = separate_examples(model, provenance, _only_input(model, target), target)
-    missing = provenance.missing(examples.graph.bound)
-    naming = _weight_naming(provenance, examples.graph, missing, as_exported=as_exported)
-    data_path = recognise(examples.graph)
-    graph = translate(data_path, examples.layouts, naming)
-    _check_all_followed(provenance, data_path, graph)
-    verification = verify(source.proto, examples, graph)
     return ImportedModel(
-        graph=graph,
-        path=str(path),
+        graph=assembled.graph,
+        path=request.path,
         sha256=model.sha256,
         opset=model.opset,
         producer=model.producer,
-        batch=examples.proof,
+        batch=assembled.examples.proof,
         verification=verification,
-        diagnostics=(
-            *examples.diagnostics,
-            *_output_notes(model, target),
-            *_fold_notes(missing, graph, as_exported=as_exported),
-            *_override_notes(model, graph),
-            *_name_notes(provenance, graph),
-        ),
+        diagnostics=assembled.diagnostics,
+        external=model.external,
     )
 
 
-def _chosen_output(model: RawModel, output: str | None) -> str:
-    """The output asked for; otherwise the only one that no other output is computed from."""
-    outputs = model.graph.outputs
-    if output in outputs:
-        return output
-    final = _final_outputs(model)
-    if output is None and len(final) == 1:
-        return final[0]
-    listed = ", ".join(repr(name) for name in outputs[:8])
-    reason = f"the model has {len(outputs)} outputs: {listed}"
-    if output is not None:
-        reason = f"there is no output {output!r}; {reason}"
-    raise UnsupportedModelError(
-        (Refusal("LC012", "", "", reason, "choose one output by its name (--output NAME)"),)
-    )
+def _rehearsed(request: _Request) -> _Rehearsal:
+    """The whole import in a child process; its refusals are raised here."""
+    budget = _budget(Path(request.path))
+    answer = run_in_child(rehearse, json.dumps(asdict(request)), budget, request.path)
+    found = json.loads(answer)
+    if "file" in found:
+        raise ModelFileError(found["file"]["reason"], found["file"]["code"])
+    if "refusals" in found:
+        raise UnsupportedModelError(tuple(Refusal(**item) for item in found["refusals"]))
+    verification = Verification(**found["verification"])
+    return _Rehearsal(found["sha256"], found["external"], verification)
 
 
-def _final_outputs(model: RawModel) -> list[str]:
-    outputs = model.graph.outputs
-    if len(outputs) == 1:
-        return list(outputs)
-    needed = {name: needed_values(model.graph.nodes, name) for name in outputs}
-    return [
-        name
-        for name in outputs
-        if not any(name in needed[other] for other in outputs if other != name)
-    ]
+def rehearse(text: str) -> str:
+    """The work of the child: a request in, what became of it out, both as JSON."""
+    request = _Request(**json.loads(text))
+    try:
+        source, assembled = _imported(request, None)
+        verification = _verification(source, assembled)
+    except ModelFileError as error:
+        return json.dumps({"file": asdict(error.refusals[0])})
+    except UnsupportedModelError as error:
+        return json.dumps({"refusals": [asdict(refusal) for refusal in error.refusals]})
+    found = _Rehearsal(source.model.sha256, source.model.external, verification)
+    return json.dumps(asdict(found))
 
 
-def _output_notes(model: RawModel, target: str) -> tuple[Diagnostic, ...]:
-    """LC012 where the file has further outputs: the loss is assumed not to read them."""
-    others = [name for name in model.graph.outputs if name != target]
-    if not others:
-        return ()
-    listed = ", ".join(map(repr, others[:8]))
-    message = f"the loss is taken to read the output {target!r} alone, not {listed}"
-    return (Diagnostic("LC012", Level.WARNING, "", message, "choose another with --output NAME"),)
-
-
-def _only_input(model: RawModel, output: str) -> RawInput:
-    needed = needed_values(model.graph.nodes, output)
-    inputs = [item for item in model.graph.inputs if item.name in needed]
-    if len(inputs) == 1:
-        return inputs[0]
-    if not inputs:
-        refusal = Refusal("LC008", "", "", f"the output {output!r} does not depend on any input")
-    else:
-        listed = ", ".join(repr(item.name) for item in inputs[:8])
-        reason = f"the model has {len(inputs)} data inputs: {listed}"
-        refusal = Refusal("LC010", "", "", reason, "join them into one tensor before the network")
-    raise UnsupportedModelError((refusal,))
-
-
-def _weight_naming(
-    provenance: Provenance, graph: StaticGraph, missing: frozenset[str], *, as_exported: bool
-) -> WeightNaming:
-    """Which tensors are parameters, and which of them are not what is trained."""
-    mixed: set[str] = set()
-    if not as_exported:
-        touched = [node for node in graph.nodes if provenance.is_folded(node, missing)]
-        mixed = _origins(graph, [name for node in touched for name in node.inputs])
-        mentioned = {name for node in graph.nodes for name in provenance.mentioned(node)}
-        everything = _origins(graph, list(graph.constants))
-        if missing - mentioned:  # nobody knows where they went
-            mixed = everything
-        elif missing:
-            mixed |= everything - provenance.targets
-    trained = not provenance.signed or bool(missing) or as_exported
-    return WeightNaming(trained, frozenset(mixed) | graph.absorbed)
-
-
-def _fold_notes(
-    missing: frozenset[str], graph: Graph, *, as_exported: bool
-) -> tuple[Diagnostic, ...]:
-    """LC009 where parameters of the file are not what is trained."""
-    folded = sorted(name for name, item in graph.parameters.items() if item.folded)
-    if not missing and not folded:
-        return ()
-    message = "the exporter or the graph computes these tensors from trained parameters: "
-    if missing:
-        message = "the exporter folded trained parameters into other tensors; missing are "
-    return (
-        Diagnostic(
-            "LC009",
-            Level.WARNING if as_exported and not folded else Level.ERROR,
-            "",
-            message + ", ".join(map(repr, (sorted(missing) or folded)[:8])),
-            "torch.onnx.export(..., dynamo=True, optimize=False)",
-        ),
-    )
-
-
-def _check_all_followed(provenance: Provenance, data_path: StaticGraph, graph: Graph) -> None:
-    """Every listed parameter that the data path reads is one that the rules follow."""
-    read = _origins(data_path, [name for node in data_path.nodes for name in node.inputs])
-    lost = sorted(read & provenance.targets - set(graph.parameters))
-    if lost:
-        reason = f"the trained parameters {', '.join(map(repr, lost[:8]))} are used as constants"
-        raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
-
-
-def _origins(graph: StaticGraph, names: list[str]) -> set[str]:
-    views = [graph.constants[name].view for name in names if name in graph.constants]
-    return {view.origin.name for view in views if view is not None and not view.origin.statistic}
-
-
-def _override_notes(model: RawModel, graph: Graph) -> tuple[Diagnostic, ...]:
-    names = [name for name in model.graph.overridable if name in graph.parameters]
-    if not names:
-        return ()
-    message = (
-        f"{len(names)} parameters are also graph inputs (such as {names[0]!r}) and can be"
-        " overridden at run time; the values in the file are used"
-    )
-    return (Diagnostic("LC020", Level.WARNING, "", message, "export with IR version 4 or newer"),)
-
-
-def _name_notes(provenance: Provenance, graph: Graph) -> tuple[Diagnostic, ...]:
-    names = [name for name in graph.parameters if is_anonymous(name)]
-    if provenance.signed or not names:
-        return ()
-    message = (
-        f"{len(names)} tensors have made-up names (such as {names[0]!r}): batch normalization may"
-        " have been folded into them"
-    )
-    remedy = "torch.onnx.export(..., dynamo=True, optimize=False)"
-    return (Diagnostic("LC023", Level.WARNING, names[0], message, remedy),)
+def _budget(path: Path) -> Budget:
+    """By the size of the model with its external data, which exporters name after it."""
+    try:
+        files = [item for item in path.parent.iterdir() if item.name.startswith(path.name)]
+        size = min(sum(item.lstat().st_size for item in files), MAX_FILE_BYTES)
+    except (OSError, ValueError):
+        size = 0
+    return Budget.of_file(size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from lipcert.diagnostics import Diagnostic
@@ -35,3 +35,5 @@ class ImportedModel:
     batch: BatchProof
     verification: Verification
     diagnostics: tuple[Diagnostic, ...]
+    external: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file with external data, by its path relative to the model's folder"""

@@ -21,7 +21,7 @@ _MICROSOFT_OPS: Final = frozenset({"Gelu", "FastGelu", "QuickGelu"})
 # op: (oldest, newest) since_version with a known meaning
 _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
-        "Abs": (6, 13),
+        "Abs": (1, 13),
         "Add": (6, 14),
         "Atan": (7, 22),
         "AveragePool": (1, 22),
@@ -29,17 +29,18 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "Cast": (6, 25),
         "CastLike": (15, 25),
         "Celu": (12, 12),
-        "Clip": (6, 13),
-        "Concat": (4, 13),
+        "Clip": (1, 13),
+        "Concat": (1, 13),
         "Conv": (1, 22),
         "ConvTranspose": (1, 22),
         "Cos": (7, 22),
+        "CumSum": (11, 14),
         "DepthToSpace": (1, 13),
         "Div": (6, 14),
         "Dropout": (6, 22),
-        "Elu": (6, 22),
+        "Elu": (1, 22),
         "Erf": (9, 13),
-        "Exp": (6, 13),
+        "Exp": (1, 13),
         "Expand": (8, 13),
         "Flatten": (1, 25),
         "Gather": (1, 13),
@@ -49,37 +50,43 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "GlobalLpPool": (2, 22),
         "GlobalMaxPool": (1, 22),
         "GroupNormalization": (18, 21),
-        "HardSigmoid": (6, 22),
+        "HardSigmoid": (1, 22),
         "HardSwish": (14, 22),
         "Identity": (1, 25),
         "InstanceNormalization": (6, 22),
+        "LRN": (1, 13),
         "LayerNormalization": (17, 17),
-        "LeakyRelu": (6, 16),
-        "Log": (6, 13),
+        "LeakyRelu": (1, 16),
+        "Log": (1, 13),
         "LogSoftmax": (1, 13),
         "LpPool": (2, 22),
         "MatMul": (1, 13),
-        "Max": (6, 13),
+        "Max": (1, 13),
         "MaxPool": (1, 22),
-        "Mean": (6, 13),
-        "Min": (6, 13),
+        "Mean": (1, 13),
+        "Min": (1, 13),
         "Mish": (18, 22),
         "Mul": (6, 14),
-        "Neg": (6, 13),
+        "Neg": (1, 13),
         "PRelu": (6, 16),
         "Pad": (2, 25),
         "Pow": (7, 15),
         "RMSNormalization": (23, 23),
+        "Reciprocal": (1, 13),
+        "ReduceL1": (1, 18),
+        "ReduceL2": (1, 18),
+        "ReduceLogSum": (1, 18),
+        "ReduceLogSumExp": (1, 18),
         "ReduceMax": (1, 20),
         "ReduceMean": (1, 18),
         "ReduceMin": (1, 20),
         "ReduceSum": (1, 13),
         "ReduceSumSquare": (1, 18),
-        "Relu": (6, 14),
+        "Relu": (1, 14),
         "Reshape": (1, 25),
         "Resize": (10, 19),
-        "Selu": (6, 22),
-        "Sigmoid": (6, 13),
+        "Selu": (1, 22),
+        "Sigmoid": (1, 13),
         "Sin": (7, 22),
         "Slice": (1, 13),
         "Softmax": (1, 13),
@@ -87,15 +94,16 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "Softsign": (1, 22),
         "SpaceToDepth": (1, 13),
         "Split": (2, 18),
-        "Sqrt": (6, 13),
+        "Sqrt": (1, 13),
         "Squeeze": (1, 25),
         "Sub": (6, 14),
-        "Sum": (6, 13),
+        "Sum": (1, 13),
         "Swish": (24, 24),
-        "Tanh": (6, 13),
+        "Tanh": (1, 13),
         "Tile": (6, 13),
         "TopK": (1, 24),
         "Transpose": (1, 25),
+        "Trilu": (14, 14),
         "Unsqueeze": (1, 25),
         "Upsample": (7, 10),
         "Where": (9, 16),
@@ -148,13 +156,38 @@ _DISCRETE: Final = frozenset(
         "QLinearMatMul",
         "QuantizeLinear",
         "Round",
-        "Shrink",
         "Sign",
         "StringNormalizer",
-        "ThresholdedRelu",
         "Unique",
         "Xor",
     ]
+)
+_UNBOUNDED: Final = MappingProxyType(
+    {
+        "Attention": (
+            "the fused operator is not supported",
+            "export with opset 20, or spell it out",
+        ),
+        "DeformConv": (
+            "its sampling positions depend on the data, and its slope on pixel steps",
+            "",
+        ),
+        "Det": ("a determinant has no useful bound", ""),
+        "GridSample": ("its sampling positions depend on the data", "use Resize, or a fixed grid"),
+        "LinearAttention": ("the fused operator is not supported", "spell it out"),
+        "MaxRoiPool": ("its regions depend on the data", ""),
+        "MaxUnpool": ("its output jumps where the largest entry of a window changes", ""),
+        "ReduceProd": ("a product of many values has no useful bound", ""),
+        "RoiAlign": ("its regions depend on the data", ""),
+        "Tan": ("it has poles", ""),
+    }
+)
+"""ops that are not imported, with a better reason than that nobody wrote them down"""
+_JUMPS: Final = MappingProxyType(
+    {
+        "Shrink": "it jumps at +-lambd unless bias equals lambd; write soft shrinkage with Relu",
+        "ThresholdedRelu": "it jumps from 0 to alpha at alpha; use Relu(x - alpha)",
+    }
 )
 _TRAINING: Final = frozenset(
     [
@@ -190,6 +223,12 @@ def refusal_of(node: RawNode) -> Refusal | None:
             "control flow and recurrence have no bound here",
             "unroll the loop, or export a feed-forward part",
         )
+    if node.op_type in _JUMPS:
+        return refuse(
+            "LC005", "the output jumps, so no Lipschitz bound exists", _JUMPS[node.op_type]
+        )
+    if node.op_type in _UNBOUNDED:
+        return refuse("LC003", *_UNBOUNDED[node.op_type])
     if node.op_type in _DISCRETE:
         return refuse(
             "LC005",

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
+import numpy as np
+
 from lipcert.facts import Shape
 from lipcert.importer.constant import Constant
 from lipcert.importer.fold import StaticGraph
@@ -129,6 +131,27 @@ class Matcher:
             if value in self.graph.values and constant in self.graph.constants:
                 return value, constant
         return "", ""
+
+    def unchanged(self, name: str) -> str:
+        """The value behind nodes that change nothing."""
+        for kind in ("Identity", "Dropout"):
+            node = self.producer(name, kind)
+            if node is not None:
+                return self.unchanged(node.inputs[0])
+        return name
+
+    def is_last_axis(self, node: RawNode) -> bool:
+        """Whether a Softmax works on the last axis alone."""
+        default = -1 if node.since_version >= 13 else 1
+        rank = len(self.graph.shape(node.inputs[0]))
+        return node.integer("axis", default) % rank == rank - 1
+
+    def is_plain(self, name: str) -> bool:
+        """Whether a name is a constant of finite numbers that no training changes."""
+        constant = self.graph.constants.get(name)
+        if constant is None or constant.is_parameter:
+            return False
+        return bool(np.all(np.isfinite(constant.array)))
 
     def axes(self, node: RawNode) -> tuple[int, ...]:
         """Axes of a Reduce node, counted from the front."""

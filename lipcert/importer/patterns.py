@@ -1,7 +1,7 @@
 """Macro layers: sub-graphs that exporters write in place of one operator, found again.
 
 What enters: the data path. What leaves: the same with LayerNormalization, GroupNormalization, Gelu,
-Swish, Mish and MaxMin in place of their spellings. Every match is exact in its structure and, up
+Swish, Mish, MaxMin and ScaledAttention in place of their spellings. Every match is exact in its structure and, up
 to the rounding of float32, in its constants; the comparison with onnxruntime covers the result.
 Invariant: only the node that yields the final value is replaced; what nobody reads any more goes.
 """
@@ -212,4 +212,42 @@ def _max_min(matcher: Matcher, node: RawNode) -> RawNode | None:
     return None
 
 
-_PATTERNS: Final[tuple[Pattern, ...]] = (_gate, _gelu, _layer_norm, _group_norm, _max_min)
+# attention ------------------------------------------------------------------------------------
+
+
+def _attention(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """Softmax(scale·Q·Kᵀ + mask)·V with a constant mask, if any."""
+    if node.op_type != "MatMul":
+        return None
+    softmax = matcher.producer(matcher.unchanged(node.inputs[0]), "Softmax")
+    if softmax is None or not matcher.is_last_axis(softmax):
+        return None
+    scores, mask = softmax.inputs[0], ""
+    add = matcher.producer(scores, "Add")
+    if add is not None:
+        value, constant = matcher.with_constant(add)
+        if not matcher.is_plain(constant):
+            return None
+        scores, mask = value, constant
+    scores, scale = matcher.scaled(scores)
+    product = matcher.producer(scores, "MatMul")
+    if product is None:
+        return None
+    inputs = (*product.inputs, node.inputs[1])
+    values = matcher.graph.values
+    if any(name not in values for name in inputs):
+        return None
+    heads = {values[name].shape[:-2] for name in inputs}
+    if len(heads) != 1 or len(values[inputs[0]].shape) < 3:
+        return None
+    return matcher.macro(node, "ScaledAttention", (*inputs, mask), {"scale": scale})
+
+
+_PATTERNS: Final[tuple[Pattern, ...]] = (
+    _gate,
+    _gelu,
+    _layer_norm,
+    _group_norm,
+    _max_min,
+    _attention,
+)

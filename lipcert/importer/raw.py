@@ -100,3 +100,5 @@ class RawModel:
     producer: str
     path: str
     sha256: str
+    external: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file with external data, by its path relative to the model's folder"""

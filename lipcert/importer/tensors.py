@@ -40,13 +40,6 @@ def read_tensor(tensor: TensorProto, where: str, refusals: list[Refusal]) -> Arr
     def refuse(code: str, reason: str, remedy: str = "") -> None:
         refusals.append(Refusal(code, "", "", f"{where}: {reason}", remedy))
 
-    if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
-        refuse(
-            "LC015",
-            "its data lies in another file",
-            "save the model in one file (torch.onnx.export(..., external_data=False))",
-        )
-        return None
     if tensor.data_type not in _NUMERIC:
         refuse("LC016", f"data type {tensor.data_type} is not a plain number type")
         return None
@@ -78,6 +71,8 @@ def _is_complete(tensor: TensorProto, size: int) -> bool:
     typed = [name for name in _TYPED_FIELDS if len(getattr(tensor, name))]
     if tensor.HasField("segment") or tensor.string_data:
         return False
+    if tensor.external_data or tensor.data_location != TensorProto.DEFAULT:
+        return False  # only numbers inside the tensor are ever read
     if tensor.HasField("raw_data") and tensor.raw_data:
         item: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
         return not typed and len(tensor.raw_data) == size * item.itemsize

@@ -1,7 +1,7 @@
 """Proofs by cells: testing a symbol at the centres of cells bounds it at every frequency.
 
-What enters: a symbol and a claim, `CellCertificate`. What leaves: an `Upper` of the supremum of
-its largest eigenvalue, or inf where the claim is not proved. Nothing here searches or estimates.
+What enters: a symbol and a claim, `CellCertificate`. What leaves: an `Upper` that, added to the
+claimed majorant, makes it true, or inf where the claim is not proved. Nothing here searches.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.norms.eigenvalues import BoolArray, prove_below
+from lipcert.norms.majorant import Majorant
 from lipcert.norms.symbol import Symbol
 from lipcert.norms.tiling import Cells, Tiling
-from lipcert.upper import INFINITE, ZERO, Lower, Upper
+from lipcert.upper import INFINITE, ZERO, Upper
 
 __all__ = ["CellCertificate", "check_cells", "evaluated", "verify_cells"]
 
@@ -26,49 +27,58 @@ _CHUNK_ENTRIES: Final = 2_000_000
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CellCertificate:
-    """The claim that λ_max(H) ≤ squared_norm · cos²θ, up to rounding, at the centre of each leaf.
+    """The claim that λ_max(H) ≤ g − sin²θ · sup g, up to rounding, at the centre of each leaf.
 
-    If the leaves cover half the frequencies of every group, then sup λ_max(H) ≤ squared_norm up
-    to rounding (`Tiling.angle` holds the proof).
+    If the leaves cover half the frequencies of every group, then λ_max(H(w)) ≤ g(w) at every
+    frequency w, up to rounding.
     """
 
     tiling: Tiling
     leaves: tuple[Cells, ...]
-    squared_norm: float
+    majorant: Majorant
 
 
 def verify_cells(symbol: Symbol, certificate: CellCertificate) -> Upper:
-    """Returns B with B ≥ sup_w λ_max(H(w)) over all groups; inf if the claim is not proved."""
-    tiling = certificate.tiling
-    if tiling.spans != symbol.spans:
+    """Returns E with g(w) + E ≥ λ_max(H(w)) for all w and groups; inf if the claim is not proved.
+
+    Proof: let F = g − H, of degree at most spans, and m = min_{w,u} u*F(w)u over unit vectors u,
+    attained at w₀ for u. M = sup g bounds f = u*F(·)u, because H ≥ 0. Along any line through w₀,
+    f is a real trigonometric function of exponential type Σ spans_i |d_i| with values in [m, M],
+    hence f ≤ M sin²θ + m cos²θ at distance d, θ = Σ spans_i |d_i|/2 ≤ π/2 (Duffin and Schaeffer
+    1938, applied to f − (M + m)/2). If m < 0, that contradicts f(c) ≥ M sin²θ at the centre c of
+    the leaf of w₀. Rounding e at a centre is made up for by raising g by e/cos²θ.
+    """
+    tiling, majorant = certificate.tiling, certificate.majorant
+    if tiling.spans != majorant.spans or not majorant.covers(symbol.spans):
         return INFINITE
     if not tiling.is_covered_by(certificate.leaves, symbol.groups):
         return INFINITE
     rounding = ZERO
     for cells in certificate.leaves:
-        proved, excess = check_cells(symbol, tiling, cells, certificate.squared_norm)
+        proved, excess = check_cells(symbol, tiling, cells, majorant)
         if not np.all(proved):
             return INFINITE
         rounding = max(rounding, excess)
-    return Upper(certificate.squared_norm) + rounding
+    return rounding
 
 
 def check_cells(
-    symbol: Symbol, tiling: Tiling, cells: Cells, squared_norm: float
+    symbol: Symbol, tiling: Tiling, cells: Cells, majorant: Majorant
 ) -> tuple[BoolArray, Upper]:
-    """Returns (proved, excess): M² ≤ squared_norm + excess if M is attained in a proved cell.
+    """Returns (proved, E): at the centre of a proved cell, λ_max(H) ≤ (g + E) − sin²θ · sup(g + E).
 
-    Proof: at the centre, λ_max(H) ≤ shift + e with shift ≤ squared_norm · cos²θ and e the
-    rounding of the test and of the symbol; M² cos²θ ≤ λ_max(H(centre)).
+    Proof: λ_max(H) ≤ floor + e with floor ≤ g − sin²θ · sup g, and e ≤ E cos²θ the rounding of
+    the test and of the symbol.
     """
-    cosine = tiling.cosine_squared(cells.level)
-    shift = (Lower(squared_norm) * cosine).value
-    masks, worst = [], ZERO
+    floors = majorant.floor(tiling, cells)
+    masks, worst, start = [], ZERO, 0
     for centres in evaluated(symbol, tiling, cells):
-        proved, excess = prove_below(centres, np.full(len(centres), shift))
+        proved, excess = prove_below(centres, floors[start : start + len(centres)])
+        start += len(centres)
         masks.append(proved)
         worst = max(worst, excess)
     mask: BoolArray = np.concatenate(masks)
+    cosine = tiling.cosine_squared(cells.level)
     return mask, (worst + symbol.error).over(cosine) if np.any(mask) else ZERO
 
 

@@ -11,60 +11,59 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from lipcert.norms.factor import BoolArray, Matrix, factor_in_place, factor_stack
 from lipcert.norms.scaling import UNDERFLOW
-from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Upper, gamma, row_norms
+from lipcert.upper import ONE, UNIT_ROUNDOFF, ZERO, FloatArray, Upper, row_norms
 
-__all__ = ["BoolArray", "HermitianStack", "estimate_largest", "largest_eigenvalue", "prove_below"]
-
-BoolArray = npt.NDArray[np.bool_]
-HermitianStack = npt.NDArray[np.float64 | np.complex128]
+__all__ = ["BoolArray", "estimate_largest", "largest_eigenvalue", "prove_below"]
 
 _DIRECT_SIZE: Final = 32  # up to here a full eigenvalue routine beats Lanczos
-_BLOCK: Final = 128  # rows per block of a triangular product
+_TOO_LARGE: Final = 1e-7  # a factor with a larger relative residual is useless
+_LARGEST_STACKED: Final = 96
 _SLACKS: Final = tuple(2.0**-power for power in (23, 20, 16, 12, 8, 4))
 
 
-def estimate_largest(matrices: HermitianStack, accuracy: float) -> FloatArray:
+def estimate_largest(matrices: Matrix, accuracy: float) -> FloatArray:
     """An untrusted estimate, from below, of the largest eigenvalue of each matrix: [n]."""
     if matrices.shape[-1] <= _DIRECT_SIZE:
         return np.asarray(np.linalg.eigvalsh(matrices)[:, -1], dtype=np.float64)
     return _lanczos(matrices, accuracy)
 
 
-def prove_below(matrices: HermitianStack, shifts: FloatArray) -> tuple[BoolArray, Upper]:
+def prove_below(matrices: Matrix, shifts: FloatArray) -> tuple[BoolArray, Upper]:
     """Returns (proved, excess): λ_max(A_i) ≤ shift_i + excess wherever proved_i holds.
 
     A_i stands for the Hermitian matrix that the lower triangle of matrices[i] determines.
     Proof: let B = fl(shift·I − A); only its diagonal is rounded, by at most u·|B_jj|. For any
-    lower triangular R whatsoever, B = R R* + (B − R R*), hence λ_min(B) ≥ −‖B − R R*‖_F. The
-    product is computed with an error of at most 2γ_2c ‖R‖_F² in the 2-norm (its real and its
-    imaginary parts are sums of 2c products each), the difference with a relative error u. The
-    lower triangle of the Hermitian residual carries at least half of its squared norm.
-    A Cholesky factor R makes the residual tiny, but nothing depends on how R was found.
+    matrix R whatsoever, B = R R* + (B − R R*), hence λ_min(B) ≥ −‖B − R R*‖, which the functions
+    of `factor.py` bound.
     """
     size = matrices.shape[-1]
-    diagonal = np.arange(size)
+    step = max(1, len(matrices)) if size <= _LARGEST_STACKED else 1
+    masks, worst = [np.zeros(0, dtype=np.bool_)], ZERO
+    for start in range(0, len(matrices), step):
+        part = slice(start, start + step)
+        proved, excess = _prove_part(matrices[part], shifts[part])
+        masks.append(proved)
+        worst = max(worst, excess)
+    return np.concatenate(masks), worst
+
+
+def _prove_part(matrices: Matrix, shifts: FloatArray) -> tuple[BoolArray, Upper]:
+    """`prove_below` for a stack of small matrices, or for one matrix of any size."""
+    diagonal = np.arange(matrices.shape[-1])
     shifted = -matrices
     shifted[:, diagonal, diagonal] += shifts[:, None]
-    proved, factors = _cholesky(shifted)
+    largest = Upper(float(np.max(np.abs(shifted[:, diagonal, diagonal]), initial=0.0)))
+    if len(diagonal) <= _LARGEST_STACKED:
+        proved, distance = factor_stack(shifted, _TOO_LARGE * shifts)
+    else:
+        distance = factor_in_place(shifted[0])
+        proved = np.array([distance.value <= _TOO_LARGE * shifts[0]])
     if not np.any(proved):
-        return proved, UNDERFLOW
-    kept = shifted[proved]
-    residual = row_norms(_real_rows(np.tril(kept - _times_adjoint(factors))))
-    small = residual <= 1e-9 * shifts[proved]
-    proved[proved] = small
-    mass = Upper(float(np.max(row_norms(_real_rows(factors[small])), initial=0.0)))
-    largest = Upper(float(np.max(np.abs(kept[:, diagonal, diagonal]), initial=0.0)))
-    left = Upper(float(np.max(residual[small], initial=0.0)))
-    excess = (
-        Upper(2.0).sqrt() * (ONE + Upper(UNIT_ROUNDOFF)) * left
-        + Upper(2.0) * gamma(2 * size) * mass * mass
-        + Upper(UNIT_ROUNDOFF) * largest
-        + UNDERFLOW
-    )
-    return proved, excess
+        return proved, ZERO
+    return proved, distance + Upper(UNIT_ROUNDOFF) * largest
 
 
 def largest_eigenvalue(matrices: FloatArray) -> Upper:
@@ -85,40 +84,7 @@ def largest_eigenvalue(matrices: FloatArray) -> Upper:
     return trace * trace * (ONE + Upper(8.0 * UNIT_ROUNDOFF)) + UNDERFLOW
 
 
-def _real_rows(stack: HermitianStack) -> FloatArray:
-    """Each matrix as one row of real numbers."""
-    return np.ascontiguousarray(stack).reshape(len(stack), -1).view(np.float64)
-
-
-def _cholesky(stack: HermitianStack) -> tuple[BoolArray, HermitianStack]:
-    """Which matrices have a numerical Cholesky factor, and the factors of those."""
-    found = np.ones(len(stack), dtype=np.bool_)
-    if stack.shape[-1] <= _DIRECT_SIZE // 4:
-        found = np.linalg.eigvalsh(stack)[:, 0] > 0.0
-        try:
-            return found, np.asarray(np.linalg.cholesky(stack[found]), dtype=stack.dtype)
-        except np.linalg.LinAlgError:
-            found[:] = True
-    factors = []
-    for position, matrix in enumerate(stack):
-        try:
-            factors.append(np.linalg.cholesky(matrix))
-        except np.linalg.LinAlgError:
-            found[position] = False
-    return found, np.array(factors, dtype=stack.dtype).reshape(-1, *stack.shape[1:])
-
-
-def _times_adjoint(factors: HermitianStack) -> HermitianStack:
-    """R R* in the lower triangle, skipping blocks that are zero by triangularity."""
-    product = np.zeros_like(factors)
-    for start in range(0, factors.shape[-1], _BLOCK):
-        stop = start + _BLOCK
-        corner = factors[:, :stop, :stop]
-        product[:, start:stop, :stop] = factors[:, start:stop, :stop] @ corner.conj().swapaxes(1, 2)
-    return product
-
-
-def _lanczos(matrices: HermitianStack, accuracy: float) -> FloatArray:
+def _lanczos(matrices: Matrix, accuracy: float) -> FloatArray:
     """Ritz values of a Krylov space that grows until the largest one settles.
 
     Where the space is exhausted, the recurrence goes on with the zero vector and the value 0.

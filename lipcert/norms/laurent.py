@@ -13,14 +13,16 @@ import numpy as np
 
 from lipcert.norms.dense import dense_norm
 from lipcert.norms.geometry import Geometry
+from lipcert.norms.majorant import Majorant
 from lipcert.norms.polyphase import polyphase
 from lipcert.norms.scaling import balanced, restored
 from lipcert.norms.search import Search
 from lipcert.norms.symbol import Symbol
 from lipcert.upper import ZERO, FloatArray, Upper
 
-__all__ = ["laurent_norm", "symbol_of"]
+__all__ = ["is_representable", "laurent_norm", "symbol_of"]
 
+_TOLERANCE: Final = 1.003  # of the norm, where the budget allows
 _WORTHWHILE: Final = Upper(1.0 + 2.0**-10)  # improvements below this factor are not pursued
 _LARGEST_SYMBOL: Final = 1e8  # coefficients
 
@@ -33,9 +35,9 @@ def laurent_norm(kernels: FloatArray, geometry: Geometry, known: Upper, budget: 
     Hypotheses: padding with zeros, in any amount.
     Proof: T is the convolution on the infinite grid between an isometry (extension by zeros) and
     a contraction (restriction); so ‖T‖ ≤ M = sup_w ‖P(w)‖₂, P the symbol of the polyphase
-    kernel. M is attained in some cell of frequencies. If ‖P(c)‖ ≤ μ cos θ at the centre c of
-    every cell, where θ bounds the angle between the centre and any point (`Tiling.angle`), then
-    M ≤ μ. Each ‖P(c)‖² = λ_max(P(c)*P(c)) is bounded through a Cholesky factor (`prove_below`).
+    kernel. Cells of frequencies prove that the constant μ² is a majorant of P*P (`verify_cells`):
+    if ‖P(c)‖ ≤ μ cos θ at the centre c of every cell, where θ bounds the angle between the
+    centre and any point (`Tiling.angle`), then M ≤ μ.
     A symbol of a single tap does not depend on w: M is the norm of a matrix.
     Attained: within 0.3 % of M unless the budget ends the search earlier. The finite operator
     lies below M by 0.1 % for maps of 56×56 and by some percent for 7×7.
@@ -46,7 +48,7 @@ def laurent_norm(kernels: FloatArray, geometry: Geometry, known: Upper, budget: 
     phases = polyphase(kernels, geometry)
     if math.prod(phases.shape[3:]) == 1:
         return dense_norm(phases.reshape(phases.shape[:3]))
-    if _symbol_size(phases.shape) > _LARGEST_SYMBOL:
+    if not is_representable(phases):
         return known
     symbol, exponent = symbol_of(phases)
     search = Search.of(symbol, budget)
@@ -55,7 +57,8 @@ def laurent_norm(kernels: FloatArray, geometry: Geometry, known: Upper, budget: 
     peak = search.peak()
     if known <= restored(Upper(peak).sqrt(), exponent) * _WORTHWHILE:
         return known
-    _, bound = search.prove(peak)
+    certificate, rounding = search.prove(Majorant.constant(symbol.spans, peak * _TOLERANCE**2))
+    bound = certificate.majorant.supremum + rounding
     return restored(bound.sqrt(), exponent)
 
 
@@ -66,6 +69,8 @@ def symbol_of(phases: FloatArray) -> tuple[Symbol, int]:
     return Symbol.of(scaled.reshape(*scaled.shape[:3], *extended)), exponent
 
 
-def _symbol_size(shape: tuple[int, ...]) -> float:
-    groups, outer, inner, *taps = shape
-    return groups * math.prod(2 * size - 1 for size in taps) * min(outer, inner) ** 2
+def is_representable(phases: FloatArray) -> bool:
+    """Whether the symbol of polyphase kernels fits in memory."""
+    groups, outer, inner, *taps = phases.shape
+    terms = math.prod(2 * size - 1 for size in taps)
+    return bool(groups * terms * min(outer, inner) ** 2 <= _LARGEST_SYMBOL)

@@ -24,7 +24,8 @@ from lipcert.norms.laurent import laurent_norm
 from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
 from lipcert.norms.polyphase import live_kernels, polyphase
 from lipcert.norms.pooling import average_pool_norm
-from lipcert.norms.scaling import balanced, largest_norm, restored
+from lipcert.norms.scaling import largest_frobenius_norm
+from lipcert.norms.toeplitz import majorant_norm
 from lipcert.norms.windows import largest_overlap, max_pool_norm, window_multiplicity
 from lipcert.upper import ONE, ZERO, FloatArray, Upper, gamma, norm
 
@@ -102,8 +103,7 @@ def frobenius_bound(kernels: FloatArray, geometry: Geometry) -> Upper:
     Attained: kernels of rank one that do not overlap.
     """
     overlap = Upper(float(largest_overlap(geometry))).sqrt()
-    scaled, exponent = balanced(kernels)
-    return restored(largest_norm(scaled), exponent) * overlap
+    return largest_frobenius_norm(kernels) * overlap
 
 
 def reshape_bound(kernels: FloatArray, geometry: Geometry) -> Upper:
@@ -142,6 +142,7 @@ RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
         "norms.dense": dense_norm,
         "norms.explicit": explicit_norm,
         "norms.laurent": laurent_norm,
+        "norms.majorant": majorant_norm,
         "norms.window_multiplicity": window_multiplicity,
         "norms.average_pool": average_pool_norm,
         "norms.max_pool": max_pool_norm,
@@ -175,8 +176,10 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
     if explicit_cost(kernels.shape, geometry) <= effort.explicit:
         rungs.append((explicit_norm(kernels, geometry), "norms.explicit"))
     elif effort.search > 0.0:
-        known, _ = min(rungs)
-        rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
+        rungs.append((majorant_norm(kernels, geometry, effort.search), "norms.majorant"))
+        if not rungs[-1][0].is_finite:
+            known, _ = min(rungs)
+            rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
     return rungs
 
 

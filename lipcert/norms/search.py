@@ -14,15 +14,18 @@ import numpy as np
 
 from lipcert.norms.cells import CellCertificate, check_cells, evaluated
 from lipcert.norms.eigenvalues import estimate_largest
+from lipcert.norms.majorant import Majorant
 from lipcert.norms.symbol import Symbol
 from lipcert.norms.tiling import Cells, Tiling
 from lipcert.upper import ZERO, FloatArray, Upper
 
 __all__ = ["Search"]
 
-_TOLERANCE: Final = 1.003  # of the norm, where the budget allows
 _FINEST_ANGLE: Final = 0.0715  # 1/cos is 1.00256; the rest is for an underestimated peak
 _ACCURACY: Final = 1e-4
+_ROOM: Final = 0.001
+_SAMPLING: Final = 17
+_SMALLEST_SAMPLE: Final = 3
 
 
 @final
@@ -35,10 +38,13 @@ class Search:
     budget: float
 
     @classmethod
-    def of(cls, symbol: Symbol, budget: float) -> Search:
-        """A search on the coarsest tiling whose finest cells meet the tolerance."""
-        levels = _levels(symbol.spans)
-        return cls(symbol, Tiling.reaching(symbol.spans, _FINEST_ANGLE, levels), budget)
+    def of(cls, symbol: Symbol, budget: float, degree: int = 1) -> Search:
+        """A search on the coarsest tiling whose finest cells meet the tolerance.
+
+        degree: the least degree, along every axis, of the majorants to be proved.
+        """
+        spans = tuple(max(degree, span) for span in symbol.spans)
+        return cls(symbol, Tiling.reaching(spans, _FINEST_ANGLE, _levels(spans)), budget)
 
     @property
     def is_affordable(self) -> bool:
@@ -51,24 +57,26 @@ class Search:
         width = 8 if self.symbol.channels <= 128 else 2
         best = 0.0
         while True:
-            estimates = self._estimates(cells)
+            estimates = self.estimates(cells)
             best = max(best, float(np.max(estimates)))
-            if cells.level == _levels(self.symbol.spans):
+            if cells.level == _levels(self.tiling.spans):
                 return best
             cells = cells.chosen(np.argsort(-estimates)[:width]).children()
 
-    def prove(self, peak: float) -> tuple[CellCertificate, Upper]:
-        """A certificate, and the bound that its verification gives.
+    def prove(self, majorant: Majorant) -> tuple[CellCertificate, Upper]:
+        """A certificate for this majorant, raised where necessary, and what `verify_cells` adds.
 
-        Cells that fail are halved; at the end of the budget or of the resolution the target is
+        Cells that fail are halved; at the end of the budget or of the resolution the majorant is
         raised instead, which leaves valid what is proved already.
         """
         cells = self.tiling.everything(self.symbol.groups)
-        target = peak * _TOLERANCE**2
         leaves, rounding, slack = [], ZERO, _ACCURACY
         while True:
+            if self._may_halve(cells) and self._is_hopeless(cells, majorant):
+                cells = cells.children()
+                continue
             self._pay(len(cells))
-            proved, excess = check_cells(self.symbol, self.tiling, cells, target)
+            proved, excess = check_cells(self.symbol, self.tiling, cells, majorant)
             leaves.append(cells.chosen(proved))
             rounding = max(rounding, excess)
             cells = cells.chosen(~proved)
@@ -78,21 +86,36 @@ class Search:
                 cells = cells.children()
             else:
                 slack *= 2.0
-                target = self._raised(cells, target, slack)
+                majorant = self._raised(cells, majorant, slack)
         kept = tuple(each for each in leaves if len(each))
-        return CellCertificate(self.tiling, kept, target), Upper(target) + rounding
+        return CellCertificate(self.tiling, kept, majorant), rounding
+
+    def with_room(self, majorant: Majorant) -> Majorant:
+        """A majorant raised by what the finest cells lose between their points and centres."""
+        loss = self.tiling.sine_squared(_levels(self.tiling.spans)).value + _ROOM
+        return majorant.raised(loss * majorant.supremum.value)
 
     def _may_halve(self, cells: Cells) -> bool:
-        children = len(cells) << len(self.symbol.spans)
-        return cells.level < _levels(self.symbol.spans) and self._affords(children)
+        children = len(cells) << len(self.tiling.spans)
+        return cells.level < _levels(self.tiling.spans) and self._affords(children)
 
-    def _raised(self, cells: Cells, target: float, slack: float) -> float:
-        """A target, larger by at least the relative slack, that the remaining cells should pass."""
-        needed = float(np.max(self._estimates(cells)))
+    def _is_hopeless(self, cells: Cells, majorant: Majorant) -> bool:
+        """Whether every cell of a sample fails, so that the others are better halved unseen."""
+        sample = cells.chosen(slice(0, None, _SAMPLING))
+        if len(sample) < _SMALLEST_SAMPLE:
+            return False
+        self._pay(len(sample))
+        proved, _ = check_cells(self.symbol, self.tiling, sample, majorant)
+        return not np.any(proved)
+
+    def _raised(self, cells: Cells, majorant: Majorant, slack: float) -> Majorant:
+        """A majorant, higher by at least the relative slack, that the other cells should pass."""
+        missing = self.estimates(cells) - majorant.floor(self.tiling, cells)
         cosine = self.tiling.cosine_squared(cells.level).value
-        return max(target, needed / cosine) * (1.0 + slack)
+        step = max(0.0, float(np.max(missing)) / cosine)
+        return majorant.raised(step + slack * majorant.supremum.value)
 
-    def _estimates(self, cells: Cells) -> FloatArray:
+    def estimates(self, cells: Cells) -> FloatArray:
         """Untrusted estimates of λ_max(H) at the centres."""
         self._pay(len(cells))
         parts = evaluated(self.symbol, self.tiling, cells)

@@ -9,23 +9,19 @@ Invariant: frequencies are rational multiples of 2π and are reduced exactly, as
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.norms.frequencies import TWIDDLE_ERROR, half_space, reduced_angles
 from lipcert.norms.geometry import IndexArray
 from lipcert.norms.scaling import UNDERFLOW, largest_norm
 from lipcert.upper import ONE, FloatArray, Upper, gamma
 
 __all__ = ["Symbol"]
-
-_TWIDDLE_ERROR: Final = Upper(2.0**-48)
-"""|computed − true| of cos and sin: the angle, at most π, is rounded three times (3 · 2^-53 · π
-< 2^-49) and the functions of numpy err by at most 4 units in the last place (< 2^-50)."""
 
 
 @final
@@ -59,7 +55,7 @@ class Symbol:
             kernels = kernels.swapaxes(1, 2)
         groups, outer, channels, *taps = kernels.shape
         by_tap = np.moveaxis(kernels, (1, 2), (-2, -1))  # [groups, *taps, out, in]
-        shifts = _half_space([size - 1 for size in taps])
+        shifts = half_space(tuple(size - 1 for size in taps))
         cosines = np.empty((groups, len(shifts), channels * channels))
         sines = np.empty_like(cosines)
         for term, shift in enumerate(shifts):
@@ -71,7 +67,7 @@ class Symbol:
         count = math.prod(taps)
         largest = largest_norm(kernels)
         mass = Upper(float(count)) * largest * largest
-        per_term = gamma(len(shifts) + 4) + _TWIDDLE_ERROR
+        per_term = gamma(len(shifts) + 4) + TWIDDLE_ERROR
         error = (gamma(outer * count + 2) + Upper(4.0) * per_term) * mass * (ONE + ONE) + UNDERFLOW
         spans = tuple(size - 1 for size in taps)
         return cls(spans, channels, np.array(shifts).reshape(-1, len(taps)), cosines, sines, error)
@@ -88,9 +84,7 @@ class Symbol:
 
         group and denominators: [n]; numerators: [n, axes].
         """
-        turns = (numerators @ self.shifts.T) % denominators[:, None]
-        turns = np.where(2 * turns > denominators[:, None], turns - denominators[:, None], turns)
-        angles = 2.0 * np.pi * (turns / denominators[:, None])
+        angles = reduced_angles(self.shifts, numerators, denominators)
         cosine, sine = np.cos(angles), np.sin(angles)
         result = np.empty((len(group), self.channels * self.channels), dtype=np.complex128)
         order = np.argsort(group, kind="stable")
@@ -102,22 +96,14 @@ class Symbol:
         return result.reshape(-1, self.channels, self.channels)
 
 
-def _half_space(spans: list[int]) -> list[tuple[int, ...]]:
-    """The shifts δ that are 0 or whose first non-zero entry is positive."""
-    every = itertools.product(*(range(-span, span + 1) for span in spans))
-    origin = (0,) * len(spans)
-    return [shift for shift in every if shift >= origin]
-
-
 def _correlation(by_tap: FloatArray, shift: tuple[int, ...]) -> FloatArray:
     """A_δ = Σ_t K_tᵀ K_{t+δ}: [groups, c, c]. by_tap: [groups, *taps, out, c]."""
-    groups, *taps, outer, channels = by_tap.shape
+    groups, *taps, _, channels = by_tap.shape
     early, late = [slice(None)], [slice(None)]
     for size, step in zip(taps, shift, strict=True):
         early.append(slice(max(0, -step), size - max(0, step)))
         late.append(slice(max(0, step), size - max(0, -step)))
     first = by_tap[tuple(early)].reshape(groups, -1, channels)
     second = by_tap[tuple(late)].reshape(groups, -1, channels)
-    del outer
     product: FloatArray = first.swapaxes(1, 2) @ second
     return product

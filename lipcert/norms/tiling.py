@@ -20,7 +20,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.norms.geometry import IndexArray
-from lipcert.upper import Lower
+from lipcert.upper import Lower, Upper
 
 __all__ = ["Cells", "Tiling"]
 
@@ -103,6 +103,7 @@ class Tiling:
     def angle(self, level: int) -> Fraction:
         """θ/π where ‖P(centre)‖ ≥ cos θ · ‖P(w)‖ for a global maximiser w in the cell.
 
+        spans: the degrees of P in each axis.
         Proof: let M = sup ‖P‖ = |u*P(w)v|. Along a ray from w, the real part of u*P(·)v, centred
         and turned by a phase, is a real trigonometric function of exponential type Σ spans_i
         |d_i|/2, bounded by M and equal to M at w; hence it stays above M cos(Σ spans_i |d_i|/2)
@@ -128,6 +129,10 @@ class Tiling:
             cosine += term
         value = (1 + cosine) / 2
         return Lower(float(value)) * Lower(1.0 - 2.0**-52)
+
+    def sine_squared(self, level: int) -> Upper:
+        """Upper bound of sin²θ at this level."""
+        return Upper.of_fraction(1 - Fraction(self.cosine_squared(level).value))
 
     def is_covered_by(self, leaves: tuple[Cells, ...], groups: int) -> bool:
         """Whether the cells cover half the frequencies of each group, without overlap.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lipcert.facts import Bound, Shape, ValueFacts, product_of, sum_of
 from lipcert.interval import Interval
+from lipcert.links import Link, Slopes
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import aligned, root_of, slice_norm
@@ -79,6 +80,13 @@ class Activation(Op):
         if not slope < everywhere.value:
             return everywhere
         return Bound(slope, "activation.input_lipschitz.box")
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """f' on the box, between ∓ the Lipschitz constant."""
+        del scope
+        (x,) = inputs
+        slopes = self.function.derivative(_shared_ends(x.box))
+        return Slopes(slopes.intersect(Interval.symmetric(self.function.lipschitz, ())))
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """f(x)."""
@@ -148,6 +156,11 @@ class PRelu(Op):
         negative = ValueFacts.of(x.shape, x.norm, x.box.clip(-math.inf, 0.0))
         longest = slice_norm(negative, self.slope.shape, x.shape)
         return {"slope": product_of("prelu.param_lipschitz", longest)}
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """1 where x > 0, the slope where x < 0, anything between at 0."""
+        (x,) = inputs
+        return Slopes(joined_at_zero(x.box, scope.entries(self.slope), constant(1.0)))
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Either branch."""

@@ -24,6 +24,7 @@ from lipcert.facts import (
     sum_of,
 )
 from lipcert.interval import Interval
+from lipcert.links import IDENTITY, Link, Slopes
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import broadcast_shape, repetition_root, slice_norm
@@ -75,6 +76,11 @@ class Scale(Op):
         """Returns B ≥ max|s|, the norm of the diagonal Jacobian. Attained: always."""
         del index, inputs
         return product_of("scale.input_lipschitz", self.operator_norm(scope))
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """The factors."""
+        del inputs
+        return Slopes(scope.entries(self.scale))
 
     def param_lipschitz(self, inputs: Sequence[ValueFacts], scope: Scope) -> Mapping[str, Bound]:
         """Returns B ≥ the largest norm of the slice of x that one factor multiplies.
@@ -160,6 +166,11 @@ class Divide(Op):
         del index, inputs
         return product_of("divide.input_lipschitz", self.operator_norm(scope))
 
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """The reciprocals."""
+        del inputs
+        return Slopes(scope.entries(self.divisor).reciprocal())
+
     def param_lipschitz(self, inputs: Sequence[ValueFacts], scope: Scope) -> Mapping[str, Bound]:
         """Returns B ≥ (largest norm of the slice of x over one divisor) / min|d|².
 
@@ -231,6 +242,11 @@ class Shift(Op):
         """Returns 1: the Jacobian is the identity."""
         del index, inputs, scope
         return Bound(ONE, "shift.input_lipschitz")
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """The identity."""
+        del inputs, scope
+        return IDENTITY
 
     def param_lipschitz(self, inputs: Sequence[ValueFacts], scope: Scope) -> Mapping[str, Bound]:
         """Returns √m for a bias of which every entry is added at m places.

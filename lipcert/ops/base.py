@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts
+from lipcert.links import Link
 from lipcert.operand import Operand
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray
@@ -62,6 +63,11 @@ class Op(ABC):
     def operator_norm(self, scope: Scope) -> Bound | None:
         """Norm of the op's linear part where it has one, for the report."""
         del scope
+        return None
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """The Jacobian of an op with one input, where it is a known matrix or always diagonal."""
+        del inputs, scope
         return None
 
     def input_cotangent(

@@ -1,6 +1,6 @@
-"""Products of two values: entry by entry, and of matrices.
+"""Products and quotients of two values entry by entry, and products of matrices.
 
-What enters: facts about both values. What leaves: norm and box of the product, and for each value
+What enters: facts about both values. What leaves: norm and box of the result, and for each value
 the Jacobian norm, which is a norm of the *other* value: bounded only on a bounded domain.
 """
 
@@ -19,7 +19,7 @@ from lipcert.ops.broadcasting import aligned, broadcast_shape, slice_norm
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray
 
-__all__ = ["MatMul", "Multiply"]
+__all__ = ["MatMul", "Multiply", "Quotient"]
 
 
 @final
@@ -70,6 +70,70 @@ class Multiply(Op):
         rank = max(x.ndim for x in inputs) - 1
         a, b = (aligned(x, rank) for x in inputs)
         return a * b
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Quotient(Op):
+    """y = a / b, entry by entry, with broadcasting."""
+
+    @property
+    def kind(self) -> str:
+        """ONNX name."""
+        return "Div"
+
+    @property
+    def family(self) -> str:
+        """Rule family."""
+        return "quotient"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """The broadcast shape."""
+        first, second = inputs
+        return broadcast_shape([first, second])
+
+    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
+        """Returns B ≥ sup ‖a/b‖ = X_a·L_a, and the quotient of the boxes.
+
+        Hypotheses: the box of b excludes 0.
+        Proof: for fixed b the quotient is linear in a with norm at most L_a.
+        Attained: when a sits on the entry with the least |b|.
+        """
+        a, b = inputs
+        rule = "quotient.output_norm"
+        norm = product_of(rule, self.input_lipschitz(0, inputs, scope), a.norm)
+        box = a.box * b.box.reciprocal()
+        return ValueFacts.of(self.output_shape([a.shape, b.shape]), norm, box)
+
+    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
+        """Returns B ≥ the norms of the slices of 1/b, or of a/b², that meet one entry.
+
+        Hypotheses: the box of b excludes 0; for b, a is bounded too.
+        Proof: ∂y/∂a = 1/b and ∂y/∂b = −a/b², entry by entry; the columns of each Jacobian are
+        such slices, with disjoint supports.
+        Attained: when |b| is least on a whole slice, and |a| largest.
+        """
+        del scope
+        rule = "quotient.input_lipschitz"
+        a, b = inputs
+        inverse = b.box.reciprocal()
+        if not inverse.max_abs().is_finite:
+            return _needs_nonzero(rule, b)
+        shape = self.output_shape([a.shape, b.shape])
+        inverse_facts = ValueFacts.of(b.shape, no_bound(rule, "only the box is known"), inverse)
+        if index == 0:
+            return product_of(rule, slice_norm(inverse_facts, a.shape, shape))
+        largest = Bound(inverse.max_abs(), rule)
+        by_norm = product_of(rule, slice_norm(a, b.shape, shape), largest, largest)
+        slopes = ValueFacts.of(shape, by_norm, a.box * (inverse * inverse))
+        return tightest(by_norm, product_of(rule, slice_norm(slopes, b.shape, shape)))
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64; NaN or infinite where b is 0."""
+        rank = max(x.ndim for x in inputs) - 1
+        a, b = (aligned(x, rank) for x in inputs)
+        with np.errstate(all="ignore"):
+            return a / b
 
 
 @final
@@ -145,6 +209,18 @@ def _needs_bounded(rule: str, other: Bound) -> Bound:
         rule,
         f"a product of two values has no Lipschitz bound unless both are bounded ({other.reason})",
         "state an input domain, or bound the factor (sigmoid gate, normalization, clip)",
+    )
+
+
+def _needs_nonzero(rule: str, divisor: ValueFacts) -> Bound:
+    box = divisor.box
+    low, high = np.min(box.lo, initial=np.inf), np.max(box.hi, initial=-np.inf)
+    return no_bound(
+        rule,
+        "a quotient has a bound where the divisor stays away from 0, but its entries are only "
+        f"known to lie in [{low:.4g}, {high:.4g}]",
+        "add a positive constant to a divisor that is not negative, clip it, or state bounds of "
+        "the inputs that keep it away from 0 (--input-box)",
     )
 
 

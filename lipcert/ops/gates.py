@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
-from scipy.special import erfc, expit
 
 from lipcert.interval import Interval
+from lipcert.ops.error_function import erfc
 from lipcert.ops.scalar import (
     ScalarFunction,
     Turn,
@@ -25,6 +25,7 @@ from lipcert.ops.scalar import (
     decimal,
     exponential,
     logistic,
+    sigmoid,
     squared_sech,
 )
 from lipcert.upper import ONE, FloatArray, Upper
@@ -139,17 +140,17 @@ class Gelu(_Gated):
     def value(self, x: FloatArray) -> FloatArray:
         """x times its gate."""
         if self.approximate:
-            gate = expit(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
+            gate = sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
         else:
             gate = 0.5 * erfc(-x * math.sqrt(0.5))
         result: FloatArray = x * gate
         return result
 
     def _gate(self, x: Interval) -> Interval:
-        """σ(2u), or erfc(−x/√2)/2; scipy's erfc errs by far less than 1024 ulp."""
+        """σ(2u), or erfc(−x/√2)/2; `erfc` errs by far less than 1024 ulp."""
         if self.approximate:
             return logistic(_TWO * self._cubic(x))
-        tail = (x * _ROOT_HALF).monotone(lambda t: np.asarray(erfc(-t)), _ERFC_ULPS)
+        tail = (x * _ROOT_HALF).monotone(lambda t: erfc(-t), _ERFC_ULPS)
         return (tail * _HALF).clip(0.0, 1.0)
 
     def _gate_slope(self, x: Interval) -> Interval:
@@ -178,7 +179,7 @@ class Silu(_Gated):
 
     def value(self, x: FloatArray) -> FloatArray:
         """x·σ(x)."""
-        result: FloatArray = x * expit(x)
+        result: FloatArray = x * sigmoid(x)
         return result
 
     def _gate(self, x: Interval) -> Interval:
@@ -241,7 +242,7 @@ class QuickGelu(ScalarFunction):
 
     def value(self, x: FloatArray) -> FloatArray:
         """x·σ(sharpness·x)."""
-        result: FloatArray = x * expit(self.sharpness * x)
+        result: FloatArray = x * sigmoid(self.sharpness * x)
         return result
 
     def image(self, box: Interval) -> Interval:

@@ -25,6 +25,7 @@ from lipcert.facts import (
     tightest,
 )
 from lipcert.interval import Interval
+from lipcert.links import Link, Matrix
 from lipcert.norms.linear_map import DenseMap
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
@@ -169,6 +170,12 @@ class Dense(Op):
         """
         del index, inputs
         return self.operator_norm(scope)
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """W at every position, where the scope knows it exactly."""
+        del inputs
+        weight = scope.entries(self.weight)
+        return Matrix(weight.lo) if weight.is_exact else None
 
     def param_lipschitz(self, inputs: Sequence[ValueFacts], scope: Scope) -> Mapping[str, Bound]:
         """Returns, for the weight, B ≥ sup ‖X‖₂ of the [P, in] input matrix; for the bias, √P.

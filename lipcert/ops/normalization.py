@@ -18,6 +18,7 @@ import numpy as np
 
 from lipcert.facts import Bound, Shape, ValueFacts, no_bound, product_of, sum_of, tightest
 from lipcert.interval import Interval
+from lipcert.links import Link, Slopes
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.blocks import Blocks
@@ -92,6 +93,12 @@ class BatchNorm(Op):
         """Returns the norm of the diagonal map. Attained: on the channel of the largest factor."""
         del index, inputs
         return self.operator_norm(scope)
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """The factor of each channel."""
+        (x,) = inputs
+        ends = (-1, *[1] * (len(x.shape) - 1))
+        return Slopes(self._factor(scope).map(lambda end: end.reshape(ends)))
 
     def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
         """Returns B ≥ sup ‖f·x + t‖, f = scale/√(variance + ε), t = bias − f·mean per channel.

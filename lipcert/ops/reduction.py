@@ -60,6 +60,8 @@ class _Reduction(Op):
         axes = self._axes(len(x.shape))
         norm = product_of("reduce.output_norm", x.norm, self._norm(x.shape))
         summed = x.box.broadcast(x.shape).sum(axes, self.keepdims)
+        if x.is_nonnegative:
+            summed = summed.clip(0.0, np.inf)
         image = summed * self._weight(self._count(x.shape))
         return ValueFacts.of(self.output_shape([x.shape]), norm, image)
 

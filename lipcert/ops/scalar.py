@@ -27,6 +27,7 @@ __all__ = [
     "exponential",
     "joined_at_zero",
     "logistic",
+    "sigmoid",
     "squared_sech",
 ]
 
@@ -141,6 +142,13 @@ def exponential(box: Interval) -> Interval:
 def logistic(box: Interval) -> Interval:
     """1 / (1 + e^−x)."""
     return (constant(1.0) + exponential(-box)).reciprocal().clip(0.0, 1.0)
+
+
+def sigmoid(x: FloatArray) -> FloatArray:
+    """1 / (1 + e^−x) in ordinary float64."""
+    with np.errstate(over="ignore", under="ignore"):
+        result: FloatArray = 1.0 / (1.0 + np.exp(-x))
+    return result
 
 
 def squared_sech(box: Interval) -> Interval:

@@ -17,6 +17,7 @@ from typing import final
 import numpy as np
 
 from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, product_of, sum_of
+from lipcert.links import IDENTITY, Link
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import aligned, broadcast_shape, root_of
 from lipcert.scope import Scope
@@ -103,6 +104,11 @@ class Reshape(_Rearrangement):
         """Every entry once."""
         del shape
         return 1
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """Nothing moves in row-major order."""
+        del inputs, scope
+        return IDENTITY
 
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """Row-major reshape behind the leading axes."""

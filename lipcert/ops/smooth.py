@@ -13,9 +13,9 @@ from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erf, expit
 
 from lipcert.interval import Interval
+from lipcert.ops.error_function import erf
 from lipcert.ops.scalar import (
     ScalarFunction,
     Turn,
@@ -25,6 +25,7 @@ from lipcert.ops.scalar import (
     expected_sign,
     exponential,
     logistic,
+    sigmoid,
     squared_sech,
 )
 from lipcert.upper import ONE, FloatArray, Upper
@@ -62,8 +63,7 @@ class Sigmoid(ScalarFunction):
 
     def value(self, x: FloatArray) -> FloatArray:
         """1 / (1 + e^−x)."""
-        result: FloatArray = expit(x)
-        return result
+        return sigmoid(x)
 
     def image(self, box: Interval) -> Interval:
         """Monotone."""
@@ -184,11 +184,10 @@ class Erf(ScalarFunction):
 
     def value(self, x: FloatArray) -> FloatArray:
         """erf x."""
-        result: FloatArray = erf(x)
-        return result
+        return erf(x)
 
     def image(self, box: Interval) -> Interval:
-        """Monotone; scipy's erf errs by far less than 64 ulp."""
+        """Monotone; `erf` errs by far less than 64 ulp."""
         return expected_sign(box, box.monotone(self.value, _ERF_ULPS).clip(-1.0, 1.0))
 
     def derivative(self, box: Interval) -> Interval:

@@ -14,7 +14,6 @@ from fractions import Fraction
 from typing import final
 
 import numpy as np
-from scipy.special import log_softmax, softmax
 
 from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, product_of, sum_of, tightest
 from lipcert.interval import Interval
@@ -98,7 +97,9 @@ class Softmax(_OverAxis):
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The probabilities."""
         (x,) = inputs
-        result: FloatArray = softmax(x, axis=self._position(x.ndim - 1) + 1)
+        axis = self._position(x.ndim - 1) + 1
+        powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+        result: FloatArray = powers / np.sum(powers, axis=axis, keepdims=True)
         return result
 
 
@@ -171,7 +172,9 @@ class LogSoftmax(_OverAxis):
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The logarithms of the probabilities."""
         (x,) = inputs
-        result: FloatArray = log_softmax(x, axis=self._position(x.ndim - 1) + 1)
+        axis = self._position(x.ndim - 1) + 1
+        below = x - np.max(x, axis=axis, keepdims=True)
+        result: FloatArray = below - np.log(np.sum(np.exp(below), axis=axis, keepdims=True))
         return result
 
 

@@ -7,7 +7,6 @@ ratios of certified bounds, not bounds themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -15,7 +14,6 @@ from lipcert.analysis.records import Analysis, NodeReport
 
 __all__ = [
     "Share",
-    "cotangent_jumps",
     "gradient_shares",
     "largest_gradients",
     "noise_shares",
@@ -23,6 +21,8 @@ __all__ = [
 ]
 
 _SHOWN: Final = 5
+_LEAST_SHARE: Final = 5e-4
+_LEAST_STRETCH: Final = 1.001
 
 
 @final
@@ -38,19 +38,12 @@ class Share:
 
 def stretches(analysis: Analysis) -> list[Share]:
     """Nodes with the largest Lipschitz constant above 1; bars on a logarithmic scale."""
-    return _logarithmic((node, _stretch(node)) for node in analysis.nodes)
-
-
-def cotangent_jumps(analysis: Analysis) -> list[Share]:
-    """Nodes whose input cotangent exceeds their output cotangent most (fan-out included)."""
-    at_value = {node.output: node.cotangent_norm for node in analysis.nodes}
-    jumps = []
-    for node in analysis.nodes:
-        after = node.cotangent_norm
-        before = [at_value.get(name) for name in node.inputs]
-        largest = max((norm for norm in before if norm is not None), default=None)
-        jumps.append((node, None if largest is None or not after else largest / after))
-    return _logarithmic(jumps)
+    factors = [(node, _stretch(node)) for node in analysis.nodes]
+    found = [(node, factor) for node, factor in factors if factor >= _LEAST_STRETCH]
+    most = max((math.log(factor) for _, factor in found), default=0.0)
+    return _top(
+        [Share(node.name, node.op, factor, math.log(factor) / most) for node, factor in found]
+    )
 
 
 def gradient_shares(analysis: Analysis) -> dict[str, float]:
@@ -83,20 +76,14 @@ def noise_shares(analysis: Analysis) -> list[Share]:
     )
 
 
-def _stretch(node: NodeReport) -> float | None:
-    return max((bound for bound in node.input_lipschitz if bound is not None), default=None)
-
-
-def _logarithmic(factors: Iterable[tuple[NodeReport, float | None]]) -> list[Share]:
-    found = [(node, factor) for node, factor in factors if factor is not None and factor > 1.0]
-    most = max((math.log(factor) for _, factor in found), default=0.0)
-    return _top(
-        [Share(node.name, node.op, factor, math.log(factor) / most) for node, factor in found]
-    )
+def _stretch(node: NodeReport) -> float:
+    return max((bound for bound in node.input_lipschitz if bound is not None), default=0.0)
 
 
 def _top(shares: list[Share]) -> list[Share]:
-    return sorted(shares, key=_value, reverse=True)[:_SHOWN]
+    """The largest; what would be displayed as nothing is left out."""
+    seen = [share for share in shares if share.value >= _LEAST_SHARE]
+    return sorted(seen, key=_value, reverse=True)[:_SHOWN]
 
 
 def _value(share: Share) -> float:

@@ -10,14 +10,27 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from lipcert.report.inspection import Inspection
+from lipcert.report.inspection import InspectedBatch, InspectedRun, Inspection
 from lipcert.report.numbers import shape_text
 from lipcert.report.safe import safe, shortened
-from lipcert.report.text import canvas, diagnostic_lines, table, text_of
+from lipcert.report.table import Column, print_table
+from lipcert.report.text import canvas, diagnostic_lines, text_of, two_columns
 
 __all__ = ["inspection_text"]
 
 _WIDTH: Final = 44
+_NODE_COLUMNS: Final = (
+    Column("node", least=12),
+    Column("op", least=10),
+    Column("shape", rank=1),
+    Column("parameters", least=16),
+)
+_PARAMETER_COLUMNS: Final = (
+    Column("parameter", least=16),
+    Column("shape", rank=1),
+    Column("used by", least=10),
+    Column("numbers", right=True),
+)
 
 
 def inspection_text(inspection: Inspection, *, width: int, color: bool) -> str:
@@ -36,11 +49,15 @@ def inspection_text(inspection: Inspection, *, width: int, color: bool) -> str:
 def _refusals(console: Console, inspection: Inspection) -> None:
     count = len(inspection.refusals)
     console.print(Text(f"refused, for {count} reason{'s' if count > 1 else ''}:", "bold red"))
+    grid = two_columns()
     for refusal in inspection.refusals:
-        where = f" {safe(refusal.node)} ({safe(refusal.op)}):" if refusal.node else ""
-        console.print(Text(f"  {safe(refusal.code)}{where} {safe(refusal.reason)}"))
+        where = f"{safe(refusal.node)} ({safe(refusal.op)}): " if refusal.node else ""
+        grid.add_row(Text(f"  {safe(refusal.code)}"), Text(f"{where}{safe(refusal.reason)}"))
         if refusal.remedy:
-            console.print(Text(f"    remedy: {safe(refusal.remedy)}", "dim"))
+            grid.add_row("", Text(f"remedy: {safe(refusal.remedy)}", "dim"))
+    console.print(grid)
+    codes = sorted({refusal.code for refusal in inspection.refusals})
+    console.print(Text(f"`lipcert explain {safe(codes[0])}` says more.", "dim"))
 
 
 def _summary(console: Console, inspection: Inspection) -> None:
@@ -53,25 +70,36 @@ def _summary(console: Console, inspection: Inspection) -> None:
             ("input", f"{name} {shape_text(shape)} per example")
             for name, shape in inspection.inputs
         ),
-        *(("output", f"{name} {shape_text(shape)}") for name, shape in inspection.outputs),
+        *(
+            ("output", f"{name} {shape_text(shape)} per example")
+            for name, shape in inspection.outputs
+        ),
         ("parameters", f"{len(inspection.parameters)} tensors, {size:,} numbers"),
+        *(_batch_lines(inspection.batch) if inspection.batch else ()),
+        *(_run_lines(inspection.verification) if inspection.verification else ()),
     ]
-    if inspection.batch is not None:
-        batch = inspection.batch
-        lines.append(
-            ("examples", f"independent: {batch.status}, axis {batch.axis}; {batch.witness}")
-        )
-    if inspection.verification is not None:
-        run = inspection.verification
-        lines.append(
-            (
-                "checked",
-                f"graph against onnxruntime on {run.examples} examples, largest relative "
-                f"difference {run.max_difference:.2g}",
-            )
-        )
+    grid = two_columns()
     for topic, sentence in lines:
-        console.print(Text(f"  {topic:<12}{safe(sentence)}"))
+        grid.add_row(Text(f"  {topic}", "dim"), Text(safe(sentence)))
+    console.print(grid)
+
+
+def _batch_lines(batch: InspectedBatch) -> list[tuple[str, str]]:
+    known = "proved" if batch.status == "proved" else f"ASSUMED ({batch.status})"
+    return [
+        ("batch", f"axis {batch.axis}; examples independent of each other: {known}"),
+        ("witness", batch.witness),
+    ]
+
+
+def _run_lines(run: InspectedRun) -> list[tuple[str, str]]:
+    return [
+        (
+            "checked",
+            f"graph against onnxruntime on {run.examples} examples, largest relative difference "
+            f"{run.max_difference:.2g}",
+        )
+    ]
 
 
 def _tables(console: Console, inspection: Inspection) -> None:
@@ -79,21 +107,21 @@ def _tables(console: Console, inspection: Inspection) -> None:
     nodes = [
         (
             shortened(node.name, _WIDTH),
-            shortened(node.op, 20),
+            node.op,
             shape_text(node.shape),
-            shortened(", ".join(node.parameters.values()), _WIDTH),
+            ", ".join(node.parameters.values()),
         )
         for node in inspection.nodes
     ]
-    console.print(table(("node", "op", "shape", "parameters"), nodes, left=4))
+    print_table(console, _NODE_COLUMNS, nodes)
     console.print()
     parameters = [
         (
             shortened(parameter.name, _WIDTH),
             shape_text(parameter.shape),
-            shortened(", ".join(parameter.nodes), _WIDTH),
+            ", ".join(parameter.nodes),
             f"{parameter.size:,}",
         )
         for parameter in inspection.parameters
     ]
-    console.print(table(("parameter", "shape", "used by", "numbers"), parameters, left=3))
+    print_table(console, _PARAMETER_COLUMNS, parameters)

@@ -8,8 +8,9 @@ and no character sequence that a CI log would read as a command.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis, Assumptions, NodeReport
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["JsonObject", "analysis_json", "dump", "error_json", "inspection_json"]
 
 JsonObject = Mapping[str, object]
+_CODE: Final = re.compile(r"\[(LC\d{3})\]")
 
 
 def dump(document: JsonObject) -> str:
@@ -29,11 +31,11 @@ def dump(document: JsonObject) -> str:
 
 
 def analysis_json(analysis: Analysis) -> str:
-    """`lipcert.analysis.records/1`."""
+    """`lipcert.analysis/1`."""
     model, network = analysis.model, analysis.network
     return dump(
         {
-            "schema": "lipcert.analysis.records/1",
+            "schema": "lipcert.analysis/1",
             "model": {
                 "path": model.path,
                 "sha256": model.sha256,
@@ -138,15 +140,22 @@ def inspection_json(inspection: Inspection) -> str:
 
 
 def error_json(exit_code: int, message: str, refusals: Sequence[Refusal] = ()) -> str:
-    """`lipcert.error/1`: printed instead of a result."""
+    """`lipcert.error/1`: printed instead of a result; `code` is "" for errors without a page."""
     return dump(
         {
             "schema": "lipcert.error/1",
             "exit": exit_code,
+            "code": _code(message),
             "message": message,
             "refusals": refusal_list(refusals),
         }
     )
+
+
+def _code(message: str) -> str:
+    """The diagnostic code in front of a message."""
+    found = _CODE.match(message)
+    return found.group(1) if found else ""
 
 
 def refusal_list(refusals: Sequence[Refusal]) -> list[JsonObject]:

@@ -13,7 +13,7 @@ from lipcert.analysis.records import Analysis, NodeReport, ParameterReport
 from lipcert.report import attribution
 from lipcert.report.numbers import at_most, percent, shape_text
 from lipcert.report.safe import safe
-from lipcert.report.statements import answer_rows, assumption_rows, headline
+from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 
 __all__ = ["analysis_markdown"]
 
@@ -25,6 +25,7 @@ def analysis_markdown(analysis: Analysis) -> str:
     sections = [
         "# LipCert analysis",
         _text(headline(analysis)),
+        f"**{_text(promise(analysis))}**",
         "## Assumptions",
         _table(("", ""), assumption_rows(analysis)),
         "## Answer",

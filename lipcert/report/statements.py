@@ -11,7 +11,7 @@ from typing import Final
 from lipcert.analysis.records import Analysis, Assumptions
 from lipcert.report.numbers import NO_BOUND, at_most
 
-__all__ = ["answer_rows", "assumption_rows", "headline"]
+__all__ = ["answer_rows", "assumption_rows", "headline", "promise"]
 
 _MOST_NAMES: Final = 4
 Rows = list[tuple[str, str]]
@@ -24,6 +24,23 @@ def headline(analysis: Analysis) -> str:
     return f"{model.path}  ·  {count}  ·  sha256 {model.sha256[:12]}"
 
 
+def promise(analysis: Analysis) -> str:
+    """The answer in one sentence."""
+    facts, network = analysis.assumptions, analysis.network
+    if network.sensitivity is None:
+        trained = [item for item in analysis.parameters if item.trainable]
+        lost = sum(item.grad_norm is None for item in trained)
+        return (
+            f"No finite sensitivity: {lost} of {len(trained)} trained tensors have no gradient "
+            "bound; the diagnostics say why."
+        )
+    change = "replaced by another" if facts.neighbours == "replace-one" else "added or removed"
+    return (
+        f"One example, {change}, moves the released {facts.reduction} of gradients by at most "
+        f"{at_most(network.sensitivity)} in 2-norm, if the assumptions hold."
+    )
+
+
 def assumption_rows(analysis: Analysis) -> Rows:
     """Everything the numbers are conditional on, defaults marked as such, the input first."""
     facts = analysis.assumptions
@@ -34,7 +51,8 @@ def assumption_rows(analysis: Analysis) -> Rows:
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
         ("examples", _batch_text(facts)),
-        ("arithmetic", f"{facts.arithmetic} (tier {facts.tier})"),
+        ("arithmetic", facts.arithmetic),
+        ("effort", f"norms of weights certified with tier {facts.tier}"),
     ]
     return rows + [("note", note) for note in facts.notes]
 
@@ -48,7 +66,7 @@ def answer_rows(analysis: Analysis) -> Rows:
         ("loss gradient at the output", _bound(network.loss_cotangent_norm)),
         ("per-example gradient norm G", _bound(network.grad_norm)),
         ("sensitivity Δ", _bound(network.sensitivity)),
-        ("noise standard deviation", _noise_text(analysis)),
+        ("noise standard deviation per entry", _noise_text(analysis)),
     ]
 
 
@@ -70,7 +88,7 @@ def _input_text(analysis: Analysis) -> str:
 
 def _loss_text(facts: Assumptions) -> str:
     values = [
-        f"{key} {value:.12g}" if isinstance(value, float) else f"{key} {value}"
+        f"{key.replace('_', ' ')} {value:.12g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in facts.loss.items()
         if key not in {"kind", "reduction"}
     ]
@@ -95,13 +113,13 @@ def _release_text(facts: Assumptions) -> str:
     neighbours = f"neighbouring data sets: {facts.neighbours}"
     if facts.batch_size is not None and facts.reduction == "mean":
         return f"sum of gradients / {facts.batch_size} (a public constant); {neighbours}"
-    return f"sum of gradients ({facts.reduction} reduction); {neighbours}"
+    return f"sum of the gradients of a batch; {neighbours}"
 
 
 def _batch_text(facts: Assumptions) -> str:
     if facts.batch == "proved":
         return "independent of each other in a batch: proved on the graph"
-    return f"independent of each other in a batch: {facts.batch}, assumed"
+    return "the file holds one example; that each of a batch passes alone is ASSUMED"
 
 
 def _noise_text(analysis: Analysis) -> str:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,18 +20,40 @@ from lipcert.analysis.records import Analysis, NodeReport, ParameterReport
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.report import attribution
 from lipcert.report.folding import Fold, fold, fold_nodes
-from lipcert.report.numbers import NO_BOUND, at_most, bar, percent, shape_text
+from lipcert.report.numbers import at_most, bar, percent, shape_text
 from lipcert.report.safe import safe, shortened
-from lipcert.report.statements import answer_rows, assumption_rows, headline
+from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
+from lipcert.report.table import Column, print_table
 
-__all__ = ["analysis_text", "canvas", "diagnostic_lines", "text_of"]
+__all__ = ["analysis_text", "canvas", "diagnostic_lines", "text_of", "two_columns"]
 
 _COMMAND: Final = re.compile(r"^(\s*)::")  # a word may have been folded in its middle
 _NAME_WIDTH: Final = 36
+_DIGITS: Final = 4
 _NODE_COLUMNS: Final = (
-    "node", "op", "shape", "‖input‖", "‖W‖", "Lipschitz", "‖output‖", "‖cotangent‖",
-)  # fmt: skip
-_PARAMETER_COLUMNS: Final = ("parameter", "shape", "G", "Δ", "noise std", "share of G²", "group")
+    Column("node", least=15),
+    Column("op", least=11, rank=3),
+    Column("shape", rank=4),
+    Column("‖input‖", right=True, rank=5),
+    Column("‖W‖", right=True, rank=2),
+    Column("Lipschitz", right=True),
+    Column("‖output‖", right=True, rank=1),
+    Column("‖cotangent‖", right=True),
+)
+_PARAMETER_COLUMNS: Final = (
+    Column("parameter", least=20),
+    Column("shape", rank=4),
+    Column("G", right=True),
+    Column("Δ", right=True, rank=1),
+    Column("noise std", right=True, rank=2),
+    Column("of G²", right=True, rank=3),
+    Column("group", least=10, rank=5),
+)
+_ALLOCATION_COLUMNS: Final = (
+    Column("allocation"),
+    Column("noise energy Σ d·s²", right=True),
+    Column("relative", right=True),
+)
 _STYLES: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 _Row = TypeVar("_Row")
 
@@ -41,16 +62,17 @@ def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool
     """The whole report."""
     console = canvas(width, color)
     console.print(Text(safe(headline(analysis)), "bold"))
+    console.print(Text(safe(promise(analysis)), _promise_style(analysis)))
     _section(console, "Assumptions")
     _pairs(console, assumption_rows(analysis))
-    _section(console, "Answer")
+    _section(console, "Answer (every norm is a 2-norm)")
     _pairs(console, answer_rows(analysis), "bold green")
     _section(console, "Nodes, in data-flow order")
     _nodes(console, fold_nodes(analysis.nodes, show_all))
     _section(console, "Parameters")
     _parameters(console, analysis, fold(analysis.parameters, show_all))
     _allocations(console, analysis)
-    _losses(console, analysis)
+    _losses(console, analysis, fold(analysis.parameters, show_all).note)
     diagnostic_lines(console, analysis.diagnostics)
     return text_of(console)
 
@@ -85,32 +107,28 @@ def diagnostic_lines(console: Console, diagnostics: Sequence[Diagnostic]) -> Non
         return
     _section(console, "Diagnostics")
     order = list(Level)
+    grid = two_columns()
     for diagnostic in sorted(diagnostics, key=lambda found: order.index(found.level)):
-        where = f" {safe(diagnostic.node)}:" if diagnostic.node else ""
-        line = Text(f"  {diagnostic.level.value} ", _STYLES[diagnostic.level])
-        line.append(f"{diagnostic.code}{where} {safe(diagnostic.message)}", "default")
-        console.print(line)
-        if diagnostic.remedy:
-            console.print(Text(f"    remedy: {safe(diagnostic.remedy)}", "dim"))
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Table:
-    """A plain table; the first `left` columns are left-aligned."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
-    for index, column in enumerate(columns):
-        grid.add_column(
-            Text(column),
-            justify="left" if index < left else "right",
-            no_wrap=True,
-            overflow="ellipsis",
+        where = f"{safe(diagnostic.node)}: " if diagnostic.node else ""
+        label = f"  {diagnostic.level.value} {diagnostic.code}"
+        grid.add_row(
+            Text(label, _STYLES[diagnostic.level]), Text(f"{where}{safe(diagnostic.message)}")
         )
-    for row in rows:
-        grid.add_row(*(_cell(text) for text in row))
+        if diagnostic.remedy:
+            grid.add_row("", Text(f"remedy: {safe(diagnostic.remedy)}", "dim"))
+    console.print(grid)
+
+
+def two_columns() -> Table:
+    """A grid of a label and a text that wraps beside it."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     return grid
 
 
-def _cell(text: str) -> Text:
-    return Text(text, "bold red" if text == NO_BOUND else "")
+def _promise_style(analysis: Analysis) -> str:
+    return "bold red" if analysis.network.sensitivity is None else "bold green"
 
 
 def _section(console: Console, title: str) -> None:
@@ -119,17 +137,14 @@ def _section(console: Console, title: str) -> None:
 
 
 def _pairs(console: Console, rows: Sequence[tuple[str, str]], style: str = "") -> None:
-    grid = Table.grid(padding=(0, 2), pad_edge=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = two_columns()
     for topic, sentence in rows:
         grid.add_row(Text(f"  {safe(topic)}", "dim"), Text(safe(sentence), style))
     console.print(grid)
 
 
 def _nodes(console: Console, folded: Fold[NodeReport]) -> None:
-    rows = _with_gap(folded, _node_row, len(_NODE_COLUMNS))
-    console.print(table(_NODE_COLUMNS, rows, left=3))
+    print_table(console, _NODE_COLUMNS, _with_gap(folded, _node_row, len(_NODE_COLUMNS)))
     _note(console, folded.note)
 
 
@@ -138,11 +153,11 @@ def _node_row(node: NodeReport) -> tuple[str, ...]:
         shortened(node.name, _NAME_WIDTH),
         shortened(node.op, 20),
         shape_text(node.shape),
-        at_most(node.input_norm),
-        "" if node.operator_norm is None else at_most(node.operator_norm),
-        ", ".join(at_most(bound) for bound in node.input_lipschitz),
-        at_most(node.output_norm),
-        at_most(node.cotangent_norm),
+        at_most(node.input_norm, _DIGITS),
+        "" if node.operator_norm is None else at_most(node.operator_norm, _DIGITS),
+        ", ".join(at_most(bound, _DIGITS) for bound in node.input_lipschitz),
+        at_most(node.output_norm, _DIGITS),
+        at_most(node.cotangent_norm, _DIGITS),
     )
 
 
@@ -156,15 +171,15 @@ def _parameters(console: Console, analysis: Analysis, folded: Fold[ParameterRepo
         return (
             name,
             shape,
-            at_most(parameter.grad_norm),
-            at_most(parameter.sensitivity),
-            at_most(parameter.noise_std),
+            at_most(parameter.grad_norm, _DIGITS),
+            at_most(parameter.sensitivity, _DIGITS),
+            at_most(parameter.noise_std, _DIGITS),
             percent(shares.get(parameter.name)),
             shortened(parameter.group or "", 24),
         )
 
     rows = _with_gap(folded, row, len(_PARAMETER_COLUMNS))
-    console.print(table(_PARAMETER_COLUMNS, rows, left=2))
+    print_table(console, _PARAMETER_COLUMNS, rows)
     _note(console, folded.note)
 
 
@@ -190,24 +205,21 @@ def _allocations(console: Console, analysis: Analysis) -> None:
     _section(console, "Ways to split the noise, at the same privacy")
     rows = [
         (
-            safe(allocation.name) + (" (chosen)" if allocation.chosen else ""),
+            allocation.name + (" (chosen)" if allocation.chosen else ""),
             at_most(allocation.noise_energy),
             f"{allocation.noise_energy / least:.3g}×",
         )
         for allocation in analysis.allocations
     ]
-    console.print(table(("allocation", "noise energy Σ d·s²", "of the least"), rows, left=1))
+    print_table(console, _ALLOCATION_COLUMNS, rows)
 
 
-def _losses(console: Console, analysis: Analysis) -> None:
+def _losses(console: Console, analysis: Analysis, hidden: str) -> None:
+    """Rankings; that of G² only where the table of parameters does not show it all."""
+    largest = attribution.largest_gradients(analysis) if hidden else []
     for title, shares, as_share in (
         ("Where the bound is lost: largest stretch", attribution.stretches(analysis), False),
-        (
-            "Where the bound is lost: largest growth of the cotangent",
-            attribution.cotangent_jumps(analysis),
-            False,
-        ),
-        ("Largest shares of G²", attribution.largest_gradients(analysis), True),
+        ("Largest shares of G²", largest, True),
         ("Largest shares of the noise energy", attribution.noise_shares(analysis), True),
     ):
         if shares:
@@ -216,7 +228,7 @@ def _losses(console: Console, analysis: Analysis) -> None:
 
 
 def _bars(console: Console, shares: Sequence[attribution.Share], as_share: bool) -> None:
-    grid = Table.grid(padding=(0, 2), pad_edge=True)
+    grid = Table.grid(padding=(0, 2))
     for share in shares:
         number = percent(share.value) if as_share else f"{at_most(share.value)}×"
         grid.add_row(

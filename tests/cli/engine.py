@@ -19,6 +19,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.settings = Settings()
+        self.certify: object = None
         self.paths: list[str] = []
         self.load_options: tuple[str | None, bool] = (None, False)
         self.model = object()
@@ -35,10 +36,15 @@ class Engine:
         return self.model
 
     def analyze(
-        self, model: object, settings: Settings, observe: Callable[[str, int, int], None]
+        self,
+        model: object,
+        settings: Settings,
+        observe: Callable[[str, int, int], None],
+        certify: Callable[..., object],
     ) -> Analysis:
         assert model is self.model
         self.settings = settings
+        self.certify = certify
         observe("conv1", 1, 2)
         return self.result
 

@@ -49,7 +49,7 @@ def test_every_option_reaches_the_engine(engine: Engine) -> None:
 
 def test_json_on_stdout_is_one_object(engine: Engine) -> None:
     result = run("--format", "json")
-    assert json.loads(result.stdout)["schema"] == "lipcert.analysis.records/1"
+    assert json.loads(result.stdout)["schema"] == "lipcert.analysis/1"
     assert result.stderr == ""
 
 

@@ -82,7 +82,7 @@ def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> N
 
 
 def test_an_unreadable_model_is_3(engine: Engine) -> None:
-    engine.failure = ModelFileError("[LC001] m.onnx: not an ONNX model")
+    engine.failure = ModelFileError("m.onnx: not an ONNX model")
     result = run("analyze", "m.onnx")
     assert result.exit_code == 3
     assert result.stderr == "lipcert: error: [LC001] m.onnx: not an ONNX model\n"

@@ -114,14 +114,14 @@ def test_hard_coded_batch_does_not_hide_mixing(tmp_path):
 
 def test_fixed_batch_above_one_is_noted(tmp_path):
     proto = model([node("MatMul", ["x", "w"], ["y"])], (8, 4), {"w": weights(4, 3)})
-    imported = load_model(saved(proto, tmp_path))
+    imported = load_model(saved(proto, tmp_path), trusted=True)
     assert imported.graph.input_shape == (4,)
     assert {item.code for item in imported.diagnostics} == {"LC022"}
 
 
 def test_a_parameter_per_example_is_no_parameter_of_one_example(tmp_path):
     proto = model([node("Add", ["x", "b"], ["y"])], (8, 4), {"b": weights(8, 4)})
-    imported = load_model(saved(proto, tmp_path))
+    imported = load_model(saved(proto, tmp_path), trusted=True)
     assert imported.batch.status is BatchStatus.PER_EXAMPLE
     assert imported.graph.input_shape == (8, 4)
 
@@ -132,4 +132,4 @@ def test_unknown_shapes(tmp_path, shape):
     if shape == (None,):
         proto.graph.input[0].type.tensor_type.ClearField("shape")
     with pytest.raises(UnsupportedModelError, match="LC008"):
-        load_model(saved(proto, tmp_path))
+        load_model(saved(proto, tmp_path), trusted=True)

@@ -20,7 +20,7 @@ def number(name, value):
 
 
 def kinds(tmp_path, nodes, shape=("N", 6), tensors=None, opset=17):
-    imported = load_model(saved(model(nodes, shape, tensors, opset=opset), tmp_path))
+    imported = load_model(saved(model(nodes, shape, tensors, opset=opset), tmp_path), trusted=True)
     functions = []
     for item in imported.graph.nodes:
         function = getattr(item.op, "function", None)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lipcert.norms.cells import CellCertificate, verify_cells
+from lipcert.norms.majorant import Majorant
 from lipcert.norms.search import Search
 from lipcert.norms.symbol import Symbol
 from lipcert.norms.tiling import Cells, Tiling
@@ -27,6 +28,11 @@ def _supremum(symbol: Symbol, points: int) -> float:
     return best
 
 
+def _target(search: Search) -> Majorant:
+    """A constant slightly above the estimated peak."""
+    return Majorant.constant(search.symbol.spans, search.peak() * 1.006)
+
+
 SHAPES = [(1, 3, 2, 4), (1, 3, 4, 3, 3), (2, 2, 2, 2, 4), (1, 2, 2, 2, 2, 3), (3, 1, 1, 3, 3)]
 
 
@@ -34,8 +40,9 @@ SHAPES = [(1, 3, 2, 4), (1, 3, 4, 3, 3), (2, 2, 2, 2, 4), (1, 2, 2, 2, 2, 3), (3
 def test_found_certificates_verify_and_bound(shape: tuple[int, ...]) -> None:
     symbol = _symbol(shape)
     search = Search.of(symbol, 1e11)
-    certificate, bound = search.prove(search.peak())
-    assert verify_cells(symbol, certificate).value == pytest.approx(bound.value, rel=1e-9)
+    certificate, rounding = search.prove(_target(search))
+    assert verify_cells(symbol, certificate).value == pytest.approx(rounding.value, rel=1e-9)
+    bound = certificate.majorant.supremum + rounding
     assert bound.value >= _supremum(symbol, {4: 4001, 5: 60, 6: 20}[len(shape)])
 
 
@@ -43,28 +50,29 @@ def test_found_certificates_verify_and_bound(shape: tuple[int, ...]) -> None:
 def test_a_value_below_the_supremum_is_refused(shape: tuple[int, ...]) -> None:
     symbol = _symbol(shape)
     search = Search.of(symbol, 1e11)
-    certificate, _ = search.prove(search.peak())
-    weakened = _supremum(symbol, 64 if len(shape) < 6 else 20) * (1 - 1e-6)
-    assert not verify_cells(symbol, replace(certificate, squared_norm=weakened)).is_finite
+    certificate, _ = search.prove(_target(search))
+    too_small = _supremum(symbol, 64 if len(shape) < 6 else 20) * (1 - 1e-6)
+    weakened = Majorant.constant(symbol.spans, too_small)
+    assert not verify_cells(symbol, replace(certificate, majorant=weakened)).is_finite
 
 
 def test_no_cells_prove_a_value_below_the_supremum() -> None:
     """Even at a resolution where cos θ is almost 1, for a supremum that is known: 9² at w = 0."""
     symbol = Symbol.of(np.full((1, 1, 1, 3, 3), 0.5))
-    supremum = 4.5**2
+    too_small = Majorant.constant(symbol.spans, 4.5**2 * (1 - 1e-6))
     for level in range(5):
         tiling = Tiling(symbol.spans, 5)
         cells = tiling.everything(1)
         for _ in range(level):
             cells = cells.children()
-        claim = CellCertificate(tiling, (cells,), supremum * (1 - 1e-6))
+        claim = CellCertificate(tiling, (cells,), too_small)
         assert not verify_cells(symbol, claim).is_finite
 
 
 def test_incomplete_or_repeated_cells_are_refused() -> None:
     symbol = _symbol((2, 3, 4, 3, 3))
     search = Search.of(symbol, 1e11)
-    certificate, _ = search.prove(search.peak())
+    certificate, _ = search.prove(_target(search))
     for position, leaves in enumerate(certificate.leaves):
         others = certificate.leaves[:position] + certificate.leaves[position + 1 :]
         fewer = leaves.chosen(slice(1, None))
@@ -83,10 +91,10 @@ def test_incomplete_or_repeated_cells_are_refused() -> None:
 def test_a_certificate_of_another_symbol_is_refused() -> None:
     symbol, other = _symbol((1, 3, 4, 3, 3)), _symbol((1, 3, 4, 3, 3), seed=5)
     search = Search.of(symbol, 1e11)
-    certificate, bound = search.prove(search.peak())
+    certificate, rounding = search.prove(_target(search))
     assert not verify_cells(_symbol((1, 3, 4, 3, 2)), certificate).is_finite
     assert not verify_cells(_symbol((2, 3, 4, 3, 3)), certificate).is_finite
-    if _supremum(other, 64) > bound.value:
+    if _supremum(other, 64) > (certificate.majorant.supremum + rounding).value:
         assert not verify_cells(other, certificate).is_finite
 
 

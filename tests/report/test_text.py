@@ -26,7 +26,7 @@ def test_assumptions_and_answer_come_first() -> None:
 
 def test_bounds_are_displayed_rounded_up() -> None:
     report = text()
-    assert "31.201" in report
+    assert "31.21" in report
     assert "1.4143" in report
     assert "≤ 40.201" in report
 
@@ -35,6 +35,30 @@ def test_an_absent_bound_is_named_with_its_remedy() -> None:
     report = text()
     assert "no bound" in report
     assert "remedy: change conv1" in report
+
+
+def test_the_first_lines_answer_the_question() -> None:
+    network = replace(sample().network, sensitivity=0.125)
+    _, promise, *_ = text(network=network).splitlines()
+    assert promise == (
+        "One example, added or removed, moves the released mean of gradients by at most 0.125 in "
+        "2-norm, if the assumptions hold."
+    )
+    assumptions = replace(sample().assumptions, neighbours="replace-one", reduction="sum")
+    report = text(assumptions=assumptions)
+    assert "One example, replaced by another, moves the released sum of gradients" in report
+
+
+def test_no_sensitivity_is_said_first() -> None:
+    lost = replace(sample().parameters[0], grad_norm=None)
+    network = replace(sample().network, sensitivity=None)
+    report = text(network=network, parameters=(lost, *sample().parameters[1:]))
+    assert "No finite sensitivity: 1 of 2 trained tensors have no" in report.splitlines()[1]
+
+
+def test_a_model_of_one_example_is_an_assumption() -> None:
+    report = text(assumptions=replace(sample().assumptions, batch="per-example"))
+    assert "passes alone is ASSUMED" in report
 
 
 def test_input_without_a_box() -> None:
@@ -61,13 +85,13 @@ def test_nodes_that_stretch_nothing_are_folded_first() -> None:
 
 def test_where_the_bound_is_lost() -> None:
     nodes = (
-        node("first", output="a", input_lipschitz=(2.0,), cotangent_norm=12.0),
-        node("second", inputs=("a",), output="b", input_lipschitz=(6.0,), cotangent_norm=2.0),
+        node("first", input_lipschitz=(2.0,)),
+        node("flat", input_lipschitz=(1.0001,)),
+        node("second", input_lipschitz=(1.0, 6.0, None)),
+        node("absent", input_lipschitz=(None,)),
     )
-    analysis = sample(nodes=nodes)
-    assert [share.name for share in attribution.stretches(analysis)] == ["second", "first"]
-    (jump,) = attribution.cotangent_jumps(analysis)
-    assert (jump.name, jump.value) == ("second", 6.0)
+    found = attribution.stretches(sample(nodes=nodes))
+    assert [(share.name, share.value) for share in found] == [("second", 6.0), ("first", 2.0)]
 
 
 def test_gradient_shares_add_up() -> None:
@@ -106,7 +130,7 @@ def test_markdown_has_the_same_answer() -> None:
 def test_inspection_text() -> None:
     report = inspection_text(inspection(), width=100, color=False)
     assert "16×8×8" in report
-    assert "independent: proved" in report
+    assert "independent of each other: proved" in report
 
 
 def test_refused_inspection_text() -> None:

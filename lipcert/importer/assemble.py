@@ -1,0 +1,208 @@
+"""Assemble: from a checked model to a graph, and what its user must know about it.
+
+    Source → metadata → examples (fold, batch) → patterns → build → Assembled
+
+What enters: a `Source` and the choices of its user. What leaves: the graph, not yet compared with
+onnxruntime. Invariant: the same source gives the same graph, in this process or another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.diagnostics import Diagnostic, Level
+from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.importer.build.builder import WeightNaming
+from lipcert.importer.build.translate import translate
+from lipcert.importer.examples import Examples, separate_examples
+from lipcert.importer.fold import StaticGraph, needed_values, values_read
+from lipcert.importer.metadata import (
+    Provenance,
+    is_anonymous,
+    read_provenance,
+    training_refusals,
+)
+from lipcert.importer.patterns import recognise
+from lipcert.importer.raw import RawInput, RawModel
+from lipcert.importer.shared import separate_shared
+from lipcert.ir import Graph
+
+__all__ = ["Assembled", "assemble"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembled:
+    """A graph, the data path it was translated from, and what is to be said about it."""
+
+    graph: Graph
+    examples: Examples
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Assembled:
+    """Translate a model; `output` and `as_exported` are those of `load_model`."""
+    provenance = read_provenance(checked.graph)
+    model, shared = separate_shared(checked, provenance)
+    target = _chosen_output(model, output)
+    refusals = training_refusals(model.graph)
+    if refusals:
+        raise UnsupportedModelError(refusals)
+    examples = separate_examples(model, provenance, _only_input(model, target), target)
+    missing = provenance.missing(examples.graph.bound)
+    naming = _weight_naming(provenance, examples.graph, missing, as_exported=as_exported)
+    data_path = recognise(examples.graph)
+    graph = translate(data_path, examples.layouts, naming)
+    _check_all_followed(provenance, data_path, graph)
+    diagnostics = (
+        *examples.diagnostics,
+        *_output_notes(model, target),
+        *_fold_notes(missing, graph, as_exported=as_exported),
+        *_override_notes(model, graph),
+        *_name_notes(provenance, graph),
+        *_shared_notes(shared, graph),
+    )
+    return Assembled(graph, examples, diagnostics)
+
+
+def _chosen_output(model: RawModel, output: str | None) -> str:
+    """The output asked for; otherwise the only one that no other output is computed from."""
+    outputs = model.graph.outputs
+    if output in outputs:
+        return output
+    final = _final_outputs(model)
+    if output is None and len(final) == 1:
+        return final[0]
+    listed = ", ".join(repr(name) for name in outputs[:8])
+    reason = f"the model has {len(outputs)} outputs: {listed}"
+    if output is not None:
+        reason = f"there is no output {output!r}; {reason}"
+    raise UnsupportedModelError(
+        (Refusal("LC012", "", "", reason, "choose one output by its name (--output NAME)"),)
+    )
+
+
+def _final_outputs(model: RawModel) -> list[str]:
+    """The outputs from which no other output is computed."""
+    live = set(model.graph.outputs)
+    read: set[str] = set()
+    for node in reversed(model.graph.nodes):
+        if any(name in live for name in node.outputs):
+            names = values_read(node)
+            live |= names
+            read |= names
+    return [name for name in model.graph.outputs if name not in read]
+
+
+def _output_notes(model: RawModel, target: str) -> tuple[Diagnostic, ...]:
+    """LC012 where the file has further outputs: the loss is assumed not to read them."""
+    others = [name for name in model.graph.outputs if name != target]
+    if not others:
+        return ()
+    listed = ", ".join(map(repr, others[:8]))
+    message = f"the loss is taken to read the output {target!r} alone, not {listed}"
+    return (Diagnostic("LC012", Level.WARNING, "", message, "choose another with --output NAME"),)
+
+
+def _only_input(model: RawModel, output: str) -> RawInput:
+    needed = needed_values(model.graph.nodes, output)
+    inputs = [item for item in model.graph.inputs if item.name in needed]
+    if len(inputs) == 1:
+        return inputs[0]
+    if not inputs:
+        refusal = Refusal("LC008", "", "", f"the output {output!r} does not depend on any input")
+    else:
+        listed = ", ".join(repr(item.name) for item in inputs[:8])
+        reason = f"the model has {len(inputs)} data inputs: {listed}"
+        refusal = Refusal("LC010", "", "", reason, "join them into one tensor before the network")
+    raise UnsupportedModelError((refusal,))
+
+
+def _weight_naming(
+    provenance: Provenance, graph: StaticGraph, missing: frozenset[str], *, as_exported: bool
+) -> WeightNaming:
+    """Which tensors are parameters, and which of them are not what is trained."""
+    mixed: set[str] = set()
+    if not as_exported:
+        touched = [node for node in graph.nodes if provenance.is_folded(node, missing)]
+        mixed = _origins(graph, [name for node in touched for name in node.inputs])
+        mentioned = {name for node in graph.nodes for name in provenance.mentioned(node)}
+        everything = _origins(graph, list(graph.constants))
+        if missing - mentioned:  # nobody knows where they went
+            mixed = everything
+        elif missing:
+            mixed |= everything - provenance.targets
+    trained = not provenance.signed or bool(missing) or as_exported
+    return WeightNaming(trained, frozenset(mixed) | graph.absorbed)
+
+
+def _fold_notes(
+    missing: frozenset[str], graph: Graph, *, as_exported: bool
+) -> tuple[Diagnostic, ...]:
+    """LC009 where parameters of the file are not what is trained."""
+    folded = sorted(name for name, item in graph.parameters.items() if item.folded)
+    if not missing and not folded:
+        return ()
+    message = "the exporter or the graph computes these tensors from trained parameters: "
+    if missing:
+        message = "the exporter folded trained parameters into other tensors; missing are "
+    return (
+        Diagnostic(
+            "LC009",
+            Level.WARNING if as_exported and not folded else Level.ERROR,
+            "",
+            message + ", ".join(map(repr, (sorted(missing) or folded)[:8])),
+            "torch.onnx.export(..., dynamo=True, optimize=False)",
+        ),
+    )
+
+
+def _check_all_followed(provenance: Provenance, data_path: StaticGraph, graph: Graph) -> None:
+    """Every listed parameter that the data path reads is one that the rules follow."""
+    read = _origins(data_path, [name for node in data_path.nodes for name in node.inputs])
+    lost = sorted(read & provenance.targets - set(graph.parameters))
+    if lost:
+        reason = f"the trained parameters {', '.join(map(repr, lost[:8]))} are used as constants"
+        raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
+
+
+def _origins(graph: StaticGraph, names: list[str]) -> set[str]:
+    views = [graph.constants[name].view for name in names if name in graph.constants]
+    return {view.origin.name for view in views if view is not None and not view.origin.statistic}
+
+
+def _override_notes(model: RawModel, graph: Graph) -> tuple[Diagnostic, ...]:
+    names = [name for name in model.graph.overridable if name in graph.parameters]
+    if not names:
+        return ()
+    message = (
+        f"{len(names)} parameters are also graph inputs (such as {names[0]!r}) and can be"
+        " overridden at run time; the values in the file are used"
+    )
+    return (Diagnostic("LC020", Level.WARNING, "", message, "export with IR version 4 or newer"),)
+
+
+def _name_notes(provenance: Provenance, graph: Graph) -> tuple[Diagnostic, ...]:
+    names = [name for name in graph.parameters if is_anonymous(name)]
+    if provenance.signed or not names:
+        return ()
+    message = (
+        f"{len(names)} tensors have made-up names (such as {names[0]!r}): batch normalization may"
+        " have been folded into them"
+    )
+    remedy = "torch.onnx.export(..., dynamo=True, optimize=False)"
+    return (Diagnostic("LC023", Level.WARNING, names[0], message, remedy),)
+
+
+def _shared_notes(shared: Sequence[str], graph: Graph) -> tuple[Diagnostic, ...]:
+    names = [name for name in shared if name in graph.parameters]
+    if not names:
+        return ()
+    message = (
+        f"the exporter stored equal numbers once: {', '.join(map(repr, names[:8]))} are taken for"
+        " parameters of their own, which training does not tie to others"
+    )
+    remedy = "torch.onnx.export(..., dynamo=True, optimize=False)"
+    return (Diagnostic("LC024", Level.WARNING, names[0], message, remedy),)

@@ -1,0 +1,133 @@
+"""Activation functions, Clip and PRelu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lipcert.importer.build.builder import Builder, Handler, RefusedNodeError
+from lipcert.importer.opsets import MICROSOFT
+from lipcert.importer.raw import RawNode
+from lipcert.ops.activation import Activation, PRelu
+from lipcert.ops.functions import (
+    Abs,
+    Atan,
+    Celu,
+    Clip,
+    Cos,
+    Elu,
+    Erf,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mish,
+    QuickGelu,
+    Relu,
+    ScalarFunction,
+    Selu,
+    Sigmoid,
+    Silu,
+    Sin,
+    Softplus,
+    Softsign,
+    Tanh,
+)
+
+__all__ = ["HANDLERS"]
+
+Read = Callable[[RawNode], ScalarFunction]
+
+
+def _applied(read: Read) -> Handler:
+    return lambda builder, node: builder.emit(Activation(read(node)), builder.value(node.inputs[0]))
+
+
+def _plain(function: ScalarFunction) -> Handler:
+    return lambda builder, node: builder.emit(Activation(function), builder.value(node.inputs[0]))
+
+
+def _gelu(builder: Builder, node: RawNode) -> str:
+    is_approximate = node.text("approximate", "none") == "tanh"
+    value = builder.value(node.inputs[0])
+    if node.domain == MICROSOFT and len([name for name in node.inputs if name]) > 1:
+        raise RefusedNodeError("Gelu with a built-in bias is not supported")
+    return builder.emit(Activation(Gelu(approximate=is_approximate)), value)
+
+
+def _fast_gelu(builder: Builder, node: RawNode) -> str:
+    if len([name for name in node.inputs if name]) > 1:
+        raise RefusedNodeError("FastGelu with a built-in bias is not supported")
+    return builder.emit(Activation(Gelu(approximate=True)), builder.value(node.inputs[0]))
+
+
+def _swish(builder: Builder, node: RawNode) -> str:
+    sharpness = node.real("alpha", 1.0)
+    function = Silu() if sharpness == 1.0 else QuickGelu(sharpness)
+    return builder.emit(Activation(function), builder.value(node.inputs[0]))
+
+
+def _clip(builder: Builder, node: RawNode) -> str:
+    low, high = node.real("min", -math.inf), node.real("max", math.inf)
+    if node.since_version >= 11:
+        low = _limit(builder, node, 1, -math.inf)
+        high = _limit(builder, node, 2, math.inf)
+    return builder.emit(Activation(Clip(low, high)), builder.value(node.inputs[0]))
+
+
+def _limit(builder: Builder, node: RawNode, position: int, default: float) -> float:
+    name = node.input(position)
+    if not name:
+        return default
+    constant = builder.constant(name, "limit")
+    limit = constant.scalar()
+    if limit is None or constant.is_parameter:
+        raise RefusedNodeError("a limit of Clip must be one constant number")
+    return limit
+
+
+def _prelu(builder: Builder, node: RawNode) -> str:
+    slope = builder.aligned(node.inputs[1], node)
+    operand = builder.weight(slope, node.inputs[1])
+    return builder.emit(PRelu(operand), builder.value(node.inputs[0]))
+
+
+def _selu(node: RawNode) -> ScalarFunction:
+    """Version 1 has shorter default constants."""
+    scale, gain = 1.67326319217681884765625, 1.05070102214813232421875
+    if node.since_version < 6:
+        scale, gain = 1.6732, 1.0507
+    return Selu(node.real("alpha", scale), node.real("gamma", gain))
+
+
+HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
+    {
+        "Abs": _plain(Abs()),
+        "Atan": _plain(Atan()),
+        "Celu": _applied(lambda node: Celu(node.real("alpha", 1.0))),
+        "Clip": _clip,
+        "Cos": _plain(Cos()),
+        "Elu": _applied(lambda node: Elu(node.real("alpha", 1.0))),
+        "Erf": _plain(Erf()),
+        "FastGelu": _fast_gelu,
+        "Gelu": _gelu,
+        "HardSigmoid": _applied(
+            lambda node: HardSigmoid(node.real("alpha", 0.2), node.real("beta", 0.5))
+        ),
+        "HardSwish": _plain(HardSwish()),
+        "LeakyRelu": _applied(lambda node: LeakyRelu(node.real("alpha", 0.01))),
+        "Mish": _plain(Mish()),
+        "PRelu": _prelu,
+        "QuickGelu": _applied(lambda node: QuickGelu(node.real("alpha", 1.702))),
+        "Relu": _plain(Relu()),
+        "Selu": _applied(_selu),
+        "Sigmoid": _plain(Sigmoid()),
+        "Sin": _plain(Sin()),
+        "Softplus": _plain(Softplus()),
+        "Softsign": _plain(Softsign()),
+        "Swish": _swish,
+        "Tanh": _plain(Tanh()),
+    }
+)

@@ -1,0 +1,102 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lipcert.facts import Shape
+from lipcert.importer.build.builder import Builder, Handler
+from lipcert.importer.raw import RawNode
+from lipcert.importer.rearrange import axes_of
+from lipcert.ops.activation import Activation
+from lipcert.ops.base import Op
+from lipcert.ops.domain import OnDomain
+from lipcert.ops.functions import Abs
+from lipcert.ops.powers import Log, Power
+from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.shape import Select
+from lipcert.ops.sorting import Sort
+
+__all__ = ["HANDLERS"]
+
+
+def _reduced_axes(builder: Builder, node: RawNode) -> Shape:
+    """The axes of an example over which a Reduce node works."""
+    layout = builder.layout(node.inputs[0])
+    axes = axes_of(node, builder.control(node))
+    if not axes:
+        if node.integer("noop_with_empty_axes", 0):
+            return ()
+        axes = tuple(range(layout.rank))
+    return tuple(sorted(layout.example_axis(axis) for axis in axes))
+
+
+_Linear = type[ReduceMean] | type[ReduceSum]
+
+
+def _keeps(node: RawNode) -> bool:
+    return bool(node.integer("keepdims", 1))
+
+
+def _reduced(builder: Builder, node: RawNode, value: str, op: _Linear) -> str:
+    axes = _reduced_axes(builder, node)
+    reduction: Op = op(axes, keepdims=_keeps(node))
+    return builder.emit(reduction, value) if axes else value
+
+
+def _linear(op: _Linear) -> Handler:
+    return lambda builder, node: _reduced(builder, node, builder.value(node.inputs[0]), op)
+
+
+def _sum_of_squares(builder: Builder, node: RawNode) -> str:
+    square = builder.emit(OnDomain(Power(2.0)), builder.value(node.inputs[0]))
+    return _reduced(builder, node, square, ReduceSum)
+
+
+def _log_sum(builder: Builder, node: RawNode) -> str:
+    total = _reduced(builder, node, builder.value(node.inputs[0]), ReduceSum)
+    return builder.emit(OnDomain(Log()), total)
+
+
+def _norm(p: int) -> Handler:
+    def handle(builder: Builder, node: RawNode) -> str:
+        axes = _reduced_axes(builder, node)
+        value = builder.value(node.inputs[0])
+        if not axes:
+            return builder.emit(Activation(Abs()), value)
+        return builder.emit(ReduceNorm(p, axes, keepdims=_keeps(node)), value)
+
+    return handle
+
+
+def _log_sum_exp(builder: Builder, node: RawNode) -> str:
+    axes = _reduced_axes(builder, node)
+    value = builder.value(node.inputs[0])
+    return builder.emit(ReduceLogSumExp(axes, keepdims=_keeps(node)), value) if axes else value
+
+
+def _extreme(builder: Builder, node: RawNode) -> str:
+    """The largest (smallest) entry along an axis is the first of the sorted ones."""
+    value = builder.value(node.inputs[0])
+    for axis in _reduced_axes(builder, node):
+        ordered = builder.emit(Sort(axis, descending=node.op_type == "ReduceMax"), value)
+        value = builder.emit(Select(axis, (0,)), ordered)
+    return value
+
+
+HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
+    {
+        "ReduceL1": _norm(1),
+        "ReduceL2": _norm(2),
+        "ReduceLogSum": _log_sum,
+        "ReduceLogSumExp": _log_sum_exp,
+        "ReduceMax": _extreme,
+        "ReduceMean": _linear(ReduceMean),
+        "ReduceMin": _extreme,
+        "ReduceSum": _linear(ReduceSum),
+        "ReduceSumSquare": _sum_of_squares,
+    }
+)

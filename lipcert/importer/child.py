@@ -1,0 +1,197 @@
+"""A child process of limited memory and time: what goes wrong there stays there.
+
+What enters: a module-level function from text to text, its argument and a budget. What leaves:
+the function's answer; ModelFileError (LC002) where the budget did not suffice and (LC001) where
+native code crashed; ChildError where the function raised: a fault of LipCert.
+
+On Linux the process forks, which costs milliseconds. Where other Python threads run (a fork might
+inherit their locks) and on other systems a fresh interpreter is started, which costs a second.
+Systems without the module `resource` (Windows) limit the wall-clock time only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+from lipcert.errors import ModelFileError
+from lipcert.importer.limits import Budget
+
+if sys.platform != "win32":
+    import resource
+
+__all__ = ["ChildError", "run_in_child"]
+
+Work = Callable[[str], str]
+
+_ANSWER: Final = "answer"
+_MEMORY: Final = "memory"
+_FAULT: Final = "fault"
+_OUT_OF_TIME: Final = frozenset({"SIGXCPU", "SIGKILL"})
+
+
+class ChildError(RuntimeError):
+    """The function raised an exception that it should not raise."""
+
+
+def run_in_child(work: Work, argument: str, budget: Budget, subject: str) -> str:
+    """work(argument), computed in a child process; `subject` names the file in messages."""
+    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    run = _forked if can_fork else _spawned
+    try:
+        status, reply = run(work, argument, budget)
+    except TimeoutError as error:
+        raise _over(subject, f"{budget.patience:.0f} seconds") from error
+    if status < 0:
+        name = _signal_name(-status)
+        if name in _OUT_OF_TIME:
+            raise _over(subject, f"{budget.seconds} seconds of one processor")
+        raise ModelFileError(f"{subject!r} makes its reader crash ({name})")
+    kind, text = json.loads(reply) if reply else (_FAULT, f"exit status {status}")
+    if kind == _MEMORY:
+        raise _over(subject, f"{budget.bytes >> 20} MiB of memory")
+    if kind == _FAULT:
+        raise ChildError(text)
+    return str(text)
+
+
+def _over(subject: str, what: str) -> ModelFileError:
+    return ModelFileError(f"{subject!r} needs more than {what} to import", "LC002")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _reply(work: Work, argument: str) -> bytes:
+    """What happened, as a pair of words."""
+    try:
+        pair = (_ANSWER, work(argument))
+    except MemoryError:
+        pair = (_MEMORY, "")
+    except Exception as error:  # noqa: BLE001  told to the parent, which raises it as ChildError
+        pair = (_FAULT, f"{type(error).__name__}: {error}")
+    return json.dumps(pair).encode()
+
+
+def _limit(budget: Budget) -> None:
+    """From here on this process may take no more than its budget."""
+    if sys.platform == "win32":
+        return
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + budget.seconds)
+    occupied = Path("/proc/self/statm")
+    if occupied.exists():  # macOS does not know the limit of the address space
+        pages = int(occupied.read_text(encoding="ascii").split()[0])
+        _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + budget.bytes)
+
+
+def _lower(kind: int, value: int) -> None:
+    if sys.platform == "win32":
+        return
+    _, hard = resource.getrlimit(kind)
+    allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (allowed, hard))
+
+
+def _silence() -> None:
+    """Native libraries write to the terminal as they like; not from here."""
+    with open(os.devnull, "r+b", buffering=0) as nowhere:
+        for stream in (0, 1, 2):
+            os.dup2(nowhere.fileno(), stream)
+
+
+def _forked(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
+    """Exit status (negative: the signal that ended the child) and reply of a forked child."""
+    source, sink = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(source)
+        _be_child(work, argument, budget, sink)
+    os.close(sink)
+    status = 0
+    try:
+        reply = _read(source, budget.patience)
+    except BaseException:
+        os.kill(process, signal.SIGKILL)
+        raise
+    finally:
+        os.close(source)
+        _, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status), reply
+
+
+def _be_child(work: Work, argument: str, budget: Budget, sink: int) -> NoReturn:
+    """Compute, answer and vanish, without the parent's clean-up."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _silence()
+        _limit(budget)
+        with open(sink, "wb") as pipe:
+            pipe.write(_reply(work, argument))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _read(source: int, patience: float) -> bytes:
+    """Everything that comes out of a pipe, or TimeoutError."""
+    deadline = time.monotonic() + patience
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    parts: list[bytes] = []
+    while poll.poll(max(0.0, 1000.0 * (deadline - time.monotonic()))):
+        part = os.read(source, 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    raise TimeoutError
+
+
+def _spawned(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
+    """The same for a fresh interpreter with this one's search path."""
+    words = [work.__module__, work.__name__, str(budget.bytes), str(budget.seconds)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, *words],
+            input=argument.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            timeout=budget.patience,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    return done.returncode, done.stdout
+
+
+def _serve(module: str, name: str, size: str, seconds: str) -> None:
+    """The life of a fresh interpreter."""
+    argument = sys.stdin.buffer.read().decode()
+    work = getattr(importlib.import_module(module), name)
+    with os.fdopen(os.dup(1), "wb") as pipe:
+        _silence()
+        _limit(Budget(int(size), int(seconds)))
+        pipe.write(_reply(work, argument))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        _serve(*sys.argv[1:])

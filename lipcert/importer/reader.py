@@ -1,0 +1,208 @@
+"""From a parsed graph to a raw one, checked against the definition of the format.
+
+What enters: a GraphProto without calls of local functions. What leaves: a `RawGraph`. Invariants:
+every value is computed once and before it is read; every tensor is finite and complete; a node
+of a standard operator has as many inputs and outputs, and attributes of the types, as it should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs, helper
+
+from lipcert.errors import ModelFileError, Refusal
+from lipcert.importer.raw import RawGraph, RawInput, RawNode
+from lipcert.importer.tensors import read_tensor
+
+__all__ = ["GraphReader"]
+
+_MAX_DEPTH: Final = 20
+_Scopes = tuple[set[str], ...]
+"""names that are defined so far: in this graph, then in those around it"""
+
+
+@final
+class GraphReader:
+    """Turns GraphProtos into RawGraphs, collecting refusals."""
+
+    def __init__(self, path: Path, opset: Mapping[str, int], refusals: list[Refusal]) -> None:
+        self._path = path
+        self._opset = opset
+        self._refusals = refusals
+
+    def graph(self, proto: GraphProto, outer: _Scopes = ()) -> RawGraph:
+        """Read a graph whose nodes may also read the values of `outer`."""
+        if len(outer) > _MAX_DEPTH:
+            raise _malformed(self._path, "nests sub-graphs too deeply")
+        tensors = self._tensors(proto)
+        declared = [item.name for item in proto.input]
+        if len(set(declared)) < len(declared):
+            raise _malformed(self._path, "declares one input twice")
+        own = set(tensors) | set(declared)
+        scopes = (own, *outer)
+        nodes = []
+        for node in proto.node:
+            self._check_names(node, scopes)
+            nodes.append(self._node(node, scopes))
+            own.update(name for name in node.output if name)
+        results = [item.name for item in proto.output]
+        if len(set(results)) < len(results):
+            raise _malformed(self._path, "declares one output twice")
+        for name in results:
+            if not _is_defined(name, scopes):
+                raise _malformed(self._path, f"never computes its output {name!r}")
+        return RawGraph(
+            tuple(nodes),
+            tensors,
+            tuple(_input(item) for item in proto.input if item.name not in tensors),
+            tuple(results),
+            {item.key: item.value for item in proto.metadata_props},
+            tuple(name for name in declared if name in tensors),
+        )
+
+    def _tensors(self, proto: GraphProto) -> dict[str, np.ndarray[Any, Any]]:
+        tensors: dict[str, np.ndarray[Any, Any]] = {}
+        if proto.sparse_initializer:
+            self._refusals.append(
+                Refusal("LC003", "", "", "sparse initializers are not supported", "export dense")
+            )
+        for tensor in proto.initializer:
+            if tensor.name in tensors:
+                reason = f"the initializer {tensor.name!r} is defined twice"
+                self._refusals.append(Refusal("LC016", "", "", reason))
+                continue
+            content = read_tensor(tensor, f"initializer {tensor.name!r}", self._refusals)
+            tensors[tensor.name] = np.zeros(0) if content is None else content
+        return tensors
+
+    def _check_names(self, node: NodeProto, scopes: _Scopes) -> None:
+        for name in node.input:
+            if name and not _is_defined(name, scopes):
+                raise _malformed(
+                    self._path,
+                    f"has a node {node.name!r} ({node.op_type!r}) that reads {name!r} before it is"
+                    " computed (a cycle, a missing value or unsorted nodes)",
+                )
+        outputs = [name for name in node.output if name]
+        for name in outputs:
+            if name in scopes[0]:
+                raise _malformed(self._path, f"computes the value {name!r} twice")
+        if len(set(outputs)) < len(outputs):
+            raise _malformed(self._path, f"has a node {node.name!r} that names an output twice")
+        if not outputs:
+            raise _malformed(self._path, f"has a node {node.name!r} without outputs")
+
+    def _node(self, node: NodeProto, scopes: _Scopes) -> RawNode:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        attributes: dict[str, Any] = {}
+        label = node.name or f"{node.op_type}_{next(name for name in node.output if name)}"
+        for attribute in node.attribute:
+            if attribute.name in attributes:
+                raise _malformed(self._path, f"has a node {label!r} with an attribute given twice")
+            attributes[attribute.name] = self._attribute(attribute, label, scopes)
+        schema = self._schema(node.op_type, domain)
+        fault = "" if schema is None else _fault(node, schema)
+        if fault:
+            self._refusals.append(Refusal("LC016", label, node.op_type, fault))
+        # onnxruntime knows LayerNormalization in every operator set
+        unknown = 17 if (domain, node.op_type) == ("", "LayerNormalization") else 0
+        return RawNode(
+            node.op_type,
+            domain,
+            unknown if schema is None else schema.since_version,
+            label,
+            tuple(node.input),
+            tuple(node.output),
+            attributes,
+            {item.key: item.value for item in node.metadata_props},
+        )
+
+    def _schema(self, op_type: str, domain: str) -> defs.OpSchema | None:
+        """The definition of a standard operator in the operator set of the file."""
+        version = self._opset.get("ai.onnx")
+        if version is None or domain:
+            return None
+        try:
+            return defs.get_schema(op_type, version, domain)
+        except defs.SchemaError:
+            return None
+
+    def _attribute(self, attribute: AttributeProto, label: str, scopes: _Scopes) -> object:
+        match attribute.type:
+            case AttributeProto.TENSOR:
+                where = f"attribute {attribute.name!r} of node {label!r}"
+                content = read_tensor(attribute.t, where, self._refusals)
+                return np.zeros(0) if content is None else content
+            case AttributeProto.GRAPH:
+                return self.graph(attribute.g, scopes)
+            case AttributeProto.STRING:
+                return attribute.s.decode("utf-8", "replace")
+            case AttributeProto.STRINGS:
+                return tuple(item.decode("utf-8", "replace") for item in attribute.strings)
+            case AttributeProto.INT:
+                return attribute.i
+            case AttributeProto.FLOAT:
+                return attribute.f
+            case AttributeProto.INTS:
+                return tuple(attribute.ints)
+            case AttributeProto.FLOATS:
+                return tuple(attribute.floats)
+        reason = f"the attribute {attribute.name!r} has an unsupported type"
+        self._refusals.append(Refusal("LC016", label, "", reason))
+        return 0
+
+
+def _fault(node: NodeProto, schema: defs.OpSchema) -> str:
+    """How a node contradicts the definition of its operator; "" where it does not."""
+    single = defs.OpSchema.FormalParameterOption.Single
+    required = [item for item in schema.inputs if item.option == single]
+    given = list(node.input[: len(required)])
+    if len(given) < len(required) or not all(given):
+        return "a required input is missing"
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        return f"it has {len(node.input)} inputs"
+    if not schema.min_output <= len(node.output) <= schema.max_output or not node.output[0]:
+        return f"it has {len(node.output)} outputs, or no first one"
+    types = {attribute.name: attribute.type for attribute in node.attribute}
+    for name, definition in schema.attributes.items():
+        if name in types and types[name] != definition.type:
+            return f"the attribute {name!r} has the wrong type"
+        if name not in types and definition.required:
+            return f"the attribute {name!r} is missing"
+    return ""
+
+
+def _is_defined(name: str, scopes: _Scopes) -> bool:
+    return any(name in scope for scope in scopes)
+
+
+def _input(item: onnx.ValueInfoProto) -> RawInput:
+    if not item.type.HasField("tensor_type"):
+        return RawInput(item.name, None, None)
+    tensor = item.type.tensor_type
+    return RawInput(item.name, _dtype(tensor.elem_type), _dims(tensor))
+
+
+def _dtype(code: int) -> np.dtype[Any] | None:
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _dims(tensor: TypeProto.Tensor) -> tuple[int | str, ...] | None:
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else dim.dim_param
+        for dim in tensor.shape.dim
+    )
+
+
+def _malformed(path: Path, why: str) -> ModelFileError:
+    return ModelFileError(f"{str(path)!r} {why}")

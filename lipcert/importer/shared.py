@@ -1,0 +1,67 @@
+"""Which tensors of a file are one parameter, where an exporter merged or copied them.
+
+What enters: a raw model. What leaves: the same model with one tensor per trained parameter, as far
+as the file tells. Two traps of the TorchScript exporter of torch, which leaves no signature:
+
+1. It stores equal tensors once and gives the others by Identity nodes, whose outputs carry the
+   names of the state_dict; training changes each of them on its own. It writes no such node for
+   one parameter with two names, except for a scripted module, where the file cannot tell the
+   cases apart: so the names are returned, and the report says what was assumed.
+2. It stores transposed copies under made-up names, for each use one. Copies of equal numbers may
+   come from one parameter that is used twice: they are tied, which never makes a bound smaller.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from lipcert.importer.metadata import Provenance, is_anonymous
+from lipcert.importer.raw import Array, RawModel, RawNode
+
+__all__ = ["separate_shared"]
+
+_PRODUCER: Final = "pytorch"
+_STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
+
+
+def separate_shared(model: RawModel, provenance: Provenance) -> tuple[RawModel, tuple[str, ...]]:
+    """The model with an initializer per parameter, and the names that were added."""
+    graph = model.graph
+    if provenance.signed:
+        return model, ()
+    copies = _copies(graph.tensors)
+    tensors = {name: array for name, array in graph.tensors.items() if name not in copies}
+    nodes = [
+        RawNode("Identity", "", 1, copy, (first,), (copy,), {}) for copy, first in copies.items()
+    ]
+    is_torch = model.producer.startswith(_PRODUCER)
+    for node in graph.nodes:
+        if is_torch and _is_second_name(node, graph.outputs) and node.inputs[0] in tensors:
+            tensors[node.outputs[0]] = tensors[node.inputs[0]]
+        else:
+            nodes.append(node)
+    added = tuple(name for name in tensors if name not in graph.tensors)
+    return replace(model, graph=replace(graph, nodes=tuple(nodes), tensors=tensors)), added
+
+
+def _is_second_name(node: RawNode, outputs: tuple[str, ...]) -> bool:
+    if node.op_type != "Identity" or node.domain or len(node.outputs) != 1:
+        return False
+    name = node.outputs[0]
+    is_name = _STATE_NAME.match(name) is not None and not is_anonymous(name)
+    return is_name and name not in outputs
+
+
+def _copies(tensors: Mapping[str, Array]) -> dict[str, str]:
+    """Tensors with made-up names → the first one of equal numbers."""
+    first: dict[tuple[object, ...], str] = {}
+    copies: dict[str, str] = {}
+    for name, array in tensors.items():
+        if is_anonymous(name) and array.dtype.kind == "f" and array.size > 1:
+            found = first.setdefault((array.dtype, array.shape, array.tobytes()), name)
+            if found != name:
+                copies[name] = found
+    return copies

@@ -1,0 +1,146 @@
+"""Fitting a majorant whose finite Toeplitz matrix has a small norm: an untrusted choice.
+
+What enters: a search, which can estimate a symbol at frequencies, and the sizes of a map. What
+leaves: a majorant that may be too small somewhere and is only proposed. A linear program keeps it
+above the estimates, and cutting planes x'T(g)x ≤ t keep the largest eigenvalue of T(g) down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse.linalg import eigsh
+
+from lipcert.norms.geometry import IndexArray
+from lipcert.norms.majorant import Majorant
+from lipcert.norms.search import Search
+from lipcert.norms.tiling import Cells, Tiling
+from lipcert.upper import FloatArray
+
+__all__ = ["Fit", "fitted"]
+
+_MARGIN: Final = 0.08  # of the distance to the peak: keeps coarse cells sufficient
+_REFINEMENTS: Final = 2
+_CONTACTS: Final = 6  # one cell in so many is refined, where g is closest to the symbol
+_CUTS: Final = 25
+_ENOUGH_POINTS: Final = 120
+_ACCURACY: Final = 5e-4
+_DENSE_SIDE: Final = 200
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """A proposed majorant g, and estimates of λ_max(T(g)) and of the peak of the symbol."""
+
+    majorant: Majorant
+    largest: float
+    peak: float
+
+
+def fitted(search: Search, sizes: tuple[int, ...]) -> Fit | None:
+    """A majorant on the tiling of the search; None where a linear program fails."""
+    tiling = search.tiling
+    cells = tiling.everything(1)
+    while len(cells) < _ENOUGH_POINTS:
+        cells = cells.children()
+    program = _Program.of(tiling, sizes)
+    program.add(cells, _heights(search, cells))
+    found = program.solve()
+    for _ in range(_REFINEMENTS):
+        if found is None:
+            return None
+        clearance = (program.rows @ found[0] - program.heights)[-len(cells) :]
+        closest = np.argsort(clearance)[: max(4, len(cells) // _CONTACTS)]
+        cells = cells.chosen(closest).children()
+        program.add(cells, _heights(search, cells))
+        found = program.solve()
+    if found is None:
+        return None
+    coefficients, largest = found
+    peak = float(np.max(program.heights))
+    return Fit(Majorant.of(tiling.spans, coefficients), largest, peak)
+
+
+def _heights(search: Search, cells: Cells) -> FloatArray:
+    """The largest eigenvalue at the centres of cells, over all groups."""
+    groups = search.symbol.groups
+    group = np.repeat(np.arange(groups), len(cells))
+    every = Cells(cells.level, group, np.tile(cells.index, (groups, 1)))
+    heights: FloatArray = np.max(search.estimates(every).reshape(groups, -1), axis=0)
+    return heights
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Program:
+    """Minimise t over (g, t): rows · g ≥ heights, x'T(g)x ≤ t for the vectors x found so far.
+
+    places: at each entry of T(g), the number of its coefficient + 1, or 0.
+    """
+
+    tiling: Tiling
+    places: IndexArray
+    terms: int
+    rows: FloatArray
+    heights: FloatArray
+    cuts: list[FloatArray] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, tiling: Tiling, sizes: tuple[int, ...]) -> _Program:
+        """A program without any demand."""
+        terms = len(Majorant.shifts_of(tiling.spans))
+        numbered = Majorant.of(tiling.spans, np.arange(1.0, terms + 1.0))
+        places = numbered.toeplitz(sizes).astype(np.int64)
+        return cls(tiling, places, terms, np.empty((0, terms)), np.empty(0))
+
+    def add(self, cells: Cells, heights: FloatArray) -> None:
+        """Demand that g be at least these heights at the centres of the cells."""
+        rows = Majorant.of(self.tiling.spans, np.ones(self.terms)).terms_at(self.tiling, cells)
+        self.rows = np.concatenate((self.rows, rows))
+        self.heights = np.concatenate((self.heights, heights))
+
+    def solve(self) -> tuple[FloatArray, float] | None:
+        """The best coefficients met, and their λ_max(T(g))."""
+        peak = float(np.max(self.heights))
+        demands = self.heights + _MARGIN * (peak - self.heights)
+        objective = np.append(np.zeros(self.terms), 1.0)
+        bounds = [(-2.0 * peak, 2.0 * peak)] * self.terms + [(0.0, None)]
+        above = np.column_stack((-self.rows, np.zeros(len(self.rows))))
+        if not self.cuts:
+            self._cut(np.ones((len(self.places), 1)) / len(self.places) ** 0.5)
+        best = None
+        for _ in range(_CUTS):
+            matrix = np.concatenate((above, self.cuts))
+            limits = np.append(-demands, np.zeros(len(self.cuts)))
+            result = linprog(objective, matrix, limits, bounds=bounds, method="highs")
+            if result.status != 0:
+                return best
+            coefficients = np.asarray(result.x[:-1], dtype=np.float64)
+            values, vectors = _top(np.append(0.0, coefficients)[self.places])
+            if best is None or values[-1] < best[1]:
+                best = (coefficients, float(values[-1]))
+            if best[1] <= result.x[-1] * (1.0 + _ACCURACY):
+                return best
+            self._cut(vectors[:, values > result.x[-1]])
+        return best
+
+    def _cut(self, vectors: FloatArray) -> None:
+        """Demand x'T(g)x ≤ t for each column x."""
+        for vector in vectors.T:
+            products = np.outer(vector, vector).ravel()
+            sums = np.bincount(self.places.ravel(), products, self.terms + 1)
+            self.cuts.append(np.append(sums[1:], -1.0))
+
+
+def _top(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The largest eigenvalues, in ascending order, and their vectors."""
+    if len(matrix) <= _DENSE_SIDE:
+        values, vectors = np.linalg.eigh(matrix)
+        return values[-4:], vectors[:, -4:]
+    values, vectors = eigsh(matrix, k=4, which="LA", tol=1e-5, v0=np.ones(len(matrix)))
+    order = np.argsort(values)
+    return values[order], vectors[:, order]

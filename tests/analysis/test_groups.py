@@ -1,0 +1,89 @@
+"""Grouping of trained parameters."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lipcert.analysis.groups import first_uses, group_parameters, joint_norm
+from lipcert.facts import Bound, no_bound
+from lipcert.ir import Graph, Parameter
+from lipcert.ops.linear import Dense
+from lipcert.upper import Upper
+from tests.networks import chain, trained
+
+
+def bound(value: float) -> Bound:
+    return Bound(Upper(value), "test")
+
+
+def network(frozen: frozenset[str] = frozenset()) -> Graph:
+    """conv1.{weight, bias}, then a weight without prefix, then conv1.weight again."""
+    shared = trained("conv1.weight", np.eye(2))
+    graph = chain(
+        (2,),
+        Dense(shared, trained("conv1.bias", np.zeros(2))),
+        Dense(trained("plain", np.eye(2)), trained("naked", np.zeros(2))),
+        Dense(shared, None),
+    )
+    parameters = {
+        name: Parameter(name, parameter.shape, trainable=name not in frozen)
+        for name, parameter in graph.parameters.items()
+    }
+    parameters["conv2.unused"] = Parameter("conv2.unused", (3,))
+    return Graph("x", (2,), graph.output_name, graph.nodes, parameters)
+
+
+BOUNDS = {
+    "conv1.weight": bound(3.0),
+    "conv1.bias": bound(4.0),
+    "plain": bound(1.0),
+    "naked": bound(2.0),
+    "conv2.unused": bound(0.0),
+}
+
+
+def test_layers_collect_what_shares_a_prefix_or_a_node() -> None:
+    groups = group_parameters(network(), BOUNDS, per_layer=True)
+    members = {group.name: [p.name for p in group.parameters] for group in groups}
+    assert members == {
+        "conv1": ["conv1.weight", "conv1.bias"],
+        "v1_node": ["plain", "naked"],
+        "conv2": ["conv2.unused"],
+    }
+    assert [group.grad_norm.value for group in groups] == pytest.approx([5.0, math.sqrt(5.0), 0.0])
+    assert [group.dimension for group in groups] == [6, 6, 3]
+
+
+@pytest.mark.parametrize("per_layer", [True, False])
+@pytest.mark.parametrize("frozen", [frozenset(), frozenset({"conv1.bias", "plain"})])
+def test_every_trained_parameter_is_in_exactly_one_group(
+    per_layer: bool, frozen: frozenset[str]
+) -> None:
+    groups = group_parameters(network(frozen), BOUNDS, per_layer)
+    grouped = [parameter.name for group in groups for parameter in group.parameters]
+    assert sorted(grouped) == sorted(set(BOUNDS) - frozen)
+    assert len({group.name for group in groups}) == len(groups)
+    if not per_layer:
+        assert grouped == [group.name for group in groups]
+
+
+def test_the_joint_norm_is_that_of_all_gradients_side_by_side() -> None:
+    gradients = np.random.default_rng(0).standard_normal((4, 5))
+    joint = joint_norm([bound(float(np.linalg.norm(row)) * (1 + 1e-15)) for row in gradients])
+    assert joint.value >= np.linalg.norm(gradients)
+    assert joint.value == pytest.approx(np.linalg.norm(gradients))
+
+
+def test_one_absent_bound_makes_the_group_unbounded() -> None:
+    absent = {**BOUNDS, "conv1.bias": no_bound("test", "unknown")}
+    groups = group_parameters(network(), absent, per_layer=True)
+    assert [group.grad_norm.is_finite for group in groups] == [False, True, True]
+
+
+def test_parameters_stand_at_their_first_use() -> None:
+    uses = first_uses(network())
+    assert uses["conv1.weight"] == "v0_node"
+    assert uses["conv2.unused"] == ""

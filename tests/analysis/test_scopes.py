@@ -1,0 +1,69 @@
+"""Which constraint each trained parameter obeys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lipcert.analysis.scopes import constraints_of, scope_of
+from lipcert.ir import Graph
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import LayerNorm
+from lipcert.scope import ConstraintScope, PointScope
+from lipcert.settings import ConstraintSpec, Settings
+from tests.networks import chain, trained
+
+SPECTRAL = ConstraintSpec("spectral", 1.0)
+
+
+def network() -> Graph:
+    """A tensor that is a bias at one node and a scale at another, and ordinary ones."""
+    both = trained("both", np.ones(2))
+    return chain(
+        (2,),
+        Dense(trained("w", np.eye(2)), trained("b", np.zeros(2))),
+        Dense(trained("v", np.eye(2)), both),
+        LayerNorm(1, 0.1, both, trained("beta", np.zeros(2))),
+    )
+
+
+def test_the_weights_of_the_file_without_constraints() -> None:
+    assert isinstance(scope_of(network(), Settings()), PointScope)
+    assert constraints_of(network(), Settings()) == {}
+
+
+def test_biases_obey_the_bias_norm_and_all_others_the_constraint() -> None:
+    found = constraints_of(network(), Settings(constraint=SPECTRAL, bias_norm=0.5))
+    bias = ConstraintSpec("frobenius", 0.5)
+    assert found == {"w": SPECTRAL, "v": SPECTRAL, "b": bias, "beta": bias, "both": SPECTRAL}
+
+
+def test_biases_without_bias_norm_are_unconstrained() -> None:
+    found = constraints_of(network(), Settings(constraint=SPECTRAL))
+    assert set(found) == {"w", "v", "both"}
+    scope = scope_of(network(), Settings(constraint=SPECTRAL))
+    assert isinstance(scope, ConstraintScope)
+    assert not scope.norm(trained("b", np.zeros(2))).is_finite
+
+
+def test_a_constraint_of_its_own_wins() -> None:
+    own = ConstraintSpec("frobenius", 3.0)
+    settings = Settings(constraint=SPECTRAL, bias_norm=0.5, constraints=(("b*", own), ("w", own)))
+    found = constraints_of(network(), settings)
+    assert {name for name, spec in found.items() if spec == own} == {"w", "b", "both", "beta"}
+    assert found["v"] == SPECTRAL
+
+
+@pytest.mark.parametrize("name", ["w", "both"])
+def test_frozen_parameters_keep_the_numbers_of_the_file(name: str) -> None:
+    graph = network()
+    frozen = {k: replace(p, trainable=k != name) for k, p in graph.parameters.items()}
+    graph = replace(graph, parameters=frozen)
+    settings = Settings(constraint=SPECTRAL, bias_norm=0.5)
+    assert name not in constraints_of(graph, settings)
+    operand = next(
+        o for node in graph.nodes for o in node.op.operands().values() if o.parameter == name
+    )
+    assert scope_of(graph, settings).entries(operand).is_exact

@@ -1,0 +1,363 @@
+"""Every kind of hostile file we know of: its name, the code of its refusal, and how to make it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tests.importer.models import model, weights
+
+__all__ = ["KINDS", "Kind", "external", "matmul"]
+
+node = helper.make_node
+WEIGHT: Final = weights(4, 4)
+PLAIN: Final = ("N", 4)
+DATA: Final = "weights.bin"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A hostile file: expected code, and a function from an empty folder to the file's content.
+
+    The model lies in a folder `inside`; what lies beside that folder must not be read.
+    """
+
+    code: str
+    make: Callable[[Path], ModelProto | bytes]
+
+    def write(self, folder: Path) -> Path:
+        """Make the file and return its path."""
+        inside = folder / "inside"
+        (inside / "sub").mkdir(parents=True)
+        path = inside / "model.onnx"
+        content = self.make(inside)
+        path.write_bytes(content if isinstance(content, bytes) else content.SerializeToString())
+        return path
+
+
+def matmul(array: np.ndarray = WEIGHT) -> ModelProto:
+    """A sound model: y = x·w."""
+    return model([node("MatMul", ["x", "w"], ["y"])], PLAIN, {"w": array})
+
+
+def external(**entries: object) -> ModelProto:
+    """The sound model, its weight elsewhere."""
+    proto = matmul()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in entries.items():
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, str(value)
+    return proto
+
+
+def reads(location: str, **entries: object) -> Callable[[Path], ModelProto]:
+    """A model that refers to `location`; sound bytes lie in and beside its folder."""
+
+    def make(inside: Path) -> ModelProto:
+        for place in (inside / DATA, inside.parent / DATA):
+            place.write_bytes(WEIGHT.tobytes())
+        return external(**{"location": location, **entries})
+
+    return make
+
+
+def linked(link: Callable[[Path, Path], None], name: str = DATA) -> Callable[[Path], ModelProto]:
+    """A model whose data file is a link to sound bytes beside its folder."""
+
+    def make(inside: Path) -> ModelProto:
+        target = inside.parent / "target"
+        target.mkdir()
+        (target / DATA).write_bytes(WEIGHT.tobytes())
+        link(target if "/" in name else target / DATA, inside / name.partition("/")[0])
+        return external(location=name)
+
+    return make
+
+
+def pipe(inside: Path) -> ModelProto:
+    os.mkfifo(inside / DATA)
+    return external(location=DATA)
+
+
+def absolute(inside: Path) -> ModelProto:
+    (inside / DATA).write_bytes(WEIGHT.tobytes())
+    return external(location=inside / DATA)
+
+
+def doubled_key(inside: Path) -> ModelProto:
+    proto = reads(DATA)(inside)
+    entry = proto.graph.initializer[0].external_data.add()
+    entry.key, entry.value = "location", DATA
+    return proto
+
+
+def in_a_constant(inside: Path) -> ModelProto:
+    del inside
+    tensor = external(location="../" + DATA).graph.initializer[0]
+    nodes = [node("Constant", [], ["c"], value=tensor), node("MatMul", ["x", "c"], ["y"])]
+    return model(nodes, PLAIN)
+
+
+def in_a_branch(inside: Path) -> ModelProto:
+    del inside
+    tensor = external(location="../" + DATA).graph.initializer[0]
+    result = helper.make_tensor_value_info("o", 1, None)
+    body = helper.make_graph([node("MatMul", ["x", "w"], ["o"])], "b", [], [result], [tensor])
+    other = helper.make_graph([node("Relu", ["x"], ["o"])], "b", [], [result])
+    choice = node("If", ["c"], ["y"], then_branch=body, else_branch=other)
+    return model([choice], PLAIN, {"c": np.array(True)})
+
+
+def of(proto: ModelProto | bytes) -> Callable[[Path], ModelProto | bytes]:
+    """A file that needs nothing beside it."""
+    return lambda inside: proto
+
+
+def tensor(**changes: Any) -> Callable[[Path], ModelProto]:
+    """The sound model with a broken weight."""
+    proto = matmul()
+    weight = proto.graph.initializer[0]
+    for name, value in changes.items():
+        if isinstance(value, list):
+            weight.ClearField(name)
+            getattr(weight, name).extend(value)
+        else:
+            setattr(weight, name, value)
+    return lambda inside: proto
+
+
+def number(value: float) -> Callable[[Path], ModelProto]:
+    """The sound model with one weight that is no number."""
+    array = WEIGHT.copy()
+    array[1, 2] = value
+    return lambda inside: matmul(array)
+
+
+def doubled_initializer(inside: Path) -> ModelProto:
+    del inside
+    proto = matmul()
+    proto.graph.initializer.append(numpy_helper.from_array(2 * WEIGHT, "w"))
+    return proto
+
+
+def graph(*nodes: NodeProto, **tensors: np.ndarray) -> Callable[[Path], ModelProto]:
+    """A model of these nodes."""
+    return lambda inside: model(nodes, PLAIN, tensors)
+
+
+def conv(**attributes: Any) -> Callable[[Path], ModelProto]:
+    """A convolution with these attributes."""
+    op = node("Conv", ["x", "w"], ["y"], **attributes)
+    return lambda inside: model([op], ("N", 2, 5, 5), {"w": weights(4, 2, 3, 3)})
+
+
+def functions(bodies: Mapping[str, Sequence[str]], payload: bytes = b"") -> ModelProto:
+    """A call of the function f0; each function calls others, or Relu, one after the other."""
+    proto = model([node("f0", ["x"], ["y"], domain="f")], PLAIN)
+    proto.opset_import.append(helper.make_opsetid("f", 1))
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    for name, callees in bodies.items():
+        steps = [
+            node(callee, [f"v{i}"], [f"v{i + 1}"], domain="" if callee == "Relu" else "f")
+            for i, callee in enumerate(callees)
+        ]
+        if payload:
+            constant = helper.make_tensor("", TensorProto.UINT8, [len(payload)], payload, raw=True)
+            steps.append(node("Constant", [], ["unused"], value=constant))
+        result = f"v{len(callees)}"
+        proto.functions.append(helper.make_function("f", name, ["v0"], [result], steps, imports))
+    return proto
+
+
+def doubling(depth: int, payload: bytes = b"") -> Callable[[Path], ModelProto]:
+    """Functions that each call the next one twice: 2^depth nodes."""
+    bodies = {f"f{i}": [f"f{i + 1}"] * 2 for i in range(depth - 1)} | {f"f{depth - 1}": ["Relu"]}
+    return lambda inside: functions(bodies, payload)
+
+
+def choices(depth: int) -> Callable[[Path], ModelProto]:
+    """An If whose branches hold an If whose branches …: 2^depth leaves."""
+    result = helper.make_tensor_value_info("o", 1, None)
+    body = helper.make_graph([node("Relu", ["x"], ["o"])], "b", [], [result])
+    for _ in range(depth):
+        choice = node("If", ["c"], ["o"], then_branch=body, else_branch=body)
+        body = helper.make_graph([choice], "b", [], [result])
+    test = [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Cast", ["s"], ["c"], to=9)]
+    last = node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    return lambda inside: model([*test, last], PLAIN)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A protobuf field that holds bytes."""
+    length = len(content)
+    digits = []
+    while length > 0x7F:
+        digits.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([number << 3 | 2, *digits, length]) + content
+
+
+def deep_choice(depth: int) -> bytes:
+    """An If in an If in an If …, written by hand because protobuf refuses to."""
+    content = b""
+    for _ in range(depth):
+        content = field(1, field(4, b"If") + field(5, field(1, b"then_branch") + field(6, content)))
+    return b"\x08\x08" + field(8, b"\x10\x11") + field(7, content)
+
+
+def zipped() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.onnx", bytes(1 << 24))
+    return stream.getvalue()
+
+
+def gzipped(size: int) -> bytes:
+    """A model with one huge unused initializer of zeros."""
+    tail = field(7, field(5, field(9, bytes(size))))
+    return gzip.compress(b"\x08\x08" + tail, compresslevel=1)
+
+
+def extra_node() -> bytes:
+    """Bytes that protobuf merges into the graph before them."""
+    return field(7, field(1, node("Relu", ["y"], ["z"]).SerializeToString()))
+
+
+def versions(ir: int, opset: int) -> ModelProto:
+    proto = matmul()
+    proto.ir_version = ir
+    proto.opset_import[0].version = opset
+    return proto
+
+
+def custom_domain() -> ModelProto:
+    proto = model([node("Relu", ["x"], ["y"], domain="evil.example")], PLAIN)
+    proto.opset_import.append(helper.make_opsetid("evil.example", 1))
+    return proto
+
+
+def doubled_output() -> ModelProto:
+    proto = matmul()
+    proto.graph.output.append(proto.graph.output[0])
+    return proto
+
+
+def named(name: str) -> Callable[[Path], ModelProto]:
+    """A model refused because of a node with this name."""
+    return graph(node("Round", ["x"], ["y"], name=name))
+
+
+SOUND: Final = matmul().SerializeToString()
+HUGE: Final = np.array([1 << 20, 1 << 20])
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "external-parent": Kind("LC015", reads("../" + DATA)),
+    "external-detour": Kind("LC015", reads(f"sub/../../{DATA}")),
+    "external-absolute": Kind("LC015", absolute),
+    "external-backslash": Kind("LC015", reads("..\\" + DATA)),
+    "external-symlink": Kind("LC015", linked(lambda to, at: at.symlink_to(to))),
+    "external-symlinked-folder": Kind(
+        "LC015", linked(lambda to, at: at.symlink_to(to), f"link/{DATA}")
+    ),
+    "external-hard-link": Kind("LC015", linked(lambda to, at: at.hardlink_to(to))),
+    "external-device": Kind("LC015", reads("/dev/zero")),
+    "external-linked-device": Kind("LC015", linked(lambda to, at: at.symlink_to("/dev/zero"))),
+    "external-pipe": Kind("LC015", pipe),
+    "external-folder": Kind("LC015", reads("sub")),
+    "external-absent": Kind("LC015", reads("absent.bin")),
+    "external-nowhere": Kind("LC015", reads("")),
+    "external-nul": Kind("LC015", reads(f"{DATA}\0.bin")),
+    "external-length-2^50": Kind("LC015", reads(DATA, length=1 << 50)),
+    "external-offset-negative": Kind("LC015", reads(DATA, offset=-1)),
+    "external-offset-text": Kind("LC015", reads(DATA, offset="٣")),
+    "external-too-short": Kind("LC016", reads(DATA, length=16)),
+    "external-unknown-key": Kind("LC015", reads(DATA, __class__="x")),
+    "external-doubled-key": Kind("LC015", doubled_key),
+    "external-in-a-constant": Kind("LC015", in_a_constant),
+    "external-in-a-branch": Kind("LC015", in_a_branch),
+    "tensor-huge-and-empty": Kind("LC016", tensor(dims=[1 << 40], raw_data=b"")),
+    "tensor-negative": Kind("LC016", tensor(dims=[-4, -4])),
+    "tensor-overflow": Kind("LC016", tensor(dims=[1 << 33, 1 << 33])),
+    "tensor-large-product": Kind("LC002", tensor(dims=[1 << 27, 1 << 27], raw_data=b"")),
+    "tensor-raw-too-short": Kind("LC016", tensor(raw_data=WEIGHT.tobytes()[:20])),
+    "tensor-type-0": Kind("LC016", tensor(data_type=0)),
+    "tensor-type-999": Kind("LC016", tensor(data_type=999)),
+    "tensor-nan": Kind("LC014", number(np.nan)),
+    "tensor-infinite": Kind("LC014", number(-np.inf)),
+    "tensor-raw-and-floats": Kind("LC016", tensor(float_data=[9.0] * 16)),
+    "tensor-doubled-name": Kind("LC016", doubled_initializer),
+    "graph-cycle": Kind(
+        "LC001",
+        graph(
+            node("Add", ["x", "b"], ["a"]),
+            node("Relu", ["a"], ["b"]),
+            node("Relu", ["b"], ["y"]),
+        ),
+    ),
+    "graph-missing-input": Kind("LC001", graph(node("Add", ["x", "ghost"], ["y"]))),
+    "graph-doubled-value": Kind(
+        "LC001", graph(node("Relu", ["x"], ["y"]), node("Abs", ["x"], ["y"]))
+    ),
+    "graph-doubled-output": Kind("LC001", of(doubled_output())),
+    "graph-unsorted": Kind("LC001", graph(node("Relu", ["a"], ["y"]), node("Relu", ["x"], ["a"]))),
+    "graph-many-outputs-of-a-node": Kind(
+        "LC001", graph(node("Split", ["x"], ["y", *(f"o{i}" for i in range(200_000)), "y"]))
+    ),
+    "function-recursive": Kind("LC001", of(functions({"f0": ["f1"], "f1": ["f0"]}))),
+    "function-bomb-2^31": Kind("LC002", doubling(32)),
+    "function-byte-bomb": Kind("LC002", doubling(13, bytes(1 << 20))),
+    "function-chain": Kind(
+        "LC001", of(functions({f"f{i}": [f"f{i + 1}"] for i in range(500)} | {"f500": ["Relu"]}))
+    ),
+    "domain-custom": Kind("LC003", of(custom_domain())),
+    "opset-9999": Kind("LC003", of(versions(8, 9999))),
+    "opset-none": Kind("LC003", of(versions(8, 0))),
+    "ir-999": Kind("LC001", of(versions(999, 17))),
+    "conv-group-0": Kind("LC0", conv(group=0)),
+    "conv-stride-0": Kind("LC0", conv(strides=[0, 0])),
+    "conv-stride-negative": Kind("LC0", conv(strides=[-1, -1])),
+    "conv-dilation-0": Kind("LC0", conv(dilations=[0, 0])),
+    "conv-pads-2^20": Kind("LC002", conv(pads=[1 << 20] * 4)),
+    "expand-2^40": Kind("LC0", graph(node("Expand", ["x", "s"], ["y"]), s=np.array([1 << 38, 1]))),
+    "constant-expand-2^40": Kind(
+        "LC016",
+        graph(
+            node("Expand", ["w", "s"], ["c"]),
+            node("Add", ["x", "c"], ["y"]),
+            w=np.ones((1, 1), np.float32),
+            s=HUGE,
+        ),
+    ),
+    "constant-of-shape-2^40": Kind(
+        "LC016",
+        graph(node("ConstantOfShape", ["s"], ["c"]), node("Add", ["x", "c"], ["y"]), s=HUGE),
+    ),
+    "layer-norm-negative-epsilon": Kind(
+        "LC016",
+        graph(node("LayerNormalization", ["x", "w"], ["y"], epsilon=-1.0), w=weights(4)),
+    ),
+    "if-2^13": Kind("LC004", choices(13)),
+    "if-8192-deep": Kind("LC001", of(deep_choice(8192))),
+    "file-empty": Kind("LC001", of(b"")),
+    "file-truncated": Kind("LC001", of(SOUND[:-7])),
+    "file-garbage": Kind("LC001", of(b"hello world, no network here")),
+    "file-zip-bomb": Kind("LC001", of(zipped())),
+    "file-gzip-bomb": Kind("LC002", lambda inside: gzipped(80 << 20)),
+    "file-two-models": Kind("LC001", of(SOUND + matmul(2 * WEIGHT).SerializeToString())),
+    "file-appended-node": Kind("LC001", of(SOUND + extra_node())),
+    "name-markup": Kind("LC005", named("[/]")),
+    "name-escape": Kind("LC005", named("\x1b[31mred\x1b]0;title\x07")),
+    "name-newline": Kind("LC005", named("a\n::error::b\r\u2028c")),
+    "name-direction": Kind("LC005", named("a\u202egnp.exe")),
+}

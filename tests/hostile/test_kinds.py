@@ -1,0 +1,85 @@
+"""Hostile files through the command line: code 3, one line, the true reason, nothing else read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from lipcert.cli.main import cli
+from lipcert.importer import load
+from lipcert.importer.limits import Budget
+from lipcert.importer.load import load_model
+from tests.hostile.kinds import KINDS, matmul
+
+SMALL = Budget(2 << 30, 10)
+
+
+@pytest.fixture(autouse=True)
+def _small_budget(monkeypatch):
+    """2 GiB and ten seconds: a kind that needs more is refused for that, not as expected."""
+    monkeypatch.setattr(load, "_budget", lambda path: SMALL)
+
+
+def check_line(text, code):
+    (line,) = text.splitlines()
+    assert line.startswith(f"lipcert: error: [{code}")
+    assert line.isprintable()
+    assert "to import" not in line
+    assert "Traceback" not in line
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kind(name, tmp_path):
+    kind = KINDS[name]
+    result = CliRunner().invoke(cli, ["analyze", str(kind.write(tmp_path)), "--no-progress"])
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    check_line(result.stderr, kind.code)
+
+
+@pytest.mark.parametrize("name", ["external-parent", "function-bomb-2^31", "name-newline"])
+def test_kind_in_a_process_of_its_own(name, tmp_path):
+    words = [sys.executable, "-m", "lipcert", "analyze", str(KINDS[name].write(tmp_path))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    check_line(done.stderr, KINDS[name].code)
+
+
+_OBSERVER = """
+import sys
+from lipcert.errors import LipCertError
+from lipcert.importer.load import load_model
+
+load_model(sys.argv[1], trusted=True)  # everything is loaded now
+opened = []
+sys.addaudithook(lambda event, words: opened.append(words[0]) if event == "open" else None)
+for path in sys.argv[2:]:
+    try:
+        load_model(path, trusted=True)
+    except LipCertError:
+        pass
+sys.stdout.write("\\n".join(name for name in map(str, opened) if not name.isdigit()))
+"""
+
+
+def test_nothing_outside_the_folder_is_opened(tmp_path):
+    """An audit hook sees every file that is opened, by the full path or below an open folder."""
+    sound = tmp_path / "sound.onnx"
+    sound.write_bytes(matmul().SerializeToString())
+    names = [name for name in KINDS if name.startswith("external")]
+    paths = [KINDS[name].write(tmp_path / name) for name in names]
+    words = [sys.executable, "-c", _OBSERVER, str(sound), *map(str, paths)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    opened = set(done.stdout.splitlines())
+    allowed = {str(path) for path in paths} | {str(path.parent) for path in paths}
+    assert opened - allowed <= {"weights.bin", "sub", "absent.bin", "link"}
+    assert {"weights.bin", "absent.bin"} <= opened
+
+
+def test_the_kinds_start_from_a_sound_model(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(matmul().SerializeToString())
+    assert load_model(path).graph.output_shape == (4,)
