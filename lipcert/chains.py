@@ -1,12 +1,11 @@
-"""Chains: paths of matrices and diagonals without a branch, bounded as a whole.
+"""Where the chains of a graph are: paths of linked nodes without a branch.
 
-What enters: a graph, facts of its values, a scope. What leaves: for nodes on such a path, a bound
-of the cotangent at their input that takes everything up to the end of the path together.
+What enters: a graph, facts of its values, a scope. What leaves: `Chains`, which tighten what the
+first nodes of a chain, and those above parameters, pass down to their inputs.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,110 +14,18 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import (
-    Bound,
-    CotangentFacts,
-    Shape,
-    ValueFacts,
-    bound_of,
-    product_of,
-    tightest,
-)
+from lipcert.chain import Chain
+from lipcert.facts import CotangentFacts, Shape, ValueFacts, tightest
 from lipcert.interval import Interval
 from lipcert.ir import Graph, Node
-from lipcert.links import IDENTITY, Link, Matrix
-from lipcert.multipliers import tuned
-from lipcert.quadratic import QuadraticForm
+from lipcert.links import Link, Matrix
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray
 
-__all__ = ["Chain", "Chains", "chains_of"]
+__all__ = ["Chains", "chains_of"]
 
 _LARGEST_RUN: Final = 1024
 _LARGEST_WORK: Final = 3e10
-_TUNED_WORK: Final = 1e9
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Chain:
-    """Nodes of which each reads only the one before, whose output has no other reader.
-
-    links: one per node, a matrix [after, before] or slopes [run], for each run of entries of the
-    values in row-major order. sizes: length of the runs before each link, and at the end.
-    """
-
-    nodes: tuple[Node, ...]
-    links: tuple[FloatArray | Interval, ...]
-    sizes: tuple[int, ...]
-
-    def starts(self) -> list[int]:
-        """The links from which on a bound is of use: the first, and those above parameters."""
-        return [
-            start
-            for start in range(len(self.links) - 1)
-            if start == 0 or self.nodes[start - 1].op.operands()
-        ]
-
-    def work(self, start: int) -> float:
-        """Floating-point operations, roughly, of the form from a link to the end."""
-        operations = 0.0
-        for link, size in zip(self.links[start:], self.sizes[start:-1], strict=True):
-            after = len(link.lo) if isinstance(link, Interval) else len(link)
-            factor = 30.0 if isinstance(link, Interval) else 2.0
-            if not _is_identity(link):
-                operations += factor * size * after * max(size if operations else 0, after)
-        return operations
-
-    def form(self, start: int, stop: int, hull: bool) -> QuadraticForm:
-        """The form after links start, …, stop − 1, for what reaches the input of the first.
-
-        hull: whether class differences are about to enter it, or all of a ball.
-        """
-        links = tuple(itertools.dropwhile(_is_identity, self.links[start:stop]))
-        if links and not isinstance(links[0], Interval):
-            form, links = QuadraticForm.gram(links[0]), links[1:]
-        else:
-            form = QuadraticForm.identity(self.sizes[stop - len(links)])
-        tune = self.work(start) <= _TUNED_WORK
-        proposals = tuned(form.matrix, links, hull) if tune else [None] * len(links)
-        for link, proposal in zip(links, proposals, strict=True):
-            if isinstance(link, Interval):
-                form = form.through_slopes(link, proposal)
-            else:
-                form = form.through_matrix(link)
-        return form
-
-    def forms(self) -> Iterator[tuple[Node, QuadraticForm | None]]:
-        """Each node and the form after it, for what reaches the first; None while nothing moves.
-
-        Made for balls; multipliers are chosen anew for each matrix, by default for a diagonal.
-        """
-        form: QuadraticForm | None = None
-        for stop, (node, link) in enumerate(zip(self.nodes, self.links, strict=True), start=1):
-            if form is not None and isinstance(link, Interval):
-                form = form.through_slopes(link, None)
-            elif not _is_identity(link):
-                form = self.form(0, stop, hull=False)
-            yield node, form
-
-    def cotangent(self, start: int, at_end: CotangentFacts) -> Bound:
-        """Returns B ≥ sup ‖δ‖ at the input of link `start`, for these cotangents at the end.
-
-        Hypotheses: the slopes hold for all admissible examples, the matrices are exact.
-        Proof: the form at the end bounds ‖δ‖² run by run; the squares of the runs add, so that
-        one largest eigenvalue serves a ball of cotangents. A hull lies in a single run, and the
-        form, being convex, is largest at one of its vertices.
-        Attained: nearly, where the worst diagonals within the slopes can occur together.
-        """
-        rule = "chain.cotangent"
-        hull, whole = at_end.hull, math.prod(self.nodes[-1].shape)
-        meets = hull is not None and hull.classes == whole == self.sizes[-1]
-        form = self.form(start, len(self.links), meets)
-        bound = product_of(rule, bound_of(form.over_ball(), rule), at_end.norm)
-        if hull is not None and meets:
-            bound = tightest(bound, bound_of(form.over_hull(hull), rule))
-        return bound
 
 
 @final
@@ -163,72 +70,104 @@ class Chains:
 
 
 def chains_of(graph: Graph, facts: Mapping[str, ValueFacts], scope: Scope) -> Iterator[Chain]:
-    """The longest chains of at least two links with a matrix among them."""
+    """The longest paths of nodes that each are the only reader of the one before."""
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     readers[graph.output_name] += 1
     growing: dict[str, _Path] = {}
     for node in graph.nodes:
         inputs = [facts[name] for name in node.inputs]
         link = node.op.link(inputs, scope) if len(inputs) == 1 else None
-        if link is None or not _is_finite(link):
+        if link is None:
             continue
-        below = node.inputs[0]
-        path = growing.get(below) if readers[below] == 1 else None
-        longer = path.extended(node, link, inputs[0].shape) if path is not None else None
+        step = _Step(node, link, inputs[0].shape)
+        below = node.inputs[0] if readers[node.inputs[0]] == 1 else ""
+        longer = growing[below].extended(step) if below in growing else None
         if longer is not None:
             del growing[below]
-        else:
-            longer = _Path((), (), (), (1,)).extended(node, link, inputs[0].shape)
-        if longer is not None:
-            growing[node.output] = longer
+        path = longer or _Path((), (1,)).extended(step)
+        if path is not None:
+            growing[node.output] = path
     for path in growing.values():
-        if len(path.nodes) >= 2 and any(isinstance(link, Matrix) for link in path.links):
-            yield path.chain()
+        trimmed = path.trimmed()
+        if trimmed.is_useful:
+            yield trimmed.chain()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A node with its link. shape: of its input."""
+
+    node: Node
+    link: Link
+    shape: Shape
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is a diagonal with the same range everywhere: its norm says it all."""
+        if isinstance(self.link, Matrix):
+            return False
+        lo, hi = self.link.range.lo, self.link.range.hi
+        return bool(np.min(lo) == np.max(lo) and np.min(hi) == np.max(hi))
+
+    def on_runs(self, size: int) -> FloatArray | Interval:
+        """The matrix repeated along a diagonal, or what the slopes of all runs have in common."""
+        if isinstance(self.link, Matrix):
+            copies = np.eye(size // self.link.before)
+            return np.asarray(np.kron(copies, self.link.entries()), dtype=np.float64)
+        runs = self.link.range.broadcast(self.shape).map(lambda end: end.reshape(-1, size))
+        return Interval(np.min(runs.lo, axis=0), np.max(runs.hi, axis=0))
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
-    """A chain that is still growing. shapes: of the value below each link."""
+    """A chain that is still growing. sizes: length of the runs below each step, and at the end."""
 
-    nodes: tuple[Node, ...]
-    links: tuple[Link, ...]
-    shapes: tuple[Shape, ...]
+    steps: tuple[_Step, ...]
     sizes: tuple[int, ...]
 
-    def extended(self, node: Node, link: Link, shape: Shape) -> _Path | None:
-        """With one more link; None where the runs would get too long.
+    def extended(self, step: _Step) -> _Path | None:
+        """With one more step; None where the runs would get too long, or slopes are unknown.
 
         The runs are as long as the matrices demand: a shorter run is repeated until it fits.
         """
-        before, after = link.weight.shape[::-1] if isinstance(link, Matrix) else (1, 1)
-        run = math.lcm(self.sizes[-1], before)
-        sizes = (*(size * (run // self.sizes[-1]) for size in self.sizes), run // before * after)
-        links = (*self.links, link)
-        lead = next((i for i, link in enumerate(links) if link is not IDENTITY), len(links))
-        gram = lead < len(links) and isinstance(links[lead], Matrix)
-        if max(sizes[lead + gram :]) > _LARGEST_RUN:
+        before, after = 1, 1
+        if isinstance(step.link, Matrix):
+            before, after = step.link.before, step.link.after
+        elif not step.link.range.max_abs().is_finite:
             return None
-        return _Path((*self.nodes, node), links, (*self.shapes, shape), sizes)
+        run = math.lcm(self.sizes[-1], before)
+        longer = run // self.sizes[-1]
+        path = _Path(
+            (*self.steps, step), (*(longer * size for size in self.sizes), run // before * after)
+        )
+        return path if max(path.sizes[path.first_form :]) <= _LARGEST_RUN else None
+
+    @property
+    def first_form(self) -> int:
+        """The first value that needs a form: not the scalars at the start, nor a matrix on them."""
+        lead = _leading_scalars(self.steps)
+        return lead + int(lead < len(self.steps) and isinstance(self.steps[lead].link, Matrix))
+
+    def trimmed(self) -> _Path:
+        """Without the scalars at the end, which the product of norms does not overestimate."""
+        kept = len(self.steps) - _leading_scalars(self.steps[::-1])
+        return _Path(self.steps[:kept], self.sizes[: kept + 1])
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether a matrix meets something else than scalars."""
+        proper = self.steps[_leading_scalars(self.steps) :]
+        return len(proper) >= 2 and any(isinstance(step.link, Matrix) for step in proper)
 
     def chain(self) -> Chain:
         """Every link on runs of its final length."""
-        links = tuple(map(_on_runs, self.links, self.shapes, self.sizes))
-        return Chain(self.nodes, links, self.sizes)
+        links = tuple(
+            step.on_runs(size) for step, size in zip(self.steps, self.sizes[:-1], strict=True)
+        )
+        return Chain(tuple(step.node for step in self.steps), links, self.sizes)
 
 
-def _on_runs(link: Link, shape: Shape, size: int) -> FloatArray | Interval:
-    """The matrix repeated along a diagonal, or what the slopes of all runs have in common."""
-    if isinstance(link, Matrix):
-        copies = np.eye(size // link.weight.shape[1])
-        return np.asarray(np.kron(copies, link.weight), dtype=np.float64)
-    runs = link.range.broadcast(shape).map(lambda end: end.reshape(-1, size))
-    return Interval(np.min(runs.lo, axis=0), np.max(runs.hi, axis=0))
-
-
-def _is_identity(link: FloatArray | Interval) -> bool:
-    return isinstance(link, Interval) and bool(np.all((link.lo == 1.0) & (link.hi == 1.0)))
-
-
-def _is_finite(link: Link) -> bool:
-    return isinstance(link, Matrix) or link.range.max_abs().is_finite
+def _leading_scalars(steps: tuple[_Step, ...]) -> int:
+    return next((i for i, step in enumerate(steps) if not step.is_scalar), len(steps))

@@ -19,6 +19,7 @@ __all__ = [
     "Bound",
     "CotangentFacts",
     "PairHull",
+    "Runs",
     "Shape",
     "ValueFacts",
     "bound_of",
@@ -100,36 +101,63 @@ def tightest(*bounds: Bound) -> Bound:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Runs:
+    """No run of entries along one axis has a larger Euclidean norm (tokens, pixels)."""
+
+    axis: int
+    norm: Upper
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class ValueFacts:
     """Facts about a value of one example, over all admissible inputs and weights in scope.
 
     norm: bound of the Euclidean norm of the whole tensor.
     box:  entrywise interval, broadcastable to `shape` (infinite ends where nothing is known).
+    runs: bound of the norm of every run along one axis, where it is known to be smaller.
     Reduced on construction: the norm is at most that of the box, and every entry is at most the
-    norm.
+    norm, also that of its run.
     """
 
     shape: Shape
     norm: Bound
     box: Interval
+    runs: Runs | None = None
 
     @classmethod
-    def of(cls, shape: Shape, norm: Bound, box: Interval | None = None) -> ValueFacts:
-        """Combine a norm bound and a box (None: unknown) into reduced facts."""
+    def of(
+        cls, shape: Shape, norm: Bound, box: Interval | None = None, runs: Runs | None = None
+    ) -> ValueFacts:
+        """Combine a norm bound, a box and runs (None: unknown) into reduced facts."""
         whole_line = Interval.symmetric(INFINITE, shape)
         box = whole_line if box is None else box.broadcast(shape)
+        if runs is not None:
+            box = box.intersect(Interval.symmetric(runs.norm, shape))
         by_box = box.norm()
         if by_box < norm.value:
             norm = Bound(by_box, "value.norm_of_box")
-        return cls(shape, norm, box.intersect(Interval.symmetric(norm.value, shape)))
+        if runs is not None and not runs.norm < norm.value:
+            runs = None
+        return cls(shape, norm, box.intersect(Interval.symmetric(norm.value, shape)), runs)
 
     def meet(self, other: ValueFacts) -> ValueFacts:
         """Everything that both say about the same value."""
         if self.shape != other.shape:
             raise ValueError(f"facts of shape {self.shape} and {other.shape} do not meet")
+        runs = self.runs if other.runs is None else other.runs
+        if self.runs is not None and other.runs is not None and self.runs.norm < other.runs.norm:
+            runs = self.runs
         return ValueFacts.of(
-            self.shape, tightest(self.norm, other.norm), self.box.intersect(other.box)
+            self.shape, tightest(self.norm, other.norm), self.box.intersect(other.box), runs
         )
+
+    def run_norm(self, axis: int) -> Upper:
+        """Bound of the norm of every run along this axis (negative: from the last)."""
+        axis %= len(self.shape)
+        if self.runs is not None and self.runs.axis == axis:
+            return self.runs.norm
+        return self.norm.value
 
     @property
     def size(self) -> int:

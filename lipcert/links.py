@@ -6,23 +6,33 @@ values in row-major order, so that a reshape changes nothing.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 
+from lipcert.facts import Shape
 from lipcert.interval import Interval
 from lipcert.upper import FloatArray
 
-__all__ = ["IDENTITY", "Link", "Matrix", "Slopes"]
+__all__ = ["IDENTITY", "Link", "Matrix", "Slopes", "matrix_of"]
+
+_LARGEST_MATRIX: Final = 2**21
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """The Jacobian applies one exact matrix to each run of entries. weight: [after, before]."""
+    """The Jacobian applies one known matrix to each run of `before` entries.
 
-    weight: FloatArray
+    entries: makes the matrix [after, before]; each entry errs by at most 4 unit roundoffs.
+    """
+
+    after: int
+    before: int
+    entries: Callable[[], FloatArray]
 
 
 @final
@@ -38,3 +48,22 @@ class Slopes:
 
 Link = Matrix | Slopes
 IDENTITY: Final = Slopes(Interval.exact(np.ones(())))
+
+
+def matrix_of(
+    linear: Callable[[FloatArray], FloatArray], before: Shape, after: Shape
+) -> Matrix | None:
+    """The matrix of a linear map of examples, from its images of unit vectors; None if it is large.
+
+    Hypotheses: an output is a single entry of x times a constant, or a sum of several such terms
+    with different entries, so that the images are exact but for the rounding of the constants.
+    """
+    rows, columns = math.prod(after), math.prod(before)
+    if rows * columns > _LARGEST_MATRIX:
+        return None
+
+    def entries() -> FloatArray:
+        images = linear(np.eye(columns).reshape(columns, *before))
+        return np.ascontiguousarray(images.reshape(columns, rows).T)
+
+    return Matrix(rows, columns, entries)

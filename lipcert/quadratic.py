@@ -21,13 +21,14 @@ from lipcert.facts import PairHull
 from lipcert.interval import Interval
 from lipcert.norms.eigenvalues import estimate_largest, largest_eigenvalue
 from lipcert.norms.scaling import UNDERFLOW, balanced, restored
-from lipcert.upper import INFINITE, ONE, UNIT_ROUNDOFF, FloatArray, Lower, Upper, gamma, norm
+from lipcert.upper import INFINITE, ONE, UNIT_ROUNDOFF, ZERO, FloatArray, Lower, Upper, gamma, norm
 
 __all__ = ["Multipliers", "QuadraticForm", "default_multipliers", "middle_and_radius"]
 
 _LARGEST_SCALE: Final = 1000
 _UNKNOWN_SCALE: Final = 2**60
 _LEAST_GAP: Final = 2.0**-40
+_ENTRY_ERROR: Final = 4
 _MARGIN: Final = 1.0 + 2.0**-26
 _MODERATE: Final = 2.0**100
 
@@ -53,18 +54,19 @@ class QuadraticForm:
     scale: int
 
     @classmethod
-    def identity(cls, size: int) -> QuadraticForm:
-        """The form of the fixed value itself: δ = s."""
-        return cls(0.25 * np.eye(size), 1)
+    def of(cls, link: FloatArray | Interval) -> QuadraticForm:
+        """The form of y, for the fixed value x: W Wᵀ for a matrix y = Wx, or slopes squared.
 
-    @classmethod
-    def gram(cls, weight: FloatArray) -> QuadraticForm:
-        """The form of y = Wx, for the fixed value x: W Wᵀ, bounded as in `through_matrix`."""
-        if not np.any(weight):
-            return cls(np.zeros((len(weight), len(weight))), 0)
-        scaled, exponent = balanced(weight)
+        Proof: as in `through_matrix`; |δ_i| ≤ max|slope_i|·|s_i|.
+        """
+        if isinstance(link, Interval):
+            largest = _exact(link.magnitude())
+            return _form(np.zeros((len(link.lo), len(link.lo))), largest * largest, ZERO, 0)
+        if not np.any(link):
+            return _zero(len(link))
+        scaled, exponent = balanced(link)
         mass = norm(scaled)
-        error = gamma(weight.shape[1] + 2) * mass * mass + UNDERFLOW
+        error = gamma(link.shape[1] + 2 * _ENTRY_ERROR + 2) * mass * mass + UNDERFLOW
         product = _symmetric(scaled @ scaled.T)
         return _form(product, _exact(product.diagonal()), error, exponent)
 
@@ -75,7 +77,7 @@ class QuadraticForm:
 
     def over_ball(self) -> Upper:
         """Returns B ≥ sup ‖δ‖ over all cotangents of norm 1."""
-        return self._root(largest_eigenvalue(self.matrix[None]))
+        return self._root(largest_eigenvalue(self.matrix[None])) if np.any(self.matrix) else ZERO
 
     def over_hull(self, hull: PairHull) -> Upper:
         """Returns B ≥ sup ‖δ‖ over the cotangents in a hull with one class per entry.
@@ -135,22 +137,44 @@ class QuadraticForm:
         square = limit * (radius * radius + inner)
         return min(simple, square.sqrt() + (offset - _exact(middle)).norm())
 
-    def through_matrix(self, weight: FloatArray) -> QuadraticForm:
+    def stretched(self, factor: Upper) -> QuadraticForm:
+        """The form where all δ are larger by a factor."""
+        if factor == ONE or not np.any(self.matrix):
+            return self
+        if not (factor.is_finite and factor.value > 0.0):
+            return _zero(self.size) if factor == ZERO else _unknown(self.size)
+        mantissa, exponent = math.frexp(factor.value)
+        product = mantissa * mantissa * self.matrix
+        error = Upper(4.0 * UNIT_ROUNDOFF) * norm(product)
+        return _form(product, _exact(product.diagonal()), error, self.scale + exponent)
+
+    def through(
+        self, link: FloatArray | Interval, proposal: Multipliers | None = None
+    ) -> QuadraticForm:
+        """The form above a link: a matrix [m, size], or slopes [size] with multipliers for them."""
+        if not np.any(self.matrix):
+            return _zero(len(link.lo) if isinstance(link, Interval) else len(link))
+        if isinstance(link, Interval):
+            return self._through_slopes(link, proposal)
+        return self._through_matrix(link)
+
+    def _through_matrix(self, weight: FloatArray) -> QuadraticForm:
         """The form of y = Wx, from that of x. weight: [m, size].
 
         Proof: s_x = Wᵀs_y, hence Q_y = W Q Wᵀ. Computed as fl(fl(WQ)Wᵀ) and made symmetric, it
         errs by at most γ_{2n+2}·|W||Q||W|ᵀ entry by entry, whose 2-norm is at most
-        γ_{2n+2}·‖W‖_F²‖Q‖_F.
+        γ_{2n+2}·‖W‖_F²‖Q‖_F. Entries of W that err by 4u themselves add 8 to the terms.
         """
-        if not (np.any(weight) and np.any(self.matrix)):
-            return QuadraticForm(np.zeros((len(weight), len(weight))), 0)
+        if not np.any(weight):
+            return _zero(len(weight))
         scaled, exponent = balanced(weight)
         product = _symmetric(scaled @ self.matrix @ scaled.T)
         mass = norm(scaled)
-        error = gamma(2 * self.size + 2) * mass * mass * norm(self.matrix) + UNDERFLOW
+        terms = 2 * self.size + 2 * _ENTRY_ERROR + 2
+        error = gamma(terms) * mass * mass * norm(self.matrix) + UNDERFLOW
         return _form(product, _exact(product.diagonal()), error, self.scale + exponent)
 
-    def through_slopes(self, slopes: Interval, proposal: Multipliers | None) -> QuadraticForm:
+    def _through_slopes(self, slopes: Interval, proposal: Multipliers | None) -> QuadraticForm:
         """The form of y, from that of x, where ∂y/∂x is diagonal within `slopes`: [size].
 
         Proof: let the slopes lie in m ± r, and p be positive where r is. Then δ = Ms + Pf with
@@ -162,8 +186,8 @@ class QuadraticForm:
         Reference: Fazlyab et al. 2019 for the multipliers; Xu and Sivaranjani 2024 for these
         ones, there for slopes in [0, 1] and in the direction of the values.
         """
-        if not (np.any(self.matrix) and np.any(slopes.magnitude())):
-            return QuadraticForm(np.zeros_like(self.matrix), 0)
+        if not np.any(slopes.magnitude()):
+            return _zero(self.size)
         if np.all((slopes.lo == 1.0) & (slopes.hi == 1.0)):
             return self
         middle, radius, exponent = middle_and_radius(slopes.broadcast((self.size,)))
@@ -218,10 +242,11 @@ def middle_and_radius(slopes: Interval) -> tuple[FloatArray, FloatArray, int]:
 
 
 def default_multipliers(form: FloatArray, middle: FloatArray, radius: FloatArray) -> Multipliers:
-    """p = √(r/b) and κ = λ_max(Q): never worse than the product of norms for equal slopes."""
+    """p = √(r/b) and κ = λ_max(Q), where entries with no slope but 0 count as 0 in Q."""
     reach = np.abs(middle) + radius
     weights = np.sqrt(np.divide(radius, reach, out=np.zeros_like(reach), where=reach > 0.0))
-    both = np.stack([form, np.outer(weights, weights) * form])
+    alive = (reach > 0.0).astype(np.float64)
+    both = np.stack([np.outer(alive, alive) * form, np.outer(weights, weights) * form])
     whole, weighted = estimate_largest(both, 1e-9)
     ratio = whole / weighted if weighted > 0.0 else 1.0
     return Multipliers(weights, max(ratio, 1.0) * _MARGIN)
@@ -285,13 +310,23 @@ def _form(matrix: FloatArray, diagonal: Interval, error: Upper, scale: int) -> Q
     raised = matrix.copy()
     raised[np.diag_indices(len(matrix))] = (diagonal + _exact(error.value)).hi
     if not np.all(np.isfinite(raised)):
-        return QuadraticForm(0.25 * np.eye(len(matrix)), _UNKNOWN_SCALE)
+        return _unknown(len(matrix))
     _, exponent = balanced(raised)
     half = -(-exponent // 2)
     raised = np.ldexp(raised, -2 * half)
     covered = _exact(raised.diagonal()) + _exact(UNDERFLOW.value)
     raised[np.diag_indices(len(matrix))] = covered.hi
     return QuadraticForm(raised, scale + half)
+
+
+def _zero(size: int) -> QuadraticForm:
+    """Nothing reaches the fixed value."""
+    return QuadraticForm(np.zeros((size, size)), 0)
+
+
+def _unknown(size: int) -> QuadraticForm:
+    """A form beyond float64."""
+    return QuadraticForm(0.25 * np.eye(size), _UNKNOWN_SCALE)
 
 
 def _symmetric(matrix: FloatArray) -> FloatArray:

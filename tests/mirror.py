@@ -29,13 +29,19 @@ from lipcert.norms.geometry import Geometry
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
+from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
-from lipcert.ops.bilinear import MatMul, Multiply
+from lipcert.ops.bilinear import MatMul, Multiply, Quotient
 from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.domain import OnDomain
+from lipcert.ops.extremum import Extremum
 from lipcert.ops.linear import Dense
+from lipcert.ops.lrn import Lrn
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
+from lipcert.ops.powers import Exp, Exponential, Log, Power
+from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
 from lipcert.ops.reduction import ReduceMean, ReduceSum
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
@@ -304,6 +310,64 @@ def _(op: Multiply, x, operands):
 @_apply.register
 def _(op: MatMul, x, operands):
     return x[0] @ x[1]
+
+
+@_apply.register
+def _(op: Quotient, x, operands):
+    return x[0] / x[1]
+
+
+@_apply.register
+def _(op: Extremum, x, operands):
+    choose = torch.maximum if op.largest else torch.minimum
+    chosen = x[0]
+    for other in x[1:]:
+        chosen = choose(chosen, other)
+    return chosen
+
+
+@_apply.register
+def _(op: OnDomain, x, operands):
+    match op.function:
+        case Exp():
+            return torch.exp(x[0])
+        case Exponential(base=base):
+            return torch.exp(x[0] * math.log(base))
+        case Log():
+            return torch.log(x[0])
+        case Power(exponent=exponent):
+            return x[0] ** exponent
+    raise NotImplementedError(op.kind)
+
+
+@_apply.register
+def _(op: Lrn, x, operands):
+    channels, before = x[0].shape[0], (op.size - 1) // 2
+    band = torch.zeros(channels, channels, dtype=torch.float64)
+    for channel in range(channels):
+        band[channel, max(0, channel - before) : channel - before + op.size] = 1.0
+    squares = (band @ x[0].reshape(channels, -1) ** 2).reshape(x[0].shape)
+    return x[0] * (op.floor + op.strength / op.size * squares) ** -op.power
+
+
+@_apply.register
+def _(op: ReduceNorm, x, operands):
+    powers = x[0].abs() if op.p == 1 else x[0] ** 2
+    summed = powers.sum(op.axes, keepdim=op.keepdims)
+    return summed if op.p == 1 else torch.sqrt(summed + 1e-300)
+
+
+@_apply.register
+def _(op: ReduceLogSumExp, x, operands):
+    return torch.logsumexp(x[0], op.axes, keepdim=op.keepdims)
+
+
+@_apply.register
+def _(op: Attention, x, operands):
+    scores = op.scale * (x[0] @ x[1])
+    if op.mask is not None:
+        scores = scores + torch.tensor(op.mask.array)
+    return torch.softmax(scores, -1) @ x[2]
 
 
 @_apply.register

@@ -24,13 +24,19 @@ from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
+from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
-from lipcert.ops.bilinear import MatMul, Multiply
+from lipcert.ops.bilinear import MatMul, Multiply, Quotient
 from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.domain import OnDomain
+from lipcert.ops.extremum import Extremum
 from lipcert.ops.linear import Dense
+from lipcert.ops.lrn import Lrn
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
+from lipcert.ops.powers import Exp, Exponential, Log, Power
+from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
 from lipcert.ops.reduction import ReduceMean, ReduceSum
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
@@ -348,13 +354,64 @@ class Builder:
         return self.emit(op(axes, self.chance(0.5) or len(axes) == len(shape)), value)
 
     def attend(self, value: str) -> str:
-        """softmax(q kᵀ) v over the last two axes."""
-        width = self.whole(1, 3)
-        query, key, content = (self.dense(value, width) for _ in range(3))
+        """Several heads of softmax(q kᵀ) v over the last two axes, as one op or as three."""
+        width, outputs = self.whole(1, 3), self.whole(1, 3)
+        query, key, content = (self.dense(value, n) for n in (width, width, outputs))
         rank = len(self.shapes[value])
         swap = (*range(rank - 2), rank - 1, rank - 2)
-        scores = self.emit(MatMul(), query, self.emit(Transpose(swap), key))
-        return self.emit(MatMul(), self.emit(Softmax(-1), scores), content)
+        turned = self.emit(Transpose(swap), key)
+        if self.chance(0.5):
+            scores = self.emit(Softmax(-1), self.emit(MatMul(), query, turned))
+            return self.emit(MatMul(), scores, content)
+        tokens = self.shapes[value][-2]
+        mask = Operand(np.triu(np.full((tokens, tokens), -2.0), 1)) if self.chance(0.3) else None
+        attention = Attention(float(self.rng.uniform(-2, 2)), mask)
+        return self.emit(attention, query, turned, content)
+
+    def normed(self, value: str) -> str:
+        """Reductions that are not linear, and local response normalization."""
+        shape = self.shapes[value]
+        axes = tuple(i for i in range(len(shape)) if self.chance(0.5)) or (0,)
+        keep = self.chance(0.7) or len(axes) == len(shape)
+        kind = self.whole(0, 3)
+        if kind == 0:
+            return self.emit(ReduceLogSumExp(axes, keep), value)
+        if kind == 1:
+            low, high = self.pick([(0.5, 1.0), (0.1, 3.0), (2.0, 0.75)])
+            return self.emit(Lrn(self.whole(1, 4), low, high, self.pick([0.5, 1.0])), value)
+        norm = self.emit(ReduceNorm(self.pick([1, 2]), axes, keepdims=True), value)
+        if kind == 2:
+            return norm
+        floor = self.emit(Activation(functions.Clip(0.3, math.inf)), norm)
+        return self.emit(Quotient(), value, floor)
+
+    def powered(self, value: str) -> str:
+        """A function with a restricted domain, behind something that keeps its input there."""
+        away = self.pick([(0.2, 1.5), (0.05, 0.9), (-2.0, -0.25)])
+        kind = self.whole(0, 4)
+        if kind == 0:
+            return self.emit(OnDomain(Exp()), value)
+        if kind == 1:
+            return self.emit(OnDomain(Exponential(self.pick([0.4, 2.5]))), value)
+        if kind == 2:
+            whole = self.pick([2.0, 3.0, 4.0, 5.0])
+            return self.emit(OnDomain(Power(whole)), value)
+        positive = abs(away[0]), abs(away[1])
+        if kind == 3:
+            exponent = self.pick([-1.0, -2.0, -3.0])
+            inside = self.emit(Activation(functions.Clip(*away)), value)
+            return self.emit(OnDomain(Power(exponent)), inside)
+        inside = self.emit(Activation(functions.Clip(min(positive), max(positive))), value)
+        function = self.pick([Log(), Power(0.5), Power(1.7), Power(-0.3), Power(-0.5)])
+        return self.emit(OnDomain(function), inside)
+
+    def compare(self, value: str) -> str:
+        """Maximum or quotient of two values."""
+        other = self.pick(self.like(self.shapes[value]))
+        if self.chance(0.6):
+            return self.emit(Extremum(self.chance(0.5)), value, other)
+        divisor = self.emit(Activation(functions.Clip(0.3, 2.0)), other)
+        return self.emit(Quotient(), value, divisor)
 
     def soften(self, value: str) -> str:
         axis = self.whole(0, len(self.shapes[value]) - 1)
@@ -379,7 +436,7 @@ class Builder:
             choices += [self.conv, self.conv, self.conv_transpose, self.pool, self.reduce]
             choices += [self.attend] if self.chance(0.4) else []
         if self.chance(0.3):
-            choices += [self.soften]
+            choices += [self.soften, self.normed, self.powered, self.compare]
         before = dict(self.shapes), list(self.steps), list(self.known), dict(self.views)
         self.pick(choices)(value)
         last = self.shapes[list(self.shapes)[-1]]

@@ -1,8 +1,9 @@
 """Macro layers: sub-graphs that exporters write in place of one operator, found again.
 
 What enters: the data path. What leaves: the same with LayerNormalization, GroupNormalization, Gelu,
-Swish, Mish, MaxMin and ScaledAttention in place of their spellings. Every match is exact in its structure and, up
-to the rounding of float32, in its constants; the comparison with onnxruntime covers the result.
+Swish, Mish, MaxMin and ScaledAttention in place of their spellings. Every match is exact in its
+structure and, up to the rounding of float32, in its constants; the comparison with onnxruntime
+covers the result.
 Invariant: only the node that yields the final value is replaced; what nobody reads any more goes.
 """
 

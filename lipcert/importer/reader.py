@@ -16,6 +16,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs, helper
 
 from lipcert.errors import ModelFileError, Refusal
+from lipcert.importer.opsets import refusal_of
 from lipcert.importer.raw import RawGraph, RawInput, RawNode
 from lipcert.importer.tensors import read_tensor
 
@@ -106,12 +107,9 @@ class GraphReader:
                 raise _malformed(self._path, f"has a node {label!r} with an attribute given twice")
             attributes[attribute.name] = self._attribute(attribute, label, scopes)
         schema = self._schema(node.op_type, domain)
-        fault = "" if schema is None else _fault(node, schema)
-        if fault:
-            self._refusals.append(Refusal("LC016", label, node.op_type, fault))
         # onnxruntime knows LayerNormalization in every operator set
         unknown = 17 if (domain, node.op_type) == ("", "LayerNormalization") else 0
-        return RawNode(
+        raw = RawNode(
             node.op_type,
             domain,
             unknown if schema is None else schema.since_version,
@@ -121,6 +119,11 @@ class GraphReader:
             attributes,
             {item.key: item.value for item in node.metadata_props},
         )
+        fault = "" if schema is None else _fault(node, schema)
+        if fault:
+            malformed = Refusal("LC016", label, node.op_type, fault)
+            self._refusals.append(refusal_of(raw) or malformed)
+        return raw
 
     def _schema(self, op_type: str, domain: str) -> defs.OpSchema | None:
         """The definition of a standard operator in the operator set of the file."""

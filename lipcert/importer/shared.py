@@ -4,9 +4,10 @@ What enters: a raw model. What leaves: the same model with one tensor per traine
 as the file tells. Two traps of the TorchScript exporter of torch, which leaves no signature:
 
 1. It stores equal tensors once and gives the others by Identity nodes, whose outputs carry the
-   names of the state_dict; training changes each of them on its own. It writes no such node for
-   one parameter with two names, except for a scripted module, where the file cannot tell the
-   cases apart: so the names are returned, and the report says what was assumed.
+   names of the state_dict. Tensors whose entries are all the same number (the ones and zeros of
+   untrained normalization layers) are taken for parameters of their own, and the report says so.
+   Other equal tensors stay tied: from a scripted module one parameter with two names is written
+   in the same way, and tying never makes a bound smaller.
 2. It stores transposed copies under made-up names, for each use one. Copies of equal numbers may
    come from one parameter that is used twice: they are tied, which never makes a bound smaller.
 """
@@ -39,12 +40,18 @@ def separate_shared(model: RawModel, provenance: Provenance) -> tuple[RawModel, 
     ]
     is_torch = model.producer.startswith(_PRODUCER)
     for node in graph.nodes:
-        if is_torch and _is_second_name(node, graph.outputs) and node.inputs[0] in tensors:
+        shared = tensors.get(node.inputs[0]) if node.inputs else None
+        is_initial = is_torch and shared is not None and _is_one_number(shared)
+        if is_initial and _is_second_name(node, graph.outputs):
             tensors[node.outputs[0]] = tensors[node.inputs[0]]
         else:
             nodes.append(node)
     added = tuple(name for name in tensors if name not in graph.tensors)
     return replace(model, graph=replace(graph, nodes=tuple(nodes), tensors=tensors)), added
+
+
+def _is_one_number(array: Array) -> bool:
+    return bool(array.size) and bool((array == array.flat[0]).all())
 
 
 def _is_second_name(node: RawNode, outputs: tuple[str, ...]) -> bool:

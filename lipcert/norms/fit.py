@@ -7,6 +7,7 @@ above the estimates, and cutting planes x'T(g)x ≤ t keep the largest eigenvalu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -22,10 +23,14 @@ from lipcert.upper import FloatArray
 
 __all__ = ["Fit", "fitted"]
 
-_MARGIN: Final = 0.08  # of the distance to the peak: keeps coarse cells sufficient
-_REFINEMENTS: Final = 2
+_MARGIN: Final = 0.07  # of the distance to the peak: keeps coarse cells sufficient
+_REFINEMENTS: Final = 1
 _CONTACTS: Final = 6  # one cell in so many is refined, where g is closest to the symbol
 _CUTS: Final = 25
+_FEWEST_CUTS: Final = 12
+_FEW_TERMS: Final = 13
+_WORTHWHILE: Final = 1.004  # ratio of squares: a smaller gain over the peak is not pursued
+_HOPELESS: Final = 1.001  # the same, while the peak is not known well
 _ENOUGH_POINTS: Final = 120
 _ACCURACY: Final = 5e-4
 _DENSE_SIDE: Final = 200
@@ -42,7 +47,7 @@ class Fit:
 
 
 def fitted(search: Search, sizes: tuple[int, ...]) -> Fit | None:
-    """A majorant on the tiling of the search; None where a linear program fails."""
+    """A majorant on the tiling of the search; None where it would gain nothing."""
     tiling = search.tiling
     cells = tiling.everything(1)
     while len(cells) < _ENOUGH_POINTS:
@@ -58,10 +63,10 @@ def fitted(search: Search, sizes: tuple[int, ...]) -> Fit | None:
         cells = cells.chosen(closest).children()
         program.add(cells, _heights(search, cells))
         found = program.solve()
-    if found is None:
+    peak = float(np.max(program.heights))
+    if found is None or found[1] * _WORTHWHILE > peak:
         return None
     coefficients, largest = found
-    peak = float(np.max(program.heights))
     return Fit(Majorant.of(tiling.spans, coefficients), largest, peak)
 
 
@@ -104,7 +109,10 @@ class _Program:
         self.heights = np.concatenate((self.heights, heights))
 
     def solve(self) -> tuple[FloatArray, float] | None:
-        """The best coefficients met, and their λ_max(T(g))."""
+        """The best coefficients met, and their λ_max(T(g)); None where nothing is to be gained.
+
+        The optimum t of a program with too few cuts lies below that of the program with all.
+        """
         peak = float(np.max(self.heights))
         demands = self.heights + _MARGIN * (peak - self.heights)
         objective = np.append(np.zeros(self.terms), 1.0)
@@ -112,21 +120,24 @@ class _Program:
         above = np.column_stack((-self.rows, np.zeros(len(self.rows))))
         if not self.cuts:
             self._cut(np.ones((len(self.places), 1)) / len(self.places) ** 0.5)
-        best = None
-        for _ in range(_CUTS):
-            matrix = np.concatenate((above, self.cuts))
+        best, least = np.zeros(self.terms), math.inf
+        for _ in range(max(_FEWEST_CUTS, _CUTS * _FEW_TERMS // self.terms)):
+            matrix = np.concatenate((above, np.array(self.cuts)))
             limits = np.append(-demands, np.zeros(len(self.cuts)))
             result = linprog(objective, matrix, limits, bounds=bounds, method="highs")
-            if result.status != 0:
-                return best
-            coefficients = np.asarray(result.x[:-1], dtype=np.float64)
+            if result.status != 0 or result.x is None:
+                return None
+            optimum = np.asarray(result.x, dtype=np.float64)
+            coefficients, bound = optimum[:-1], float(optimum[-1])
+            if bound * _HOPELESS > peak:
+                return None
             values, vectors = _top(np.append(0.0, coefficients)[self.places])
-            if best is None or values[-1] < best[1]:
-                best = (coefficients, float(values[-1]))
-            if best[1] <= result.x[-1] * (1.0 + _ACCURACY):
-                return best
-            self._cut(vectors[:, values > result.x[-1]])
-        return best
+            if values[-1] < least:
+                best, least = coefficients, float(values[-1])
+            if least <= bound * (1.0 + _ACCURACY):
+                break
+            self._cut(vectors[:, values > bound])
+        return best, least
 
     def _cut(self, vectors: FloatArray) -> None:
         """Demand x'T(g)x ≤ t for each column x."""

@@ -24,7 +24,6 @@ __all__ = ["majorant_norm"]
 _LARGEST_BOX: Final = 28 * 28
 _MOST_TERMS: Final = 64
 _DEGREE: Final = 2
-_WORTHWHILE: Final = 1.004  # ratio of squares: a smaller gain over the supremum is not pursued
 
 
 def majorant_norm(kernels: FloatArray, geometry: Geometry, budget: float) -> Upper:
@@ -50,7 +49,7 @@ def majorant_norm(kernels: FloatArray, geometry: Geometry, budget: float) -> Upp
     if len(half_space(search.tiling.spans)) > _MOST_TERMS or not search.is_affordable:
         return INFINITE
     fit = fitted(search, sizes)
-    if fit is None or fit.largest * _WORTHWHILE > fit.peak:
+    if fit is None:
         return INFINITE
     certificate, rounding = search.prove(search.with_room(fit.majorant))
     matrix = certificate.majorant.toeplitz(sizes)

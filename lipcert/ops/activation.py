@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.facts import Bound, Shape, ValueFacts, product_of, sum_of
+from lipcert.facts import Bound, Runs, Shape, ValueFacts, product_of, sum_of
 from lipcert.interval import Interval
 from lipcert.links import Link, Slopes
 from lipcert.operand import Operand
@@ -65,7 +65,11 @@ class Activation(Op):
         at_zero = Bound(self.function.origin * root_of(x.size), "activation.output_norm")
         growth = product_of("activation.output_norm", x.norm, Bound(chord, "activation.chord"))
         norm = sum_of("activation.output_norm", at_zero, growth)
-        return ValueFacts.of(x.shape, norm, self.function.image(box))
+        runs = x.runs
+        if runs is not None:
+            added = self.function.origin * root_of(x.shape[runs.axis])
+            runs = Runs(runs.axis, added + runs.norm * chord)
+        return ValueFacts.of(x.shape, norm, self.function.image(box), runs)
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns B ≥ sup |f'| over the box, and at most that over the real line.

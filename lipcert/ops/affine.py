@@ -17,6 +17,7 @@ from lipcert.facts import (
     Bound,
     CotangentFacts,
     PairHull,
+    Runs,
     Shape,
     ValueFacts,
     no_bound,
@@ -27,7 +28,7 @@ from lipcert.interval import Interval
 from lipcert.links import IDENTITY, Link, Slopes
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
-from lipcert.ops.broadcasting import broadcast_shape, repetition_root, slice_norm
+from lipcert.ops.broadcasting import broadcast_shape, repetition_root, root_of, slice_norm
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray, Lower, Upper
 
@@ -70,7 +71,10 @@ class Scale(Op):
         """
         (x,) = inputs
         norm = product_of("scale.output_norm", self.operator_norm(scope), x.norm)
-        return ValueFacts.of(x.shape, norm, x.box * scope.entries(self.scale))
+        runs = x.runs
+        if runs is not None:
+            runs = Runs(runs.axis, runs.norm * self.operator_norm(scope).value)
+        return ValueFacts.of(x.shape, norm, x.box * scope.entries(self.scale), runs)
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns B ≥ max|s|, the norm of the diagonal Jacobian. Attained: always."""
@@ -236,7 +240,13 @@ class Shift(Op):
         (x,) = inputs
         expanded = scope.norm(self.bias).scaled(repetition_root(self.bias.shape, x.shape))
         norm = sum_of("shift.output_norm", x.norm, expanded)
-        return ValueFacts.of(x.shape, norm, x.box + scope.entries(self.bias))
+        runs = x.runs
+        if runs is not None:
+            length = (1,) * (len(x.shape) - len(self.bias.shape)) + self.bias.shape
+            copies = x.shape[runs.axis] // max(length[runs.axis], 1)
+            added = scope.norm(self.bias).value * root_of(copies)
+            runs = Runs(runs.axis, runs.norm + added)
+        return ValueFacts.of(x.shape, norm, x.box + scope.entries(self.bias), runs)
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns 1: the Jacobian is the identity."""

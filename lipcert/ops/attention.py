@@ -13,7 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import Bound, Shape, ValueFacts, no_bound, product_of, tightest
+from lipcert.facts import Bound, Runs, Shape, ValueFacts, no_bound, product_of, tightest
 from lipcert.interval import Interval
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
@@ -71,7 +71,7 @@ class Attention(Op):
         y_i is a convex combination of the v_j.
         Attained: by equal tokens, κ being 1 then; with κ = n by scores that pick one token.
         """
-        q, k, v = inputs
+        v = inputs[2]
         rule = "attention.output_norm"
         norm = product_of(rule, self.input_lipschitz(2, inputs, scope), v.norm)
         box = v.box.broadcast(v.shape)
@@ -79,7 +79,8 @@ class Attention(Op):
         hull = Interval(
             np.min(box.lo, axis=-2, keepdims=True), np.max(box.hi, axis=-2, keepdims=True)
         )
-        return ValueFacts.of(shape, norm, hull.broadcast(shape))
+        tokens = Runs(len(shape) - 1, v.run_norm(-1))
+        return ValueFacts.of(shape, norm, hull.broadcast(shape), tokens)
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns scale·σ_v·σ_k for Q, scale·σ_v·min(√κ·ρ_q, X_Q/√2) for K, and √κ for V.
@@ -167,12 +168,18 @@ class _Rows:
         """From norm and box; the features of a token lie along the axis (-1 or -2)."""
         rule = "attention.tokens"
         box = value.box.broadcast(value.shape)
-        longest, radius = value.norm, value.norm
+        longest = radius = tightest(value.norm, _known(value, axis))
         if np.all(np.isfinite(box.magnitude())):
             longest = tightest(longest, Bound(_longest(box.magnitude(), axis), rule))
             radius = tightest(radius, longest, Bound(_longest(_offsets(box, axis), axis), rule))
         deviation = tightest(radius, product_of(rule, value.norm, Bound(_ROOT_HALF, rule)))
         return cls(longest, radius, deviation)
+
+
+def _known(value: ValueFacts, axis: int) -> Bound:
+    """The bound that comes with the value, or none."""
+    norm = value.run_norm(axis)
+    return Bound(norm, "attention.tokens", "" if norm.is_finite else value.norm.reason)
 
 
 def _offsets(box: Interval, axis: int) -> FloatArray:

@@ -17,6 +17,7 @@ from lipcert.facts import (
     Bound,
     CotangentFacts,
     PairHull,
+    Runs,
     Shape,
     ValueFacts,
     product_of,
@@ -26,7 +27,7 @@ from lipcert.interval import Interval
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import aligned, broadcast_shape, repetition_root
 from lipcert.scope import Scope
-from lipcert.upper import ONE, FloatArray, Upper, root_sum_square
+from lipcert.upper import ONE, FloatArray, Upper, root_sum_square, total
 
 __all__ = ["Add", "Concat"]
 
@@ -74,7 +75,8 @@ class Add(Op):
         box = boxes[0]
         for other in boxes[1:]:
             box = box + other
-        return ValueFacts.of(shape, sum_of("add.output_norm", *terms), box)
+        runs = _summed_runs(self.coefficients, inputs)
+        return ValueFacts.of(shape, sum_of("add.output_norm", *terms), box, runs)
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns |c_i|·√m_i, the norm of the (constant) Jacobian. Attained: always."""
@@ -164,6 +166,16 @@ class Concat(Op):
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Exact."""
         return np.concatenate(inputs, axis=self.axis + 1)
+
+
+def _summed_runs(coefficients: Sequence[float], inputs: Sequence[ValueFacts]) -> Runs | None:
+    """Runs of a sum of values of one shape: triangle inequality."""
+    axes = {x.runs.axis for x in inputs if x.runs is not None}
+    if len(axes) != 1 or len({x.shape for x in inputs}) != 1:
+        return None
+    (axis,) = axes
+    terms = [Upper(abs(c)) * x.run_norm(axis) for c, x in zip(coefficients, inputs, strict=True)]
+    return Runs(axis, total(terms))
 
 
 def _times(coefficient: float, box: Interval) -> Interval:

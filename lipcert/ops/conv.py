@@ -15,7 +15,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, final
 
@@ -32,6 +32,7 @@ from lipcert.facts import (
     tightest,
 )
 from lipcert.interval import Interval
+from lipcert.links import Link, matrix_of
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.norms.linear_map import ConvMap
 from lipcert.norms.windows import window_multiplicity
@@ -172,6 +173,13 @@ class _Convolution(Op):
         """Returns B ≥ ‖T‖₂ of the finite, zero-padded map. Attained: always."""
         del index, inputs
         return self.operator_norm(scope)
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """T itself, where it is small and the scope knows the kernel exactly."""
+        if not scope.entries(self.weight).is_exact:
+            return None
+        shape = inputs[0].shape
+        return matrix_of(replace(self, bias=None).evaluate, shape, self.output_shape([shape]))
 
     def param_lipschitz(self, inputs: Sequence[ValueFacts], scope: Scope) -> Mapping[str, Bound]:
         """Returns, for the kernel, B ≥ sup ‖X_col‖₂ = κX; for the bias, √P at P positions.

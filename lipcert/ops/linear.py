@@ -17,6 +17,7 @@ from lipcert.facts import (
     Bound,
     CotangentFacts,
     PairHull,
+    Runs,
     Shape,
     ValueFacts,
     no_bound,
@@ -86,17 +87,27 @@ class Dense(Op):
         Proof: ‖Wx‖ ≤ ‖W‖X, and b is added at P positions: √P‖b‖. Sharper, because the square
         is expanded: ‖Wx + 1⊗b‖² ≤ ‖W‖²X² + 2√P·X·‖Wᵀb‖ + P‖b‖². Round the centre c of the box,
         whose radius is r: ‖Wx + 1⊗b‖ ≤ ‖Wc + 1⊗b‖ + ‖W‖‖r‖. Each entry lies in the interval
-        product of row and box, and |y_o| ≤ ‖w_o‖X + |b_o| (Cauchy–Schwarz).
+        product of row and box, and |y_o| ≤ ‖w_o‖‖x_p‖ + |b_o| (Cauchy–Schwarz).
         Attained: without bias, by the top right singular vector.
         """
         (x,) = inputs
         shape = self.output_shape([x.shape])
-        by_norm = Interval.exact(self._row_norms(scope)) * Interval.symmetric(x.norm.value, (1,))
+        token = x.run_norm(-1)
+        by_norm = Interval.exact(self._row_norms(scope)) * Interval.symmetric(token, (1,))
         by_box = self._products(x.box.broadcast(x.shape), scope)
         box = self._shifted(by_box.intersect(by_norm), scope)
         return ValueFacts.of(
-            shape, tightest(self._around_zero(x, scope), self._around_centre(x, scope)), box
+            shape,
+            tightest(self._around_zero(x, scope), self._around_centre(x, scope)),
+            box,
+            self._tokens(token, len(shape), scope),
         )
+
+    def _tokens(self, token: Upper, rank: int, scope: Scope) -> Runs:
+        """‖Wx_p + b‖ ≤ ‖W‖·‖x_p‖ + ‖b‖ at every position p."""
+        reach = self.operator_norm(scope).value * token
+        added = ZERO if self.bias is None else scope.norm(self.bias).value
+        return Runs(rank - 1, reach + added)
 
     def _around_zero(self, x: ValueFacts, scope: Scope) -> Bound:
         """‖W‖X + √P‖b‖, or √(‖W‖²X² + 2√P·X·‖Wᵀb‖ + P‖b‖²)."""
@@ -175,7 +186,8 @@ class Dense(Op):
         """W at every position, where the scope knows it exactly."""
         del inputs
         weight = scope.entries(self.weight)
-        return Matrix(weight.lo) if weight.is_exact else None
+        after, before = self.weight.shape
+        return Matrix(after, before, lambda: weight.lo) if weight.is_exact else None
 
     def param_lipschitz(self, inputs: Sequence[ValueFacts], scope: Scope) -> Mapping[str, Bound]:
         """Returns, for the weight, B ≥ sup ‖X‖₂ of the [P, in] input matrix; for the bias, √P.

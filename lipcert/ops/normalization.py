@@ -16,7 +16,7 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, Shape, ValueFacts, no_bound, product_of, sum_of, tightest
+from lipcert.facts import Bound, Runs, Shape, ValueFacts, no_bound, product_of, sum_of, tightest
 from lipcert.interval import Interval
 from lipcert.links import Link, Slopes
 from lipcert.operand import Operand
@@ -236,7 +236,7 @@ class _BlockNorm(Op):
             root = repetition_root(self._placed(self._shift.shape, x.shape), x.shape)
             norm = sum_of(rule, norm, scope.norm(self._shift).scaled(root))
             box = box + self._entries(self._shift, x.shape, scope)
-        return ValueFacts.of(x.shape, norm, box)
+        return ValueFacts.of(x.shape, norm, box, self._tokens(x, scope))
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns max|scale|/√ε ≥ sup of the Jacobian norm; no bound for ε = 0.
@@ -274,6 +274,11 @@ class _BlockNorm(Op):
             )
         return answers
 
+    def _tokens(self, x: ValueFacts, scope: Scope) -> Runs | None:
+        """Runs that are whole blocks, where there are such runs."""
+        del x, scope
+        return None
+
     def _blocks(self, x: ValueFacts) -> Blocks:
         size = self._block_size(x.shape)
         return Blocks(x.size // size, size, self._centred, self.epsilon, x.norm.value)
@@ -310,6 +315,19 @@ class _TrailingNorm(_BlockNorm):
         placed = self._placed(operand, shape)
         repeats = [full // own for full, own in zip(shape, placed, strict=True)]
         return math.prod(repeats[: -self.axes]), math.prod(repeats[-self.axes :])
+
+    def _tokens(self, x: ValueFacts, scope: Scope) -> Runs | None:
+        """One block per run of the last axis: max|scale|·‖x̂‖ + ‖bias‖, one bias entry each."""
+        last = x.shape[-1:]
+        if self.axes != 1 or any(op.shape[-1:] != last for op in self.operands().values()):
+            return None
+        blocks = self._blocks(x)
+        norm = blocks.norm(1, blocks.size)
+        if self.scale is not None:
+            norm = norm * scope.max_abs(self.scale).value
+        if self._shift is not None:
+            norm = norm + scope.norm(self._shift).value
+        return Runs(len(x.shape) - 1, norm)
 
     def _trailing(self, x: FloatArray) -> tuple[int, ...]:
         return tuple(range(x.ndim - self.axes, x.ndim))

@@ -17,6 +17,7 @@ import numpy as np
 
 from lipcert.facts import Bound, Shape, ValueFacts, product_of
 from lipcert.interval import Interval
+from lipcert.links import Link, matrix_of
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.norms.pooling import average_pool_norm
 from lipcert.norms.windows import largest_overlap, max_pool_norm
@@ -134,6 +135,12 @@ class AveragePool(_Pool):
         """The norm of the map."""
         del scope
         return self._norm()
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """The means as a matrix, where it is small."""
+        del scope
+        shape = inputs[0].shape
+        return matrix_of(self.evaluate, shape, self.output_shape([shape]))
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The mean, one axis after the other."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from lipcert.facts import Bound, Shape, ValueFacts, product_of
 from lipcert.interval import Interval
+from lipcert.links import Link, matrix_of
 from lipcert.ops.base import Op
 from lipcert.ops.scalar import constant
 from lipcert.scope import Scope
@@ -64,6 +65,12 @@ class _Reduction(Op):
             summed = summed.clip(0.0, np.inf)
         image = summed * self._weight(self._count(x.shape))
         return ValueFacts.of(self.output_shape([x.shape]), norm, image)
+
+    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
+        """The sums or means as a matrix, where it is small."""
+        del scope
+        shape = inputs[0].shape
+        return matrix_of(self.evaluate, shape, self.output_shape([shape]))
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns the norm √m of a sum of m entries, 1/√m of their mean.

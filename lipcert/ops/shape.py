@@ -16,7 +16,7 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, product_of, sum_of
+from lipcert.facts import Bound, CotangentFacts, Runs, Shape, ValueFacts, product_of, sum_of
 from lipcert.links import IDENTITY, Link
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import aligned, broadcast_shape, root_of
@@ -62,7 +62,12 @@ class _Rearrangement(Op):
         if constants != ZERO and joint.is_finite:
             norm = Bound(joint, rule)
         box = x.box.broadcast(x.shape).map(lambda end: self.rearranged(end, 0))
-        return ValueFacts.of(self.output_shape([x.shape]), norm, box)
+        return ValueFacts.of(self.output_shape([x.shape]), norm, box, self.moved_runs(x))
+
+    def moved_runs(self, x: ValueFacts) -> Runs | None:
+        """Runs of the output that lie within runs of x."""
+        del x
+        return None
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns √m, m the largest repetition: the norm of the 0/1 Jacobian."""
@@ -113,6 +118,16 @@ class Reshape(_Rearrangement):
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """Row-major reshape behind the leading axes."""
         return array.reshape(*array.shape[:first], *self.shape)
+
+    def moved_runs(self, x: ValueFacts) -> Runs | None:
+        """An axis of the same stride whose length divides the old one cuts runs into parts."""
+        if x.runs is None:
+            return None
+        length, stride = x.shape[x.runs.axis], math.prod(x.shape[x.runs.axis + 1 :])
+        for axis, size in enumerate(self.shape):
+            if math.prod(self.shape[axis + 1 :]) == stride and length % max(size, 1) == 0:
+                return Runs(axis, x.runs.norm)
+        return None
 
     def input_cotangent(
         self,
@@ -165,6 +180,10 @@ class Transpose(_Rearrangement):
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """Transpose behind the leading axes."""
         return array.transpose(*range(first), *(first + axis for axis in self.perm))
+
+    def moved_runs(self, x: ValueFacts) -> Runs | None:
+        """The same runs, along another axis."""
+        return None if x.runs is None else Runs(self.perm.index(x.runs.axis), x.runs.norm)
 
 
 @final

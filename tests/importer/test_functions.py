@@ -74,7 +74,7 @@ def test_a_computed_constant_condition(tmp_path):
 
 
 def test_many_outputs_are_sorted_out_in_one_pass(tmp_path):
-    names = [f"y{i}" for i in range(20_000)]
+    names = [f"y{i}" for i in range(2000)]
     nodes = [node("Relu", [a], [b]) for a, b in zip(["x", *names], names, strict=False)]
     imported = load_model(saved(model(nodes, ("N", 2), outputs=names), tmp_path))
-    assert imported.graph.output_name == "y19999"
+    assert imported.graph.output_name == "y1999"

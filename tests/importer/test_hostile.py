@@ -50,7 +50,7 @@ def test_truncated_at_every_place(tmp_path):
         path = tmp_path / "cut.onnx"
         path.write_bytes(content[:end])
         with pytest.raises((ModelFileError, UnsupportedModelError)):
-            load_model(path)
+            load_model(path, trusted=True)
 
 
 def test_two_models_in_one_file(tmp_path):
@@ -290,4 +290,4 @@ def test_flipped_bytes_never_crash(tmp_path, position, byte, cut):
     path = tmp_path / "flipped.onnx"
     path.write_bytes(bytes(content))
     with contextlib.suppress(ModelFileError, UnsupportedModelError):
-        load_model(path)
+        load_model(path, trusted=True)

@@ -173,3 +173,51 @@ def test_group_sort(tmp_path):
     ]
     tensors = {"g": np.array([-1, 2, 3]), "k": np.array([3]), "f": np.array([-1, 6])}
     assert kinds(tmp_path, nodes, tensors=tensors)[0] == ["Reshape", "Sort", "Reshape"]
+
+
+def attention(scale_first, mask, dropout):
+    """Attention of heads [N, 2, 4, 3] as exporters spell it."""
+    nodes = [
+        number("c", 0.5),
+        node("Tanh", ["x"], ["q"]),
+        node("Sin", ["x"], ["k"]),
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+    ]
+    if scale_first:
+        nodes += [node("Mul", ["q", "c"], ["qs"]), node("MatMul", ["qs", "kt"], ["s"])]
+    else:
+        nodes += [node("MatMul", ["q", "kt"], ["r"]), node("Mul", ["r", "c"], ["s"])]
+    scores = "s"
+    if mask:
+        nodes.append(node("Add", ["s", "m"], ["sm"]))
+        scores = "sm"
+    nodes.append(node("Softmax", [scores], ["p"], axis=-1))
+    if dropout:
+        nodes.append(node("Dropout", ["p"], ["pd"]))
+    return [*nodes, node("MatMul", ["pd" if dropout else "p", "x"], ["y"])]
+
+
+@pytest.mark.parametrize("scale_first", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_attention(tmp_path, scale_first, mask, dropout):
+    nodes = attention(scale_first, mask, dropout)
+    if mask:
+        causal = np.where(np.tril(np.ones((4, 4))) > 0, 0.0, -1e9).astype(np.float32)
+        nodes.insert(0, node("Constant", [], ["m"], value=numpy_tensor(causal)))
+    found, imported = kinds(tmp_path, nodes, ("N", 2, 4, 3))
+    assert found[-1] == "Attention"
+    assert imported.graph.nodes[-1].op.operands() == {}
+
+
+def test_attention_over_another_axis_is_none(tmp_path):
+    nodes = attention(scale_first=False, mask=False, dropout=False)
+    nodes[-2] = node("Softmax", ["s"], ["p"], axis=2)
+    assert "Attention" not in kinds(tmp_path, nodes, ("N", 2, 4, 3))[0]
+
+
+def test_attention_with_a_trained_bias_is_none(tmp_path):
+    nodes = attention(scale_first=False, mask=True, dropout=False)
+    found, imported = kinds(tmp_path, nodes, ("N", 2, 4, 3), {"m": weights(2, 4, 4)})
+    assert "Attention" not in found
+    assert set(imported.graph.parameters) == {"m"}

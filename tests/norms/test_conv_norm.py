@@ -21,6 +21,7 @@ from lipcert.norms.operator_norm import (
     reshape_bound,
 )
 from lipcert.norms.polyphase import live_kernels, polyphase
+from lipcert.norms.toeplitz import majorant_norm
 from lipcert.operand import Operand
 from lipcert.upper import INFINITE
 from tests.norms.operators import (
@@ -53,6 +54,7 @@ def test_every_rung_bounds_random_convolutions() -> None:
             "absolute": absolute_bound(kernels, geometry),
             "explicit": explicit_norm(kernels, geometry),
             "laurent": laurent_norm(kernels, geometry, INFINITE, 1e12),
+            "majorant": majorant_norm(kernels, geometry, 1e12),
         }
         for name, bound in rungs.items():
             assert bound.value >= truth * ROUNDING, (name, geometry, groups, weight)

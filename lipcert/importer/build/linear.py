@@ -216,9 +216,8 @@ def _attention(builder: Builder, node: RawNode) -> str:
             raise RefusedNodeError("the batch lies in a matrix axis of an attention")
     mask = None
     if node.input(3):
-        mask = builder.operand(
-            builder.layout(node.outputs[0]).example_part(builder.constant(node.inputs[3]))
-        )
+        layout = builder.layout(node.outputs[0])
+        mask = builder.operand(layout.example_part(builder.constant(node.inputs[3], "mask")))
     op = Attention(float(node.attributes["scale"]), mask)
     return builder.emit(op, *(builder.value(name) for name in node.inputs[:3]))
 

@@ -1,0 +1,43 @@
+"""Scaled dot-product attention against torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from lipcert.operand import Operand
+from lipcert.ops.attention import Attention
+from tests.cases import Case
+
+CAUSAL = np.where(np.tril(np.ones((3, 3))) > 0, 0.0, -1e9)
+SMALL = np.random.default_rng(0).standard_normal((2, 4))
+
+
+def case(scale, shapes, mask=None, box=None, radius=3.0, attained=()) -> Case:
+    def reference(inputs, _):
+        q, k, v = inputs
+        scores = scale * (q @ k)
+        if mask is not None:
+            scores = scores + torch.tensor(mask)
+        return torch.softmax(scores, -1) @ v
+
+    return Case(
+        name=f"attention_{scale}_{shapes}_{mask is not None}_{box}_{radius}",
+        op=Attention(scale, None if mask is None else Operand(mask)),
+        inputs=shapes,
+        reference=reference,
+        box=box,
+        radius=radius,
+        attained=frozenset(attained),
+    )
+
+
+CASES = [
+    case(0.5, ((2, 3), (3, 4), (4, 2))),
+    case(1.0, ((2, 3, 2), (2, 2, 3), (2, 3, 2)), mask=CAUSAL),
+    case(0.7, ((2, 3), (3, 4), (4, 2)), mask=SMALL, box=(-0.5, 1.0), radius=9.0),
+    case(-2.0, ((3, 2), (2, 3), (3, 2)), radius=0.3),
+    case(1.0, ((2, 2), (2, 1), (1, 3)), attained=("output", "input:2")),
+    case(1.0, ((1, 1), (1, 2), (2, 1)), radius=2.0),
+    case(0.3, ((4, 2), (2, 4), (4, 2)), box=(0.9, 1.1), radius=9.0),
+]
