@@ -54,8 +54,11 @@ class EnclosingBall:
 
     @classmethod
     def several(cls, facts: ValueFacts) -> list[EnclosingBall]:
-        """The smallest of these balls, the one around 0, and one between them."""
-        if not facts.norm.is_finite:
+        """The smallest of these balls, the one around 0, and one between them.
+
+        None where the norm is unknown, or where runs of the value are bounded besides.
+        """
+        if not facts.norm.is_finite or facts.runs is not None:
             return []
         best = _best_share(facts.norm.value.value, facts.box.broadcast(facts.shape))
         balls = [cls.of(facts, share) for share in (best, 0.5 + 0.5 * best, 1.0)]

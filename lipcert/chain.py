@@ -23,7 +23,7 @@ from lipcert.upper import ONE, FloatArray, Upper
 
 __all__ = ["Chain"]
 
-_TUNED_WORK: Final = 1e9
+_TUNED_WORK: Final = 3e9
 
 
 @final

@@ -38,14 +38,12 @@ class Chains:
     @classmethod
     def of(cls, graph: Graph, facts: Mapping[str, ValueFacts], scope: Scope) -> Chains:
         """Of all chains that are affordable."""
-        return cls(
-            {
-                chain.nodes[start].name: (chain, start)
-                for chain in chains_of(graph, facts, scope)
-                for start in chain.starts()
-                if sum(map(chain.work, chain.starts())) <= _LARGEST_WORK
-            }
-        )
+        places = {}
+        for chain in chains_of(graph, facts, scope):
+            starts = chain.starts()
+            if sum(map(chain.work, starts)) <= _LARGEST_WORK:
+                places.update({chain.nodes[start].name: (chain, start) for start in starts})
+        return cls(places)
 
     def first_links(self) -> Chains:
         """Only what tells something about the values below the chains."""

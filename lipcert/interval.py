@@ -155,11 +155,12 @@ class Interval:
             return Interval(np.full(shape, -np.inf), np.full(shape, np.inf))
         magnitude = np.abs(centre) + radius
         error = 4.0 * gamma(terms + 8).value
-        mass = magnitude @ (np.abs(middle) + spread)
-        half = radius @ np.abs(middle) + (magnitude @ spread if np.any(spread) else 0.0)
-        half = _up(half + error * mass + terms * 8.0 * _TINY)
-        value = centre @ middle
-        return Interval(_down(value - half), _up(value + half))
+        with np.errstate(invalid="ignore", over="ignore"):
+            mass = magnitude @ (np.abs(middle) + spread)
+            half = radius @ np.abs(middle) + (magnitude @ spread if np.any(spread) else 0.0)
+            half = _up(half + error * mass + terms * 8.0 * _TINY)
+            value = centre @ middle
+            return _without_nan(_down(value - half), _up(value + half))
 
     def sum(self, axes: tuple[int, ...], keepdims: bool = False) -> Interval:
         """Sum over axes, γ_n of the magnitudes added on both sides."""

@@ -17,17 +17,17 @@ from typing import Final, final
 
 import numpy as np
 
+from lipcert.completion import completed, gap_between, solved, symmetric
 from lipcert.facts import PairHull
 from lipcert.interval import Interval
 from lipcert.norms.eigenvalues import estimate_largest, largest_eigenvalue
 from lipcert.norms.scaling import UNDERFLOW, balanced, restored
-from lipcert.upper import INFINITE, ONE, UNIT_ROUNDOFF, ZERO, FloatArray, Lower, Upper, gamma, norm
+from lipcert.upper import INFINITE, ONE, UNIT_ROUNDOFF, ZERO, FloatArray, Upper, gamma, norm
 
 __all__ = ["Multipliers", "QuadraticForm", "default_multipliers", "middle_and_radius"]
 
 _LARGEST_SCALE: Final = 1000
 _UNKNOWN_SCALE: Final = 2**60
-_LEAST_GAP: Final = 2.0**-40
 _ENTRY_ERROR: Final = 4
 _MARGIN: Final = 1.0 + 2.0**-26
 _MODERATE: Final = 2.0**100
@@ -40,6 +40,12 @@ class Multipliers:
 
     weights: FloatArray
     ratio: float
+
+    def is_usable(self, radius: FloatArray) -> bool:
+        """Whether they are numbers of a size that floating point can handle."""
+        weights = self.weights[radius > 0.0]
+        mild = np.all((weights > 1.0 / _MODERATE) & (weights < _MODERATE))
+        return bool(mild) and 1.0 < self.ratio < _MODERATE
 
 
 @final
@@ -57,7 +63,7 @@ class QuadraticForm:
     def of(cls, link: FloatArray | Interval) -> QuadraticForm:
         """The form of y, for the fixed value x: W Wᵀ for a matrix y = Wx, or slopes squared.
 
-        Proof: as in `through_matrix`; |δ_i| ≤ max|slope_i|·|s_i|.
+        Proof: as for `through`; |δ_i| ≤ max|slope_i|·|s_i|.
         """
         if isinstance(link, Interval):
             largest = _exact(link.magnitude())
@@ -67,7 +73,7 @@ class QuadraticForm:
         scaled, exponent = balanced(link)
         mass = norm(scaled)
         error = gamma(link.shape[1] + 2 * _ENTRY_ERROR + 2) * mass * mass + UNDERFLOW
-        product = _symmetric(scaled @ scaled.T)
+        product = symmetric(scaled @ scaled.T)
         return _form(product, _exact(product.diagonal()), error, exponent)
 
     @property
@@ -111,6 +117,8 @@ class QuadraticForm:
         The middle of an inexact v serves, and its distance is added at the end.
         Attained: for a single matrix, up to the choice of λ (the trust-region problem).
         """
+        if not np.any(self.matrix):
+            return min(offset.norm() for offset, _ in cases)
         largest = largest_eigenvalue(self.matrix[None])
         spectrum = np.linalg.eigh(self.matrix)
         return min(self._reach(v, R * self._root(ONE), largest, spectrum) for v, R in cases)
@@ -128,10 +136,10 @@ class QuadraticForm:
         if not (_is_moderate(middle) and _is_moderate(np.array(radius.value))):
             return simple
         limit = Upper(_best_limit(*spectrum, middle, radius.value))
-        gap = _gap(limit, largest)
+        gap = gap_between(limit, largest)
         if gap is None:
             return simple
-        solution, residual = _solved(self.matrix, limit, middle.T)
+        solution, residual = solved(self.matrix, limit, middle.T)
         product = (_exact(middle.T) * _exact(solution)).sum((0, 1)).magnitude()
         inner = Upper(float(product)) + residual * norm(solution) + (residual * residual).over(gap)
         square = limit * (radius * radius + inner)
@@ -168,7 +176,7 @@ class QuadraticForm:
         if not np.any(weight):
             return _zero(len(weight))
         scaled, exponent = balanced(weight)
-        product = _symmetric(scaled @ self.matrix @ scaled.T)
+        product = symmetric(scaled @ self.matrix @ scaled.T)
         mass = norm(scaled)
         terms = 2 * self.size + 2 * _ENTRY_ERROR + 2
         error = gamma(terms) * mass * mass * norm(self.matrix) + UNDERFLOW
@@ -191,19 +199,20 @@ class QuadraticForm:
         if np.all((slopes.lo == 1.0) & (slopes.hi == 1.0)):
             return self
         middle, radius, exponent = middle_and_radius(slopes.broadcast((self.size,)))
-        proposal = proposal or default_multipliers(self.matrix, middle, radius)
+        if proposal is None or not proposal.is_usable(radius):
+            proposal = default_multipliers(self.matrix, middle, radius)
         weights = np.where(radius > 0.0, proposal.weights, 0.0)
+        divisors = np.where(radius > 0.0, weights, 1.0)
         largest = self._largest(weights)
         limit = largest * Upper(proposal.ratio)
-        gap = _gap(limit, largest)
-        divisors = np.where(radius > 0.0, weights, 1.0)
+        gap = gap_between(limit, largest)
         if gap is None or not np.all(divisors > 0.0):
             return self._flat(slopes)
-        completed, error = _completed(self.matrix, weights, limit, gap)
-        product = np.outer(middle, middle) * completed
+        inner, error = completed(self.matrix, weights, limit, gap)
+        product = np.outer(middle, middle) * inner
         rounding = Upper(4.0 * UNIT_ROUNDOFF) * norm(product) + UNDERFLOW
         stretch = _exact(radius) * _exact(divisors).reciprocal()
-        diagonal = _exact(completed.diagonal()) + _exact(error.value)
+        diagonal = _exact(inner.diagonal()) + _exact(error.value)
         diagonal = diagonal * _exact(middle) * _exact(middle)
         diagonal = diagonal + stretch * stretch * _exact(limit.value)
         return _form(product, diagonal, rounding, self.scale + exponent)
@@ -252,43 +261,6 @@ def default_multipliers(form: FloatArray, middle: FloatArray, radius: FloatArray
     return Multipliers(weights, max(ratio, 1.0) * _MARGIN)
 
 
-def _completed(
-    form: FloatArray, weights: FloatArray, limit: Upper, gap: Lower
-) -> tuple[FloatArray, Upper]:
-    """(G, error) with Q + QP(κI − PQP)⁻¹PQ ≤ G + error·I, where κI − PQP ≥ gap·I > 0.
-
-    Proof: with A = κI − PQP, B = PQ, any Y and E = B − AY, BᵀA⁻¹B = YᵀB + EᵀY + EᵀA⁻¹E is at
-    most the symmetric part of YᵀB plus ‖E‖‖Y‖ + ‖E‖²/gap. B is rounded, and so is the sum, by at
-    most γ_{n+4}(‖Y‖‖B‖ + ‖Q‖) in all.
-    """
-    cross = weights[:, None] * form
-    solution, residual = _solved(np.outer(weights, weights) * form, limit, cross)
-    reach, size = norm(solution), norm(cross)
-    residual = residual + Upper(UNIT_ROUNDOFF) * size
-    error = residual * reach + (residual * residual).over(gap)
-    error = error + gamma(len(form) + 4) * (reach * size + norm(form)) + UNDERFLOW
-    return form + _symmetric(solution.T @ cross), error
-
-
-def _solved(form: FloatArray, limit: Upper, right: FloatArray) -> tuple[FloatArray, Upper]:
-    """(Y, B) with B ≥ ‖right − (κI − form)Y‖_F, also if the entries of form err by 3u.
-
-    Proof: forming κI − form adds one rounding on the diagonal, the product errs by γ_n and the
-    difference by u; all together at most γ_{n+8}((‖κI − form‖ + ‖form‖)‖Y‖ + ‖right‖).
-    """
-    slack = np.diag(np.full(len(form), limit.value)) - form
-    solution = np.asarray(np.linalg.solve(slack, right), dtype=np.float64)
-    mass = (norm(slack) + norm(form)) * norm(solution) + norm(right)
-    residual = norm(right - slack @ solution)
-    return solution, residual + gamma(len(form) + 8) * mass + UNDERFLOW
-
-
-def _gap(limit: Upper, largest: Upper) -> Lower | None:
-    """limit − largest, where that is safely positive."""
-    gap = float((_exact(limit.value) - _exact(largest.value)).lo)
-    return Lower(gap) if gap > _LEAST_GAP * limit.value else None
-
-
 def _best_limit(
     values: FloatArray, vectors: FloatArray, offset: FloatArray, radius: float
 ) -> float:
@@ -327,12 +299,6 @@ def _zero(size: int) -> QuadraticForm:
 def _unknown(size: int) -> QuadraticForm:
     """A form beyond float64."""
     return QuadraticForm(0.25 * np.eye(size), _UNKNOWN_SCALE)
-
-
-def _symmetric(matrix: FloatArray) -> FloatArray:
-    """The symmetric part; its rounding is part of the error bounds of the callers."""
-    result: FloatArray = 0.5 * (matrix + matrix.T)
-    return result
 
 
 def _exact(array: FloatArray | float) -> Interval:

@@ -87,7 +87,7 @@ def small_chain(seed, slopes=None, hidden=None):
     return links
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(
     seed=SEEDS, slopes=st.sampled_from([(0.0, 1.0), (-0.13, 1.13), (-1.0, 1.0), (0.1, 1.0), None])
 )
@@ -103,8 +103,13 @@ def test_never_below_any_mask(seed, slopes):
         assert form.over_hull(HULL).value >= free_hull * (1 - 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, ratio=st.sampled_from([0.5, 1.0, 1.0 + 1e-15, 1.0 + 1e-9, 1.1, 2.0, 1e6, 1e300]))
+@settings(max_examples=35, deadline=None)
+@given(
+    seed=SEEDS,
+    ratio=st.sampled_from(
+        [np.nan, np.inf, 0.5, 1.0, 1.0 + 1e-15, 1.0 + 1e-9, 1.1, 2.0, 1e6, 1e300]
+    ),
+)
 def test_no_multipliers_are_trusted(seed, ratio):
     links = small_chain(seed, None)
     rng = np.random.default_rng(seed)

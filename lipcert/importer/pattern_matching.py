@@ -138,6 +138,11 @@ class Matcher:
             node = self.producer(name, kind)
             if node is not None:
                 return self.unchanged(node.inputs[0])
+        node = self.producer(name, "Slice")
+        if node is not None and self.graph.shape(name) == self.graph.shape(node.inputs[0]):
+            bounds = self._bounds(node)
+            if all(step == 1 for _, _, step in bounds):
+                return self.unchanged(node.inputs[0])
         return name
 
     def is_last_axis(self, node: RawNode) -> bool:
@@ -209,20 +214,25 @@ class Matcher:
             position = split.outputs.index(name)
             sizes = [self.graph.shape(output)[axis] for output in split.outputs]
             start = sum(sizes[:position])
-            return split.inputs[0], start, start + sizes[position]
-        node = self.producer(name, "Slice")
+            return self.unchanged(split.inputs[0]), start, start + sizes[position]
+        node = self.producer(self.unchanged(name), "Slice")
         if node is None:
             return None
         shape = self.graph.shape(node.inputs[0])
-        parts = slices_of(node, self.graph.control(node), len(shape))
-        bounds = [part.indices(size) for part, size in zip(parts, shape, strict=True)]
+        bounds = self._bounds(node)
         if any(bound[2] != 1 for bound in bounds) or any(
             bound[:2] != (0, size)
             for place, (bound, size) in enumerate(zip(bounds, shape, strict=True))
             if place != axis
         ):
             return None
-        return node.inputs[0], bounds[axis][0], bounds[axis][1]
+        return self.unchanged(node.inputs[0]), bounds[axis][0], bounds[axis][1]
+
+    def _bounds(self, node: RawNode) -> list[tuple[int, int, int]]:
+        """(start, stop, step) of a Slice along every axis."""
+        shape = self.graph.shape(node.inputs[0])
+        parts = slices_of(node, self.graph.control(node), len(shape))
+        return [part.indices(size) for part, size in zip(parts, shape, strict=True)]
 
     def macro(
         self, node: RawNode, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, Any]

@@ -13,6 +13,7 @@ import numpy as np
 
 from lipcert.norms.eigenvalues import largest_eigenvalue
 from lipcert.norms.geometry import Geometry, IndexArray, Window
+from lipcert.norms.reads import flat_positions
 from lipcert.norms.scaling import UNDERFLOW, balanced, largest_norm, restored
 from lipcert.norms.windows import conv_positions, largest_overlap
 from lipcert.upper import ZERO, FloatArray, Upper, gamma
@@ -69,8 +70,8 @@ def _gram(kernels: FloatArray, geometry: Geometry, by_output: bool) -> FloatArra
     every_tap = list(enumerate(np.ndindex(*taps)))
     for (i, first), (j, second) in itertools.product(every_tap, repeat=2):
         pairs = [each[a, b] for each, a, b in zip(meetings, first, second, strict=True)]
-        rows = _flat([pair[0] for pair in pairs], sizes)
-        columns = _flat([pair[1] for pair in pairs], sizes)
+        rows = flat_positions([pair[0] for pair in pairs], sizes)
+        columns = flat_positions([pair[1] for pair in pairs], sizes)
         if rows.size:
             gram[rows, columns] += matrices[i].swapaxes(1, 2) @ matrices[j]
     side = positions * channels
@@ -94,10 +95,3 @@ def _all_meetings(
         )
         meetings[first, second] = (values[first][left], values[second][right])
     return meetings
-
-
-def _flat(coordinates: list[IndexArray], sizes: tuple[int, ...]) -> IndexArray:
-    """Row-major numbers of all points of a product of coordinate lists."""
-    grids = np.meshgrid(*coordinates, indexing="ij")
-    flat: IndexArray = np.ravel_multi_index(tuple(grids), sizes).ravel()
-    return flat

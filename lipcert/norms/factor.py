@@ -12,16 +12,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg.blas import dtrsm, ztrsm
 
 from lipcert.norms.scaling import UNDERFLOW
-from lipcert.upper import INFINITE, FloatArray, Upper, gamma, row_norms
+from lipcert.upper import INFINITE, FloatArray, Upper, gamma, root_sum_square, row_norms
 
-__all__ = ["BoolArray", "Matrix", "factor_in_place", "factor_stack"]
+__all__ = [
+    "BoolArray",
+    "Matrix",
+    "PanelNorms",
+    "factor_in_place",
+    "factor_panel",
+    "factor_stack",
+    "frobenius_norm",
+]
 
 BoolArray = npt.NDArray[np.bool_]
 Matrix = npt.NDArray[np.float64 | np.complex128]
@@ -35,7 +44,7 @@ def factor_stack(stack: Matrix, largest_residual: FloatArray) -> tuple[BoolArray
     """Returns (found, B) with B ≥ ‖M_i − R_i R_i*‖₂ for some R_i wherever found_i holds.
 
     stack: [n, c, c]; factors with a residual above largest_residual[i] do not count as found.
-    Proof: as `factor_in_place`, all columns at once.
+    Proof: `PanelNorms.distance` for the worst of the matrices.
     """
     found, factors = _cholesky_stack(stack)
     kept = stack[found]
@@ -43,46 +52,88 @@ def factor_stack(stack: Matrix, largest_residual: FloatArray) -> tuple[BoolArray
     good = residuals <= largest_residual[found]
     found[found] = good
     parts = (residuals, _norms(factors), _norms(kept))
-    left, mass, whole = (Upper(float(np.max(part[good], initial=0.0))) for part in parts)
-    return found, _distance(stack.shape[-1], left, mass, whole)
+    norms = PanelNorms(*(Upper(float(np.max(part[good], initial=0.0))) for part in parts))
+    return found, norms.distance(stack.shape[-1])
 
 
 def factor_in_place(matrix: Matrix) -> Upper:
-    """Returns B with B ≥ ‖M − R R*‖₂ for some R, which replaces M block column by block column.
+    """Returns B with B ≥ ‖M − R R*‖₂ for some R, which replaces M; inf where none was found.
 
-    M is the Hermitian matrix that the lower triangle of `matrix` determines; inf without a factor.
-    Proof: for the block column J, P = M_J − Σ_{K<J} R_K R_JK* is computed, R_J is found somehow,
-    and ρ = P − R_J R_JJ* is computed: elimination needs these products anyway. An entry of ρ is
-    M_ij − Σ r_ik r̄_jk, a sum of at most 2n + 1 terms in its real and in its imaginary part, hence
-    off by at most γ_2n+4 times the sum of magnitudes; in the 2-norm by 2γ(‖R‖_F² + ‖M‖_F). The
-    lower triangle of a Hermitian matrix carries at least half of its squared norm.
+    M is the Hermitian matrix that the lower triangle of `matrix` determines.
+    Proof: `factor_panel` for the only panel of M.
     """
-    size = len(matrix)
-    entries = _norms(matrix[None])
+    entries = frobenius_norm(matrix)
+    norms = factor_panel(matrix, entries)
+    return INFINITE if norms is None else norms.distance(len(matrix))
+
+
+def factor_panel(panel: Matrix, entries: Upper) -> PanelNorms | None:
+    """The block column M_J of a Hermitian M becomes that of R, its first rows being R_JJ.
+
+    panel: M_J − Σ_{K<J} R_K R_JK*, computed already: [rows, columns], the diagonal block first.
+    entries: a bound of ‖M_J‖_F.
+    For every narrower block column J, P = M_J − Σ_{K<J} R_K R_JK* is computed, R_J is found
+    somehow, and ρ = P − R_J R_JJ* is computed. Elimination needs these products anyway.
+    None where a diagonal block is not positive definite.
+    """
+    size = panel.shape[1]
     block = max(_SMALLEST_BLOCK, -(-size // _BLOCKS))
     residuals, factors = [], []
     for start in range(0, size, block):
         stop = min(start + block, size)
         width = stop - start
-        before = matrix[start:, :start]
-        panel = matrix[start:, start:stop] - before @ before[:width].conj().T
-        corner = _cholesky(panel[:width])
+        before = panel[start:, :start]
+        part = panel[start:, start:stop] - before @ before[:width].conj().T
+        corner = _cholesky(part[:width])
         if corner is None:
-            return INFINITE
-        factor = _divided(panel, corner)
+            return None
+        factor = _divided(part, corner)
         factors.append(_norms(factor[None]))
-        panel -= factor @ corner.conj().T
-        panel[:width] = np.tril(panel[:width])
-        residuals.append(_norms(panel[None]))
-        matrix[start:, start:stop] = factor
-    return _distance(size, _joined(residuals), _joined(factors), _joined([entries]))
+        part -= factor @ corner.conj().T
+        part[:width] = np.tril(part[:width])
+        residuals.append(_norms(part[None]))
+        panel[start:, start:stop] = factor
+    return PanelNorms(_joined(residuals), _joined(factors), entries)
 
 
-def _distance(size: int, residual: Upper, mass: Upper, entries: Upper) -> Upper:
-    """‖M − R R*‖₂ from the norms of the lower triangles of ρ, of R and of M (or more of them)."""
-    double = Upper(2.0)
-    rounding = double * gamma(2 * size + 4) * (mass * mass + double.sqrt() * entries)
-    return double.sqrt() * residual + rounding + UNDERFLOW
+@final
+@dataclass(frozen=True, slots=True)
+class PanelNorms:
+    """Bounds of the Frobenius norms of block columns: of ρ, of R, and of M (or more of it).
+
+    Only the lower triangle counts.
+    """
+
+    residual: Upper
+    factor: Upper
+    entries: Upper
+
+    @classmethod
+    def joined(cls, panels: Sequence[PanelNorms]) -> PanelNorms:
+        """Those of the panels side by side."""
+        return cls(
+            root_sum_square(panel.residual for panel in panels),
+            root_sum_square(panel.factor for panel in panels),
+            root_sum_square(panel.entries for panel in panels),
+        )
+
+    def distance(self, terms: int) -> Upper:
+        """Returns B with B ≥ ‖M − R R*‖₂, where an entry of R R* has at most `terms` products.
+
+        Proof: an entry of ρ is M_ij − Σ r_ik r̄_jk, computed in some order: a sum of at most
+        2·terms + 1 numbers in its real and in its imaginary part, hence off by at most
+        γ_{2·terms + 4} times the sum of magnitudes, in the 2-norm by 2γ(‖R‖_F² + ‖M‖_F). The
+        lower triangle of a Hermitian matrix carries at least half of its squared norm.
+        """
+        double = Upper(2.0)
+        whole = double.sqrt() * self.entries
+        rounding = double * gamma(2 * terms + 4) * (self.factor * self.factor + whole)
+        return double.sqrt() * self.residual + rounding + UNDERFLOW
+
+
+def frobenius_norm(matrix: Matrix) -> Upper:
+    """Upper bound of the Frobenius norm; inf where something is NaN."""
+    return Upper(float(_norms(matrix[None])[0]))
 
 
 def _joined(panels: Sequence[FloatArray]) -> Upper:

@@ -17,6 +17,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.facts import Bound, no_bound
+from lipcert.norms.banded import banded_norm, is_affordable
 from lipcert.norms.dense import dense_norm
 from lipcert.norms.explicit import explicit_cost, explicit_norm
 from lipcert.norms.geometry import Geometry
@@ -24,6 +25,7 @@ from lipcert.norms.laurent import laurent_norm
 from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
 from lipcert.norms.polyphase import live_kernels, polyphase
 from lipcert.norms.pooling import average_pool_norm
+from lipcert.norms.reads import Reads
 from lipcert.norms.scaling import largest_frobenius_norm
 from lipcert.norms.toeplitz import majorant_norm
 from lipcert.norms.windows import largest_overlap, max_pool_norm, window_multiplicity
@@ -43,22 +45,27 @@ class Tier(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Limits in floating-point operations: a dense matrix, an explicit Gram matrix, a search."""
+    """Limits in floating-point operations.
+
+    dense: a matrix; explicit: a Gram matrix at once; banded: one by blocks; search: frequencies.
+    """
 
     dense: float
     explicit: float
+    banded: float
     search: float
 
 
 _EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
     {
-        Tier.QUICK: _Effort(dense=3e10, explicit=0.0, search=0.0),
-        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, search=1.5e12),
-        Tier.TIGHT: _Effort(dense=1e13, explicit=3e11, search=1e13),
+        Tier.QUICK: _Effort(dense=3e10, explicit=0.0, banded=0.0, search=0.0),
+        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, banded=1e11, search=1.5e12),
+        Tier.TIGHT: _Effort(dense=1e13, explicit=2e10, banded=4e12, search=1e13),
     }
 )
-_EXPLICIT_ENTRIES: Final = 3e7
 
+
+_LARGEST_MAP: Final = 100_000  # positions of a map whose exact norm may be affordable
 
 _Rung = tuple[Upper, str]
 
@@ -67,7 +74,8 @@ def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
     """Returns B with B ≥ ‖T‖₂ for the linear map T: the smallest of the rungs that `tier` affords.
 
     Closed form or Frobenius norm; a matrix norm times overlap; the exact norm of a small
-    operator; the supremum over frequencies. A rung that cannot improve the bound is left out.
+    operator; a scalar majorant for small maps; the supremum over frequencies. A rung that cannot
+    improve the bound is left out.
     """
     effort = _EFFORTS[tier]
     match linear_map:
@@ -141,6 +149,7 @@ RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
         "norms.absolute": absolute_bound,
         "norms.dense": dense_norm,
         "norms.explicit": explicit_norm,
+        "norms.banded": banded_norm,
         "norms.laurent": laurent_norm,
         "norms.majorant": majorant_norm,
         "norms.window_multiplicity": window_multiplicity,
@@ -173,14 +182,27 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
         if largest_overlap(geometry) == 1 and _has_full_window(geometry):
             return rungs  # exact
         rungs.append((absolute_bound(kernels, geometry), "norms.absolute"))
-    if explicit_cost(kernels.shape, geometry) <= effort.explicit:
-        rungs.append((explicit_norm(kernels, geometry), "norms.explicit"))
-    elif effort.search > 0.0:
+    exact = _exact(kernels, geometry, effort)
+    rungs.extend(exact)
+    if not exact and effort.search > 0.0:
         rungs.append((majorant_norm(kernels, geometry, effort.search), "norms.majorant"))
         if not rungs[-1][0].is_finite:
             known, _ = min(rungs)
             rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
     return rungs
+
+
+def _exact(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Rung]:
+    """The norm of the finite operator, where its Gram matrix is affordable."""
+    if explicit_cost(kernels.shape, geometry) <= effort.explicit:
+        return [(explicit_norm(kernels, geometry), "norms.explicit")]
+    if math.prod(window.size for window in geometry) > effort.banded**0.5:
+        return []
+    reads = [Reads.of(window) for window in geometry]
+    if not is_affordable(kernels.shape, reads, effort.banded):
+        return []
+    bound = banded_norm(kernels, reads)
+    return [(bound, "norms.banded")] if bound.is_finite else []
 
 
 def _has_full_window(geometry: Geometry) -> bool:

@@ -17,12 +17,13 @@ from lipcert.norms.eigenvalues import estimate_largest
 from lipcert.norms.majorant import Majorant
 from lipcert.norms.symbol import Symbol
 from lipcert.norms.tiling import Cells, Tiling
-from lipcert.upper import ZERO, FloatArray, Upper
+from lipcert.upper import INFINITE, ZERO, FloatArray, Upper
 
 __all__ = ["Search"]
 
 _FINEST_ANGLE: Final = 0.0715  # 1/cos is 1.00256; the rest is for an underestimated peak
 _ACCURACY: Final = 1e-4
+_TOO_MUCH: Final = 1e3
 _ROOM: Final = 0.001
 _SAMPLING: Final = 17
 _SMALLEST_SAMPLE: Final = 3
@@ -66,6 +67,8 @@ class Search:
     def prove(self, majorant: Majorant) -> tuple[CellCertificate, Upper]:
         """A certificate for this majorant, raised where necessary, and what `verify_cells` adds.
 
+        The latter is inf where even raising does not help: nothing is proved then.
+
         Cells that fail are halved; at the end of the budget or of the resolution the majorant is
         raised instead, which leaves valid what is proved already.
         """
@@ -84,6 +87,9 @@ class Search:
                 break
             if self._may_halve(cells):
                 cells = cells.children()
+            elif slack > _TOO_MUCH:
+                rounding = INFINITE
+                break
             else:
                 slack *= 2.0
                 majorant = self._raised(cells, majorant, slack)

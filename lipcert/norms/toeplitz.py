@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from lipcert.norms.eigenvalues import largest_eigenvalue
 from lipcert.norms.fit import fitted
 from lipcert.norms.frequencies import half_space
@@ -17,7 +19,7 @@ from lipcert.norms.laurent import is_representable, symbol_of
 from lipcert.norms.polyphase import polyphase
 from lipcert.norms.scaling import restored
 from lipcert.norms.search import Search
-from lipcert.upper import INFINITE, FloatArray, Upper
+from lipcert.upper import INFINITE, ZERO, FloatArray, Upper
 
 __all__ = ["majorant_norm"]
 
@@ -40,6 +42,8 @@ def majorant_norm(kernels: FloatArray, geometry: Geometry, budget: float) -> Upp
     is a majorant (`verify_cells`), up to a constant E that λ_max(T(g)) then gains.
     Attained: within 0.5 % for maps of 14×14, within 1-3 % for 7×7.
     """
+    if not np.any(kernels):
+        return ZERO
     phases = polyphase(kernels, geometry)
     sizes = _box(geometry, phases.shape[3:])
     if not sizes or math.prod(sizes) > _LARGEST_BOX or not is_representable(phases):

@@ -182,8 +182,9 @@ class Power(DomainFunction):
         lower = self.exponent - 1.0
         power = _signed_power(box, lower)
         if Fraction(lower) + 1 != Fraction(self.exponent):  # powers are monotone in the exponent
-            power = power.hull(_signed_power(box, math.nextafter(lower, math.inf)))
-            power = power.hull(_signed_power(box, math.nextafter(lower, -math.inf)))
+            near = constant(lower).widen(1)
+            for end in (float(near.lo), float(near.hi)):
+                power = power.hull(_signed_power(box, end))
         return power * constant(self.exponent)
 
     def chord(self, box: Interval) -> Upper:

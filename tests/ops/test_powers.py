@@ -38,7 +38,9 @@ def functions():
         )
 
 
-@pytest.mark.parametrize(("function", "exact", "slope"), list(functions()), ids=str)
+@pytest.mark.parametrize(
+    ("function", "exact", "slope"), list(functions()), ids=[str(item[0]) for item in functions()]
+)
 @given(ends=st.tuples(st.floats(-5, 5), st.floats(-5, 5)), share=st.floats(0, 1))
 def test_enclosures(function, exact, slope, ends, share):
     low, high = sorted(ends)
