@@ -26,7 +26,7 @@ import numpy as np
 
 from lipcert.facts import Bound
 from lipcert.norm_sources import rules_digest
-from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
+from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap, PaddedConvMap
 from lipcert.norms.operator_norm import RULES, Tier, operator_norm
 from lipcert.scope import NormRule
 from lipcert.upper import Upper
@@ -83,6 +83,11 @@ class NormCache:
                 use = "dense"
             case ConvMap():
                 use = f"conv {linear_map.geometry!r} {linear_map.groups!r}"
+            case PaddedConvMap():
+                use = (
+                    f"padded {linear_map.geometry!r} {linear_map.pads!r} "
+                    f"{linear_map.border.value} {linear_map.groups!r}"
+                )
         digest = hashlib.sha256(f"{self._rules} {tier.value} {use} {weight.shape}\n".encode())
         digest.update(np.ascontiguousarray(weight, dtype="<f8").ravel().data)
         return digest.hexdigest()

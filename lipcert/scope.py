@@ -19,7 +19,7 @@ import numpy as np
 
 from lipcert.facts import Bound, no_bound
 from lipcert.interval import Interval
-from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
+from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap, PaddedConvMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.norms.windows import window_multiplicity
 from lipcert.operand import Operand
@@ -157,6 +157,8 @@ class ConstraintScope(Scope):
             return self._unconstrained(operand)
         reach = _reach(constraint, operand)
         if constraint.kind is ConstraintKind.SPECTRAL:
+            if isinstance(linear_map, PaddedConvMap):
+                reach = reach * Upper(float(linear_map.repetitions())).sqrt()
             return Bound(reach, "scope.operator_norm.spectral")
         match linear_map:
             case DenseMap():
@@ -164,6 +166,10 @@ class ConstraintScope(Scope):
             case ConvMap():
                 stretch = window_multiplicity(linear_map.geometry)
                 return Bound(reach * stretch, "scope.operator_norm.frobenius")
+            case PaddedConvMap():
+                stretch = window_multiplicity(linear_map.geometry)
+                repeated = Upper(float(linear_map.repetitions())).sqrt()
+                return Bound(reach * stretch * repeated, "scope.operator_norm.frobenius")
 
     def _is_frozen(self, operand: Operand) -> bool:
         return operand.parameter not in self._trainable
@@ -197,3 +203,5 @@ def _identity(linear_map: LinearMap) -> tuple[object, ...]:
             return ("dense", id(weight.array))
         case ConvMap(weight, geometry, groups):
             return ("conv", id(weight.array), geometry, groups)
+        case PaddedConvMap(weight, geometry, pads, border, groups):
+            return ("padded", id(weight.array), geometry, pads, border, groups)

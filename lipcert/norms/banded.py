@@ -50,7 +50,7 @@ def _cost(channels: int, reads: Sequence[Reads]) -> tuple[float, float]:
     width = bands.bandwidth()
     places = math.prod(table.taps for table in reads) ** 2 * bands.outputs
     work = bands.outputs * (width * (width + 2) + 1) * block**3 + _OVERHEAD * places
-    return work, ((width + 1) ** 2 + width) * block**2
+    return work, (width**2 + 2 * width + 1) * block**2
 
 
 def banded_norm(kernels: FloatArray, reads: Sequence[Reads]) -> Upper:
@@ -98,7 +98,7 @@ def _distance(gram: _BandedGram, shift: float) -> Upper:
     """‖shift − TT* − R R*‖₂ for some R; inf without one."""
     side, diagonal = gram.side, np.arange(gram.side)
     reach = gram.bands.bandwidth()
-    columns: dict[int, FloatArray] = {}  # of R, from its diagonal block downwards
+    columns: dict[int, FloatArray] = {}  # of R, below the diagonal block
     found, largest = [], ZERO
     for column in range(gram.bands.outputs):
         panel = gram.minus_column(column, reach)
@@ -106,14 +106,15 @@ def _distance(gram: _BandedGram, shift: float) -> Upper:
         largest = max(largest, Upper(float(np.max(np.abs(panel[diagonal, diagonal])))))
         entries = frobenius_norm(panel)
         for earlier, factor in columns.items():
-            below = factor[(column - earlier) * side :]
+            below = factor[(column - earlier - 1) * side :]
             panel[: len(below)] -= below @ below[:side].T
         norms = factor_panel(panel, entries)
         if norms is None or norms.residual.value > _TOO_LARGE * shift:
             return INFINITE
         found.append(norms)
-        columns[column] = panel
         columns.pop(column - reach, None)
+        if reach:
+            columns[column] = panel[side:].copy()
     terms = (reach + 1) * side
     return PanelNorms.joined(found).distance(terms) + Upper(UNIT_ROUNDOFF) * largest
 

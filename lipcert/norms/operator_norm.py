@@ -8,7 +8,7 @@ tried is only a question of effort.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from lipcert.norms.dense import dense_norm
 from lipcert.norms.explicit import explicit_cost, explicit_norm
 from lipcert.norms.geometry import Geometry
 from lipcert.norms.laurent import laurent_norm
-from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
+from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap, PaddedConvMap
 from lipcert.norms.polyphase import live_kernels, polyphase
 from lipcert.norms.pooling import average_pool_norm
 from lipcert.norms.reads import Reads
@@ -83,6 +83,8 @@ def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
             rungs = _dense(weight.array, effort)
         case ConvMap(weight, geometry, groups):
             rungs = _conv(_by_group(weight.array, geometry, groups), geometry, effort)
+        case PaddedConvMap():
+            rungs = _padded(linear_map, effort)
     value, rule = min(rungs)
     if value.is_finite:
         return Bound(value, rule)
@@ -141,6 +143,17 @@ def absolute_bound(kernels: FloatArray, geometry: Geometry) -> Upper:
     return dense_norm(total) * (ONE + Upper(2.0) * gamma(taps + 1))
 
 
+def padded_bound(inner: Upper, repetitions: int) -> Upper:
+    """Returns B with B ≥ ‖T P‖₂ of a convolution T of an input that P pads by its own entries.
+
+    inner: a bound of ‖T‖₂. repetitions: how often one entry stands in P x at most.
+    Hypotheses: every entry of P x is an entry of x or 0.
+    Proof: ‖P x‖² counts every entry of x at most `repetitions` times.
+    Attained: kernels that act most on the border.
+    """
+    return inner * Upper(float(repetitions)).sqrt()
+
+
 RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
     {
         "norms.closed_form": closed_form,
@@ -150,6 +163,7 @@ RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
         "norms.dense": dense_norm,
         "norms.explicit": explicit_norm,
         "norms.banded": banded_norm,
+        "norms.padded": padded_bound,
         "norms.laurent": laurent_norm,
         "norms.majorant": majorant_norm,
         "norms.window_multiplicity": window_multiplicity,
@@ -192,17 +206,29 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
     return rungs
 
 
-def _exact(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Rung]:
-    """The norm of the finite operator, where its Gram matrix is affordable."""
-    if explicit_cost(kernels.shape, geometry) <= effort.explicit:
-        return [(explicit_norm(kernels, geometry), "norms.explicit")]
-    if math.prod(window.size for window in geometry) > effort.banded**0.5:
+def _padded(padded: PaddedConvMap, effort: _Effort) -> list[_Rung]:
+    """The ladder of a convolution behind padding."""
+    kernels = _by_group(padded.weight.array, padded.geometry, padded.groups)
+    inner = min(_conv(kernels, padded.geometry, effort))[0]
+    rungs = [(padded_bound(inner, padded.repetitions()), "norms.padded")]
+    return rungs + _banded(kernels, padded.reads(), effort)
+
+
+def _banded(kernels: FloatArray, reads: Sequence[Reads], effort: _Effort) -> list[_Rung]:
+    """The norm of the finite operator, where blocks of its Gram matrix are affordable."""
+    if math.prod(table.size for table in reads) > _LARGEST_MAP:
         return []
-    reads = [Reads.of(window) for window in geometry]
     if not is_affordable(kernels.shape, reads, effort.banded):
         return []
     bound = banded_norm(kernels, reads)
     return [(bound, "norms.banded")] if bound.is_finite else []
+
+
+def _exact(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Rung]:
+    """The norm of the finite operator, where its Gram matrix is affordable."""
+    if explicit_cost(kernels.shape, geometry) <= effort.explicit:
+        return [(explicit_norm(kernels, geometry), "norms.explicit")]
+    return _banded(kernels, [Reads.of(window) for window in geometry], effort)
 
 
 def _has_full_window(geometry: Geometry) -> bool:
