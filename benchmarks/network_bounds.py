@@ -34,7 +34,7 @@ from lipcert.ops.base import Op
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape
 from lipcert.ops.sorting import Sort
-from lipcert.propagate import NetworkBounds, propagate
+from lipcert.propagation.propagate import NetworkBounds, propagate
 from lipcert.scope import PointScope
 from lipcert.upper import Upper
 

@@ -9,7 +9,7 @@ the largest singular value of the convolution before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -143,7 +143,7 @@ class _Surroundings:
         return tuple(found)
 
     def beside(self, nodes: Sequence[Node]) -> tuple[Node, float, float] | None:
-        """A sum of the run's end and its input, and their coefficients, if they have no more use."""
+        """A sum of end and input that is their only other use, and the two coefficients."""
         value, end = nodes[0].inputs[0], nodes[-1].output
         readers = [node.name for node in self.consumers[value]]
         if value == self.output or not self._is_inner(end):
@@ -211,7 +211,7 @@ def _slopes(node: Node, facts: Mapping[str, ValueFacts], scope: Scope) -> Interv
     if any(length != 1 for length in shape[1:]):
         return None
     slopes = link.range.map(lambda end: np.broadcast_to(end.reshape(shape[:1]), (channels,)))
-    largest, width = slopes.max_abs(), (slopes - slopes.map(np.copy)).max_abs()
+    largest, width = slopes.max_abs(), (slopes - slopes).max_abs()
     is_narrow = largest.is_finite and width.value <= _NARROW * largest.value
     return slopes if is_narrow else None
 

@@ -13,7 +13,7 @@ from lipcert.ir import Graph, Node, Parameter
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
-from lipcert.propagate import NetworkBounds, propagate
+from lipcert.propagation.propagate import NetworkBounds, propagate
 from lipcert.scope import PointScope, Scope
 from lipcert.upper import Upper
 

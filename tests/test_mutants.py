@@ -179,7 +179,7 @@ MUTANTS = [
     ),
     Mutant(
         "uses of a shared weight do not add",
-        "lipcert.propagate._add",
+        "lipcert.propagation.propagate._add",
         first_use_only,
         known.test_a_shared_weight_adds_its_uses,
     ),

@@ -23,7 +23,7 @@ from lipcert.norms.operator_norm import Tier
 from lipcert.ops.base import Op
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
-from lipcert.propagate import NetworkBounds, propagate
+from lipcert.propagation.propagate import NetworkBounds, propagate
 from lipcert.scope import Constraint, ConstraintKind, ConstraintScope, PointScope, Scope
 from lipcert.upper import Upper, root_sum_square
 from tests.mirror import correlation, loss_value, parameters, run

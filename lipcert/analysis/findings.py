@@ -12,7 +12,7 @@ from typing import Final
 from lipcert.analysis.loss import default_loss
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.ir import Graph
-from lipcert.propagate import NetworkBounds
+from lipcert.propagation.propagate import NetworkBounds
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 

@@ -23,7 +23,7 @@ from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph, Node
 from lipcert.losses.base import Loss
 from lipcert.norms.operator_norm import operator_norm
-from lipcert.propagate import Observer, propagate
+from lipcert.propagation.propagate import Observer, propagate
 from lipcert.scope import NormRule
 from lipcert.settings import Settings
 from lipcert.upper import Upper

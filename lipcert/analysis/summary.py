@@ -24,7 +24,7 @@ from lipcert.facts import ValueFacts
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph, Node
 from lipcert.losses.base import Loss
-from lipcert.propagate import NetworkBounds
+from lipcert.propagation.propagate import NetworkBounds
 from lipcert.scope import Scope
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square

@@ -53,7 +53,7 @@ def test_two_norms_with_default_weights(tmp_path):
 
 
 def test_copied_layers_stay_tied(tmp_path):
-    """A scripted module writes one weight with two names in the same way: tying is the safe side."""
+    """A scripted module writes one weight with two names like this: tying is the safe side."""
     nn = pytest.importorskip("torch").nn
     layer = nn.Linear(4, 4)
     net = nn.Sequential(layer, nn.ReLU(), copy.deepcopy(layer))

@@ -15,10 +15,10 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.facts import Bound, CotangentFacts, bound_of, no_bound, product_of, tightest
+from lipcert.forms.multipliers import tuned
+from lipcert.forms.quadratic import QuadraticForm
 from lipcert.interval import Interval
 from lipcert.ir import Node
-from lipcert.multipliers import tuned
-from lipcert.quadratic import QuadraticForm
 from lipcert.upper import ONE, FloatArray, Upper
 
 __all__ = ["Chain"]

@@ -13,11 +13,11 @@ from typing import final
 
 import numpy as np
 
-from lipcert.chains import Chains
 from lipcert.facts import Bound, ValueFacts, bound_of
+from lipcert.forms.quadratic import QuadraticForm
 from lipcert.interval import Interval
 from lipcert.ir import Graph
-from lipcert.quadratic import QuadraticForm
+from lipcert.propagation.chains import Chains
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper, norm
 

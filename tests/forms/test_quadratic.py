@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.chains import chains_of
 from lipcert.facts import Bound, CotangentFacts, PairHull
+from lipcert.forms.multipliers import tuned
+from lipcert.forms.quadratic import Multipliers, QuadraticForm
 from lipcert.interval import Interval
-from lipcert.multipliers import tuned
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops import functions
@@ -20,8 +20,8 @@ from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape
-from lipcert.propagate import backward, forward
-from lipcert.quadratic import Multipliers, QuadraticForm
+from lipcert.propagation.chains import chains_of
+from lipcert.propagation.propagate import backward, forward
 from lipcert.scope import Constraint, ConstraintKind, ConstraintScope, PointScope
 from lipcert.upper import ONE, Upper
 from tests.networks import ball, box, chain, proved, trained

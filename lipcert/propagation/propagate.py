@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
 
-from lipcert.centred import centred_facts
-from lipcert.chains import Chains
 from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound, product_of, sum_of
 from lipcert.ir import Graph, Node
+from lipcert.propagation.centred import centred_facts
+from lipcert.propagation.chains import Chains
 from lipcert.scope import Scope
 from lipcert.upper import ONE, ZERO
 

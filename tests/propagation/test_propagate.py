@@ -21,7 +21,7 @@ from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import LayerNorm
 from lipcert.ops.shape import Reshape, Transpose
 from lipcert.ops.softmax import LogSoftmax
-from lipcert.propagate import backward, forward, propagate
+from lipcert.propagation.propagate import backward, forward, propagate
 from lipcert.scope import Constraint, ConstraintKind, ConstraintScope, PointScope
 from lipcert.upper import ONE, Upper
 from tests.mirror import loss_value, parameters, run

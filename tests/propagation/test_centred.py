@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.centred import EnclosingBall, centred_facts
-from lipcert.chains import Chains
 from lipcert.facts import Bound, ValueFacts
 from lipcert.interval import Interval
 from lipcert.ir import evaluate
@@ -22,7 +20,9 @@ from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape
 from lipcert.ops.sorting import Sort
-from lipcert.propagate import forward
+from lipcert.propagation.centred import EnclosingBall, centred_facts
+from lipcert.propagation.chains import Chains
+from lipcert.propagation.propagate import forward
 from lipcert.scope import PointScope
 from lipcert.upper import Upper
 from tests.networks import ball, box, chain, orthogonal, proved, trained

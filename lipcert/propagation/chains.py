@@ -14,11 +14,11 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.chain import Chain
 from lipcert.facts import CotangentFacts, Shape, ValueFacts, tightest
 from lipcert.interval import Interval
 from lipcert.ir import Graph, Node
 from lipcert.links import Link, Matrix
+from lipcert.propagation.chain import Chain
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray
 

@@ -19,8 +19,8 @@ from typing import Final, final
 
 import numpy as np
 
+from lipcert.forms.quadratic import Multipliers, default_multipliers, middle_and_radius
 from lipcert.interval import Interval
-from lipcert.quadratic import Multipliers, default_multipliers, middle_and_radius
 from lipcert.upper import FloatArray
 
 __all__ = ["tuned"]

@@ -17,8 +17,8 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.completion import completed, gap_between, solved, symmetric
 from lipcert.facts import PairHull
+from lipcert.forms.completion import completed, gap_between, solved, symmetric
 from lipcert.interval import Interval
 from lipcert.norms.eigenvalues import estimate_largest, largest_eigenvalue
 from lipcert.norms.scaling import UNDERFLOW, balanced, restored
