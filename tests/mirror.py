@@ -457,7 +457,7 @@ def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
             return -((1.0 - log_p.exp()).clamp_min(1e-15) ** loss.focal_gamma) * log_p
         case BinaryCrossEntropy():
             scaled = z / loss.temperature
-            return _reduced(loss, functional.softplus(scaled) - y * scaled)
+            return _reduced(loss, torch.logaddexp(scaled, torch.zeros_like(scaled)) - y * scaled)
         case SquaredError():
             return (0.5 if loss.half else 1.0) * _reduced(loss, (z - y) ** 2)
         case AbsoluteError():

@@ -28,7 +28,8 @@ _SLACKS: Final = (1e-6, 1e-5, 1e-4, 1e-3)
 _ACCURACY: Final = 1e-8  # of the estimate
 _TOO_LARGE: Final = 1e-7  # a factor with a larger relative residual is useless
 _MOST_ENTRIES: Final = 1.4e8
-_OVERHEAD: Final = 1e5  # operations for which there was time while two taps are brought together
+_OVERHEAD: Final = 1e6  # operations for which there was time while one step is interpreted
+_PRODUCTS: Final = 400  # with the map or its adjoint, for an estimate
 _DENSE_SIDE: Final = 32
 
 
@@ -48,8 +49,9 @@ def _cost(channels: int, reads: Sequence[Reads]) -> tuple[float, float]:
     bands = reads[_longest(reads)]
     block = float(_rows(channels, reads)) / bands.outputs
     width = bands.bandwidth()
-    places = math.prod(table.taps for table in reads) ** 2 * bands.outputs
-    work = bands.outputs * (width * (width + 2) + 1) * block**3 + _OVERHEAD * places
+    taps = math.prod(table.taps for table in reads)
+    steps = bands.outputs * (width + 1) * (taps // bands.taps) ** 2 + _PRODUCTS * taps
+    work = bands.outputs * (width * (width + 2) + 1) * block**3 + _OVERHEAD * steps
     return work, (width**2 + 2 * width + 1) * block**2
 
 

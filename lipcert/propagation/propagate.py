@@ -64,7 +64,8 @@ def propagate(
     facts = forward(graph, input_facts, scope, observe)
     centred = centred_facts(graph, facts, scope, Chains.of(graph, facts, scope))
     if centred:
-        facts = forward(graph, input_facts, scope, known=centred)
+        known = facts | {name: facts[name].meet(found) for name, found in centred.items()}
+        facts = forward(graph, input_facts, scope, known=known)
     at_output = loss_cotangent(facts[graph.output_name])
     chains = Chains.of(graph, facts, scope)
     cotangents = backward(graph, facts, at_output, scope, observe, chains=chains)

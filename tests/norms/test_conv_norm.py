@@ -34,7 +34,7 @@ from tests.norms.operators import (
 )
 
 ROUNDING = 1 - 1e-12  # of the singular values that serve as truth
-FUZZ_CASES = int(os.environ.get("LIPCERT_FUZZ_CASES", "400"))
+FUZZ_CASES = int(os.environ.get("LIPCERT_FUZZ_CASES", "240"))
 
 
 def test_every_rung_bounds_random_convolutions() -> None:
