@@ -17,6 +17,7 @@ from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Relu, Sigmoid
 from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import BatchNorm
 from lipcert.ops.shape import Reshape
 from lipcert.ops.sorting import Sort
 from lipcert.scope import Constraint, ConstraintKind, ConstraintScope
@@ -161,3 +162,37 @@ def test_pairs_beat_root_two_at_the_last_layer() -> None:
     truth = scale * max(float(np.linalg.norm(a - b)) for a in weight for b in weight)
     at_hidden = bounds.cotangents["v0"].norm.value.value
     assert truth <= at_hidden <= truth * (1 + 1e-6)
+
+
+def test_a_scale_that_starts_at_zero_is_bounded() -> None:
+    """BatchNorm whose scale is 0, as residual branches are often initialised."""
+    zero = BatchNorm(
+        Operand(np.zeros(4)),
+        Operand(np.ones(4)),
+        1e-5,
+        trained("g", np.zeros(4)),
+        trained("h", np.zeros(4)),
+    )
+    graph = chain(
+        (4,),
+        Dense(trained("w0", orthogonal(4, 0)), None),
+        zero,
+        Activation(Relu()),
+        Dense(trained("w1", orthogonal(4, 1)), None),
+    )
+    bounds = proved(graph, ball((4,), 1.0))
+    assert norms(bounds)["w0"] == pytest.approx(0.0, abs=1e-300)
+    assert norms(bounds)["g"] >= 0.99
+
+
+def test_a_batch_norm_beyond_float64_has_no_bound() -> None:
+    huge = BatchNorm(
+        Operand(np.full(2, 1e200)),
+        Operand(np.ones(2)),
+        0.0,
+        trained("g", np.full(2, 1e200)),
+        trained("h", np.zeros(2)),
+    )
+    bounds = proved(chain((2,), huge), ball((2,), 1.0))
+    assert not bounds.facts["v0"].norm.is_finite
+    assert bounds.facts["v0"].norm.reason

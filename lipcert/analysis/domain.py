@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from lipcert.errors import UsageError
 from lipcert.facts import Bound, Shape, ValueFacts, no_bound
 from lipcert.interval import Interval
 from lipcert.settings import Settings
-from lipcert.upper import Upper
+from lipcert.upper import Upper, norm_lower
 
 __all__ = ["input_facts"]
 
@@ -27,4 +28,18 @@ def input_facts(shape: Shape, settings: Settings) -> ValueFacts:
     if settings.effective_input_box is not None:
         low, high = settings.effective_input_box
         box = Interval(np.full(shape, low), np.full(shape, high))
+        _check_not_empty(shape, settings)
     return ValueFacts.of(shape, norm, box)
+
+
+def _check_not_empty(shape: Shape, settings: Settings) -> None:
+    """UsageError where no input of the box is as short as the declared norm."""
+    if settings.input_norm is None or settings.effective_input_box is None:
+        return
+    low, high = settings.effective_input_box
+    least = norm_lower(np.full(shape, np.clip(0.0, low, high)))
+    if least.value > settings.input_norm:
+        raise UsageError(
+            f"input-norm: no example of shape {list(shape)} with entries in [{low}, {high}] has a "
+            f"2-norm of at most {settings.input_norm}; the least is {least.value:.6g}"
+        )

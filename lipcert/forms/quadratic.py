@@ -244,7 +244,7 @@ def middle_and_radius(slopes: Interval) -> tuple[FloatArray, FloatArray, int]:
     exponent = 0
     largest = slopes.max_abs().value
     if not 1.0 / _MODERATE < largest < _MODERATE:
-        exponent = math.frexp(largest)[1]
+        exponent = max(math.frexp(largest)[1], -_LARGEST_SCALE)
         slopes = slopes * _exact(2.0**-exponent)
     middle = 0.5 * slopes.lo + 0.5 * slopes.hi
     return middle, (slopes - _exact(middle)).magnitude(), exponent

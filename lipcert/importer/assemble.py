@@ -21,6 +21,7 @@ from lipcert.importer.fold import StaticGraph, needed_values, values_read
 from lipcert.importer.metadata import (
     Provenance,
     is_anonymous,
+    is_recomputed,
     read_provenance,
     training_refusals,
 )
@@ -134,6 +135,8 @@ def _weight_naming(
             mixed = everything
         elif missing:
             mixed |= everything - provenance.targets
+        if not provenance.signed:
+            mixed |= {name for name in everything if is_recomputed(name)}
     trained = not provenance.signed or bool(missing) or as_exported
     return WeightNaming(trained, frozenset(mixed) | graph.absorbed)
 
@@ -154,7 +157,8 @@ def _fold_notes(
             Level.WARNING if as_exported and not folded else Level.ERROR,
             "",
             message + ", ".join(map(repr, (sorted(missing) or folded)[:8])),
-            "torch.onnx.export(..., dynamo=True, optimize=False)",
+            "torch.onnx.export(..., dynamo=True, optimize=False), or --as-exported if these very"
+            " tensors are what is trained",
         ),
     )
 

@@ -20,7 +20,13 @@ from lipcert.errors import Refusal
 from lipcert.importer.constant import Origin
 from lipcert.importer.raw import Array, RawGraph, RawNode
 
-__all__ = ["Provenance", "is_anonymous", "read_provenance", "training_refusals"]
+__all__ = [
+    "Provenance",
+    "is_anonymous",
+    "is_recomputed",
+    "read_provenance",
+    "training_refusals",
+]
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 _FX_NODE: Final = "pkg.torch.onnx.fx_node"
@@ -31,6 +37,7 @@ _CALL: Final = re.compile(r"target=torch\.ops\.aten\.(\w+)")
 _PLACEHOLDER: Final = re.compile(r"%(\w+)")
 _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
+_RECOMPUTED: Final = re.compile(r"^onnx::(Conv|ConvTranspose|Gemm)_\d+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING_CALLS: Final = ("_native_batch_norm_legit_functional",)
 
@@ -133,6 +140,15 @@ def training_refusals(graph: RawGraph) -> tuple[Refusal, ...]:
 def is_anonymous(name: str) -> bool:
     """Whether a tensor has a name that an exporter made up."""
     return _ANONYMOUS.match(name) is not None
+
+
+def is_recomputed(name: str) -> bool:
+    """Whether the TorchScript exporter made up the name because it computed new numbers.
+
+    Weights of convolutions and of Gemm keep their own names unless something was folded into
+    them: batch normalization, above all. (A MatMul gets a transposed copy for no such reason.)
+    """
+    return _RECOMPUTED.match(name) is not None
 
 
 def _rules(node: RawNode) -> list[str]:

@@ -59,7 +59,7 @@ class _Effort:
 _EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
     {
         Tier.QUICK: _Effort(dense=3e10, explicit=0.0, banded=0.0, search=0.0),
-        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, banded=1e11, search=1.5e12),
+        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, banded=1e10, search=1.5e12),
         Tier.TIGHT: _Effort(dense=1e13, explicit=2e10, banded=4e12, search=1e13),
     }
 )

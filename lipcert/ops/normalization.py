@@ -16,7 +16,17 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, Runs, Shape, ValueFacts, no_bound, product_of, sum_of, tightest
+from lipcert.facts import (
+    Bound,
+    Runs,
+    Shape,
+    ValueFacts,
+    bound_of,
+    no_bound,
+    product_of,
+    sum_of,
+    tightest,
+)
 from lipcert.interval import Interval
 from lipcert.links import Link, Slopes
 from lipcert.operand import Operand
@@ -114,8 +124,8 @@ class BatchNorm(Op):
         shift = scope.entries(self.bias) - centre
         positions = root_of(x.size // x.shape[0])
         added = scope.norm(self.bias)
-        if added.is_finite and centre.norm().is_finite:
-            added = Bound(min(added.value + centre.norm(), shift.norm()), rule)
+        if added.is_finite:
+            added = bound_of(min(added.value + centre.norm(), shift.norm()), rule)
         linear = product_of(rule, x.norm, self.operator_norm(scope))
         norm = sum_of(rule, linear, added.scaled(positions))
         rank = len(x.shape)

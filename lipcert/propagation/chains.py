@@ -25,6 +25,7 @@ from lipcert.upper import FloatArray
 __all__ = ["Chains", "chains_of"]
 
 _LARGEST_RUN: Final = 1024
+_LARGEST_ENTRIES: Final = 2**24
 _LARGEST_WORK: Final = 3e10
 
 
@@ -140,7 +141,9 @@ class _Path:
         path = _Path(
             (*self.steps, step), (*(longer * size for size in self.sizes), run // before * after)
         )
-        return path if max(path.sizes[path.first_form :]) <= _LARGEST_RUN else None
+        is_matrix = isinstance(step.link, Matrix)
+        is_small = not is_matrix or run * path.sizes[-1] <= _LARGEST_ENTRIES
+        return path if is_small and max(path.sizes[path.first_form :]) <= _LARGEST_RUN else None
 
     @property
     def first_form(self) -> int:
