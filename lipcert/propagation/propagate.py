@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, final
 
 from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound, product_of, sum_of
+from lipcert.fusion import Fusions
 from lipcert.ir import Graph, Node
 from lipcert.propagation.centred import centred_facts
 from lipcert.propagation.chains import Chains
@@ -32,6 +33,7 @@ __all__ = [
 Observer = Callable[[Node], None]
 _NOTHING: Final[Mapping[str, ValueFacts]] = MappingProxyType({})
 _NO_CHAINS: Final = Chains({})
+_NO_FUSIONS: Final = Fusions({}, {})
 
 
 @final
@@ -68,12 +70,13 @@ def propagate(
         facts = forward(graph, input_facts, scope, known=known)
     at_output = loss_cotangent(facts[graph.output_name])
     chains = Chains.of(graph, facts, scope)
-    cotangents = backward(graph, facts, at_output, scope, observe, chains=chains)
+    fusions = Fusions.of(graph, facts, scope)
+    cotangents = backward(graph, facts, at_output, scope, observe, chains=chains, fusions=fusions)
     return NetworkBounds(
         facts=facts,
         cotangents=cotangents,
         grad_norms=grad_norms(graph, facts, cotangents, scope),
-        lipschitz=input_lipschitz(graph, facts, scope, chains),
+        lipschitz=input_lipschitz(graph, facts, scope, chains, fusions),
     )
 
 
@@ -105,24 +108,30 @@ def backward(
     observe: Observer = _ignore,
     *,
     chains: Chains = _NO_CHAINS,
+    fusions: Fusions = _NO_FUSIONS,
 ) -> dict[str, CotangentFacts]:
     """Cotangent facts of every value: bounds of ‖∂loss/∂value‖ of one example.
 
     Proof: the chain rule. A value's cotangent is the sum over its uses of Jᵀ times the cotangent
     of the use's output; a value that is used nowhere has cotangent 0. Clarke Jacobians obey the
     same bound, because every op bounds all of its generalised Jacobians. What a value receives
-    from a chain of uses is also bounded by the chain as a whole.
+    from a chain of uses, or from a run of linear ones, is also bounded by these as a whole.
     """
     cotangents = {graph.output_name: output_cotangent}
     for node in reversed(graph.nodes):
         inputs = _inputs(node, facts)
-        at_output = cotangents.setdefault(node.output, _unused())
+        received = cotangents.get(node.output, _unused())
+        at_output = fusions.whole(node.output, received, cotangents)
+        cotangents[node.output] = at_output
         for index, name in enumerate(node.inputs):
             share = node.op.input_cotangent(index, at_output, inputs, scope)
             share = chains.refined(node, share, cotangents)
-            cotangents[name] = cotangents[name].plus(share) if name in cotangents else share
+            share = fusions.refined(node, share, cotangents)
+            found = cotangents[name].plus(share) if name in cotangents else share
+            cotangents[name] = found
         observe(node)
-    cotangents.setdefault(graph.input_name, _unused())
+    received = cotangents.get(graph.input_name, _unused())
+    cotangents[graph.input_name] = fusions.whole(graph.input_name, received, cotangents)
     return cotangents
 
 
@@ -159,11 +168,15 @@ def grad_norms(
 
 
 def input_lipschitz(
-    graph: Graph, facts: Mapping[str, ValueFacts], scope: Scope, chains: Chains = _NO_CHAINS
+    graph: Graph,
+    facts: Mapping[str, ValueFacts],
+    scope: Scope,
+    chains: Chains = _NO_CHAINS,
+    fusions: Fusions = _NO_FUSIONS,
 ) -> Bound:
     """Lipschitz constant of output with respect to input: a unit cotangent, pulled back."""
     unit = CotangentFacts(Bound(ONE, "network.unit_cotangent"))
-    pulled = backward(graph, facts, unit, scope, chains=chains.first_links())
+    pulled = backward(graph, facts, unit, scope, chains=chains.first_links(), fusions=fusions)
     return pulled[graph.input_name].norm
 
 
