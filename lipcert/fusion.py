@@ -198,9 +198,12 @@ def _followed(
 
 
 def _slopes(node: Node, facts: Mapping[str, ValueFacts], scope: Scope) -> Interval | None:
-    """The slopes of a diagonal node, one narrow range per channel; None where it is no such."""
+    """The slopes of a diagonal node, one narrow range per channel; None where it is no such.
+
+    A node that changes the shape (a Reshape) may move entries to other channels.
+    """
     inputs = [facts[name] for name in node.inputs]
-    if len(inputs) != 1 or not inputs[0].shape:
+    if len(inputs) != 1 or not inputs[0].shape or node.shape != inputs[0].shape:
         return None
     link = node.op.link(inputs, scope)
     if not isinstance(link, Slopes):

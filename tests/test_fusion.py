@@ -18,7 +18,7 @@ from lipcert.ops.conv import Conv
 from lipcert.ops.kinks import Relu
 from lipcert.ops.normalization import BatchNorm
 from lipcert.ops.pooling import AveragePool
-from lipcert.ops.shape import Pad, PadMode
+from lipcert.ops.shape import Pad, PadMode, Reshape
 from lipcert.propagation.propagate import backward, forward
 from lipcert.scope import Constraint, ConstraintKind, ConstraintScope, PointScope, Scope
 from lipcert.upper import Upper
@@ -226,3 +226,19 @@ def test_slopes_that_vary_count_with_their_spread() -> None:
     for _ in range(50):
         diagonal = rng.uniform(slopes.lo[:, None, None], slopes.hi[:, None, None], size=(3, 5, 5))
         assert bound >= np.linalg.norm((images * diagonal).reshape(50, -1), 2)
+
+
+def test_a_reshape_is_not_a_diagonal() -> None:
+    """It moves entries to other channels: no run reaches across it."""
+    rng = np.random.default_rng(5)
+    same = Window(4, 3, 1, 1, 1, 1)
+    graph = _graph(
+        (2, 2, 4, 4),
+        Reshape((4, 4, 4)),
+        _conv(rng, 4, 4, same),
+        Reshape((2, 2, 4, 4)),
+        Reshape((64,)),
+        Scale(Operand(rng.standard_normal(64))),
+    )
+    fusions = Fusions.of(graph, _facts(graph), POINT)
+    assert not fusions.runs

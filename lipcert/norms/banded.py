@@ -10,17 +10,18 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from lipcert.norms.factor import PanelNorms, factor_panel, frobenius_norm
 from lipcert.norms.geometry import IndexArray
 from lipcert.norms.reads import NOTHING, Reads, flat_positions
 from lipcert.norms.scaling import UNDERFLOW, balanced, largest_norm, restored
 from lipcert.upper import INFINITE, UNIT_ROUNDOFF, ZERO, FloatArray, Upper, gamma, maximum
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 __all__ = ["banded_norm", "is_affordable"]
 
@@ -188,15 +189,22 @@ def _places(tables: tuple[Reads, ...]) -> dict[tuple[int, int], tuple[IndexArray
 
 def _estimated_square(kernel: FloatArray, reads: Sequence[Reads]) -> float:
     """An untrusted estimate of ‖T‖²."""
+    from scipy.sparse.linalg import (  # noqa: PLC0415  slow to import, and most nets need no block
+        ArpackNoConvergence,
+        LinearOperator,
+        eigsh,
+    )
+
     outer, inner, *taps = kernel.shape
     sizes = tuple(table.size for table in reads)
     selections = [_selection(reads, tap) for tap in np.ndindex(*taps)]
+    adjoints = [selection.T.tocsr() for selection in selections]
     matrices = kernel.reshape(outer, inner, -1).transpose(2, 0, 1)
 
     def gram(vector: FloatArray) -> FloatArray:
         image = vector.reshape(inner, -1).T
         out = sum(s @ (image @ m.T) for s, m in zip(selections, matrices, strict=True))
-        back = sum(s.T @ (out @ m) for s, m in zip(selections, matrices, strict=True))
+        back = sum(s @ (out @ m) for s, m in zip(adjoints, matrices, strict=True))
         return np.ravel(np.asarray(back, dtype=np.float64).T)
 
     side = inner * math.prod(sizes)
@@ -214,6 +222,8 @@ def _estimated_square(kernel: FloatArray, reads: Sequence[Reads]) -> float:
 
 def _selection(reads: Sequence[Reads], taps: tuple[int, ...]) -> csr_array:
     """The 0/1 matrix from inputs to the outputs that read them through these taps."""
+    from scipy.sparse import csr_array as matrix  # noqa: PLC0415  slow to import
+
     sizes = tuple(table.size for table in reads)
     counts = tuple(table.outputs for table in reads)
     columns = [table.sources[:, tap] for table, tap in zip(reads, taps, strict=True)]
@@ -221,7 +231,7 @@ def _selection(reads: Sequence[Reads], taps: tuple[int, ...]) -> csr_array:
     sources = [column[row] for column, row in zip(columns, rows, strict=True)]
     where = (flat_positions(rows, counts), flat_positions(sources, sizes))
     shape = (math.prod(counts), math.prod(sizes))
-    return csr_array((np.ones(len(where[0])), where), shape=shape)
+    return matrix((np.ones(len(where[0])), where), shape=shape)
 
 
 def _adjoint(reads: Sequence[Reads]) -> list[Reads] | None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse.linalg import eigsh
 
 from lipcert.norms.geometry import IndexArray
 from lipcert.norms.majorant import Majorant
@@ -113,6 +111,8 @@ class _Program:
 
         The optimum t of a program with too few cuts lies below that of the program with all.
         """
+        from scipy.optimize import linprog  # noqa: PLC0415  slow to import
+
         peak = float(np.max(self.heights))
         demands = self.heights + _MARGIN * (peak - self.heights)
         objective = np.append(np.zeros(self.terms), 1.0)
@@ -152,6 +152,8 @@ def _top(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     if len(matrix) <= _DENSE_SIDE:
         values, vectors = np.linalg.eigh(matrix)
         return values[-4:], vectors[:, -4:]
+    from scipy.sparse.linalg import eigsh  # noqa: PLC0415  slow to import
+
     values, vectors = eigsh(matrix, k=4, which="LA", tol=1e-5, v0=np.ones(len(matrix)))
     order = np.argsort(values)
     return values[order], vectors[:, order]
