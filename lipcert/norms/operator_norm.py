@@ -48,19 +48,22 @@ class _Effort:
     """Limits in floating-point operations.
 
     dense: a matrix; explicit: a Gram matrix at once; banded: one by blocks; search: frequencies.
+    border: up to this many positions along a dimension, the effect of the border is pursued beyond
+    what `explicit` affords; on larger maps the supremum over frequencies is within a percent.
     """
 
     dense: float
     explicit: float
     banded: float
     search: float
+    border: int
 
 
 _EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
     {
-        Tier.QUICK: _Effort(dense=3e10, explicit=0.0, banded=0.0, search=0.0),
-        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, banded=1e10, search=1.5e12),
-        Tier.TIGHT: _Effort(dense=1e13, explicit=2e10, banded=4e12, search=1e13),
+        Tier.QUICK: _Effort(dense=3e10, explicit=0.0, banded=0.0, search=0.0, border=0),
+        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, banded=1e10, search=1.5e12, border=20),
+        Tier.TIGHT: _Effort(dense=1e13, explicit=2e10, banded=4e12, search=1e13, border=1000),
     }
 )
 
@@ -198,11 +201,14 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
         rungs.append((absolute_bound(kernels, geometry), "norms.absolute"))
     exact = _exact(kernels, geometry, effort)
     rungs.extend(exact)
-    if not exact and effort.search > 0.0:
+    if exact or effort.search == 0.0:
+        return rungs
+    if _is_small(geometry, effort):
         rungs.append((majorant_norm(kernels, geometry, effort.search), "norms.majorant"))
-        if not rungs[-1][0].is_finite:
-            known, _ = min(rungs)
-            rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
+        if rungs[-1][0].is_finite:
+            return rungs
+    known, _ = min(rungs)
+    rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
     return rungs
 
 
@@ -228,7 +234,14 @@ def _exact(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Ru
     """The norm of the finite operator, where its Gram matrix is affordable."""
     if explicit_cost(kernels.shape, geometry) <= effort.explicit:
         return [(explicit_norm(kernels, geometry), "norms.explicit")]
+    if not _is_small(geometry, effort):
+        return []
     return _banded(kernels, [Reads.of(window) for window in geometry], effort)
+
+
+def _is_small(geometry: Geometry, effort: _Effort) -> bool:
+    """Whether the border of the map matters enough for this effort."""
+    return min(window.outputs for window in geometry) <= effort.border
 
 
 def _has_full_window(geometry: Geometry) -> bool:
