@@ -14,8 +14,10 @@ from lipcert.cli.main import cli
 from tests.cli.engine import install
 
 ROOT = Path(__file__).parents[2]
+# A shell ignores the signal on behalf of jobs in the background: the program listens again.
 WAITING = """
-import os, pathlib, sys, time
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import lipcert.{module} as module
 def wait(*arguments, **options):
     pathlib.Path({ready!r}).write_text(str(os.getpid()))
