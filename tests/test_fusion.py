@@ -242,3 +242,15 @@ def test_a_reshape_is_not_a_diagonal() -> None:
     )
     fusions = Fusions.of(graph, _facts(graph), POINT)
     assert not fusions.runs
+
+
+def test_a_pool_that_reads_padding_is_left_alone() -> None:
+    """Its windows reach beyond the map of the convolution, so that no joint window exists."""
+    rng = np.random.default_rng(6)
+    pool = Window(1, 2, 1, 1, 0, 1)
+    graph = _graph(
+        (1, 4, 4),
+        _conv(rng, 2, 1, Window(4, 3, 4, 1, 0, 1)),
+        AveragePool((pool, pool), ((1,), (1,))),
+    )
+    assert not Fusions.of(graph, _facts(graph), POINT).runs

@@ -99,13 +99,12 @@ class Composite:
         Proof: average p reads outputs p·t + j·e, which read inputs p·t·s + j·e·s + τ·d: this is
         tap (j·e·s + τ·d)/g of a kernel with stride s·t and dilation g, the common divisor.
         """
+        pooled = zip(geometry, divisors, strict=True)
+        if any(pool.pad_begin or pool.pad_end or len(set(each)) > 1 for pool, each in pooled):
+            return None
         pairs = tuple(zip(self.geometry, geometry, strict=True))
         windows = tuple(_joined(first, second) for first, second in pairs)
-        pooled = zip(windows, geometry, divisors, strict=True)
-        if any(
-            pool.pad_begin or pool.pad_end or len(set(each)) > 1 or joined.outputs != pool.outputs
-            for joined, pool, each in pooled
-        ):
+        if any(w.outputs != pool.outputs for w, pool in zip(windows, geometry, strict=True)):
             return None
         divisor = Interval.exact(np.array(float(math.prod(each[0] for each in divisors))))
         part = Interval.exact(self.kernel) * divisor.reciprocal()
