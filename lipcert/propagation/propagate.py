@@ -127,8 +127,7 @@ def backward(
             share = node.op.input_cotangent(index, at_output, inputs, scope)
             share = chains.refined(node, share, cotangents)
             share = fusions.refined(node, share, cotangents)
-            found = cotangents[name].plus(share) if name in cotangents else share
-            cotangents[name] = found
+            cotangents[name] = cotangents[name].plus(share) if name in cotangents else share
         observe(node)
     received = cotangents.get(graph.input_name, _unused())
     cotangents[graph.input_name] = fusions.whole(graph.input_name, received, cotangents)
