@@ -68,6 +68,16 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC104": "No input domain was given: the box [0, 1] is assumed.",
         "LC105": "A normalization layer with a small epsilon dominates the bound.",
         "LC106": "The batch independence or the loss reduction was not stated.",
+        "LC107": "Trained weights are free: only what the mechanism clips is bounded.",
+        "LC401": "A mean divides by the random size of the batch.",
+        "LC402": "The batches are drawn in another way than the accountant was told.",
+        "LC403": "Groups noised from one sample are not composed as one release.",
+        "LC404": "The sensitivity was computed for another neighbouring relation.",
+        "LC405": "δ is not below 1/N.",
+        "LC406": "The sensitivity is that of the sum and the noise is on the mean, or vice versa.",
+        "LC407": "No finite ε can be stated.",
+        "LC408": "The sensitivity holds for the weights of one file, not for a whole run.",
+        "LC420": "Backpropagation clipping has no sound bound for this padding.",
         "LC901": "An internal error of LipCert.",
     }
 )

@@ -192,10 +192,14 @@ class PairHull:
 @final
 @dataclass(frozen=True, slots=True)
 class CotangentFacts:
-    """Facts about ∂loss/∂value of one example: a norm bound, and a hull where one is known."""
+    """Facts about ∂loss/∂value of one example: a norm bound, and a hull where one is known.
+
+    channel_sums: bound of √Σ_c (Σ_i |g_ci|)², c the first axis, where it is known.
+    """
 
     norm: Bound
     hull: PairHull | None = None
+    channel_sums: Bound | None = None
 
     def through(self, lipschitz: Bound) -> CotangentFacts:
         """The cotangent after an op with this Jacobian norm: l·L, the hull is lost."""

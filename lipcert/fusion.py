@@ -1,9 +1,9 @@
 """Fusion: linear nodes around a convolution, bounded as the one convolution that they are.
 
-What enters: a graph, facts of its values, a scope. What leaves: `Fusions`, which tighten what the
-first node of such a run passes down to its input. The norm of a composite is at most the product
-of the norms of its parts, and often far below it: the largest factor of a BatchNorm seldom meets
-the largest singular value of the convolution before it.
+What enters: a graph and a scope. What leaves: `Fusions`, which tighten what the last node of such
+a run passes up, and what the first one passes down to its input. The norm of a composite is at
+most the product of the norms of its parts, and often far below it: the largest factor of a
+BatchNorm seldom meets the largest singular value of the convolution before it.
 """
 
 from __future__ import annotations
@@ -15,56 +15,101 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, ValueFacts, product_of, tightest
+from lipcert.facts import (
+    Bound,
+    CotangentFacts,
+    ValueFacts,
+    no_bound,
+    product_of,
+    sum_of,
+    tightest,
+)
 from lipcert.interval import Interval
 from lipcert.ir import Graph, Node
 from lipcert.links import Slopes
 from lipcert.norms.composite import Composite
 from lipcert.norms.reads import Border
+from lipcert.operand import Operand
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv
 from lipcert.ops.pooling import AveragePool
 from lipcert.ops.shape import Pad, PadMode
 from lipcert.scope import Scope
+from lipcert.upper import ZERO
 
 __all__ = ["Fusions", "fused"]
 
 _NARROW: Final = 2.0**-20
+_RULE: Final = "value.fused"
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Fusions:
-    """What is known of runs of linear nodes, each read only by the next.
+    """What is known of runs of affine nodes, each read only by the next.
 
     runs: for the first node of a run, the value at its end and the norm from its input to there.
     sums: the same for a value that is read by a run and by the sum of it with the run's end only.
+    ends: for the value at the end of a run, its nodes and its norm. kernels: of the convolutions
+    inside runs and not at their end, whose own norms matter little.
     """
 
     runs: Mapping[str, tuple[str, Bound]]
     sums: Mapping[str, tuple[str, Bound]]
+    ends: Mapping[str, tuple[tuple[Node, ...], Bound]]
+    kernels: frozenset[Operand]
 
     @classmethod
-    def of(cls, graph: Graph, facts: Mapping[str, ValueFacts], scope: Scope) -> Fusions:
-        """Of every run of at least two nodes, one of them a convolution by known numbers."""
+    def of(cls, graph: Graph, scope: Scope) -> Fusions:
+        """Of every run of at least two nodes, one of them a convolution by known numbers.
+
+        What counts as linear is linear for every input, so that runs say something about values,
+        too, and not only about derivatives.
+        """
+        facts = _anything(graph)
         surroundings = _Surroundings.of(graph, facts, scope)
         runs, sums = {}, {}
+        ends: dict[str, tuple[tuple[Node, ...], Bound]] = {}
+        kernels: set[Operand] = set()
         for node in graph.nodes:
             nodes = (*surroundings.before(node), node, *surroundings.after(node))
             whole = fused(nodes, facts, scope) if isinstance(node.op, Conv) else None
             if whole is None:
                 continue
-            for start in {0, nodes.index(node)}:
+            if nodes[-1] is not node:
+                kernels.update(node.op.operands().values())
+            for start in sorted({0, nodes.index(node)}):
                 part = whole if start == 0 else fused(nodes[start:], facts, scope)
                 if part is not None and len(nodes) - start > 1:
-                    runs[nodes[start].name] = (nodes[-1].output, part.norm(scope.operator_norm))
+                    norm = part.norm(scope.operator_norm)
+                    runs[nodes[start].name] = (nodes[-1].output, norm)
+                    ends.setdefault(nodes[-1].output, (nodes[start:], norm))
             beside = surroundings.beside(nodes)
             if beside is not None:
                 add, through, around = beside
                 joint = whole.scaled(_constant(through, whole)).plus_identity(around)
                 if joint is not None:
                     sums[nodes[0].inputs[0]] = (add.output, joint.norm(scope.operator_norm))
-        return cls(runs, sums)
+        return cls(runs, sums, ends, frozenset(kernels))
+
+    def reached(
+        self, node: Node, found: ValueFacts, facts: Mapping[str, ValueFacts], scope: Scope
+    ) -> ValueFacts:
+        """The output of a node, with what the run that ends there tells.
+
+        Proof: a run is an affine map x ↦ Mx + c of every x, and c is its value at x = 0.
+        """
+        if node.output not in self.ends:
+            return found
+        nodes, norm = self.ends[node.output]
+        below = facts[nodes[0].inputs[0]]
+        at_zero = ValueFacts.of(below.shape, Bound(ZERO, _RULE), Interval.exact(np.zeros(())))
+        for each in nodes:
+            at_zero = each.op.output_facts([at_zero], scope)
+        bound = sum_of(_RULE, product_of(_RULE, norm, below.norm), at_zero.norm)
+        if not bound.value < found.norm.value:
+            return found
+        return ValueFacts.of(found.shape, bound, found.box, found.runs)
 
     def refined(
         self, node: Node, share: CotangentFacts, cotangents: Mapping[str, CotangentFacts]
@@ -217,6 +262,14 @@ def _slopes(node: Node, facts: Mapping[str, ValueFacts], scope: Scope) -> Interv
     largest, width = slopes.max_abs(), (slopes - slopes).max_abs()
     is_narrow = largest.is_finite and width.value <= _NARROW * largest.value
     return slopes if is_narrow else None
+
+
+def _anything(graph: Graph) -> dict[str, ValueFacts]:
+    """Of every value: nothing but its shape."""
+    shapes = {graph.input_name: graph.input_shape}
+    shapes |= {node.output: node.shape for node in graph.nodes}
+    unknown = no_bound(_RULE, "nothing is known of the value")
+    return {name: ValueFacts.of(shape, unknown) for name, shape in shapes.items()}
 
 
 def _constant(value: float, composite: Composite) -> Interval:

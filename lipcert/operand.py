@@ -17,7 +17,7 @@ __all__ = ["Operand"]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Operand:
     """A constant tensor used by an op.
 
@@ -32,7 +32,8 @@ class Operand:
     gain: Upper = ONE
 
     def __post_init__(self) -> None:
-        array = np.array(self.array, dtype=np.float64, order="C")
+        must_copy = None if _is_read_only(self.array) else True
+        array = np.array(self.array, dtype=np.float64, order="C", copy=must_copy)
         if not np.all(np.isfinite(array)):
             raise ValueError(f"operand {self.parameter or 'constant'} holds NaN or infinity")
         array.setflags(write=False)
@@ -42,3 +43,10 @@ class Operand:
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor as the op uses it."""
         return self.array.shape
+
+
+def _is_read_only(array: FloatArray) -> bool:
+    """Whether neither an array nor what it views can be written to."""
+    base = array.base
+    above = base is None or (isinstance(base, np.ndarray) and _is_read_only(base))
+    return above and not array.flags.writeable

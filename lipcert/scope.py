@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -64,6 +65,11 @@ class Scope(ABC):
     def operator_norm(self, linear_map: LinearMap) -> Bound:
         """Bound of the spectral norm of the linear map over the scope."""
 
+    def easing(self, operands: frozenset[Operand]) -> Scope:
+        """The same weights, where little work is spent on the operator norms of these operands."""
+        del operands
+        return self
+
     def max_abs(self, operand: Operand) -> Bound:
         """Bound of the largest magnitude of any entry (the norm of a diagonal map)."""
         value = self.entries(operand).max_abs()
@@ -76,10 +82,17 @@ class Scope(ABC):
 class PointScope(Scope):
     """The single point θ₀: the weights of the file."""
 
-    def __init__(self, tier: Tier, certify: NormRule = operator_norm) -> None:
+    def __init__(
+        self,
+        tier: Tier,
+        certify: NormRule = operator_norm,
+        eased: frozenset[Operand] = frozenset(),
+    ) -> None:
         self._tier = tier
         self._certify = certify
-        self._norms: dict[tuple[object, ...], tuple[LinearMap, Bound]] = {}
+        self._eased = eased
+        self._norms: WeakKeyDictionary[Operand, dict[tuple[object, ...], Bound]]
+        self._norms = WeakKeyDictionary()
 
     def entries(self, operand: Operand) -> Interval:
         """The entries themselves, exactly."""
@@ -92,12 +105,17 @@ class PointScope(Scope):
     def operator_norm(self, linear_map: LinearMap) -> Bound:
         """A certified norm of the map: by `norms.operator_norm`, unless told otherwise.
 
-        Each answer is kept with its map: while the array lives, no other can have its identity.
+        An answer is remembered as long as the very operand lives.
         """
-        key = _identity(linear_map)
-        if key not in self._norms:
-            self._norms[key] = (linear_map, self._certify(linear_map, self._tier))
-        return self._norms[key][1]
+        known, use = self._norms.setdefault(linear_map.weight, {}), _use(linear_map)
+        if use not in known:
+            is_eased = linear_map.weight in self._eased and self._tier is not Tier.TIGHT
+            known[use] = self._certify(linear_map, Tier.QUICK if is_eased else self._tier)
+        return known[use]
+
+    def easing(self, operands: frozenset[Operand]) -> PointScope:
+        """Quick norms of these operands, unless everything is to be tight."""
+        return PointScope(self._tier, self._certify, operands)
 
 
 @final
@@ -113,6 +131,7 @@ class ConstraintScope(Scope):
     ) -> None:
         self._constraints = dict(constraints)
         self._trainable = trainable
+        self._tier, self._certify = tier, certify
         self._frozen = PointScope(tier, certify)
 
     def entries(self, operand: Operand) -> Interval:
@@ -171,6 +190,12 @@ class ConstraintScope(Scope):
                 repeated = Upper(float(linear_map.repetitions())).sqrt()
                 return Bound(reach * stretch * repeated, "scope.operator_norm.frobenius")
 
+    def easing(self, operands: frozenset[Operand]) -> ConstraintScope:
+        """Quick norms of these operands where they are frozen; radii cost nothing."""
+        eased = ConstraintScope(self._constraints, self._trainable, self._tier, self._certify)
+        eased._frozen = self._frozen.easing(operands)
+        return eased
+
     def _is_frozen(self, operand: Operand) -> bool:
         return operand.parameter not in self._trainable
 
@@ -196,12 +221,12 @@ def _reach(constraint: Constraint, operand: Operand) -> Upper:
     return constraint.radius * max(ONE, operand.gain)
 
 
-def _identity(linear_map: LinearMap) -> tuple[object, ...]:
-    """Key under which a norm is remembered: the very array and the geometry."""
+def _use(linear_map: LinearMap) -> tuple[object, ...]:
+    """How a map applies its operand."""
     match linear_map:
-        case DenseMap(weight):
-            return ("dense", id(weight.array))
-        case ConvMap(weight, geometry, groups):
-            return ("conv", id(weight.array), geometry, groups)
-        case PaddedConvMap(weight, geometry, pads, border, groups):
-            return ("padded", id(weight.array), geometry, pads, border, groups)
+        case DenseMap():
+            return ("dense",)
+        case ConvMap(_, geometry, groups):
+            return ("conv", geometry, groups)
+        case PaddedConvMap(_, geometry, pads, border, groups):
+            return ("padded", geometry, pads, border, groups)

@@ -7,53 +7,59 @@ check of a value stands in this file, and a failure is a `UsageError` that names
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final, Literal, final, get_args
+from types import MappingProxyType
+from typing import Final, final, get_args
 
+from lipcert.choices import (
+    AccountantName,
+    AllocationName,
+    ClipScopeName,
+    ConstraintName,
+    ConvClipName,
+    DecayName,
+    GroupName,
+    MechanismName,
+    NeighboursName,
+    ReductionName,
+    SamplingName,
+    ScopeName,
+    TermsName,
+    TierName,
+    check_choice,
+    check_nonnegative,
+    check_positive,
+    nearest,
+)
 from lipcert.errors import UsageError
 
-__all__ = [
-    "AllocationName",
-    "ConstraintName",
-    "ConstraintSpec",
-    "GroupName",
-    "LossName",
-    "NeighboursName",
-    "ReductionName",
-    "ScopeName",
-    "Settings",
-    "TermsName",
-    "TierName",
-    "nearest",
-]
+__all__ = ["ConstraintSpec", "Settings"]
 
-LossName = Literal[
-    "auto",
-    "cross-entropy",
-    "bce",
-    "mse",
-    "mae",
-    "huber",
-    "focal",
-    "multiclass-hinge",
-    "multi-margin",
-    "kr",
-    "hkr",
-    "cosine",
-]
-TermsName = Literal["mean", "sum"]
-ScopeName = Literal["auto", "point", "constraint-set"]
-ConstraintName = Literal["spectral", "frobenius"]
-GroupName = Literal["parameter", "layer"]
-AllocationName = Literal["global", "per-layer", "optimal"]
-NeighboursName = Literal["add-remove", "replace-one"]
-ReductionName = Literal["auto", "mean", "sum"]
-TierName = Literal["quick", "fast", "tight"]
-
+_OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "backprop-clipping": ("input_clip", "cotangent_clip", "conv_clip"),
+        "gradient-clipping": ("clip_norm", "clip_scope", "decay"),
+    }
+)
+_NEEDED_KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "backprop-clipping": ("input_clip", "cotangent_clip"),
+        "gradient-clipping": ("clip_norm",),
+    }
+)
+_RUN_KEYS: Final = (
+    "dataset_size",
+    "sampling",
+    "steps",
+    "epochs",
+    "delta",
+    "target_epsilon",
+    "accountant",
+)
+_ON_WEIGHTS: Final = frozenset({"clipless", "weight-clipping", "fixed-weight-norm"})
 _INPUT_BOX: Final = (0.0, 1.0)
 
 
@@ -66,8 +72,8 @@ class ConstraintSpec:
     radius: float
 
     def __post_init__(self) -> None:
-        _choice("constraint", self.kind, get_args(ConstraintName))
-        _positive("constraint", self.radius)
+        check_choice("constraint", self.kind, get_args(ConstraintName))
+        check_positive("constraint", self.radius)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.radius:.17g}"
@@ -87,6 +93,12 @@ class Settings:
         constraints; auto: the latter where a constraint is declared.
     constraint, bias_norm: for trained weights and biases; constraints: per parameter (names or
         globs; the first match wins over both).
+    mechanism: how training bounds what one example can move; none: by the network as it is.
+    input_clip, cotangent_clip, conv_clip: of backprop-clipping; the last is the norm that clips
+        the cotangents of convolutions (None: l1.5).
+    clip_norm, clip_scope, decay: of gradient-clipping (None: flat, decoupled).
+    noise_multiplier: σ; 1 where neither it nor target_epsilon is given, which is solved for it.
+    dataset_size to accountant: the run whose ε is asked for, checked by `privacy.TrainingPlan`.
     reduction: auto is the mean where batch_size is given, otherwise the sum.
     cache: whether the command line remembers slow norms; a library call never does by itself.
     """
@@ -112,8 +124,22 @@ class Settings:
     constraints: tuple[tuple[str, ConstraintSpec], ...] = ()
     trainable: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
+    mechanism: MechanismName = "none"
+    input_clip: float | None = None
+    cotangent_clip: float | None = None
+    conv_clip: ConvClipName | None = None
+    clip_norm: float | None = None
+    clip_scope: ClipScopeName | None = None
+    decay: DecayName | None = None
     group: GroupName = "layer"
-    noise_multiplier: float = 1.0
+    noise_multiplier: float | None = None
+    target_epsilon: float | None = None
+    dataset_size: int | None = None
+    sampling: SamplingName | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    delta: float | None = None
+    accountant: AccountantName | None = None
     allocation: AllocationName = "per-layer"
     neighbours: NeighboursName = "add-remove"
     reduction: ReductionName = "auto"
@@ -124,14 +150,15 @@ class Settings:
     cache: bool = True
 
     def __post_init__(self) -> None:
-        _choice("scope", self.scope, get_args(ScopeName))
-        _choice("group", self.group, get_args(GroupName))
-        _choice("allocation", self.allocation, get_args(AllocationName))
-        _choice("neighbours", self.neighbours, get_args(NeighboursName))
-        _choice("reduction", self.reduction, get_args(ReductionName))
-        _choice("tier", self.tier, get_args(TierName))
-        _positive("loss-clip", self.loss_clip)
+        check_choice("scope", self.scope, get_args(ScopeName))
+        check_choice("group", self.group, get_args(GroupName))
+        check_choice("allocation", self.allocation, get_args(AllocationName))
+        check_choice("neighbours", self.neighbours, get_args(NeighboursName))
+        check_choice("reduction", self.reduction, get_args(ReductionName))
+        check_choice("tier", self.tier, get_args(TierName))
+        check_positive("loss-clip", self.loss_clip)
         self._check_input()
+        self._check_mechanism()
         self._check_scope()
         self._check_release()
 
@@ -171,7 +198,7 @@ class Settings:
                     raise UsageError(f"{key}: {pattern!r} matches no parameter; {hint}")
 
     def _check_input(self) -> None:
-        _nonnegative("input-norm", self.input_norm)
+        check_nonnegative("input-norm", self.input_norm)
         if self.input_box is not None:
             low, high = self.input_box
             if not (math.isfinite(low) and math.isfinite(high)):
@@ -179,24 +206,85 @@ class Settings:
             if low > high:
                 raise UsageError(f"input-box: [{low}, {high}] is empty; give LO ≤ HI")
 
+    def _check_mechanism(self) -> None:
+        check_choice("mechanism", self.mechanism, get_args(MechanismName))
+        for key in ("input_clip", "cotangent_clip", "clip_norm"):
+            check_positive(key.replace("_", "-"), getattr(self, key))
+        for key, choices in (
+            ("conv_clip", ConvClipName),
+            ("clip_scope", ClipScopeName),
+            ("decay", DecayName),
+        ):
+            if getattr(self, key) is not None:
+                check_choice(key.replace("_", "-"), getattr(self, key), get_args(choices))
+        for mechanism, keys in _OWN_KEYS.items():
+            given = [key.replace("_", "-") for key in keys if getattr(self, key) is not None]
+            if given and self.mechanism != mechanism:
+                raise UsageError(f"{given[0]}: belongs to {mechanism}; add --mechanism {mechanism}")
+        for key in _NEEDED_KEYS.get(self.mechanism, ()):
+            if getattr(self, key) is None:
+                option = key.replace("_", "-")
+                raise UsageError(f"mechanism: {self.mechanism} needs its radius; give --{option}")
+        if self.mechanism in _ON_WEIGHTS and not self._declares_constraints:
+            raise UsageError(
+                f"mechanism: {self.mechanism} holds the weights; say within what with "
+                "--constraint, --bias-norm or a [constraints] table"
+            )
+
+    @property
+    def _declares_constraints(self) -> bool:
+        return bool(self.constraint or self.constraints or self.bias_norm is not None)
+
     def _check_scope(self) -> None:
-        _nonnegative("bias-norm", self.bias_norm)
-        declared = bool(self.constraint or self.constraints or self.bias_norm is not None)
+        check_nonnegative("bias-norm", self.bias_norm)
         if self.scope == "auto":
-            object.__setattr__(self, "scope", "constraint-set" if declared else "point")
-        elif self.scope == "constraint-set" and not declared:
+            object.__setattr__(self, "scope", self._usual_scope)
+        declared = self._declares_constraints
+        if self.scope == "constraint-set" and not (declared or self.weights_are_free):
             raise UsageError(
                 "scope: constraint-set needs a constraint; declare one with --constraint, "
                 "--bias-norm or a [constraints] table"
             )
-        elif self.scope == "point" and declared:
+        if self.scope == "point" and self.mechanism in {"clipless", "fixed-weight-norm"}:
+            raise UsageError(
+                f"scope: {self.mechanism} is bounded over the whole constraint set; leave out "
+                "--scope point"
+            )
+        if self.scope == "point" and declared and self.mechanism != "weight-clipping":
             raise UsageError(
                 "scope: point speaks of the weights in the file alone, but constraints are "
                 "declared; remove them or use --scope constraint-set"
             )
 
+    @property
+    def _usual_scope(self) -> ScopeName:
+        """The scope whose bounds hold for the whole run; if there is none, the present weights."""
+        if self.mechanism == "weight-clipping":
+            return "point"
+        whole_run = self._declares_constraints or self.weights_are_free
+        return "constraint-set" if whole_run else "point"
+
+    @property
+    def weights_are_free(self) -> bool:
+        """Whether the mechanism bounds gradients whatever the trained weights are."""
+        return self.mechanism in _OWN_KEYS
+
+    @property
+    def describes_a_run(self) -> bool:
+        """Whether the user asked for the privacy of a run."""
+        return any(getattr(self, key) is not None for key in _RUN_KEYS)
+
     def _check_release(self) -> None:
-        _positive("noise-multiplier", self.noise_multiplier)
+        check_positive("noise-multiplier", self.noise_multiplier)
+        check_positive("target-epsilon", self.target_epsilon)
+        if self.target_epsilon is not None and self.noise_multiplier is not None:
+            raise UsageError(
+                "target-epsilon: the noise multiplier follows from it; give one of the two"
+            )
+        if self.sampling is not None:
+            check_choice("sampling", self.sampling, get_args(SamplingName))
+        if self.accountant is not None:
+            check_choice("accountant", self.accountant, get_args(AccountantName))
         if self.classes is not None and self.classes < 1:
             raise UsageError(f"classes: {self.classes} is not a positive number of labels")
         if self.batch_size is not None and self.batch_size < 1:
@@ -209,29 +297,5 @@ class Settings:
             )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """ "did you mean 'x'?" for the most similar known name, "" where none is similar."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else ""
-
-
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise UsageError(
-            f"{key}: {value!r} is not one of {', '.join(choices)}{hint and '; ' + hint}"
-        )
-
-
-def _positive(key: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0.0):
-        raise UsageError(f"{key}: {value!r} is not a positive finite number")
-
-
-def _nonnegative(key: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value >= 0.0):
-        raise UsageError(f"{key}: {value!r} is not a non-negative finite number")

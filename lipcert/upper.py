@@ -46,6 +46,7 @@ _Exact = Callable[[], Fraction]
 UNIT_ROUNDOFF: Final = 2.0**-53
 _SMALLEST_NORMAL: Final = 2.0**-1022
 _SHORT: Final = 1024
+_MODERATE: Final = 200
 
 
 def _checked(value: float) -> float:
@@ -203,8 +204,8 @@ def norm(array: FloatArray) -> Upper:
     """Upper bound of the Euclidean (Frobenius) norm of an array of exact float64 numbers.
 
     Proof: the sum of squares of a short array is computed exactly. A longer one is scaled by a
-    power of two so that its largest magnitude lies in [1, 2), which loses nothing but entries
-    whose squares underflow; each of those contributes at most the smallest normal number. Then
+    power of two so that its largest magnitude is moderate, which loses nothing but entries whose
+    squares underflow; each of those contributes at most the smallest normal number. Then
     Σv² ≤ fl(Σv²)/(1 − γ_n), and 1/(1 − γ_n) ≤ 1 + 2γ_n.
     """
     flat, scale = _scaled(array)
@@ -240,14 +241,19 @@ def norm_lower(array: FloatArray) -> Lower:
 
 
 def _scaled(array: FloatArray) -> tuple[FloatArray, Upper]:
-    """The non-zero entries divided by a power of two near the largest, and that power."""
+    """The entries divided by a power of two near the largest, unless that is moderate; the power.
+
+    Empty where every entry is 0.
+    """
     flat = np.asarray(array, dtype=np.float64).ravel()
-    if not np.all(np.isfinite(flat)):
+    largest = float(max(np.max(flat, initial=0.0), -np.min(flat, initial=0.0)))
+    if not math.isfinite(largest):
         raise ValueError("the norm of an array with NaN or infinite entries is not defined")
-    largest = float(np.max(np.abs(flat), initial=0.0))
     if largest == 0.0:
         return np.empty(0), ONE
     exponent = max(min(math.frexp(largest)[1] - 1, 1000), -1000)
+    if abs(exponent) <= _MODERATE:
+        return flat, ONE
     return np.ldexp(flat, -exponent), Upper(math.ldexp(1.0, exponent))
 
 

@@ -32,6 +32,7 @@ from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
 from lipcert.ops.bilinear import MatMul, Multiply, Quotient
+from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.domain import OnDomain
@@ -57,6 +58,7 @@ ACTIVATIONS: Mapping[type, Callable[..., Function]] = {
     functions.Abs: lambda f: torch.abs,
     functions.LeakyRelu: lambda f: lambda x: torch.where(x > 0, x, f.slope * x),
     functions.Clip: lambda f: lambda x: torch.clamp(x, f.low, f.high),
+    functions.SoftThreshold: lambda f: lambda x: torch.nn.functional.softshrink(x, f.limit),
     functions.HardSigmoid: lambda f: lambda x: torch.clamp(f.slope * x + f.offset, 0.0, 1.0),
     functions.Elu: lambda f: _exponential(1.0, f.scale, 1.0),
     functions.Selu: lambda f: _exponential(f.gain, f.scale, 1.0),
@@ -298,6 +300,38 @@ def _(op: Add, x, operands):
 
 
 @_apply.register
+def _(op: InputClip, x, operands):
+    length = x[0].norm()
+    return torch.where(length > op.radius.value, x[0] * (op.radius.value / length), x[0])
+
+
+class _ClippedBackward(torch.autograd.Function):
+    """The identity, whose backward pass shrinks the cotangent into the ball."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, radius, by_channel):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.radius, ctx.by_channel = inputs
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        sums = cotangent.flatten(1).abs().sum(1) if ctx.by_channel else cotangent.flatten()
+        length = sums.norm()
+        factor = torch.where(length > ctx.radius, ctx.radius / length, torch.ones_like(length))
+        return cotangent * factor, None, None
+
+
+@_apply.register
+def _(op: CotangentClip, x, operands):
+    return _ClippedBackward.apply(x[0], op.radius.value, op.norm is ClipNorm.L15)
+
+
+@_apply.register
 def _(op: Concat, x, operands):
     return torch.cat(x, dim=op.axis)
 
@@ -366,7 +400,7 @@ def _(op: ReduceLogSumExp, x, operands):
 def _(op: Attention, x, operands):
     scores = op.scale * (x[0] @ x[1])
     if op.mask is not None:
-        scores = scores + torch.tensor(op.mask.array)
+        scores = scores + torch.tensor(op.mask)
     return torch.softmax(scores, -1) @ x[2]
 
 

@@ -257,6 +257,7 @@ class Builder:
                 functions.Relu(),
                 functions.Abs(),
                 functions.LeakyRelu(float(number(-2, 2))),
+                functions.SoftThreshold(float(number(0.0, 0.5))),
                 functions.Clip(-0.5, float(number(-0.5, 1.0))),
                 functions.HardSigmoid(float(number(-1, 1)), float(number(-1, 1))),
                 functions.Elu(float(number(-1, 2))),
@@ -364,7 +365,7 @@ class Builder:
             scores = self.emit(Softmax(-1), self.emit(MatMul(), query, turned))
             return self.emit(MatMul(), scores, content)
         tokens = self.shapes[value][-2]
-        mask = Operand(np.triu(np.full((tokens, tokens), -2.0), 1)) if self.chance(0.3) else None
+        mask = np.triu(np.full((tokens, tokens), -2.0), 1) if self.chance(0.3) else None
         attention = Attention(float(self.rng.uniform(-2, 2)), mask)
         return self.emit(attention, query, turned, content)
 

@@ -122,7 +122,7 @@ CASES = _cases()
 def _pulled(graph: Graph, scope: Scope = POINT) -> float:
     """The cotangent of the input for a unit cotangent at the output, as propagation uses it."""
     facts = _facts(graph, scope)
-    fusions = Fusions.of(graph, facts, scope)
+    fusions = Fusions.of(graph, scope)
     plain = backward(graph, facts, UNIT, scope)
     cotangents = dict(plain)
     for node in reversed(graph.nodes):
@@ -177,7 +177,7 @@ def test_a_kink_ends_a_run() -> None:
     ops = (_conv(rng, 4, 3, same), Activation(Relu()), _batch_norm(rng, 4))
     graph = _graph((3, 6, 6), *ops)
     facts = _facts(graph)
-    assert not Fusions.of(graph, facts, POINT).runs
+    assert not Fusions.of(graph, POINT).runs
     assert fused(graph.nodes, facts, POINT) is None
 
 
@@ -193,11 +193,11 @@ def test_a_second_reader_ends_a_run() -> None:
     )
     parameters = {name: Parameter(name, (3,)) for name in ("kernel", "scale", "bias")}
     graph = Graph("x", shape, "s", nodes, parameters)
-    fusions = Fusions.of(graph, _facts(graph), POINT)
+    fusions = Fusions.of(graph, POINT)
     assert not fusions.runs
     assert not fusions.sums
     seen = Graph("x", shape, "c", nodes[:2], parameters)
-    assert not Fusions.of(seen, _facts(seen), POINT).runs
+    assert not Fusions.of(seen, POINT).runs
 
 
 def test_trained_weights_under_constraints_are_not_fused() -> None:
@@ -206,10 +206,10 @@ def test_trained_weights_under_constraints_are_not_fused() -> None:
     for kind in ConstraintKind:
         constraints = {name: Constraint(kind, Upper(1.0)) for name in trainable}
         scope = ConstraintScope(constraints, trainable, Tier.FAST)
-        assert not Fusions.of(graph, _facts(graph, scope), scope).runs
+        assert not Fusions.of(graph, scope).runs
     constraints = {"bias": Constraint(ConstraintKind.FROBENIUS, Upper(1.0))}
     scope = ConstraintScope(constraints, frozenset({"bias"}), Tier.FAST)
-    assert Fusions.of(graph, _facts(graph, scope), scope).runs
+    assert Fusions.of(graph, scope).runs
 
 
 def test_slopes_that_vary_count_with_their_spread() -> None:
@@ -240,7 +240,7 @@ def test_a_reshape_is_not_a_diagonal() -> None:
         Reshape((64,)),
         Scale(Operand(rng.standard_normal(64))),
     )
-    fusions = Fusions.of(graph, _facts(graph), POINT)
+    fusions = Fusions.of(graph, POINT)
     assert not fusions.runs
 
 
@@ -253,4 +253,47 @@ def test_a_pool_that_reads_padding_is_left_alone() -> None:
         _conv(rng, 2, 1, Window(4, 3, 4, 1, 0, 1)),
         AveragePool((pool, pool), ((1,), (1,))),
     )
-    assert not Fusions.of(graph, _facts(graph), POINT).runs
+    assert not Fusions.of(graph, POINT).runs
+
+
+def _forward(graph: Graph, below: ValueFacts, fusions: Fusions) -> float:
+    return forward(graph, below, POINT, fusions=fusions)[graph.output_name].norm.value.value
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_at_the_end_of_a_run_stay_below_the_bound(name: str) -> None:
+    """The right singular vectors of the whole map, on the sphere, in either direction."""
+    graph = CASES[name]
+    size = int(np.prod(graph.input_shape))
+    zero = evaluate(graph, np.zeros((1, *graph.input_shape)))[graph.output_name]
+    images = evaluate(graph, np.eye(size).reshape(size, *graph.input_shape))[graph.output_name]
+    _, _, rows = np.linalg.svd((images - zero).reshape(size, -1).T, full_matrices=False)
+    points = 10.0 * np.concatenate([rows, -rows]).reshape(-1, *graph.input_shape)
+    outputs = evaluate(graph, points)[graph.output_name]
+    attained = float(np.max(np.linalg.norm(outputs.reshape(len(outputs), -1), axis=1)))
+    below = ValueFacts.of(graph.input_shape, Bound(Upper(10.0), "test.input"))
+    together = _forward(graph, below, Fusions.of(graph, POINT))
+    apart = _forward(graph, below, Fusions({}, {}, {}, frozenset()))
+    assert attained * (1 - 1e-12) <= together <= apart
+
+
+def test_a_kink_that_is_linear_on_the_inputs_at_hand_ends_a_run() -> None:
+    """Its value at 0 does not say where the line through the others would be."""
+    shape, window = (1, 1, 1), Window(1, 1)
+    conv = Conv(Operand(np.ones((1, 1, 1, 1)), "w"), Operand(np.array([-3.0])), (window, window), 1)
+    graph = _graph(shape, conv, Activation(Relu()))
+    fusions = Fusions.of(graph, POINT)
+    assert not fusions.ends
+    box = Interval(np.full(shape, 5.0), np.full(shape, 5.0))
+    below = ValueFacts.of(shape, Bound(Upper(5.0), "test.input"), box)
+    assert _forward(graph, below, fusions) >= 2.0
+
+
+def test_a_joint_kernel_beyond_the_range_of_floats_has_no_norm() -> None:
+    window = Window(2, 1)
+    conv = Conv(Operand(np.full((1, 1, 1, 1), 1e200), "w"), None, (window, window), 1)
+    graph = _graph((1, 2, 2), conv, Scale(Operand(np.full((1, 1, 1), 1e200))))
+    _, norm = Fusions.of(graph, POINT).runs["n0"]
+    assert not norm.is_finite
+    facts = _facts(graph)
+    assert not facts[graph.output_name].norm.is_finite

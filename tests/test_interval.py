@@ -112,3 +112,40 @@ def test_symmetric_and_set_operations() -> None:
     unit = Interval(np.zeros(2), np.ones(2))
     assert np.array_equal(ball.intersect(unit).hi, np.ones(2))
     assert np.array_equal(ball.hull(unit).lo, np.full(2, -2.0))
+
+
+def test_products_with_unknown_ends_treat_zero_as_zero() -> None:
+    unknown = Interval(np.full(3, -np.inf), np.array([np.inf, 1.0, np.inf]))
+    product = unknown * Interval.exact(np.array([0.0, 2.0, -1.0]))
+    assert abs(product.lo[0]) < 1e-300
+    assert abs(product.hi[0]) < 1e-300
+    assert product.lo[1] == -np.inf
+    assert product.hi[1] == pytest.approx(2.0)
+    assert (product.lo[2], product.hi[2]) == (-np.inf, np.inf)
+
+
+@given(boxes(), boxes())
+def test_repeated_entries_are_treated_like_any_others(a: Interval, b: Interval) -> None:
+    """What is done once for entries that a broadcast repeats is what would be done for each."""
+    wide = a.map(lambda end: end[:, None]).broadcast((3, 4))
+    full = wide.map(np.array)
+    for left, right in (
+        (wide + b.map(lambda end: end[:, None]), full + b.map(lambda end: end[:, None])),
+        (wide * wide, full * full),
+        (-wide, -full),
+        (wide.widen(3), full.widen(3)),
+        (wide.monotone(np.tanh, ulps=4), full.monotone(np.tanh, ulps=4)),
+        (wide.clip(-1.0, 1e7).absolute(), full.clip(-1.0, 1e7).absolute()),
+    ):
+        assert left.shape == right.shape == (3, 4)
+        np.testing.assert_array_equal(left.lo, right.lo)
+        np.testing.assert_array_equal(left.hi, right.hi)
+    exact = sum(Fraction(float(value)) ** 2 for value in np.ravel(full.magnitude()))
+    assert Fraction(wide.norm().value) ** 2 >= exact
+    assert wide.norm().value == pytest.approx(full.norm().value, rel=1e-12)
+
+
+def test_a_matrix_product_that_overflows_is_unknown() -> None:
+    large = Interval.exact(np.full((1, 2), 1e200))
+    product = large.matmul(Interval.exact(np.full((2, 1), 1e200)))
+    assert (product.lo[0, 0], product.hi[0, 0]) == (-np.inf, np.inf)

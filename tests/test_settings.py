@@ -7,10 +7,11 @@ from typing import get_args
 
 import pytest
 
+from lipcert.choices import LossName, TierName, nearest
 from lipcert.errors import UsageError
 from lipcert.losses.factory import LOSS_PARAMETERS
 from lipcert.norms.operator_norm import Tier
-from lipcert.settings import ConstraintSpec, LossName, Settings, TierName, nearest
+from lipcert.settings import ConstraintSpec, Settings
 
 
 def test_defaults() -> None:
@@ -18,7 +19,7 @@ def test_defaults() -> None:
     assert settings.input_is_assumed
     assert settings.effective_input_box == (0.0, 1.0)
     assert (settings.scope, settings.reduction) == ("point", "sum")
-    assert (settings.noise_multiplier, settings.allocation) == (1.0, "per-layer")
+    assert (settings.noise_multiplier, settings.allocation) == (None, "per-layer")
     assert settings.neighbours == "add-remove"
 
 
@@ -51,6 +52,18 @@ def test_a_declared_norm_replaces_the_default_box() -> None:
         ({"allocation": "perlayer"}, "per-layer"),
         ({"neighbours": "swap"}, "neighbours"),
         ({"tier": "slow"}, "tier"),
+        ({"mechanism": "cliples"}, "clipless"),
+        ({"mechanism": "clipless"}, "--constraint"),
+        ({"mechanism": "weight-clipping"}, "--constraint"),
+        ({"mechanism": "fixed-weight-norm", "bias_norm": 1.0, "scope": "point"}, "scope"),
+        ({"mechanism": "gradient-clipping"}, "--clip-norm"),
+        ({"mechanism": "gradient-clipping", "clip_norm": 0.0}, "clip-norm"),
+        ({"mechanism": "gradient-clipping", "clip_norm": 1.0, "decay": "in"}, "decay"),
+        ({"mechanism": "backprop-clipping", "input_clip": 1.0}, "--cotangent-clip"),
+        ({"mechanism": "backprop-clipping", "cotangent_clip": 1.0}, "--input-clip"),
+        ({"clip_norm": 1.0}, "--mechanism gradient-clipping"),
+        ({"input_clip": 1.0}, "--mechanism backprop-clipping"),
+        ({"conv_clip": "l2"}, "--mechanism backprop-clipping"),
     ],
 )
 def test_what_is_refused(changes: dict[str, object], key: str) -> None:
@@ -115,7 +128,7 @@ def test_choices_are_those_of_the_engine() -> None:
 
 def test_privacy_choices_are_those_of_the_engine() -> None:
     noise = pytest.importorskip("lipcert.privacy.noise")
-    from lipcert import settings
+    from lipcert import choices as settings
 
     assert set(get_args(settings.AllocationName)) == {way.value for way in noise.Allocation}
     assert set(get_args(settings.NeighboursName)) == {kind.value for kind in noise.Neighbouring}

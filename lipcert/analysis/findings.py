@@ -22,6 +22,16 @@ _NORMALIZATION: Final = frozenset({"layer_norm", "group_norm", "rms_norm"})
 _STEEP: Final = 30.0
 
 
+_FREE_WEIGHTS: Final = Diagnostic(
+    "LC107",
+    Level.INFO,
+    "",
+    "trained weights are free under this mechanism: norms that depend on them have no bound, and "
+    "gradients are bounded by the clips alone",
+    "declare constraints, if training enforces any, for bounds of activations too",
+)
+
+
 def findings(graph: Graph, bounds: NetworkBounds, settings: Settings) -> Iterator[Diagnostic]:
     """What a reader must know besides the numbers."""
     if settings.input_is_assumed:
@@ -42,7 +52,12 @@ def findings(graph: Graph, bounds: NetworkBounds, settings: Settings) -> Iterato
             "state the training loss with --loss",
         )
     yield from _softmax_end(graph)
-    yield from _absent_bounds(graph, bounds)
+    if settings.weights_are_free and settings.scope == "constraint-set":
+        yield _FREE_WEIGHTS
+        yield from _absent_gradients(graph, bounds)
+    else:
+        yield from _absent_bounds(graph, bounds)
+        yield from _absent_gradients(graph, bounds)
     yield from _steep_normalization(graph, bounds)
 
 
@@ -59,7 +74,7 @@ def _softmax_end(graph: Graph) -> Iterator[Diagnostic]:
 
 
 def _absent_bounds(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
-    """One finding per node where a bound is lost first, and one per parameter without a bound."""
+    """One finding per node where a bound is lost first."""
     for node in graph.nodes:
         lost = bounds.facts[node.output].norm
         if not lost.is_finite and all(bounds.facts[i].norm.is_finite for i in node.inputs):
@@ -67,6 +82,10 @@ def _absent_bounds(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
     cotangent = bounds.cotangents[graph.output_name].norm
     if not cotangent.is_finite:
         yield Diagnostic("LC101", Level.WARNING, "", cotangent.reason, cotangent.remedy)
+
+
+def _absent_gradients(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
+    """One finding per trained parameter without a bound."""
     for name, parameter in graph.parameters.items():
         bound = bounds.grad_norms[name]
         if parameter.trainable and not bound.is_finite:

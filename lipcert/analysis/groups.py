@@ -14,7 +14,7 @@ from lipcert.facts import Bound
 from lipcert.ir import Graph, Parameter
 from lipcert.upper import INFINITE, Upper, root_sum_square
 
-__all__ = ["Group", "first_uses", "group_parameters", "joint_norm"]
+__all__ = ["Group", "first_uses", "group_parameters", "joint_norm", "layer_of"]
 
 
 @final
@@ -45,7 +45,7 @@ def group_parameters(
     for name in uses:
         parameter = graph.parameters[name]
         if parameter.trainable:
-            key = _layer(name, uses[name]) if per_layer else name
+            key = layer_of(name, uses[name]) if per_layer else name
             members.setdefault(key, []).append(parameter)
     return tuple(
         Group(key, tuple(group), joint_norm([grad_norms[p.name] for p in group]))
@@ -75,6 +75,7 @@ def first_uses(graph: Graph) -> dict[str, str]:
     return uses
 
 
-def _layer(parameter: str, node: str) -> str:
+def layer_of(parameter: str, node: str) -> str:
+    """The layer of a parameter: its prefix, or the node that uses it first."""
     prefix, dot, _ = parameter.rpartition(".")
     return prefix if dot and prefix else node or parameter

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic
 from lipcert.facts import Shape
+from lipcert.privacy.account import Account
 
 __all__ = [
     "AllocationReport",
@@ -22,7 +23,10 @@ __all__ = [
     "NetworkReport",
     "NodeReport",
     "ParameterReport",
+    "is_attained",
 ]
+
+_ATTAINED: Final = 1e-6
 
 
 @final
@@ -43,6 +47,7 @@ class Assumptions:
     """Everything the bounds are conditional on, as stated or defaulted.
 
     input_norm: 2-norm radius of one example (derived from the box where only that was given).
+    mechanism: its kind ("none": the network bounds its gradients itself) and radii.
     batch: how batch independence is known ("proved" or "per-example").
     notes: further assumptions in words, one sentence each.
     """
@@ -57,6 +62,7 @@ class Assumptions:
     batch_size: int | None
     allocation: str
     noise_multiplier: float
+    mechanism: Mapping[str, str | float]
     batch: str
     tier: str
     arithmetic: str
@@ -134,6 +140,8 @@ class NetworkReport:
     """Bounds of the whole network.
 
     lipschitz: of output with respect to input. grad_norm: √Σ G² over trained parameters.
+    *_witness: what an admissible example (and, within constraints, admissible weights) was found
+    to reach: a lower bound of what the bound is an upper bound of; None where nothing was found.
     """
 
     lipschitz: float | None
@@ -141,12 +149,39 @@ class NetworkReport:
     loss_cotangent_norm: float | None
     grad_norm: float | None
     sensitivity: float | None
+    grad_norm_witness: float | None = None
+    lipschitz_witness: float | None = None
+
+    @property
+    def grad_norm_looseness(self) -> float | None:
+        """At most how many times the truth grad_norm is."""
+        return _ratio(self.grad_norm, self.grad_norm_witness)
+
+    @property
+    def lipschitz_looseness(self) -> float | None:
+        """At most how many times the truth lipschitz is."""
+        return _ratio(self.lipschitz, self.lipschitz_witness)
+
+    @property
+    def attained(self) -> bool | None:
+        """Whether grad_norm is reached, to 1e-6; None where nothing was found."""
+        found = self.grad_norm_looseness
+        return None if found is None else is_attained(found)
+
+
+def is_attained(looseness: float) -> bool:
+    """Whether a bound that is at most this many times the truth is the truth, to 1e-6."""
+    return looseness <= 1.0 + _ATTAINED
+
+
+def _ratio(bound: float | None, reached: float | None) -> float | None:
+    return bound / reached if bound is not None and reached else None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The complete result."""
+    """The complete result. privacy: what the described run costs; None where none is described."""
 
     model: ModelReport
     assumptions: Assumptions
@@ -155,4 +190,5 @@ class Analysis:
     groups: tuple[GroupReport, ...]
     allocations: tuple[AllocationReport, ...]
     network: NetworkReport
+    privacy: Account | None
     diagnostics: tuple[Diagnostic, ...]

@@ -47,17 +47,15 @@ class Release:
     chosen: Allocation
 
     @classmethod
-    def of(cls, groups: tuple[Group, ...], settings: Settings) -> Release:
-        """Sensitivity of every group, and all three allocations of its noise."""
+    def of(cls, groups: tuple[Group, ...], settings: Settings, multiplier: float) -> Release:
+        """Sensitivity of every group, and all three allocations of its noise at multiplier σ."""
         sensitivities = {
             group.name: planned_sensitivity(group.grad_norm, settings) for group in groups
         }
         noise_groups = [
             NoiseGroup(group.name, group.dimension, sensitivities[group.name]) for group in groups
         ]
-        allocated = {
-            way: allocate(noise_groups, settings.noise_multiplier, way) for way in Allocation
-        }
+        allocated = {way: allocate(noise_groups, multiplier, way) for way in Allocation}
         return cls(sensitivities, allocated, Allocation(settings.allocation))
 
     @property

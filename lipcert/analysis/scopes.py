@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lipcert.ir import Graph
+from lipcert.facts import Bound
+from lipcert.ir import Graph, Node
 from lipcert.norms.operator_norm import Tier, operator_norm
+from lipcert.operand import Operand
 from lipcert.scope import (
     Constraint,
     ConstraintKind,
@@ -18,22 +20,56 @@ from lipcert.scope import (
     Scope,
 )
 from lipcert.settings import ConstraintSpec, Settings
-from lipcert.upper import Upper
+from lipcert.upper import ONE, Upper
 
 __all__ = ["constraints_of", "scope_of"]
 
 
 def scope_of(graph: Graph, settings: Settings, certify: NormRule = operator_norm) -> Scope:
-    """The weights of the file, or every weight within the declared constraints."""
+    """The weights of the file, or every weight within the declared constraints.
+
+    Weight clipping at the weights of the file leaves those within their radius alone; of the
+    others all that is used is that their norm is then the radius.
+    """
     tier = Tier(settings.tier)
-    if settings.scope == "point":
-        return PointScope(tier, certify)
-    trained = frozenset(p.name for p in graph.parameters.values() if p.trainable)
+    point = PointScope(tier, certify)
     constraints = {
         name: Constraint(ConstraintKind(spec.kind), Upper(spec.radius))
         for name, spec in constraints_of(graph, settings).items()
     }
-    return ConstraintScope(constraints, trained, tier, certify)
+    if settings.scope == "constraint-set":
+        trained = frozenset(p.name for p in graph.parameters.values() if p.trainable)
+        return ConstraintScope(constraints, trained, tier, certify)
+    scaled = _scaled_down(graph, constraints, point)
+    return ConstraintScope(constraints, scaled, tier, certify) if scaled else point
+
+
+def _scaled_down(
+    graph: Graph, constraints: Mapping[str, Constraint], point: PointScope
+) -> frozenset[str]:
+    """The parameters that a clip of the weights changes, or may change."""
+    found = set()
+    for node in graph.nodes:
+        for slot, operand in node.op.operands().items():
+            constraint = constraints.get(operand.parameter or "")
+            if operand.parameter is None or constraint is None:
+                continue
+            whole = operand.array.size == graph.parameters[operand.parameter].size
+            norm = _constrained_norm(node, slot, operand, constraint.kind, point)
+            if not (whole and operand.gain == ONE and norm.value <= constraint.radius):
+                found.add(operand.parameter)
+    return frozenset(found)
+
+
+def _constrained_norm(
+    node: Node, slot: str, operand: Operand, kind: ConstraintKind, point: PointScope
+) -> Bound:
+    """What the constraint speaks of, at the weights of the file."""
+    if kind is ConstraintKind.SPECTRAL and slot == "weight":
+        operator = node.op.operator_norm(point)
+        if operator is not None:
+            return operator
+    return point.norm(operand)
 
 
 def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintSpec]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lipcert.analysis.groups import Group, first_uses
+from lipcert.analysis.mechanism import mechanism_record
 from lipcert.analysis.records import (
     AllocationReport,
     Assumptions,
@@ -20,6 +21,7 @@ from lipcert.analysis.records import (
 )
 from lipcert.analysis.release import Release, planned_sensitivity
 from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.witness.search import Witness
 from lipcert.facts import ValueFacts
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph, Node
@@ -61,7 +63,13 @@ def model_report(model: ImportedModel, graph: Graph) -> ModelReport:
 
 
 def assumptions(
-    model: ImportedModel, graph: Graph, settings: Settings, loss: Loss, at_input: ValueFacts
+    model: ImportedModel,
+    graph: Graph,
+    settings: Settings,
+    loss: Loss,
+    at_input: ValueFacts,
+    *,
+    multiplier: float,
 ) -> Assumptions:
     """Everything the bounds are conditional on."""
     constraints = constraints_of(graph, settings) if settings.scope == "constraint-set" else {}
@@ -75,7 +83,8 @@ def assumptions(
         reduction=settings.reduction,
         batch_size=settings.batch_size,
         allocation=settings.allocation,
-        noise_multiplier=settings.noise_multiplier,
+        noise_multiplier=multiplier,
+        mechanism=mechanism_record(settings),
         batch=model.batch.status.value,
         tier=settings.tier,
         arithmetic="real arithmetic: the rounding of the training run itself is not included",
@@ -162,13 +171,19 @@ def group_reports(groups: tuple[Group, ...], released: Release) -> tuple[GroupRe
 
 
 def network_report(
-    graph: Graph, bounds: NetworkBounds, groups: tuple[Group, ...], released: Release
+    graph: Graph,
+    bounds: NetworkBounds,
+    groups: tuple[Group, ...],
+    released: Release,
+    witness: Witness,
 ) -> NetworkReport:
-    """Bounds of the whole network."""
+    """Bounds of the whole network, and what was found to reach them."""
     return NetworkReport(
         lipschitz=_number(bounds.lipschitz.value),
         output_norm=_number(bounds.facts[graph.output_name].norm.value),
         loss_cotangent_norm=_number(bounds.cotangents[graph.output_name].norm.value),
         grad_norm=_number(root_sum_square(group.grad_norm for group in groups)),
         sensitivity=_number(released.total_sensitivity),
+        grad_norm_witness=witness.grad_norm,
+        lipschitz_witness=witness.lipschitz,
     )

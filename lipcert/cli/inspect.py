@@ -41,12 +41,13 @@ def command(
     reasons and remedies, when the model is refused.
     """
     from lipcert.importer.load import load_model
+    from lipcert.importer.outline import outline_of
     from lipcert.report.inspection import inspection_of, refused_inspection
 
     try:
         inspection = inspection_of(load_model(model, output=output, as_exported=as_exported))
     except UnsupportedModelError as error:
-        inspection = refused_inspection(str(model), error)
+        inspection = refused_inspection(str(model), error, outline_of(model))
     write(_rendered(inspection, output_format, out_file is None and use_color(color)), out_file)
     return ExitCode.NO_VERDICT if inspection.refusals else ExitCode.HOLDS
 

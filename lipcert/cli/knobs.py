@@ -11,19 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast, final, get_args
 
-from lipcert.errors import UsageError
-from lipcert.settings import (
+from lipcert.choices import (
+    AccountantName,
     AllocationName,
+    ClipScopeName,
     ConstraintName,
-    ConstraintSpec,
+    ConvClipName,
+    DecayName,
     GroupName,
     LossName,
+    MechanismName,
     NeighboursName,
     ReductionName,
+    SamplingName,
     ScopeName,
     TermsName,
     TierName,
 )
+from lipcert.errors import UsageError
+from lipcert.settings import ConstraintSpec
 
 __all__ = ["AS_EXPORTED", "CONSTRAINTS", "KNOBS", "Knob", "constraint_table"]
 
@@ -160,8 +166,22 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob("bias-norm", _number, "B", "All trained biases have a 2-norm of at most B."),
     Knob("trainable", _words, "GLOB", "Only these parameters are trained.", repeated=True),
     Knob("freeze", _words, "GLOB", "These parameters are not trained.", repeated=True),
+    Knob("mechanism", _word, _of(MechanismName), "How training bounds one example's gradient."),
+    Knob("input-clip", _number, "R", "backprop-clipping: each trained layer's input is clipped."),
+    Knob("cotangent-clip", _number, "C", "backprop-clipping: its upstream cotangent is clipped."),
+    Knob("conv-clip", _word, _of(ConvClipName), "backprop-clipping: norm on convolutions (l1.5)."),
+    Knob("clip-norm", _number, "C", "gradient-clipping: radius."),
+    Knob("clip-scope", _word, _of(ClipScopeName), "gradient-clipping: all at once, or C/√K each."),
+    Knob("decay", _word, _of(DecayName), "gradient-clipping: where weight decay enters."),
     Knob("group", _word, _of(GroupName), "What is noised together."),
-    Knob("noise-multiplier", _number, "S", "σ = noise standard deviation / sensitivity."),
+    Knob("noise-multiplier", _number, "S", "σ = noise standard deviation / sensitivity (1)."),
+    Knob("target-epsilon", _number, "E", "The ε that the run may cost; σ follows from it."),
+    Knob("dataset-size", _whole, "N", "Number of examples (asks for the ε of a run)."),
+    Knob("sampling", _word, _of(SamplingName), "How batches are really drawn."),
+    Knob("steps", _whole, "T", "Number of releases."),
+    Knob("epochs", _number, "E", "Passes over the data, instead of --steps."),
+    Knob("delta", _number, "D", "δ of the (ε, δ) statement; below 1/N."),
+    Knob("accountant", _word, _of(AccountantName), "auto: the tightest that is sound."),
     Knob("allocation", _word, _of(AllocationName), "How the noise is split among the groups."),
     Knob("neighbours", _word, _of(NeighboursName), "Which data sets count as neighbours."),
     Knob("reduction", _word, _of(ReductionName), "Whether a step releases a mean or a sum."),

@@ -36,6 +36,7 @@ _VERBS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "inspect": "lipcert.cli.inspect",
         "analyze": "lipcert.cli.analyze",
+        "privacy": "lipcert.cli.privacy",
         "explain": "lipcert.cli.explain",
         "config": "lipcert.cli.config",
     }

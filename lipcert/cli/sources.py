@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from lipcert.choices import nearest
 from lipcert.cli.knobs import CONSTRAINTS, KNOBS, constraint_table
 from lipcert.errors import UsageError
-from lipcert.settings import Settings, nearest
+from lipcert.settings import Settings
 
 __all__ = [
     "CACHE_VARIABLE",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lipcert.choices import nearest
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain.codes import PAGES
 from lipcert.explain.rules import RulePage, rule_pages
-from lipcert.settings import nearest
 
 __all__ = ["all_keys", "explain"]
 

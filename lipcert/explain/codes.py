@@ -75,6 +75,38 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "epsilon, or max(floor, std) in its place, lowers the bound at once.",
         "LC106": "A mean over the batch divides the sensitivity by a public constant, a sum does "
         "not. State --batch-size B, or --reduction sum.",
+        "LC107": "Backpropagation clipping and gradient clipping bound gradients whatever the "
+        "weights are. Lipschitz constants and the norms of activations depend on the weights, "
+        "and have no bound unless constraints are declared.",
+        "LC401": "A Poisson batch has a random size. Divided by it, a mean with its noise has a "
+        "noise scale that tells the size, and with it whether one example is there: no ε holds. "
+        "Divide by a public constant, the expected batch size B.",
+        "LC402": "Amplification by sampling is proved for the sampling that is accounted for, and "
+        "for no other. Batches of a shuffled data set are not Poisson samples: their ε can be "
+        "several times as large. The ε that is reported is that of the batches as they are drawn; "
+        "change the loader or the claim.",
+        "LC403": "K groups with noise σΔ_k each, computed from one sample, are one Gaussian "
+        "release of multiplier σ/√K. Counting it as one release of multiplier σ forgets √K; "
+        "counting K steps gives each group a sample of its own that was never drawn. Compose the "
+        "groups first, sample after. Or multiply the noise by √K: lipcert analyze does.",
+        "LC404": "Where one example is replaced, the sum of gradients moves by up to 2G, where one "
+        "is added or removed by up to G. Noise set for G hides a replacement with half the "
+        "multiplier. State the relation once and use it for sensitivity and accountant.",
+        "LC405": "With δ ≥ 1/N a mechanism that publishes one random example in full is (0, δ)-DP. "
+        "Choose δ well below 1/N.",
+        "LC406": "The sensitivity of a mean is that of the sum divided by B. Noise of that size on "
+        "the sum, before the division, is B times too small; the other way round it is B times "
+        "larger than needed, which is safe and costs accuracy. Set noise by the sensitivity of "
+        "what receives it.",
+        "LC407": "The noise is too small for a finite ε at this δ, or the way it is added proves "
+        "nothing. The other findings say what to change; otherwise raise the noise multiplier.",
+        "LC408": "Scope point bounds gradients at the weights of the file, which the first step "
+        "moves. Its sensitivity serves a run only if it is computed again from the "
+        "current weights before every step; or state constraints that training enforces "
+        "(--constraint, --bias-norm) and use scope constraint-set.",
+        "LC420": "With reflected or repeated borders one input entry can meet a tap of the same "
+        "window more than once, and the published sensitivity (input clip times cotangent clip) "
+        "is too small by up to 2 on images. Zero padding and circular padding are sound.",
         "LC901": "LipCert failed in a way nobody foresaw; no result was given. Set LIPCERT_DEBUG=1 "
         "to see where, and report it with the model if you can share it.",
     }

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from lipcert.choices import nearest
 from lipcert.diagnostics import Diagnostic, Level
-from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.build.builder import WeightNaming
 from lipcert.importer.build.translate import translate
 from lipcert.importer.examples import Examples, separate_examples
-from lipcert.importer.fold import StaticGraph, needed_values, values_read
 from lipcert.importer.metadata import (
     Provenance,
     is_anonymous,
@@ -25,9 +25,11 @@ from lipcert.importer.metadata import (
     read_provenance,
     training_refusals,
 )
+from lipcert.importer.model import MacroLayer
 from lipcert.importer.patterns import recognise
 from lipcert.importer.raw import RawInput, RawModel
 from lipcert.importer.shared import separate_shared
+from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
 from lipcert.ir import Graph
 
 __all__ = ["Assembled", "assemble"]
@@ -41,6 +43,7 @@ class Assembled:
     graph: Graph
     examples: Examples
     diagnostics: tuple[Diagnostic, ...]
+    macros: tuple[MacroLayer, ...]
 
 
 def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Assembled:
@@ -54,7 +57,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     examples = separate_examples(model, provenance, _only_input(model, target), target)
     missing = provenance.missing(examples.graph.bound)
     naming = _weight_naming(provenance, examples.graph, missing, as_exported=as_exported)
-    data_path = recognise(examples.graph)
+    data_path, macros = recognise(examples.graph)
     graph = translate(data_path, examples.layouts, naming)
     _check_all_followed(provenance, data_path, graph)
     diagnostics = (
@@ -65,7 +68,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
         *_name_notes(provenance, graph),
         *_shared_notes(shared, graph),
     )
-    return Assembled(graph, examples, diagnostics)
+    return Assembled(graph, examples, diagnostics, macros)
 
 
 def _chosen_output(model: RawModel, output: str | None) -> str:
@@ -77,9 +80,12 @@ def _chosen_output(model: RawModel, output: str | None) -> str:
     if output is None and len(final) == 1:
         return final[0]
     listed = ", ".join(repr(name) for name in outputs[:8])
-    reason = f"the model has {len(outputs)} outputs: {listed}"
     if output is not None:
-        reason = f"there is no output {output!r}; {reason}"
+        hint = nearest(output, outputs)
+        raise UsageError(
+            f"output: the model has no output {output!r}; {hint or f'known: {listed}'}"
+        )
+    reason = f"the model has {len(outputs)} outputs: {listed}"
     raise UnsupportedModelError(
         (Refusal("LC012", "", "", reason, "choose one output by its name (--output NAME)"),)
     )

@@ -19,6 +19,7 @@ from lipcert.importer.batch_moves import (
     cut,
     expand,
     gather,
+    gather_elements,
     pad,
     reshape,
     same_axis,
@@ -34,9 +35,9 @@ from lipcert.importer.batch_sums import (
     softmax,
     trailing,
 )
-from lipcert.importer.fold import StaticGraph
 from lipcert.importer.layout import Layout, MixingError, locate
 from lipcert.importer.raw import RawNode
+from lipcert.importer.static_graph import StaticGraph
 
 __all__ = ["prove_independence"]
 
@@ -116,6 +117,7 @@ _ELEMENTWISE: Final = [
     "Selu",
     "Sigmoid",
     "Sin",
+    "SoftThreshold",
     "Softplus",
     "Softsign",
     "Sqrt",
@@ -180,6 +182,7 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "CumSum": cumulated,
         "Expand": expand,
         "Gather": gather,
+        "GatherElements": gather_elements,
         "Gemm": product,
         "MatMul": product,
         "Pad": pad,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lipcert.importer.fold import StaticGraph
 from lipcert.importer.layout import Layout, MixingError
 from lipcert.importer.raw import RawNode
+from lipcert.importer.static_graph import StaticGraph
 
 __all__ = ["DynamicParameterError", "broadcast", "elementwise", "only", "spatial"]
 

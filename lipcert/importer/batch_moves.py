@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lipcert.importer.batch_entries import only
-from lipcert.importer.fold import StaticGraph
 from lipcert.importer.layout import Layout, MixingError, locate
 from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import axes_of, slices_of
+from lipcert.importer.static_graph import StaticGraph
 
-__all__ = ["concat", "cut", "expand", "gather", "pad", "reshape", "same_axis", "split", "transpose"]
+__all__ = [
+    "concat",
+    "cut",
+    "expand",
+    "gather",
+    "gather_elements",
+    "pad",
+    "reshape",
+    "same_axis",
+    "split",
+    "transpose",
+]
 
 
 def reshape(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> Layout:
@@ -81,6 +92,19 @@ def gather(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> 
     indices = graph.constants[node.inputs[1]].array
     place = layout.axis if layout.axis < axis else layout.axis - 1 + indices.ndim
     return layout.moved(graph.shape(node.outputs[0]), place)
+
+
+def gather_elements(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> Layout:
+    """Entries along another axis, at places that are the same for every example."""
+    layout = only(graph, layouts, node)
+    if node.integer("axis", 0) % layout.rank == layout.axis:
+        raise MixingError(f"it selects along the batch axis {layout.axis}")
+    shape = graph.shape(node.outputs[0])
+    if shape[layout.axis] != layout.shape[layout.axis]:
+        raise MixingError(f"it keeps a part of the batch axis {layout.axis}")
+    result = layout.moved(shape, layout.axis)
+    result.example_part(graph.constants[node.inputs[1]])
+    return result
 
 
 def split(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> dict[str, Layout]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lipcert.importer.batch_entries import only
-from lipcert.importer.fold import StaticGraph
 from lipcert.importer.layout import Layout, MixingError
 from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import axes_of
+from lipcert.importer.static_graph import StaticGraph
 
 __all__ = ["cumulated", "matrix_axes", "one_axis", "product", "reduce", "softmax", "trailing"]
 

@@ -7,7 +7,8 @@ sizes; only where its shapes are hard-coded does it stay as it is, as one exampl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -16,10 +17,11 @@ from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.facts import Shape
 from lipcert.importer.batch import prove_independence
-from lipcert.importer.fold import StaticGraph, fold
+from lipcert.importer.fold import fold
 from lipcert.importer.layout import Layout, MixingError
 from lipcert.importer.metadata import Provenance
 from lipcert.importer.raw import RawInput, RawModel
+from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import BatchProof, BatchStatus
 
 __all__ = ["Examples", "separate_examples"]
@@ -49,6 +51,10 @@ _PRIMES: Final = (
 )
 
 
+_FACTORS: Final = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 32)
+"""which multiples of a prime batch size are tried for a Reshape that needs a multiple"""
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
@@ -60,28 +66,58 @@ class Examples:
     diagnostics: tuple[Diagnostic, ...]
 
 
+_Attempt = tuple[StaticGraph | None, dict[str, Layout], tuple[Refusal, ...]]
+
+
 def separate_examples(
     model: RawModel, provenance: Provenance, source: RawInput, output: str
 ) -> Examples:
     """Find out what one example is, or refuse."""
     dtype, dims = _checked(source)
-    attempts = [
-        _attempt(model, provenance, (batch, *dims[1:]), batch, dtype, output=output)
-        for batch in _batch_sizes(model, dims)
-    ]
+
+    def attempt(batch: int) -> _Attempt:
+        shape = (batch, *dims[1:])
+        return _attempt(model, provenance, shape, batch, dtype, output=output)
+
+    attempts = [attempt(batch) for batch in _batch_sizes(model, dims)]
     failed = [refusals for _, _, refusals in attempts if refusals]
     if not failed:
         (first, layouts, _), (second, others, _) = attempts
         if first is not None and second is not None:
             _check_agreement(layouts, others)
             return Examples(first, layouts, _proof(), _fixed_batch_note(dims))
+    mixing = () if isinstance(dims[0], int) else _mixing_reshape(attempt, failed[0])
+    if mixing:
+        raise UnsupportedModelError(mixing)
     hard_coded = all(refusal.code in {"LC002", "LC008", "LC016"} for refusal in failed[0])
     if isinstance(dims[0], str) or not hard_coded:
         raise UnsupportedModelError(failed[0])
     return _one_at_a_time(model, provenance, (dims[0], *dims[1:]), dtype, output)
 
 
-_Attempt = tuple[StaticGraph | None, dict[str, Layout], tuple[Refusal, ...]]
+def _mixing_reshape(
+    attempt: Callable[[int], _Attempt], failed: tuple[Refusal, ...]
+) -> tuple[Refusal, ...]:
+    """The Reshape nodes that join examples, where a prime number of examples does not fit them.
+
+    They are tried again at multiples of a prime: a node that then keeps the examples apart is not
+    among them.
+    """
+    nodes = {item.node for item in failed if (item.code, item.op) == ("LC008", "Reshape")}
+    if not nodes:
+        return ()
+    for factor in _FACTORS:
+        batch = _PRIMES[0] * factor
+        graph, _, refusals = attempt(batch)
+        mixing = [item for item in refusals if item.code == "LC007" and item.node in nodes]
+        if mixing:
+            return tuple(
+                replace(item, reason=f"{item.reason}, for example in a batch of {batch}")
+                for item in mixing
+            )
+        if graph is not None:
+            return ()
+    return ()
 
 
 def _attempt(

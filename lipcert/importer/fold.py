@@ -8,69 +8,33 @@ trained tensor is never replaced by computed numbers unless it is marked as fold
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any, Final, final
 
 import numpy as np
-from onnx import TypeProto, defs, helper, numpy_helper, shape_inference
+from onnx import helper
 
 from lipcert.errors import Refusal
 from lipcert.facts import Shape
-from lipcert.importer.arithmetic import evaluate_constant, is_known
+from lipcert.importer.arithmetic import is_known
+from lipcert.importer.composites import is_composite, spelled_out
+from lipcert.importer.computed import computed
 from lipcert.importer.constant import Constant, Origin, View
-from lipcert.importer.limits import MAX_VALUE_ELEMENTS
+from lipcert.importer.guards import STEPS, Guards
+from lipcert.importer.inference import ShapeError, ShapeInference
 from lipcert.importer.metadata import Provenance
 from lipcert.importer.opsets import RANDOM, refusal_of
 from lipcert.importer.raw import Array, RawGraph, RawModel, RawNode
-from lipcert.importer.rearrange import REARRANGERS, rearranger
 from lipcert.importer.sequences import as_split, part_sizes
+from lipcert.importer.static_graph import StaticGraph, Value, needed_values
 
-__all__ = ["Folded", "StaticGraph", "Value", "fold", "needed_values", "values_read"]
+__all__ = ["Folded", "fold"]
 
 
 _SEQUENCES: Final = frozenset({"SplitToSequence", "SequenceAt", "SequenceLength"})
 _FREE: Final = frozenset({"Shape", "Size", "If"}) | _SEQUENCES
 """ops that are understood where their input is"""
-_SHAPE_KEEPING: Final = frozenset({"GroupNormalization", "LayerNormalization", "RMSNormalization"})
-"""ops defined by a function body, through which onnx does not always infer a shape"""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A tensor that depends on the data."""
-
-    shape: Shape
-    dtype: np.dtype[Any]
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class StaticGraph:
-    """The data path at one batch size; `constants` holds every constant that its nodes read."""
-
-    nodes: tuple[RawNode, ...]
-    values: Mapping[str, Value]
-    constants: Mapping[str, Constant]
-    input_name: str
-    output_name: str
-    bound: frozenset[str]
-    """parameters found under another name"""
-    absorbed: frozenset[str]
-    """tensors from which other constants were computed: their uses are not all visible"""
-
-    def shape(self, name: str) -> Shape:
-        """Shape of a value or constant."""
-        value = self.values.get(name)
-        return self.constants[name].shape if value is None else value.shape
-
-    def control(self, node: RawNode) -> list[Array | None]:
-        """The constant inputs of a node after the first; ValueError where one depends on data."""
-        if any(name in self.values for name in node.inputs[1:]):
-            raise ValueError("a shape, axis or index depends on the data")
-        return [self.constants[name].array if name else None for name in node.inputs[1:]]
 
 
 @final
@@ -94,8 +58,9 @@ def fold(
     for node in model.graph.nodes:
         if any(name in live for name in node.outputs):
             folder.visit(node, {})
-    if folder.refusals:
-        return Folded(None, tuple(folder.refusals))
+    refusals = folder.all_refusals(output)
+    if refusals:
+        return Folded(None, refusals)
     if output not in folder.values:
         reason = f"the output {output!r} does not depend on the input"
         return Folded(None, (Refusal("LC008", "", "", reason),))
@@ -107,38 +72,14 @@ def fold(
     return Folded(folder.graph(source, output), ())
 
 
-def needed_values(nodes: Sequence[RawNode], output: str) -> set[str]:
-    """Names of the values from which the output is computed."""
-    live = {output}
-    for node in reversed(nodes):
-        if any(name in live for name in node.outputs):
-            live.update(values_read(node))
-    return live
-
-
-def values_read(node: RawNode) -> set[str]:
-    """Names of the values that a node reads, also inside its sub-graphs."""
-    names = {name for name in node.inputs if name}
-    for attribute in node.attributes.values():
-        if isinstance(attribute, RawGraph):
-            names.update(attribute.outputs)
-            for inner in attribute.nodes:
-                names |= values_read(inner)
-    return names
-
-
 @final
 class _Folder:
     """State of one walk."""
 
     def __init__(self, model: RawModel, provenance: Provenance) -> None:
         self._provenance = provenance
-        self._opsets = [
-            helper.make_opsetid("" if domain == "ai.onnx" else domain, version)
-            for domain, version in model.opset.items()
-        ]
         self._opset = model.opset.get("ai.onnx", 1)
-        self._ir_version = model.ir_version
+        self._inference = ShapeInference(model)
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Constant] = {}
         self.refusals: list[Refusal] = []
@@ -148,6 +89,9 @@ class _Folder:
         self._absorbed: set[str] = set()
         self._branches = 0
         self._sequences: dict[str, tuple[str, ...]] = {}
+        self._guards = Guards(self.constants)
+        self._steps: dict[str, Refusal] = {}
+        self._read_by_lost: set[str] = set()
 
     def graph(self, source: str, output: str) -> StaticGraph:
         """The result, without nodes that the output does not need."""
@@ -162,6 +106,14 @@ class _Folder:
             frozenset(self._bound),
             frozenset(self._absorbed),
         )
+
+    def all_refusals(self, output: str) -> tuple[Refusal, ...]:
+        """Every offender; a step function only where something still reads its jumps."""
+        live = needed_values(self._nodes, output)
+        for name in self._read_by_lost:
+            live |= needed_values(self._nodes, name)
+        steps = [refusal for name, refusal in self._steps.items() if name in live]
+        return (*self.refusals, *steps)
 
     def add_tensors(self, graph: RawGraph, names: Mapping[str, str]) -> None:
         """Enter the initializers of a graph, renamed."""
@@ -204,6 +156,7 @@ class _Folder:
             refusal = refusal_of(node)
         if refusal is not None:
             self.refusals.append(refusal)
+        self._read_by_lost.update(name for name in node.inputs if name in self.values)
         self._unknown.update(node.outputs)
 
     def _branch(self, node: RawNode, names: Mapping[str, str]) -> None:
@@ -285,6 +238,9 @@ class _Folder:
 
     def _compute(self, node: RawNode) -> None:
         """A node whose inputs are all constant."""
+        if is_composite(node):
+            self._spell_out(node)
+            return
         if node.domain or node.op_type in RANDOM or not is_known(node.op_type):
             refusal = refusal_of(node) or Refusal(
                 "LC003", node.name, node.op_type, "it cannot be computed from constants here"
@@ -293,64 +249,71 @@ class _Folder:
             return
         inputs = [self.constants[name] if name else None for name in node.inputs]
         try:
-            outputs = self._outputs(node, inputs)
+            found = computed(node, inputs)
         except (ValueError, IndexError, TypeError, KeyError, OverflowError) as error:
             self._refuse(node, "LC016", f"it cannot be computed: {error}")
             return
-        for name, constant in zip(node.outputs, outputs, strict=False):
+        self._absorbed |= found.absorbed
+        for name, constant in zip(node.outputs, found.outputs, strict=False):
             if name:
                 self.constants[name] = constant
 
-    def _outputs(self, node: RawNode, inputs: Sequence[Constant | None]) -> tuple[Constant, ...]:
-        first = inputs[0] if inputs else None
-        arrays = [None if item is None else item.array for item in inputs]
-        if node.op_type == "Constant":
-            (array,) = evaluate_constant(node, arrays)
-            if array.dtype.kind != "f":
-                return (Constant(array),)
-            origin = Origin(node.outputs[0], array.shape, literal=True)
-            return (Constant(array, View.whole(origin)),)
-        if first is not None and first.view is not None:
-            if node.op_type in REARRANGERS:
-                return (first.rearranged(rearranger(node, arrays[1:])),)
-            if node.op_type == "Split":
-                numbers = evaluate_constant(node, arrays)
-                indices = evaluate_constant(node, [first.view.index, *arrays[1:]])
-                return tuple(
-                    Constant(array, replace(first.view, index=index))
-                    for array, index in zip(numbers, indices, strict=True)
-                )
-        view = _scaled(node, inputs)
-        if view is not None:
-            return (view,)
-        results = evaluate_constant(node, arrays)
-        self._absorbed |= {
-            item.view.origin.name for item in inputs if item is not None and item.view is not None
-        }
-        if not any(item is not None and item.is_parameter for item in inputs):
-            return tuple(Constant(array) for array in results)
-        return tuple(
-            Constant(array, View.whole(Origin(name, array.shape, folded=True)))
-            if array.dtype.kind == "f"
-            else Constant(array)
-            for name, array in zip(node.outputs, results, strict=False)
-        )
-
     def _keep(self, node: RawNode) -> None:
         """A node that depends on the data."""
+        if node.op_type in STEPS and not node.domain:
+            self._keep_step(node)
+            return
         refusal = refusal_of(node)
         if refusal is not None:
             self._lose(node, refusal)
             return
+        if is_composite(node):
+            self._spell_out(node)
+            return
         for name in node.inputs:
             if name in self.values and self.values[name].dtype.kind != "f":
-                self._refuse(node, "LC005", f"it reads the integers or truth values {name!r}")
-                return
-        outputs = self._infer(node)
-        if outputs is None:
+                is_condition = node.op_type == "Where" and name in self._steps
+                if not is_condition:
+                    self._refuse(node, "LC005", f"it reads the integers or truth values {name!r}")
+                    return
+        self._append(self._guards.replaced(node))
+
+    def _keep_step(self, node: RawNode) -> None:
+        """A step function: fine inside of a continuous one that is recognised, refused else."""
+        self._append(node)
+        refusal = refusal_of(node)
+        if refusal is not None and node.outputs[0] in self.values:
+            self._steps[node.outputs[0]] = refusal
+
+    def _append(self, node: RawNode) -> None:
+        try:
+            found = self._inference.outputs(node, self.values, self.constants)
+        except ShapeError as error:
+            self._refuse(node, error.code, str(error))
             return
-        self.values.update(outputs)
-        self._nodes.append(self._with_bindings(node))
+        self.values.update(found)
+        self._unknown.update(name for name in node.output_names if name not in found)
+        bound = self._with_bindings(node)
+        self._nodes.append(bound)
+        self._guards.add(bound)
+
+    def _spell_out(self, node: RawNode) -> None:
+        """Walk through the standard operators that a composite one stands for."""
+        try:
+            spelling = spelled_out(node, self._value, self.constants, self._opset)
+        except ValueError as error:
+            self._refuse(node, "LC003", str(error))
+            return
+        self.constants.update(spelling.constants)
+        for piece in spelling.nodes:
+            self.visit(piece, {})
+        self._unknown.update(node.output_names[1:])
+
+    def _value(self, name: str) -> Value:
+        constant = self.constants.get(name)
+        if constant is None:
+            return self.values[name]
+        return Value(constant.shape, constant.array.dtype)
 
     def _with_bindings(self, node: RawNode) -> RawNode:
         """Give tensors that the exporter renamed or shared the names of their parameters."""
@@ -374,126 +337,3 @@ class _Folder:
             self.constants[inputs[position]] = Constant(array, view)
             self._bound.add(target)
         return replace(node, inputs=tuple(inputs))
-
-    def _infer(self, node: RawNode) -> dict[str, Value] | None:
-        """Shapes of the outputs, by the shape inference of onnx for this one node."""
-        if (node.domain or node.op_type in _SHAPE_KEEPING) and node.inputs[0] in self.values:
-            return {node.outputs[0]: self.values[node.inputs[0]]}
-        types: dict[str, TypeProto] = {}
-        data = {}
-        for name in filter(None, node.inputs):
-            constant = self.constants.get(name)
-            value = self.values.get(name)
-            if constant is not None:
-                types[name] = _type(constant.shape, constant.array.dtype)
-                if constant.array.size <= 64 and constant.array.dtype.kind in "iuf":
-                    data[name] = numpy_helper.from_array(np.ascontiguousarray(constant.array), name)
-            elif value is not None:
-                types[name] = _type(value.shape, value.dtype)
-        try:
-            found = shape_inference.infer_node_outputs(
-                defs.get_schema(node.op_type, max(self._opset, node.since_version), ""),
-                helper.make_node(node.op_type, node.inputs, node.outputs, **node.attributes),
-                types,
-                data,
-                opset_imports=self._opsets,
-                ir_version=self._ir_version,
-            )
-        except Exception as error:  # noqa: BLE001  the C++ inference raises several kinds
-            self._refuse(node, "LC008", f"its shapes do not fit: {_first_line(error)}")
-            return None
-        return self._checked(node, found)
-
-    def _checked(self, node: RawNode, found: Mapping[str, TypeProto]) -> dict[str, Value] | None:
-        outputs = {}
-        for name in filter(None, node.outputs):
-            shape = _static_shape(found.get(name))
-            if shape is None:
-                if name == node.outputs[0]:
-                    self._refuse(node, "LC008", "the shape of its output depends on data")
-                    return None
-                self._unknown.add(name)
-                continue
-            if math.prod(shape) > MAX_VALUE_ELEMENTS or min(shape, default=1) < 1:
-                self._refuse(node, "LC002", f"its output has the shape {shape}")
-                return None
-            reason = self._mismatch(node, shape)
-            if reason:
-                self._refuse(node, "LC008", reason)
-                return None
-            dtype = helper.tensor_dtype_to_np_dtype(found[name].tensor_type.elem_type)
-            outputs[name] = Value(shape, np.dtype(dtype))
-        return outputs
-
-    def _mismatch(self, node: RawNode, shape: Shape) -> str:
-        """What the shape inference of onnx does not check; "" where everything fits."""
-        shapes = [
-            self.values[name].shape if name in self.values else self.constants[name].shape
-            for name in node.inputs[:2]
-            if name
-        ]
-        if node.op_type == "Reshape" and math.prod(shapes[0]) != math.prod(shape):
-            return f"{shapes[0]} cannot be reshaped to {shape}"
-        if node.op_type == "Gemm":
-            left, right = shapes
-            rows = left[0 if node.integer("transA", 0) else 1]
-            if rows != right[1 if node.integer("transB", 0) else 0]:
-                return f"{left} cannot be multiplied by {right}"
-        return ""
-
-
-def _scaled(node: RawNode, inputs: Sequence[Constant | None]) -> Constant | None:
-    """A parameter times one number, perhaps repeated, as a view; None for anything else."""
-    operands = [item for item in inputs if item is not None]
-    if not any(item.is_parameter for item in operands):
-        return None
-    if node.op_type in {"Neg", "Cast"}:
-        return _recast(node, operands[0])
-    if node.op_type not in {"Add", "Mul", "Div"} or len(operands) != 2:
-        return None
-    first, second = operands
-    if second.is_parameter and node.op_type != "Div":
-        first, second = second, first
-    factor = second.uniform()
-    if second.is_parameter or not first.is_parameter or factor is None:
-        return None
-    shape = np.broadcast_shapes(first.shape, second.shape)
-    repeated = first.rearranged(lambda array: np.broadcast_to(array, shape))
-    if node.op_type == "Add":
-        return repeated if factor == 0.0 else None
-    if factor == 0.0:
-        return None
-    exact = Fraction(factor)
-    return _in_type(first, repeated.scaled(exact if node.op_type == "Mul" else 1 / exact))
-
-
-def _in_type(source: Constant, result: Constant) -> Constant:
-    """The result in the data type of the file, rounded as at run time."""
-    return Constant(result.array.astype(source.array.dtype), result.view)
-
-
-def _recast(node: RawNode, constant: Constant) -> Constant | None:
-    if node.op_type == "Neg":
-        return _in_type(constant, constant.scaled(Fraction(-1)))
-    target = np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to", 1)))
-    is_exact = target.kind == "f" and target.itemsize >= constant.array.dtype.itemsize
-    return Constant(constant.array.astype(target), constant.view) if is_exact else None
-
-
-def _type(shape: Shape, dtype: np.dtype[Any]) -> TypeProto:
-    code = helper.np_dtype_to_tensor_dtype(dtype)
-    return helper.make_tensor_type_proto(code, list(shape))
-
-
-def _static_shape(found: TypeProto | None) -> Shape | None:
-    if found is None or not found.tensor_type.HasField("shape"):
-        return None
-    dims = found.tensor_type.shape.dim
-    if not all(dim.HasField("dim_value") for dim in dims):
-        return None
-    return tuple(dim.dim_value for dim in dims)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

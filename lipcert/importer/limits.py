@@ -1,12 +1,13 @@
 """Limits that keep a hostile file from exhausting the machine; each is far above honest use.
 
 A file is first imported in a child process whose memory and time are limited by the system. A
-small file may take 2 GiB and a minute; larger ones may take more, in proportion.
+small file may take 2 GiB and eight seconds of one processor; larger ones may take more, by size.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, final
 
 __all__ = [
@@ -30,6 +31,12 @@ MAX_CONSTANT_ELEMENTS: Final = 1 << 27
 """elements of a constant that is computed while importing"""
 
 _MIB: Final = 1 << 20
+_BASE_SECONDS: Final = 8
+"""of one processor, whatever the size of the file"""
+_DENSE_SECONDS: Final = 32
+"""per MiB of nodes, which are small and take long, unlike weights"""
+_DENSE_BYTES: Final = 2 * _MIB
+"""bytes of a file that may all be nodes"""
 
 
 @final
@@ -45,9 +52,21 @@ class Budget:
     @classmethod
     def of_file(cls, size: int) -> Budget:
         """The budget of a file of this many bytes, as it lies on the disk."""
-        return cls(2048 * _MIB + 16 * size, 60 + size // _MIB)
+        dense = min(size, _DENSE_BYTES)
+        seconds = _BASE_SECONDS + _DENSE_SECONDS * dense // _MIB + size // (5 * _MIB)
+        return cls(2048 * _MIB + 16 * size, seconds)
+
+    @classmethod
+    def of_path(cls, path: Path) -> Budget:
+        """By the size of the model with its external data, which exporters name after it."""
+        try:
+            files = [item for item in path.parent.iterdir() if item.name.startswith(path.name)]
+            size = min(sum(item.lstat().st_size for item in files), MAX_FILE_BYTES)
+        except (OSError, ValueError):
+            size = 0
+        return cls.of_file(size)
 
     @property
     def patience(self) -> float:
         """Seconds of wall-clock time, enough for a busy machine."""
-        return 60.0 + 4.0 * self.seconds
+        return 20.0 + 4.0 * self.seconds

@@ -7,7 +7,8 @@ the graph with onnxruntime; then, if that went well, here, from the very same by
 hangs, crashes or devours memory does so in the child, and onnxruntime never sees the file here.
 
 Invariant: nothing but ModelFileError and UnsupportedModelError leaves this function because of
-what a file holds, and a graph that leaves it has been compared with onnxruntime.
+what a file holds, UsageError only where it lacks the output asked for, and a graph that leaves it
+has been compared with onnxruntime.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
-from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError
+from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.assemble import Assembled, assemble
 from lipcert.importer.child import run_in_child
 from lipcert.importer.container import read_bytes
 from lipcert.importer.gate import Source, open_model
-from lipcert.importer.limits import MAX_FILE_BYTES, Budget
+from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
 
 __all__ = ["load_model", "rehearse"]
@@ -104,19 +105,22 @@ def _result(
         batch=assembled.examples.proof,
         verification=verification,
         diagnostics=assembled.diagnostics,
+        macros=assembled.macros,
         external=model.external,
     )
 
 
 def _rehearsed(request: _Request) -> _Rehearsal:
     """The whole import in a child process; its refusals are raised here."""
-    budget = _budget(Path(request.path))
+    budget = Budget.of_path(Path(request.path))
     answer = run_in_child(rehearse, json.dumps(asdict(request)), budget, request.path)
     found = json.loads(answer)
     if "file" in found:
         raise ModelFileError(found["file"]["reason"], found["file"]["code"])
     if "refusals" in found:
         raise UnsupportedModelError(tuple(Refusal(**item) for item in found["refusals"]))
+    if "usage" in found:
+        raise UsageError(found["usage"])
     verification = Verification(**found["verification"])
     return _Rehearsal(found["sha256"], found["external"], verification)
 
@@ -131,15 +135,7 @@ def rehearse(text: str) -> str:
         return json.dumps({"file": asdict(error.refusals[0])})
     except UnsupportedModelError as error:
         return json.dumps({"refusals": [asdict(refusal) for refusal in error.refusals]})
+    except UsageError as error:
+        return json.dumps({"usage": str(error)})
     found = _Rehearsal(source.model.sha256, source.model.external, verification)
     return json.dumps(asdict(found))
-
-
-def _budget(path: Path) -> Budget:
-    """By the size of the model with its external data, which exporters name after it."""
-    try:
-        files = [item for item in path.parent.iterdir() if item.name.startswith(path.name)]
-        size = min(sum(item.lstat().st_size for item in files), MAX_FILE_BYTES)
-    except (OSError, ValueError):
-        size = 0
-    return Budget.of_file(size)

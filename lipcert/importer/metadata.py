@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+import numpy as np
+
 from lipcert.errors import Refusal
 from lipcert.importer.constant import Origin
 from lipcert.importer.raw import Array, RawGraph, RawNode
@@ -68,7 +70,9 @@ class Provenance:
         return frozenset(self.parameters.values())
 
     def origin(self, name: str, array: Array) -> Origin:
-        """What an initializer is."""
+        """What an initializer is; no training leaves −∞ in a tensor."""
+        if bool(np.any(np.isneginf(array))):
+            return Origin(name, array.shape, statistic=True)
         if self.signed:
             literal = name not in self.targets
             return Origin(name, array.shape, literal=literal, statistic=name in self.buffers)

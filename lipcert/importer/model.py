@@ -9,7 +9,7 @@ from typing import final
 from lipcert.diagnostics import Diagnostic
 from lipcert.ir import BatchProof, Graph
 
-__all__ = ["ImportedModel", "Verification"]
+__all__ = ["ImportedModel", "MacroLayer", "Verification"]
 
 
 @final
@@ -20,6 +20,16 @@ class Verification:
     examples: int
     max_difference: float
     """largest |difference| / (1 + largest |value|) over all outputs compared"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MacroLayer:
+    """One op that several nodes of the file spell out; `nodes`: their names, the last one last."""
+
+    kind: str
+    node: str
+    nodes: tuple[str, ...]
 
 
 @final
@@ -37,3 +47,5 @@ class ImportedModel:
     diagnostics: tuple[Diagnostic, ...]
     external: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file with external data, by its path relative to the model's folder"""
+    macros: tuple[MacroLayer, ...] = ()
+    """the sub-graphs of the file that were understood as one op"""

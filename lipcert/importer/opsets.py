@@ -24,6 +24,7 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "Abs": (1, 13),
         "Add": (6, 14),
         "Atan": (7, 22),
+        "Attention": (23, 25),
         "AveragePool": (1, 22),
         "BatchNormalization": (7, 15),
         "Cast": (6, 25),
@@ -38,12 +39,15 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "DepthToSpace": (1, 13),
         "Div": (6, 14),
         "Dropout": (6, 22),
+        "Einsum": (12, 28),
         "Elu": (1, 22),
         "Erf": (9, 13),
         "Exp": (1, 13),
         "Expand": (8, 13),
         "Flatten": (1, 25),
         "Gather": (1, 13),
+        "GatherElements": (11, 13),
+        "GatherND": (11, 13),
         "Gelu": (20, 20),
         "Gemm": (6, 13),
         "GlobalAveragePool": (1, 22),
@@ -59,11 +63,13 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "LeakyRelu": (1, 16),
         "Log": (1, 13),
         "LogSoftmax": (1, 13),
+        "LpNormalization": (1, 22),
         "LpPool": (2, 22),
         "MatMul": (1, 13),
         "Max": (1, 13),
         "MaxPool": (1, 22),
         "Mean": (1, 13),
+        "MeanVarianceNormalization": (9, 13),
         "Min": (1, 13),
         "Mish": (18, 22),
         "Mul": (6, 14),
@@ -164,10 +170,6 @@ _DISCRETE: Final = frozenset(
 )
 _UNBOUNDED: Final = MappingProxyType(
     {
-        "Attention": (
-            "the fused operator is not supported",
-            "export with opset 20, or spell it out",
-        ),
         "DeformConv": (
             "its sampling positions depend on the data, and its slope on pixel steps",
             "",
@@ -211,6 +213,12 @@ def refusal_of(node: RawNode) -> Refusal | None:
         return refuse("LC011", "this is part of a training step", "export for inference")
     if node.domain == MICROSOFT and node.op_type in _MICROSOFT_OPS:
         return None
+    if node.domain == MICROSOFT:
+        return refuse(
+            "LC003",
+            "onnxruntime wrote this operator when it optimised the model",
+            "import the file from before that optimisation",
+        )
     if node.domain:
         return refuse(
             "LC003",

@@ -14,9 +14,9 @@ import numpy as np
 
 from lipcert.facts import Shape
 from lipcert.importer.constant import Constant
-from lipcert.importer.fold import StaticGraph
-from lipcert.importer.raw import RawNode
+from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import axes_of, slices_of
+from lipcert.importer.static_graph import StaticGraph
 
 __all__ = ["Matcher"]
 
@@ -26,6 +26,7 @@ _VERSIONS: Final = {
     "HardSwish": 14,
     "LayerNormalization": 17,
     "Mish": 18,
+    "RMSNormalization": 23,
     "Swish": 24,
 }
 
@@ -125,6 +126,50 @@ class Matcher:
         is_root = power is not None and self.number(power.inputs[1]) == 0.5
         return power.inputs[0] if power is not None and is_root else ""
 
+    def over_root(self, node: RawNode) -> list[tuple[str, str]]:
+        """(a, b) for a value a/√b, the root perhaps inverted first."""
+        if node.op_type == "Div":
+            total = self.under_root(node.inputs[1])
+            return [(node.inputs[0], total)] if total else []
+        pairs = [] if node.op_type != "Mul" else [node.inputs, tuple(reversed(node.inputs))]
+        found = [(value, self._under_inverse_root(other)) for value, other in pairs]
+        return [(value, total) for value, total in found if total]
+
+    def _under_inverse_root(self, name: str) -> str:
+        """x for a value 1/√x."""
+        inverse = self.producer(name, "Reciprocal")
+        if inverse is not None:
+            return self.under_root(inverse.inputs[0])
+        quotient = self.producer(name, "Div")
+        if quotient is not None and self.number(quotient.inputs[0]) == 1.0:
+            return self.under_root(quotient.inputs[1])
+        power = self.producer(name, "Pow")
+        is_root = power is not None and self.number(power.inputs[1]) == -0.5
+        return power.inputs[0] if power is not None and is_root else ""
+
+    def average(self, name: str) -> RawNode | None:
+        """The ReduceMean behind a value whose reduced axes have size 1, or stretch again."""
+        node = self.producer(name, "Expand")
+        if node is not None and len(self.graph.shape(name)) == len(
+            self.graph.shape(node.inputs[0])
+        ):
+            name = node.inputs[0]
+        shape = self.graph.shape(name)
+        node = self.producer(name, "Reshape") or self.producer(name, "Unsqueeze")
+        mean = self.producer(name if node is None else node.inputs[0], "ReduceMean")
+        if mean is None:
+            return None
+        axes = self.axes(mean)
+        whole = self.graph.shape(mean.inputs[0])
+        kept = tuple(1 if axis in axes else size for axis, size in enumerate(whole))
+        return mean if shape == kept else None
+
+    def ones(self, size: int) -> str:
+        """A vector of ones."""
+        name = f"@ones{size}"
+        self._new[name] = Constant(np.ones(size))
+        return name
+
     def with_constant(self, node: RawNode) -> tuple[str, str]:
         """(value, constant) of a binary node; ("", "") where both or none are constant."""
         for value, constant in (node.inputs, tuple(reversed(node.inputs))):
@@ -151,12 +196,39 @@ class Matcher:
         rank = len(self.graph.shape(node.inputs[0]))
         return node.integer("axis", default) % rank == rank - 1
 
-    def is_plain(self, name: str) -> bool:
-        """Whether a name is a constant of finite numbers that no training changes."""
-        constant = self.graph.constants.get(name)
-        if constant is None or constant.is_parameter:
-            return False
-        return bool(np.all(np.isfinite(constant.array)))
+    def masked(self, name: str) -> tuple[str, str]:
+        """(x, mask) for x plus constants, or x with −∞ in constant places; ("" without mask)."""
+        total: Array | None = None
+        shape = self.graph.shape(name)
+        while True:
+            inner, mask = self._mask_of(name)
+            if mask is None or self.graph.shape(inner) != shape:
+                break
+            name = inner
+            total = mask if total is None else total + mask
+        if total is None:
+            return name, ""
+        new = f"{name}@mask"
+        self._new[new] = Constant(total)
+        return name, new
+
+    def _mask_of(self, name: str) -> tuple[str, Array | None]:
+        """The last step of `masked`."""
+        add, choice = self.producer(name, "Add"), self.producer(name, "Where")
+        if add is not None:
+            value, other = self.with_constant(add)
+            constant = self.graph.constants.get(other)
+            is_plain = constant is not None and not constant.is_parameter
+            return (value, constant.array) if constant is not None and is_plain else (name, None)
+        condition = choice and self.graph.constants.get(choice.inputs[0])
+        if choice is None or condition is None:
+            return name, None
+        for position, hides in ((1, True), (2, False)):
+            number = self.number(choice.inputs[position])
+            value = choice.inputs[3 - position]
+            if number == -math.inf and value in self.graph.values:
+                return value, np.where(condition.array == hides, -np.inf, 0.0)
+        return name, None
 
     def axes(self, node: RawNode) -> tuple[int, ...]:
         """Axes of a Reduce node, counted from the front."""

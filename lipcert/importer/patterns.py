@@ -1,6 +1,6 @@
 """Macro layers: sub-graphs that exporters write in place of one operator, found again.
 
-What enters: the data path. What leaves: the same with LayerNormalization, GroupNormalization, Gelu,
+What enters: the data path. What leaves: the same with normalizations (`norm_patterns`), Gelu,
 Swish, Mish, MaxMin and ScaledAttention in place of their spellings. Every match is exact in its
 structure and, up to the rounding of float32, in its constants; the comparison with onnxruntime
 covers the result.
@@ -10,22 +10,23 @@ Invariant: only the node that yields the final value is replaced; what nobody re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from lipcert.importer.constant import Constant
-from lipcert.importer.fold import StaticGraph, needed_values
+from lipcert.importer.model import MacroLayer
+from lipcert.importer.norm_patterns import NORM_PATTERNS
 from lipcert.importer.pattern_matching import Matcher
 from lipcert.importer.raw import RawNode
+from lipcert.importer.static_graph import StaticGraph, needed_values
 
 __all__ = ["recognise"]
 
 Pattern = Callable[[Matcher, RawNode], RawNode | None]
 
 
-def recognise(graph: StaticGraph) -> StaticGraph:
-    """The data path with macro layers, from the output to the input."""
+def recognise(graph: StaticGraph) -> tuple[StaticGraph, tuple[MacroLayer, ...]]:
+    """The data path with macro layers, and the nodes that each of them stands for."""
     matcher = Matcher(graph)
     constants = dict(graph.constants)
     nodes: list[RawNode] = []
@@ -40,7 +41,34 @@ def recognise(graph: StaticGraph) -> StaticGraph:
     nodes.reverse()
     kept = needed_values(nodes, graph.output_name)
     nodes = [node for node in nodes if kept.intersection(node.output_names)]
-    return replace(graph, nodes=tuple(nodes), constants=constants)
+    result = replace(graph, nodes=tuple(nodes), constants=constants)
+    return result, _macros(graph, result)
+
+
+def _macros(before: StaticGraph, after: StaticGraph) -> tuple[MacroLayer, ...]:
+    """The nodes that are gone, by the macro node that took their place."""
+    known = {id(node) for node in before.nodes}
+    producers = {name: node for node in before.nodes for name in node.output_names}
+    macros = []
+    for macro in after.nodes:
+        if id(macro) in known:
+            continue
+        inner = _between(producers, macro)
+        names = tuple(node.name for node in before.nodes if inner.intersection(node.output_names))
+        macros.append(MacroLayer(macro.op_type, macro.name, names))
+    return tuple(macros)
+
+
+def _between(producers: Mapping[str, RawNode], macro: RawNode) -> set[str]:
+    """Names of the values computed on the way from a macro node's inputs to its output."""
+    found: set[str] = set()
+    open_names = list(macro.output_names)
+    while open_names:
+        name = open_names.pop()
+        if name in producers and name not in found and name not in macro.inputs:
+            found.add(name)
+            open_names.extend(producers[name].inputs)
+    return found
 
 
 def _matches(matcher: Matcher, node: RawNode) -> Iterator[RawNode]:
@@ -114,86 +142,6 @@ def _gelu_argument(matcher: Matcher, name: str) -> tuple[str, str]:
     return "", ""
 
 
-# normalizations -------------------------------------------------------------------------------
-
-
-def _layer_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
-    """(x − mean)/√(variance + ε), then perhaps ·γ and + β over the normalised axes."""
-    shift, scale, core = "", "", node
-    if core.op_type == "Add":
-        value, shift = matcher.with_constant(core)
-        core = matcher.producer(value, "Mul") or matcher.producer(value, "Div") or core
-    if core.op_type == "Mul":
-        value, scale = matcher.with_constant(core)
-        core = matcher.producer(value, "Div") or core
-    if core.op_type != "Div":
-        return None
-    found = _standardised(matcher, core)
-    if found is None:
-        return None
-    x, axes, epsilon = found
-    shape = matcher.graph.shape(x)
-    if sorted(axes) != list(range(len(shape) - len(axes), len(shape))):
-        return None
-    trailing = shape[len(shape) - len(axes) :]
-    affine = [matcher.shaped(name, trailing) for name in (scale, shift)]
-    if "?" in affine:
-        return None
-    attributes = {"axis": len(shape) - len(axes), "epsilon": epsilon}
-    return matcher.macro(node, "LayerNormalization", (x, *affine), attributes)
-
-
-def _standardised(matcher: Matcher, node: RawNode) -> tuple[str, tuple[int, ...], float] | None:
-    """x, axes and ε of Div(Sub(x, mean), Sqrt(variance + ε))."""
-    centred, root = node.inputs
-    sub = matcher.producer(centred, "Sub")
-    mean = sub and matcher.producer(sub.inputs[1], "ReduceMean")
-    total = matcher.under_root(root)
-    if sub is None or mean is None or mean.inputs[0] != sub.inputs[0] or not total:
-        return None
-    variance, epsilon = matcher.plus_number(total)
-    average = matcher.producer(variance, "ReduceMean")
-    if average is None or not epsilon > 0.0:
-        return None
-    number, rest = matcher.product(average.inputs[0], frozenset({centred}))
-    axes = matcher.axes(mean)
-    if number != 1.0 or rest != [centred, centred] or axes != matcher.axes(average):
-        return None
-    if not (mean.integer("keepdims", 1) and average.integer("keepdims", 1)):
-        return None
-    return sub.inputs[0], axes, epsilon
-
-
-def _group_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
-    """Reshape, InstanceNormalization without parameters, Reshape back, ·γ, + β per channel."""
-    if node.op_type != "Add":
-        return None
-    value, shift = matcher.with_constant(node)
-    mul = matcher.producer(value, "Mul")
-    value, scale = matcher.with_constant(mul) if mul else ("", "")
-    back = matcher.producer(value, "Reshape")
-    inner = back and matcher.producer(back.inputs[0], "InstanceNormalization")
-    first = inner and matcher.producer(inner.inputs[0], "Reshape")
-    if back is None or inner is None or first is None:
-        return None
-    x = first.inputs[0]
-    shape, grouped = matcher.graph.shape(x), matcher.graph.shape(first.outputs[0])
-    if matcher.graph.shape(back.outputs[0]) != shape or len(shape) < 2 or grouped[0] != shape[0]:
-        return None
-    ones, zeros = (matcher.graph.constants.get(name) for name in inner.inputs[1:3])
-    if not _is_plain(ones, 1.0) or not _is_plain(zeros, 0.0):
-        return None
-    affine = [matcher.per_channel(name, shape) for name in (scale, shift)]
-    if "?" in affine or "" in affine:
-        return None
-    attributes = {"num_groups": grouped[1], "epsilon": inner.real("epsilon", 1e-5)}
-    return matcher.macro(node, "GroupNormalization", (x, *affine), attributes)
-
-
-def _is_plain(constant: Constant | None, number: float) -> bool:
-    return constant is not None and not constant.is_parameter and constant.uniform() == number
-
-
 # sorting --------------------------------------------------------------------------------------
 
 
@@ -223,13 +171,7 @@ def _attention(matcher: Matcher, node: RawNode) -> RawNode | None:
     softmax = matcher.producer(matcher.unchanged(node.inputs[0]), "Softmax")
     if softmax is None or not matcher.is_last_axis(softmax):
         return None
-    scores, mask = softmax.inputs[0], ""
-    add = matcher.producer(scores, "Add")
-    if add is not None:
-        value, constant = matcher.with_constant(add)
-        if not matcher.is_plain(constant):
-            return None
-        scores, mask = value, constant
+    scores, mask = matcher.masked(softmax.inputs[0])
     scores, scale = matcher.scaled(scores)
     product = matcher.producer(scores, "MatMul")
     if product is None:
@@ -247,8 +189,7 @@ def _attention(matcher: Matcher, node: RawNode) -> RawNode | None:
 _PATTERNS: Final[tuple[Pattern, ...]] = (
     _gate,
     _gelu,
-    _layer_norm,
-    _group_norm,
+    *NORM_PATTERNS,
     _max_min,
     _attention,
 )

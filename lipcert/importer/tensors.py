@@ -1,4 +1,7 @@
-"""From a TensorProto to a numpy array: complete, finite and inside the file, or refused."""
+"""From a TensorProto to a numpy array: complete and inside the file, or refused.
+
+NaN and +∞ are refused here, −∞ where it is used: the mask of an attention may hold it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def read_tensor(tensor: TensorProto, where: str, refusals: list[Refusal]) -> Arr
         return None
     if tensor.data_type == TensorProto.BFLOAT16:
         array = array.astype(np.float32)
-    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+    if array.dtype.kind == "f" and not np.all(array < np.inf):
         refuse("LC014", "it holds NaN or infinite numbers", "retrain, or repair the file")
         return None
     return array

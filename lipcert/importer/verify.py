@@ -18,10 +18,10 @@ from onnx import ModelProto, helper
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.facts import Shape
 from lipcert.importer.examples import Examples
-from lipcert.importer.fold import StaticGraph
 from lipcert.importer.layout import Layout
 from lipcert.importer.model import Verification
 from lipcert.importer.raw import Array
+from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import BatchStatus, Graph, evaluate
 
 __all__ = ["verify"]
@@ -53,7 +53,10 @@ class _Run:
                 content, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
-            raise _disagreement(f"onnxruntime cannot load the model: {_line(error)}") from error
+            raise _disagreement(
+                f"onnxruntime cannot load the model: {_line(error)}",
+                "repair the file, or export it again",
+            ) from error
 
     def __call__(self, examples: Array) -> Array:
         """Outputs in float64: [batch, *example]."""
@@ -181,5 +184,5 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _disagreement(reason: str) -> UnsupportedModelError:
-    return UnsupportedModelError((Refusal("LC013", "", "", reason, "report this file"),))
+def _disagreement(reason: str, remedy: str = "report this file") -> UnsupportedModelError:
+    return UnsupportedModelError((Refusal("LC013", "", "", reason, remedy),))

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from lipcert.errors import UsageError
 from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, no_bound
-from lipcert.upper import Lower, Upper
+from lipcert.upper import FloatArray, Lower, Upper
 
 __all__ = [
     "ClassAxis",
@@ -63,6 +63,14 @@ class Loss(ABC):
     @abstractmethod
     def cotangent(self, logits: ValueFacts) -> CotangentFacts:
         """Facts about ∂loss/∂logits of one example, for every admissible label and logits."""
+
+    def gradients(self, logits: FloatArray) -> FloatArray | None:
+        """∂loss/∂logits in float64 for logits [examples, *shape]: [labels, examples, *shape].
+
+        For some admissible labels, the worst among them: for trying out a bound. None: not known.
+        """
+        del logits
+        return None
 
     def record(self) -> LossRecord:
         """Kind and parameters, as plain values for reports."""

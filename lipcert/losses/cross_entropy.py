@@ -79,6 +79,16 @@ class CrossEntropy(Loss):
         hull = PairHull(axis.classes, miss * slope, self.label_smoothing)
         return CotangentFacts(Bound(error.norm * slope, rule), hull if axis.is_last else None)
 
+    def gradients(self, logits: FloatArray) -> FloatArray:
+        """(softmax(z/τ) − t_y)/τ for every label y."""
+        scores = logits.reshape(len(logits), -1) / self.temperature
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        softmax = odds / odds.sum(axis=1, keepdims=True)
+        classes = scores.shape[1]
+        targets = (1.0 - self.label_smoothing) * np.eye(classes) + self.label_smoothing / classes
+        errors: FloatArray = (softmax - targets[:, np.newaxis]) / self.temperature
+        return errors.reshape(classes, *logits.shape)
+
 
 @final
 @dataclass(frozen=True, slots=True)

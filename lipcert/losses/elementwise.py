@@ -66,6 +66,13 @@ class BinaryCrossEntropy(Loss):
         total = min(root, by_ball, by_box) * slope
         return CotangentFacts(Bound(self.reduction.applied(total, logits.size), "loss.bce"))
 
+    def gradients(self, logits: FloatArray) -> FloatArray:
+        """(σ(z/τ) − t)/τ for the labels that are most wrong: 1 where z < 0, otherwise 0."""
+        wrong = _sigmoid(np.abs(logits) / self.temperature) * np.where(logits < 0.0, -1.0, 1.0)
+        terms = logits[0].size if self.reduction is OutputReduction.MEAN else 1
+        gradient: FloatArray = wrong / (self.temperature * terms)
+        return gradient[np.newaxis]
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,15 @@ class SquaredError(Loss):
         if not total.is_finite:
             return CotangentFacts(_needs_output_norm("loss.mse", logits.norm))
         return CotangentFacts(Bound(self.reduction.applied(total, logits.size), "loss.mse"))
+
+    def gradients(self, logits: FloatArray) -> FloatArray:
+        """2(z − y) at y = −label_norm·z/‖z‖; 1 instead of 2 with `half`, over n for a mean."""
+        flat = logits.reshape(len(logits), -1)
+        length = np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        terms = flat.shape[1] if self.reduction is OutputReduction.MEAN else 1
+        slope = (1.0 if self.half else 2.0) / terms
+        gradient: FloatArray = slope * (flat + self.label_norm * (flat / length))
+        return gradient.reshape(1, *logits.shape)
 
 
 @final

@@ -13,11 +13,11 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import Bound, sum_of
+from lipcert.facts import Bound, no_bound, sum_of
 from lipcert.interval import Interval
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.norms.linear_map import ConvMap, LinearMap, PaddedConvMap
@@ -25,9 +25,12 @@ from lipcert.norms.pooling import average_pool_norm
 from lipcert.norms.reads import Border
 from lipcert.norms.windows import window_multiplicity
 from lipcert.operand import Operand
-from lipcert.upper import ZERO, FloatArray, Upper, norm
+from lipcert.upper import UNIT_ROUNDOFF, ZERO, FloatArray, Upper, norm
 
 __all__ = ["Composite"]
+
+_UNIT: Final = Upper(UNIT_ROUNDOFF)
+_SMALLEST_NORMAL: Final = 2.0**-1022
 
 
 @final
@@ -52,11 +55,14 @@ class Composite:
         Proof: triangle inequality.
         Attained: up to the rounding of the kernel, where certify is exact.
         """
+        if not (self.error.is_finite and np.all(np.isfinite(self.kernel))):
+            return no_bound("norms.composite", "the joint kernel exceeds the range of float64")
         rounding = Bound(self.error, "norms.composite")
         return sum_of("norms.composite", certify(self.linear_map()), rounding)
 
     def linear_map(self) -> LinearMap:
         """The convolution by the kernel."""
+        self.kernel.setflags(write=False)
         weight = Operand(self.kernel)
         if self.border is None:
             return ConvMap(weight, self.geometry, self.groups)
@@ -117,7 +123,10 @@ class Composite:
             entries = Interval(lo[where], hi[where]) + part
             lo[where], hi[where] = entries.lo, entries.hi
         before = self.error * average_pool_norm(geometry, divisors)
-        return replace(self, geometry=windows)._with_entries(Interval(lo, hi), before)
+        middle = 0.5 * lo + 0.5 * hi
+        radius = (Interval(lo, hi) - Interval.exact(middle)).norm()
+        averaged = replace(self, kernel=middle, geometry=windows)
+        return replace(averaged, error=before + radius * averaged._stretch())
 
     def plus_identity(self, factor: float) -> Composite | None:
         """Plus factor times the input; None where no tap reads the very place of its output."""
@@ -128,27 +137,26 @@ class Composite:
             return None
         channels = np.arange(outputs)
         where = (channels, channels % inputs, *taps)
-        lo, hi = self.kernel.copy(), self.kernel.copy()
-        added = Interval.exact(lo[where]) + Interval.exact(np.array(factor))
-        lo[where], hi[where] = added.lo, added.hi
-        return self._with_entries(Interval(lo, hi), self.error)
+        added = Interval.exact(self.kernel[where]) + Interval.exact(np.array(factor))
+        kernel = self.kernel.copy()
+        kernel[where] = middle = 0.5 * added.lo + 0.5 * added.hi
+        radius = (added - Interval.exact(middle)).norm()
+        return replace(self, kernel=kernel, error=self.error + radius * self._stretch())
 
     def _scaled(self, slopes: Interval, shape: tuple[int, ...]) -> Composite:
-        """Proof: with m in place of slopes m ± r, the map changes by at most max r · ‖T‖."""
-        middle = 0.5 * slopes.lo + 0.5 * slopes.hi
-        spread = (slopes - Interval.exact(middle)).max_abs()
-        by_group = self.kernel.reshape(self.groups, -1, *self.kernel.shape[1:])
-        entries = Interval.exact(by_group) * Interval.exact(middle.reshape(shape))
-        size = norm(self.kernel) * self._stretch()
-        before = self.error * slopes.max_abs() + spread * size
-        return self._with_entries(entries.map(lambda end: end.reshape(self.kernel.shape)), before)
+        """Proof: with m in place of slopes m ± r, the map changes by at most max r · ‖T‖.
 
-    def _with_entries(self, entries: Interval, before: Upper) -> Composite:
-        """The kernel in the middle of its box; before: what else the map is off by."""
-        middle = 0.5 * entries.lo + 0.5 * entries.hi
-        radius = (entries - Interval.exact(middle)).norm()
-        moved = replace(self, kernel=middle)
-        return replace(moved, error=before + radius * moved._stretch())
+        A product of floats is off by a relative u, or by less than the smallest normal number.
+        """
+        middle = 0.5 * slopes.lo + 0.5 * slopes.hi
+        largest = slopes.max_abs()
+        spread = (slopes - Interval.exact(middle)).max_abs() + largest * _UNIT
+        by_group = self.kernel.reshape(self.groups, -1, *self.kernel.shape[1:])
+        with np.errstate(over="ignore"):
+            kernel = (by_group * middle.reshape(shape)).reshape(self.kernel.shape)
+        moved = spread * norm(self.kernel) + Upper(self.kernel.size * _SMALLEST_NORMAL)
+        error = self.error * largest + moved * self._stretch()
+        return replace(self, kernel=kernel, error=error)
 
     def _stretch(self) -> Upper:
         """‖convolution by w‖₂ ≤ stretch · ‖w‖_F."""

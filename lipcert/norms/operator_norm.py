@@ -18,6 +18,7 @@ import numpy as np
 
 from lipcert.facts import Bound, no_bound
 from lipcert.norms.banded import banded_norm, is_affordable
+from lipcert.norms.circulant import circulant_norm
 from lipcert.norms.dense import dense_norm
 from lipcert.norms.explicit import explicit_cost, explicit_norm
 from lipcert.norms.geometry import Geometry
@@ -27,7 +28,6 @@ from lipcert.norms.polyphase import live_kernels, polyphase
 from lipcert.norms.pooling import average_pool_norm
 from lipcert.norms.reads import Reads
 from lipcert.norms.scaling import largest_frobenius_norm
-from lipcert.norms.toeplitz import majorant_norm
 from lipcert.norms.windows import largest_overlap, max_pool_norm, window_multiplicity
 from lipcert.upper import ONE, ZERO, FloatArray, Upper, gamma, norm
 
@@ -48,8 +48,8 @@ class _Effort:
     """Limits in floating-point operations.
 
     dense: a matrix; explicit: a Gram matrix at once; banded: one by blocks; search: frequencies.
-    border: up to this many positions along a dimension, the effect of the border is pursued beyond
-    what `explicit` affords; on larger maps the supremum over frequencies is within a percent.
+    border: up to this many positions along a dimension, the exact norm is pursued beyond what
+    `explicit` affords; on larger maps bounds by frequencies are within half a percent.
     """
 
     dense: float
@@ -62,7 +62,7 @@ class _Effort:
 _EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
     {
         Tier.QUICK: _Effort(dense=3e10, explicit=0.0, banded=0.0, search=0.0, border=0),
-        Tier.FAST: _Effort(dense=3e12, explicit=2.5e9, banded=1e10, search=1.5e12, border=20),
+        Tier.FAST: _Effort(dense=3e12, explicit=6e9, banded=1e10, search=1.5e12, border=20),
         Tier.TIGHT: _Effort(dense=1e13, explicit=2e10, banded=4e12, search=1e13, border=1000),
     }
 )
@@ -77,8 +77,8 @@ def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
     """Returns B with B ≥ ‖T‖₂ for the linear map T: the smallest of the rungs that `tier` affords.
 
     Closed form or Frobenius norm; a matrix norm times overlap; the exact norm of a small
-    operator; a scalar majorant for small maps; the supremum over frequencies. A rung that cannot
-    improve the bound is left out.
+    operator; the frequencies of a circular map around it; the supremum over all frequencies.
+    A rung that cannot improve the bound is left out.
     """
     effort = _EFFORTS[tier]
     match linear_map:
@@ -168,7 +168,7 @@ RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
         "norms.banded": banded_norm,
         "norms.padded": padded_bound,
         "norms.laurent": laurent_norm,
-        "norms.majorant": majorant_norm,
+        "norms.circulant": circulant_norm,
         "norms.window_multiplicity": window_multiplicity,
         "norms.average_pool": average_pool_norm,
         "norms.max_pool": max_pool_norm,
@@ -203,10 +203,9 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
     rungs.extend(exact)
     if exact or effort.search == 0.0:
         return rungs
-    if _is_small(geometry, effort):
-        rungs.append((majorant_norm(kernels, geometry, effort.search), "norms.majorant"))
-        if rungs[-1][0].is_finite:
-            return rungs
+    rungs.append((circulant_norm(kernels, geometry, effort.search), "norms.circulant"))
+    if rungs[-1][0].is_finite:
+        return rungs
     known, _ = min(rungs)
     rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
     return rungs

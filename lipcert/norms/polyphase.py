@@ -26,7 +26,7 @@ def live_kernels(kernels: FloatArray, geometry: Geometry) -> FloatArray:
         alive = np.logical_and.outer(
             alive, [len(window.readers(tap)) > 0 for tap in range(window.taps)]
         )
-    return np.where(alive, kernels, 0.0)
+    return kernels if np.all(alive) else np.where(alive, kernels, 0.0)
 
 
 def polyphase(kernels: FloatArray, geometry: Geometry) -> FloatArray:
@@ -63,8 +63,8 @@ def _split(kernels: FloatArray, axis: int, phases: int) -> FloatArray:
 
 def _trimmed(kernels: FloatArray, axis: int) -> FloatArray:
     """Without all-zero planes at both ends of an axis."""
-    other = tuple(index for index in range(kernels.ndim) if index != axis)
-    used = np.flatnonzero(np.any(kernels, axis=other))
-    if used.size == 0:
+    planes = np.moveaxis(kernels, axis, 0)
+    used = [index for index in range(len(planes)) if np.any(planes[index])]
+    if len(used) in (0, len(planes)):
         return kernels
-    return np.take(kernels, range(int(used[0]), int(used[-1]) + 1), axis=axis)
+    return np.moveaxis(planes[used[0] : used[-1] + 1], 0, axis)

@@ -12,9 +12,8 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.norms.cells import CellCertificate, check_cells, evaluated
+from lipcert.norms.cells import CellCertificate, check_cells
 from lipcert.norms.eigenvalues import estimate_largest
-from lipcert.norms.majorant import Majorant
 from lipcert.norms.symbol import Symbol
 from lipcert.norms.tiling import Cells, Tiling
 from lipcert.upper import INFINITE, ZERO, FloatArray, Upper
@@ -24,7 +23,6 @@ __all__ = ["Search"]
 _FINEST_ANGLE: Final = 0.0715  # 1/cos is 1.00256; the rest is for an underestimated peak
 _ACCURACY: Final = 1e-4
 _TOO_MUCH: Final = 1e3
-_ROOM: Final = 0.001
 _SAMPLING: Final = 17
 _SMALLEST_SAMPLE: Final = 3
 
@@ -39,13 +37,10 @@ class Search:
     budget: float
 
     @classmethod
-    def of(cls, symbol: Symbol, budget: float, degree: int = 1) -> Search:
-        """A search on the coarsest tiling whose finest cells meet the tolerance.
-
-        degree: the least degree, along every axis, of the majorants to be proved.
-        """
-        spans = tuple(max(degree, span) for span in symbol.spans)
-        return cls(symbol, Tiling.reaching(spans, _FINEST_ANGLE, _levels(spans)), budget)
+    def of(cls, symbol: Symbol, budget: float) -> Search:
+        """A search on the coarsest tiling whose finest cells meet the tolerance."""
+        levels = _levels(symbol.spans)
+        return cls(symbol, Tiling.reaching(symbol.spans, _FINEST_ANGLE, levels), budget)
 
     @property
     def is_affordable(self) -> bool:
@@ -64,22 +59,22 @@ class Search:
                 return best
             cells = cells.chosen(np.argsort(-estimates)[:width]).children()
 
-    def prove(self, majorant: Majorant) -> tuple[CellCertificate, Upper]:
-        """A certificate for this majorant, raised where necessary, and what `verify_cells` adds.
+    def prove(self, square: float) -> tuple[CellCertificate, Upper]:
+        """A certificate for this square, raised where necessary, and what `verify_cells` adds.
 
         The latter is inf where even raising does not help: nothing is proved then.
 
-        Cells that fail are halved; at the end of the budget or of the resolution the majorant is
+        Cells that fail are halved; at the end of the budget or of the resolution the square is
         raised instead, which leaves valid what is proved already.
         """
         cells = self.tiling.everything(self.symbol.groups)
         leaves, rounding, slack = [], ZERO, _ACCURACY
         while True:
-            if self._may_halve(cells) and self._is_hopeless(cells, majorant):
+            if self._may_halve(cells) and self._is_hopeless(cells, square):
                 cells = cells.children()
                 continue
             self._pay(len(cells))
-            proved, excess = check_cells(self.symbol, self.tiling, cells, majorant)
+            proved, excess = check_cells(self.symbol, self.tiling, cells, square)
             leaves.append(cells.chosen(proved))
             rounding = max(rounding, excess)
             cells = cells.chosen(~proved)
@@ -92,39 +87,33 @@ class Search:
                 break
             else:
                 slack *= 2.0
-                majorant = self._raised(cells, majorant, slack)
+                square = self._raised(cells, square, slack)
         kept = tuple(each for each in leaves if len(each))
-        return CellCertificate(self.tiling, kept, majorant), rounding
-
-    def with_room(self, majorant: Majorant) -> Majorant:
-        """A majorant raised by what the finest cells lose between their points and centres."""
-        loss = self.tiling.sine_squared(_levels(self.tiling.spans)).value + _ROOM
-        return majorant.raised(loss * majorant.supremum.value)
+        return CellCertificate(self.tiling, kept, square), rounding
 
     def _may_halve(self, cells: Cells) -> bool:
         children = len(cells) << len(self.tiling.spans)
         return cells.level < _levels(self.tiling.spans) and self._affords(children)
 
-    def _is_hopeless(self, cells: Cells, majorant: Majorant) -> bool:
+    def _is_hopeless(self, cells: Cells, square: float) -> bool:
         """Whether every cell of a sample fails, so that the others are better halved unseen."""
         sample = cells.chosen(slice(0, None, _SAMPLING))
         if len(sample) < _SMALLEST_SAMPLE:
             return False
         self._pay(len(sample))
-        proved, _ = check_cells(self.symbol, self.tiling, sample, majorant)
+        proved, _ = check_cells(self.symbol, self.tiling, sample, square)
         return not np.any(proved)
 
-    def _raised(self, cells: Cells, majorant: Majorant, slack: float) -> Majorant:
-        """A majorant, higher by at least the relative slack, that the other cells should pass."""
-        missing = self.estimates(cells) - majorant.floor(self.tiling, cells)
+    def _raised(self, cells: Cells, square: float, slack: float) -> float:
+        """A square, higher by at least the relative slack, that the other cells should pass."""
         cosine = self.tiling.cosine_squared(cells.level).value
-        step = max(0.0, float(np.max(missing)) / cosine)
-        return majorant.raised(step + slack * majorant.supremum.value)
+        needed = float(np.max(self.estimates(cells))) / cosine
+        return max(square, needed) * (1.0 + slack)
 
     def estimates(self, cells: Cells) -> FloatArray:
         """Untrusted estimates of λ_max(H) at the centres."""
         self._pay(len(cells))
-        parts = evaluated(self.symbol, self.tiling, cells)
+        parts = self.symbol.portions(cells.group, *self.tiling.centres(cells))
         return np.concatenate([estimate_largest(part, _ACCURACY) for part in parts])
 
     def _affords(self, cells: int) -> bool:

@@ -10,8 +10,9 @@ Invariant: frequencies are rational multiples of 2π and are reduced exactly, as
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,11 @@ from lipcert.norms.geometry import IndexArray
 from lipcert.norms.scaling import UNDERFLOW, largest_norm
 from lipcert.upper import ONE, FloatArray, Upper, gamma
 
-__all__ = ["Symbol"]
+__all__ = ["ComplexArray", "Symbol"]
+
+ComplexArray = npt.NDArray[np.complex128]
+
+_PORTION: Final = 2_000_000  # entries
 
 
 @final
@@ -77,9 +82,18 @@ class Symbol:
         """Number of independent blocks."""
         return len(self.cosines)
 
+    def portions(
+        self, group: IndexArray, numerators: IndexArray, denominators: IndexArray
+    ) -> Iterator[ComplexArray]:
+        """`at`, in portions of moderate memory: [part, c, c]."""
+        step = max(1, _PORTION // (self.channels**2 + len(self.shifts)))
+        for start in range(0, len(group), step):
+            part = slice(start, start + step)
+            yield self.at(group[part], numerators[part], denominators[part])
+
     def at(
         self, group: IndexArray, numerators: IndexArray, denominators: IndexArray
-    ) -> npt.NDArray[np.complex128]:
+    ) -> ComplexArray:
         """H of group[k] at w_k = 2π · numerators[k] / denominators[k]: [n, c, c].
 
         group and denominators: [n]; numerators: [n, axes].

@@ -22,9 +22,38 @@ import numpy as np
 from lipcert.norms.geometry import IndexArray
 from lipcert.upper import Lower, Upper
 
-__all__ = ["Cells", "Tiling"]
+__all__ = ["Cells", "Tiling", "cosine_squared", "cosine_squared_above"]
 
+_PI_BELOW: Final = Fraction(31415926535897932384, 10**19)
 _PI_ABOVE: Final = Fraction(31415926535897932385, 10**19)
+
+
+def cosine_squared(angle: Fraction) -> Lower:
+    """Lower bound of cos²θ, θ = π · angle; 0 where θ exceeds π/2.
+
+    Proof: cos²θ = (1 + cos 2θ)/2 decreases on [0, π/2], and partial sums of the cosine series
+    that end with a negative term are lower bounds of the cosine.
+    """
+    theta = angle * _PI_ABOVE
+    if theta >= Fraction(3, 2):
+        return Lower(0.0)
+    return Lower(float(_half_of_one_plus_cosine(2 * theta, 11))) * Lower(1.0 - 2.0**-52)
+
+
+def cosine_squared_above(angle: Fraction) -> Upper:
+    """Upper bound of cos²θ, θ = π · angle ≤ π/2: partial sums that end with a positive term."""
+    if angle >= Fraction(1, 2):
+        raise ValueError("the angle is not below a right one")
+    return Upper.of_fraction(_half_of_one_plus_cosine(2 * angle * _PI_BELOW, 12))
+
+
+def _half_of_one_plus_cosine(angle: Fraction, terms: int) -> Fraction:
+    """(1 + cos)/2, the series cut after this many terms."""
+    term, cosine = Fraction(1), Fraction(1)
+    for order in range(1, terms + 1):
+        term *= -(angle**2) / ((2 * order - 1) * (2 * order))
+        cosine += term
+    return (1 + cosine) / 2
 
 
 @final
@@ -114,25 +143,8 @@ class Tiling:
         return Fraction(axes, (2 * self.density) << level)
 
     def cosine_squared(self, level: int) -> Lower:
-        """Lower bound of cos²θ at this level; 0 where θ exceeds π/2.
-
-        Proof: cos²θ = (1 + cos 2θ)/2 decreases on [0, π/2], and partial sums of the cosine
-        series that end with a negative term are lower bounds of the cosine.
-        """
-        theta = self.angle(level) * _PI_ABOVE
-        if theta >= Fraction(3, 2):
-            return Lower(0.0)
-        square = (2 * theta) ** 2
-        term, cosine = Fraction(1), Fraction(1)
-        for order in range(1, 12):
-            term *= -square / ((2 * order - 1) * (2 * order))
-            cosine += term
-        value = (1 + cosine) / 2
-        return Lower(float(value)) * Lower(1.0 - 2.0**-52)
-
-    def sine_squared(self, level: int) -> Upper:
-        """Upper bound of sin²θ at this level."""
-        return Upper.of_fraction(1 - Fraction(self.cosine_squared(level).value))
+        """Lower bound of cos²θ at this level; 0 where θ exceeds π/2."""
+        return cosine_squared(self.angle(level))
 
     def is_covered_by(self, leaves: tuple[Cells, ...], groups: int) -> bool:
         """Whether the cells cover half the frequencies of each group, without overlap.

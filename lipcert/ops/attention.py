@@ -15,7 +15,6 @@ import numpy as np
 
 from lipcert.facts import Bound, Runs, Shape, ValueFacts, no_bound, product_of, tightest
 from lipcert.interval import Interval
-from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.scalar import constant, exponential
 from lipcert.scope import Scope
@@ -31,17 +30,23 @@ _ROOT_HALF: Final = Upper(0.5).sqrt()
 class Attention(Op):
     """Q [..., n, d], Kᵀ [..., d, m], V [..., m, e] with equal leading axes, the heads.
 
-    mask: fixed numbers [..., n, m] (broadcast) that are added to the scores.
+    mask: fixed numbers [..., n, m] (broadcast) that are added to the scores; a token with −∞ is
+    hidden from the query, and every query sees some token.
     """
 
     scale: float
-    mask: Operand | None = None
+    mask: FloatArray | None = None
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.scale):
             raise ValueError(f"the scale of the scores must be a finite number: {self.scale}")
-        if self.mask is not None and self.mask.parameter is not None:
-            raise ValueError("the mask of an attention is a constant, not a parameter")
+        if self.mask is None:
+            return
+        mask = np.array(self.mask, dtype=np.float64, ndmin=2)
+        if not np.all(mask < math.inf) or np.any(np.all(np.isneginf(mask), axis=-1)):
+            raise ValueError("a mask holds numbers or −∞, and hides not every token from a query")
+        mask.setflags(write=False)
+        object.__setattr__(self, "mask", mask)
 
     @property
     def kind(self) -> str:
@@ -86,7 +91,7 @@ class Attention(Op):
         """Returns scale·σ_v·σ_k for Q, scale·σ_v·min(√κ·ρ_q, X_Q/√2) for K, and √κ for V.
 
         Here ρ_q ≥ ‖q_i‖; σ_v² bounds the variance of uᵀv_j under any row of P for any unit u,
-        likewise σ_k; and κ bounds the column sums of P: n times the largest probability.
+        likewise σ_k; and κ bounds the column sums of P.
         Hypotheses: Q, K and V are bounded (V needs nothing).
         Proof: the heads are independent. For one row p of P, ∂y_i/∂s_i = Cov_p(v, ·), so
         uᵀδy_i = Cov_p(uᵀv, δs_i) ≤ σ_v·√Var_p(δs_i) by Cauchy–Schwarz.
@@ -96,6 +101,7 @@ class Attention(Op):
         K: δs_ij = scale·q_iᵀδk_j. Var_p(δs_i) ≤ scale²ρ_q²·Σ_j P_ij‖δk_j‖², and summing over i
         gives κ·‖δK‖²; or Var_p(δs_i) ≤ ½‖δs_i‖², which sum up to at most ½(scale·X_Q·‖δK‖)².
         V: ‖Σ_j P_ij δv_j‖² ≤ Σ_j P_ij‖δv_j‖² by convexity, and summing over i gives κ·‖δV‖².
+        A hidden token has P_ij = 0, and all of this holds for any stochastic rows.
         Attained: V by scores that make all queries pick one token.
         Reference: Kim et al. 2021 and Castin et al. 2024 for cruder bounds of self-attention.
         """
@@ -122,31 +128,38 @@ class Attention(Op):
         q, k, v = inputs
         scores = self.scale * (q @ k)
         if self.mask is not None:
-            scores = scores + self.mask.array
+            scores = scores + self.mask
         powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
         result: FloatArray = powers / np.sum(powers, axis=-1, keepdims=True) @ v
         return result
 
     def _column_sum(self, q: ValueFacts, k: ValueFacts) -> Upper:
-        """κ = n·max(p), and p = 1/(1 + Σ e^{differences}) with every difference at least −d.
+        """κ: Σ over the queries that see a token of the largest probability it may get.
 
-        Proof: scores of one row differ by at most |scale|·ρ_q·‖k_j − k_l‖ ≤ 2|scale|·ρ_q·r, with
-        all keys within r of one point, plus the largest difference of the mask within a row.
+        Proof: p = 1/(1 + Σ e^{differences}) over the other tokens that the query sees, and every
+        difference is at least −d. Scores of one row differ by at most |scale|·ρ_q·‖k_j − k_l‖ ≤
+        2|scale|·ρ_q·r, with all keys within r of one point, plus the largest difference of the
+        mask within what the row sees. A hidden token gets 0.
         """
-        queries, tokens = q.shape[-2], k.shape[-1]
+        rows = (q.shape[-2], k.shape[-1])
+        mask = np.zeros(rows) if self.mask is None else self.mask
+        mask = np.broadcast_to(mask, (*mask.shape[:-2], *rows))
+        seen = np.isfinite(mask)
+        above = np.max(mask, axis=-1, keepdims=True)
+        below = np.min(np.where(seen, mask, math.inf), axis=-1, keepdims=True)
+        gap = Interval.exact(above) - Interval.exact(below)
+        least = exponential(-(constant(self._score_spread(q, k).value) + gap))
+        others = Interval.exact(np.sum(seen, axis=-1, keepdims=True) - 1.0) * least
+        share = (constant(1.0) + others.clip(0.0, math.inf)).reciprocal().clip(0.0, 1.0)
+        columns = (share * Interval.exact(seen.astype(np.float64))).sum((-2,))
+        return Upper(float(np.max(columns.hi)))
+
+    def _score_spread(self, q: ValueFacts, k: ValueFacts) -> Upper:
+        """Bound of the difference of two scores of one query, without mask."""
         keys, rows = _Rows.of(k, axis=-2), _Rows.of(q, axis=-1)
-        largest = Upper(1.0)
-        if keys.radius.is_finite and rows.longest.is_finite:
-            spread = Upper(2.0 * abs(self.scale)) * rows.longest.value * keys.radius.value
-            if self.mask is not None:
-                gaps = np.ptp(self.mask.array, axis=-1) if self.mask.shape else np.zeros(1)
-                gap = Interval.exact(gaps).widen(4).max_abs()
-                spread = spread + gap
-            least = exponential(constant(-spread.value))
-            others = constant(float(tokens - 1)) * least
-            share = (constant(1.0) + others.clip(0.0, math.inf)).reciprocal()
-            largest = min(largest, Upper(float(share.hi)))
-        return Upper(float(queries)) * largest
+        if not (keys.radius.is_finite and rows.longest.is_finite):
+            return Upper(math.inf)
+        return Upper(2.0 * abs(self.scale)) * rows.longest.value * keys.radius.value
 
 
 @final

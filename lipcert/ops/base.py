@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts
+from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, product_of
 from lipcert.links import Link
 from lipcert.operand import Operand
 from lipcert.scope import Scope
@@ -59,6 +59,22 @@ class Op(ABC):
             raise TypeError(f"{type(self).__name__} has operands but no parameter rule")
         del inputs, scope
         return {}
+
+    def param_grad_norms(
+        self, inputs: Sequence[ValueFacts], cotangent: CotangentFacts, scope: Scope
+    ) -> Mapping[str, Bound]:
+        """For each slot of `operands`: bound of ‖∂loss/∂operand‖ through this use of it.
+
+        The default is the chain rule L_θ·l; ops that can use richer facts override it.
+        """
+        slopes = self.param_lipschitz(inputs, scope)
+        return {
+            slot: product_of(slope.rule, slope, cotangent.norm) for slot, slope in slopes.items()
+        }
+
+    def unclipped(self) -> Op:
+        """The op whose cotangents are true derivatives: itself, unless it clips them."""
+        return self
 
     def operator_norm(self, scope: Scope) -> Bound | None:
         """Norm of the op's linear part where it has one, for the report."""

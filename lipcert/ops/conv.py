@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from lipcert.facts import (
     Bound,
+    CotangentFacts,
     Shape,
     ValueFacts,
     no_bound,
@@ -40,7 +41,7 @@ from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import root_of
 from lipcert.scope import Scope
-from lipcert.upper import FloatArray, Upper
+from lipcert.upper import FloatArray, Upper, row_norms
 
 __all__ = ["Conv", "ConvTranspose"]
 
@@ -120,8 +121,10 @@ class _Convolution(Op):
         positions = math.prod(self.output_shape([x.shape])[1:])
         shift = scope.norm(self.bias).scaled(root_of(positions))
         joint = sum_of(rule, linear, shift)
-        entries = scope.entries(self.bias).map(lambda b: b.reshape(self.groups, -1, 1, 1))
-        per_tap = (kernel * entries).sum(axes=(1,)).map(_channels_by_taps)
+        rows = kernel.map(lambda end: end.reshape(*end.shape[:2], -1))
+        shifts = scope.entries(self.bias).map(lambda b: b.reshape(self.groups, 1, -1))
+        taps = kernel.shape[-1]
+        per_tap = shifts.matmul(rows).map(lambda end: end.reshape(-1, taps))
         cross = _image_norm(per_tap, self._taps_at_inputs())
         if not (joint.is_finite and cross.is_finite):
             return joint
@@ -156,9 +159,8 @@ class _Convolution(Op):
         mask, _ = _patterns(self._taps_at_outputs())
         to_patterns = Interval.exact(mask.T)
         by_box = self._by_taps(kernel, _channel_ends(x)).matmul(to_patterns)
-        magnitude = Interval.exact(kernel.magnitude())
-        squares = (magnitude * magnitude).sum(axes=(2,)).map(_channels_by_taps)
-        lengths = squares.matmul(to_patterns).clip(0.0, np.inf).monotone(np.sqrt).hi
+        by_tap = Interval.exact(_tap_norms(kernel.magnitude()))
+        lengths = (by_tap * by_tap).matmul(to_patterns).clip(0.0, np.inf).monotone(np.sqrt).hi
         cap = min(self.operator_norm(scope).value, scope.norm(self.weight).value).value
         reach = Interval.exact(np.minimum(lengths, cap))
         box = by_box.intersect(reach * Interval.symmetric(x.norm.value, (1, 1)))
@@ -166,8 +168,8 @@ class _Convolution(Op):
 
     def _by_taps(self, kernel: Interval, channels: Interval) -> Interval:
         """What each tap adds to each channel of y for values `channels` of x: [out, taps]."""
-        spread = channels.map(lambda end: end.reshape(self.groups, 1, -1, 1))
-        return (kernel * spread).sum(axes=(2,)).map(_channels_by_taps)
+        rows = channels.map(lambda end: end.reshape(self.groups, 1, 1, -1))
+        return rows.matmul(kernel).map(_channels_by_taps)
 
     def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
         """Returns B ≥ ‖T‖₂ of the finite, zero-padded map. Attained: always."""
@@ -200,6 +202,28 @@ class _Convolution(Op):
             positions = math.prod(self.output_shape([x.shape])[1:])
             found["bias"] = Bound(root_of(positions), f"{self.family}.param_lipschitz.bias")
         return found
+
+    def param_grad_norms(
+        self, inputs: Sequence[ValueFacts], cotangent: CotangentFacts, scope: Scope
+    ) -> Mapping[str, Bound]:
+        """Returns, besides the chain rule, X·S for the kernel and S for the bias, where S bounds
+        the channel sums √Σ_c ‖g_c‖₁² of the cotangent.
+
+        Proof (Young): the gradient for output channel c and input channel i, as a function of the
+        tap, is Σ_p g_c(p)·x_i(p·stride + tap·dilation − pad), x being 0 outside. For each p the
+        taps read different entries of x_i, so it is a sum of vectors of norm at most
+        |g_c(p)|·‖x_i‖, hence at most ‖g_c‖₁‖x_i‖; squares add over c and i. The bias receives
+        Σ_p g_c(p). In a transposed convolution, position p of the output receives different
+        entries of x_i through different taps, and the same holds.
+        Attained: at one position and one tap.
+        """
+        found = Op.param_grad_norms(self, inputs, cotangent, scope)
+        if cotangent.channel_sums is None:
+            return found
+        rule = f"{self.family}.param_grad_norms.channel_sums"
+        kernel = product_of(rule, inputs[0].norm, cotangent.channel_sums)
+        by_sums = {"weight": kernel, "bias": cotangent.channel_sums}
+        return {slot: tightest(bound, by_sums[slot]) for slot, bound in found.items()}
 
     def _patch_norm(self, x: ValueFacts) -> Bound:
         """‖X_col‖_F over the box."""
@@ -363,8 +387,14 @@ def _channel_ends(x: ValueFacts) -> Interval:
     return Interval(np.min(box.lo, axis=axes), np.max(box.hi, axis=axes))
 
 
+def _tap_norms(magnitude: FloatArray) -> FloatArray:
+    """Bounds of the norms over input channels: [groups, out, in, taps] to [out channels, taps]."""
+    inputs, taps = magnitude.shape[2:]
+    return row_norms(np.swapaxes(magnitude, 2, 3).reshape(-1, inputs)).reshape(-1, taps)
+
+
 def _channels_by_taps(array: FloatArray) -> FloatArray:
-    """[groups, channels/groups, taps] as [channels, taps]."""
+    """[groups, channels/groups, 1, taps] as [channels, taps]."""
     return array.reshape(-1, array.shape[-1])
 
 

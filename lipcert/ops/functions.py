@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from lipcert.ops.gates import Gelu, HardSwish, Mish, QuickGelu, Silu
-from lipcert.ops.kinks import Abs, Celu, Clip, Elu, HardSigmoid, LeakyRelu, Relu, Selu
+from lipcert.ops.kinks import (
+    Abs,
+    Celu,
+    Clip,
+    Elu,
+    HardSigmoid,
+    LeakyRelu,
+    Relu,
+    Selu,
+    SoftThreshold,
+)
 from lipcert.ops.scalar import ScalarFunction
 from lipcert.ops.smooth import Atan, Cos, Erf, Sigmoid, Sin, Softplus, Softsign, Tanh
 
@@ -27,6 +37,7 @@ __all__ = [
     "Sigmoid",
     "Silu",
     "Sin",
+    "SoftThreshold",
     "Softplus",
     "Softsign",
     "Tanh",

@@ -24,7 +24,17 @@ from lipcert.ops.scalar import (
 )
 from lipcert.upper import ONE, FloatArray, Lower, Upper, maximum
 
-__all__ = ["Abs", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu"]
+__all__ = [
+    "Abs",
+    "Celu",
+    "Clip",
+    "Elu",
+    "HardSigmoid",
+    "LeakyRelu",
+    "Relu",
+    "Selu",
+    "SoftThreshold",
+]
 
 _ZERO: Final = constant(0.0)
 _ONE: Final = constant(1.0)
@@ -190,6 +200,38 @@ class HardSigmoid(ScalarFunction):
 
     def _line(self, box: Interval) -> Interval:
         return box * constant(self.slope) + constant(self.offset)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SoftThreshold(ScalarFunction):
+    """x − clip(x, −limit, limit): entries shrink towards 0 by the limit."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        _finite(limit=self.limit)
+        if self.limit < 0.0:
+            raise ValueError(f"the limit of a soft threshold is negative: {self.limit}")
+
+    @property
+    def lipschitz(self) -> Upper:
+        """1."""
+        return ONE
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """x, closer to 0."""
+        return x - np.clip(x, -self.limit, self.limit)
+
+    def image(self, box: Interval) -> Interval:
+        """Exact up to rounding: both parts of max(x − limit, 0) + min(x + limit, 0) rise."""
+        above = (box - constant(self.limit)).clip(0.0, math.inf)
+        return above + (box + constant(self.limit)).clip(-math.inf, 0.0)
+
+    def derivative(self, box: Interval) -> Interval:
+        """0 within the limits, 1 outside, [0, 1] on them."""
+        inside = Clip(-self.limit, self.limit).derivative(box)
+        return Interval(1.0 - inside.hi, 1.0 - inside.lo)
 
 
 class _Exponential(ScalarFunction):

@@ -42,6 +42,8 @@ class Neighbouring(Enum):
 
     ADD_OR_REMOVE_ONE = "add-remove"
     REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+    """one example contributes nothing, and the batches stay as they are"""
 
 
 class Reduction(Enum):
@@ -114,11 +116,11 @@ def sensitivity(
 
     Hypotheses: ‖∇ℓ‖₂ ≤ grad_norm for every example; `batch_size` is a public constant, not the
     size of a random batch.
-    Proof: the sums differ by one gradient (add or remove one), or by the difference of two
-    (replace one): at most G or 2G; a mean divides both sums by the same constant.
+    Proof: the sums differ by one gradient (add or remove one, zero it out), or by the difference
+    of two (replace one): at most G or 2G; a mean divides both sums by the same constant.
     Attained: when an example attains G (for replace-one: two, with opposite gradients).
     """
-    moved = grad_norm if neighbouring is Neighbouring.ADD_OR_REMOVE_ONE else Upper(2.0) * grad_norm
+    moved = Upper(2.0) * grad_norm if neighbouring is Neighbouring.REPLACE_ONE else grad_norm
     if batch_size is not None and not 1 <= batch_size <= _LARGEST_EXACT:
         raise UsageError(f"batch-size: {batch_size} is not a number of examples (1 to 2^53)")
     if reduction is Reduction.SUM:

@@ -8,15 +8,16 @@ bound of every trained parameter. Knows graphs; names no op.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, final
 
-from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound, product_of, sum_of
+from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound, sum_of
 from lipcert.fusion import Fusions
 from lipcert.ir import Graph, Node
 from lipcert.propagation.centred import centred_facts
 from lipcert.propagation.chains import Chains
+from lipcert.propagation.padded import PaddedConvs
 from lipcert.scope import Scope
 from lipcert.upper import ONE, ZERO
 
@@ -33,7 +34,7 @@ __all__ = [
 Observer = Callable[[Node], None]
 _NOTHING: Final[Mapping[str, ValueFacts]] = MappingProxyType({})
 _NO_CHAINS: Final = Chains({})
-_NO_FUSIONS: Final = Fusions({}, {})
+_NO_FUSIONS: Final = Fusions({}, {}, {}, frozenset())
 
 
 @final
@@ -42,12 +43,14 @@ class NetworkBounds:
     """Everything that propagation proved, by value name and by parameter name.
 
     lipschitz: bound of the Lipschitz constant of the output with respect to the input.
+    scope: knows every norm that was used; those inside linear runs, bounded as a whole, roughly.
     """
 
     facts: Mapping[str, ValueFacts]
     cotangents: Mapping[str, CotangentFacts]
     grad_norms: Mapping[str, Bound]
     lipschitz: Bound
+    scope: Scope
 
 
 def _ignore(node: Node) -> None:
@@ -63,20 +66,22 @@ def propagate(
     observe: Observer = _ignore,
 ) -> NetworkBounds:
     """Facts forward, the loss at the output, cotangents backward, gradient bounds."""
-    facts = forward(graph, input_facts, scope, observe)
+    fusions = Fusions.of(graph, scope)
+    scope = scope.easing(fusions.kernels)
+    facts = forward(graph, input_facts, scope, observe, fusions=fusions)
     centred = centred_facts(graph, facts, scope, Chains.of(graph, facts, scope))
     if centred:
         known = facts | {name: facts[name].meet(found) for name, found in centred.items()}
-        facts = forward(graph, input_facts, scope, known=known)
+        facts = forward(graph, input_facts, scope, known=known, fusions=fusions)
     at_output = loss_cotangent(facts[graph.output_name])
     chains = Chains.of(graph, facts, scope)
-    fusions = Fusions.of(graph, facts, scope)
     cotangents = backward(graph, facts, at_output, scope, observe, chains=chains, fusions=fusions)
     return NetworkBounds(
         facts=facts,
         cotangents=cotangents,
         grad_norms=grad_norms(graph, facts, cotangents, scope),
         lipschitz=input_lipschitz(graph, facts, scope, chains, fusions),
+        scope=scope,
     )
 
 
@@ -87,6 +92,7 @@ def forward(
     observe: Observer = _ignore,
     *,
     known: Mapping[str, ValueFacts] = _NOTHING,
+    fusions: Fusions = _NO_FUSIONS,
 ) -> dict[str, ValueFacts]:
     """Facts of every value of the graph, for all inputs that `input_facts` admits.
 
@@ -95,6 +101,7 @@ def forward(
     facts = {graph.input_name: input_facts}
     for node in graph.nodes:
         found = node.op.output_facts(_inputs(node, facts), scope)
+        found = fusions.reached(node, found, facts, scope)
         facts[node.output] = found.meet(known[node.output]) if node.output in known else found
         observe(node)
     return facts
@@ -146,13 +153,14 @@ def grad_norms(
     bounded by its norm. Several uses of one parameter add.
     """
     found = {name: Bound(ZERO, "parameter.unused") for name in graph.parameters}
+    padded = PaddedConvs.of(graph)
     for node in graph.nodes:
-        slopes = node.op.param_lipschitz(_inputs(node, facts), scope)
-        cotangent = cotangents[node.output].norm
+        cotangent = cotangents[node.output]
+        shares = node.op.param_grad_norms(_inputs(node, facts), cotangent, scope)
+        shares = padded.refined(node, shares, cotangent, facts)
         for slot, operand in node.op.operands().items():
             if operand.parameter is not None:
-                slope = slopes[slot].scaled(operand.gain)
-                use = product_of(slope.rule, slope, cotangent)
+                use = shares[slot].scaled(operand.gain)
                 found[operand.parameter] = _add(found[operand.parameter], use)
     for name, parameter in graph.parameters.items():
         if parameter.folded:
@@ -173,9 +181,15 @@ def input_lipschitz(
     chains: Chains = _NO_CHAINS,
     fusions: Fusions = _NO_FUSIONS,
 ) -> Bound:
-    """Lipschitz constant of output with respect to input: a unit cotangent, pulled back."""
+    """Lipschitz constant of output with respect to input: a unit cotangent, pulled back.
+
+    Clips of the backward pass are not part of the function, and left out.
+    """
+    function = replace(
+        graph, nodes=tuple(replace(node, op=node.op.unclipped()) for node in graph.nodes)
+    )
     unit = CotangentFacts(Bound(ONE, "network.unit_cotangent"))
-    pulled = backward(graph, facts, unit, scope, chains=chains.first_links(), fusions=fusions)
+    pulled = backward(function, facts, unit, scope, chains=chains.first_links(), fusions=fusions)
     return pulled[graph.input_name].norm
 
 

@@ -15,11 +15,13 @@ from lipcert.errors import Refusal, UnsupportedModelError
 
 if TYPE_CHECKING:
     from lipcert.importer.model import ImportedModel
+    from lipcert.importer.outline import Outline
     from lipcert.ir import Graph
     from lipcert.ops.base import Op
 
 __all__ = [
     "InspectedBatch",
+    "InspectedMacro",
     "InspectedNode",
     "InspectedParameter",
     "InspectedRun",
@@ -47,12 +49,23 @@ class InspectedNode:
 @final
 @dataclass(frozen=True, slots=True)
 class InspectedParameter:
-    """One trained tensor and the nodes that use it."""
+    """One tensor and the nodes that use it; folded: computed from what is trained."""
 
     name: str
     shape: Shape
     size: int
     trainable: bool
+    folded: bool
+    nodes: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InspectedMacro:
+    """An op that several nodes of the file spell out."""
+
+    kind: str
+    node: str
     nodes: tuple[str, ...]
 
 
@@ -90,13 +103,26 @@ class Inspection:
     parameters: tuple[InspectedParameter, ...] = ()
     batch: InspectedBatch | None = None
     verification: InspectedRun | None = None
+    macros: tuple[InspectedMacro, ...] = ()
+    outline: Outline | None = None
     refusals: tuple[Refusal, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def refused_inspection(path: str, error: UnsupportedModelError) -> Inspection:
-    """The inspection of a model that is refused."""
-    return Inspection(path, refusals=error.refusals)
+def refused_inspection(
+    path: str, error: UnsupportedModelError, outline: Outline | None = None
+) -> Inspection:
+    """The inspection of a model that is refused: every reason, and what the file states."""
+    if outline is None:
+        return Inspection(path, refusals=error.refusals)
+    return Inspection(
+        path=path,
+        sha256=outline.sha256,
+        producer=outline.producer,
+        opset=outline.opset,
+        outline=outline,
+        refusals=error.refusals,
+    )
 
 
 def inspection_of(model: ImportedModel) -> Inspection:
@@ -113,6 +139,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         parameters=_parameters(graph),
         batch=InspectedBatch(batch.status.value, batch.axis, batch.witness),
         verification=InspectedRun(run.examples, run.max_difference),
+        macros=tuple(InspectedMacro(item.kind, item.node, item.nodes) for item in model.macros),
         diagnostics=model.diagnostics,
     )
 
@@ -133,7 +160,12 @@ def _parameters(graph: Graph) -> tuple[InspectedParameter, ...]:
             users[name].append(node.name)
     return tuple(
         InspectedParameter(
-            name, parameter.shape, parameter.size, parameter.trainable, tuple(users[name])
+            name=name,
+            shape=parameter.shape,
+            size=parameter.size,
+            trainable=parameter.trainable,
+            folded=parameter.folded,
+            nodes=tuple(users[name]),
         )
         for name, parameter in graph.parameters.items()
     )

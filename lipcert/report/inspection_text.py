@@ -5,7 +5,7 @@ What enters: an `Inspection`. What leaves: text for a terminal; strings of the m
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -16,6 +16,9 @@ from lipcert.report.safe import safe, shortened
 from lipcert.report.table import Column, print_table
 from lipcert.report.text import canvas, diagnostic_lines, text_of, two_columns
 
+if TYPE_CHECKING:
+    from lipcert.importer.outline import Outline
+
 __all__ = ["inspection_text"]
 
 _WIDTH: Final = 44
@@ -24,6 +27,12 @@ _NODE_COLUMNS: Final = (
     Column("op", least=10),
     Column("shape", rank=1),
     Column("parameters", least=16),
+)
+_MACRO_COLUMNS: Final = (
+    Column("macro layer", least=12),
+    Column("in place of", least=12),
+    Column("nodes", right=True),
+    Column("all of them", rank=1),
 )
 _PARAMETER_COLUMNS: Final = (
     Column("parameter", least=16),
@@ -38,12 +47,37 @@ def inspection_text(inspection: Inspection, *, width: int, color: bool) -> str:
     console = canvas(width, color)
     console.print(Text(safe(inspection.path), "bold"))
     if inspection.refusals:
+        if inspection.outline is not None:
+            _outline(console, inspection, inspection.outline)
         _refusals(console, inspection)
     else:
         _summary(console, inspection)
         _tables(console, inspection)
     diagnostic_lines(console, inspection.diagnostics)
     return text_of(console)
+
+
+def _outline(console: Console, inspection: Inspection, outline: Outline) -> None:
+    """What a refused file states."""
+    grid = two_columns()
+    for topic, sentence in [
+        *_origin(inspection),
+        *(("input", text) for text in outline.inputs),
+        *(("output", name) for name in outline.outputs),
+        ("operators", ", ".join(f"{op} {count}" for op, count in outline.ops.items())),
+        ("tensors", f"{outline.tensors}, {outline.numbers:,} numbers"),
+    ]:
+        grid.add_row(Text(f"  {topic}", "dim"), Text(safe(sentence)))
+    console.print(grid)
+    console.print()
+
+
+def _origin(inspection: Inspection) -> list[tuple[str, str]]:
+    opset = ", ".join(f"{domain} {version}" for domain, version in inspection.opset.items())
+    return [
+        ("producer", f"{inspection.producer or 'not stated'}; opset {opset}"),
+        ("sha256", inspection.sha256),
+    ]
 
 
 def _refusals(console: Console, inspection: Inspection) -> None:
@@ -61,11 +95,9 @@ def _refusals(console: Console, inspection: Inspection) -> None:
 
 
 def _summary(console: Console, inspection: Inspection) -> None:
-    opset = ", ".join(f"{domain} {version}" for domain, version in inspection.opset.items())
     size = sum(parameter.size for parameter in inspection.parameters)
     lines = [
-        ("producer", f"{inspection.producer or 'not stated'}; opset {opset}"),
-        ("sha256", inspection.sha256),
+        *_origin(inspection),
         *(
             ("input", f"{name} {shape_text(shape)} per example")
             for name, shape in inspection.inputs
@@ -115,11 +147,18 @@ def _tables(console: Console, inspection: Inspection) -> None:
     ]
     print_table(console, _NODE_COLUMNS, nodes)
     console.print()
+    macros = [
+        (item.kind, shortened(item.node, _WIDTH), f"{len(item.nodes)}", ", ".join(item.nodes))
+        for item in inspection.macros
+    ]
+    if macros:
+        print_table(console, _MACRO_COLUMNS, macros)
+        console.print()
     parameters = [
         (
             shortened(parameter.name, _WIDTH),
             shape_text(parameter.shape),
-            ", ".join(parameter.nodes),
+            ", ".join(parameter.nodes) + (" (folded: not what is trained)" * parameter.folded),
             f"{parameter.size:,}",
         )
         for parameter in inspection.parameters

@@ -78,12 +78,16 @@ def analysis_json(analysis: Analysis) -> str:
                 }
                 for allocation in analysis.allocations
             ],
+            **_privacy(analysis),
             "network": {
                 "lipschitz": network.lipschitz,
                 "output_norm": network.output_norm,
                 "loss_cotangent_norm": network.loss_cotangent_norm,
                 "grad_norm": network.grad_norm,
                 "sensitivity": network.sensitivity,
+                "attained": network.attained,
+                "grad_norm_witness": network.grad_norm_witness,
+                "lipschitz_witness": network.lipschitz_witness,
             },
             "diagnostics": _diagnostics(analysis.diagnostics),
         }
@@ -122,10 +126,23 @@ def inspection_json(inspection: Inspection) -> str:
                     "shape": list(parameter.shape),
                     "size": parameter.size,
                     "trainable": parameter.trainable,
+                    "folded": parameter.folded,
                     "nodes": list(parameter.nodes),
                 }
                 for parameter in inspection.parameters
             ],
+            "macro_layers": [
+                {"kind": item.kind, "node": item.node, "nodes": list(item.nodes)}
+                for item in inspection.macros
+            ],
+            "outline": inspection.outline
+            and {
+                "inputs": list(inspection.outline.inputs),
+                "outputs": list(inspection.outline.outputs),
+                "ops": dict(inspection.outline.ops),
+                "tensors": inspection.outline.tensors,
+                "numbers": inspection.outline.numbers,
+            },
             "batch": batch
             and {"status": batch.status, "axis": batch.axis, "witness": batch.witness},
             "verification": inspection.verification
@@ -172,6 +189,15 @@ def refusal_list(refusals: Sequence[Refusal]) -> list[JsonObject]:
     ]
 
 
+def _privacy(analysis: Analysis) -> JsonObject:
+    """The object `privacy` where a run is described, else nothing."""
+    if analysis.privacy is None:
+        return {}
+    from lipcert.report.privacy_object import privacy_object  # noqa: PLC0415  not for every verb
+
+    return {"privacy": privacy_object(analysis.privacy, analysis.assumptions.allocation)}
+
+
 def _assumptions(assumptions: Assumptions) -> JsonObject:
     box = assumptions.input_box
     return {
@@ -185,6 +211,7 @@ def _assumptions(assumptions: Assumptions) -> JsonObject:
         "batch_size": assumptions.batch_size,
         "allocation": assumptions.allocation,
         "noise_multiplier": assumptions.noise_multiplier,
+        "mechanism": dict(assumptions.mechanism),
         "batch": assumptions.batch,
         "tier": assumptions.tier,
         "arithmetic": assumptions.arithmetic,

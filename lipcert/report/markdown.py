@@ -12,6 +12,7 @@ from typing import Final
 from lipcert.analysis.records import Analysis, NodeReport, ParameterReport
 from lipcert.report import attribution
 from lipcert.report.numbers import at_most, percent, shape_text
+from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
 from lipcert.report.safe import safe
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 
@@ -30,6 +31,7 @@ def analysis_markdown(analysis: Analysis) -> str:
         _table(("", ""), assumption_rows(analysis)),
         "## Answer",
         _table(("bound", "value"), answer_rows(analysis)),
+        *_privacy(analysis),
         "## Nodes",
         _table(
             ("node", "op", "shape", "input", "W", "Lipschitz", "output", "cotangent"),
@@ -44,6 +46,14 @@ def analysis_markdown(analysis: Analysis) -> str:
     if analysis.diagnostics:
         sections += ["## Diagnostics", _diagnostics(analysis)]
     return "\n\n".join(sections) + "\n"
+
+
+def _privacy(analysis: Analysis) -> list[str]:
+    account = analysis.privacy
+    if account is None:
+        return []
+    rows = [*statement_rows(account), *comparison_rows(account)]
+    return ["## Privacy", f"**{_text(privacy_promise(account))}**", _table(("", ""), rows)]
 
 
 def _node_row(node: NodeReport) -> tuple[str, ...]:

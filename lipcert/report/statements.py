@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lipcert.analysis.records import Analysis, Assumptions
+from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.report.numbers import NO_BOUND, at_most
 
 __all__ = ["answer_rows", "assumption_rows", "headline", "promise"]
@@ -47,6 +47,7 @@ def assumption_rows(analysis: Analysis) -> Rows:
     rows = [
         ("input", _input_text(analysis)),
         ("loss", _loss_text(facts)),
+        ("mechanism", _mechanism_text(facts)),
         ("weights", _scope_text(facts)),
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
@@ -61,10 +62,13 @@ def answer_rows(analysis: Analysis) -> Rows:
     """The bounds of the whole network; each is an upper bound."""
     network = analysis.network
     return [
-        ("Lipschitz constant of the network", _bound(network.lipschitz)),
+        (
+            "Lipschitz constant of the network",
+            _tight(network.lipschitz, network.lipschitz_looseness),
+        ),
         ("norm of the output", _bound(network.output_norm)),
         ("loss gradient at the output", _bound(network.loss_cotangent_norm)),
-        ("per-example gradient norm G", _bound(network.grad_norm)),
+        ("per-example gradient norm G", _tight(network.grad_norm, network.grad_norm_looseness)),
         ("sensitivity Δ", _bound(network.sensitivity)),
         ("noise standard deviation per entry", _noise_text(analysis)),
     ]
@@ -73,6 +77,15 @@ def answer_rows(analysis: Analysis) -> Rows:
 def _bound(value: float | None) -> str:
     text = at_most(value)
     return text if text == NO_BOUND else f"≤ {text}"
+
+
+def _tight(value: float | None, looseness: float | None) -> str:
+    """The bound, and how near to it some admissible example comes."""
+    if looseness is None:
+        return _bound(value)
+    if is_attained(looseness):
+        return f"{_bound(value)}, attained by an admissible example"
+    return f"{_bound(value)}, at most {at_most(looseness, 3)} times the truth"
 
 
 def _input_text(analysis: Analysis) -> str:
@@ -95,7 +108,36 @@ def _loss_text(facts: Assumptions) -> str:
     return ", ".join([str(facts.loss.get("kind", "")), *values])
 
 
+def _mechanism_text(facts: Assumptions) -> str:
+    """What training enforces, in one line."""
+    radii = facts.mechanism
+    match radii.get("kind"):
+        case "clipless":
+            return "clipless: after each step the weights are projected onto their constraints"
+        case "weight-clipping":
+            return "weight-clipping: after each step weights above their radius are scaled to it"
+        case "fixed-weight-norm":
+            return "fixed-weight-norm: after each step weights are scaled to their radius"
+        case "backprop-clipping":
+            return (
+                f"backprop-clipping: each trained layer's input is clipped to "
+                f"{radii['input_clip']:.12g}, its cotangent to {radii['cotangent_clip']:.12g} "
+                f"(convolutions: {radii['conv_clip']})"
+            )
+        case "gradient-clipping":
+            return (
+                f"gradient-clipping to {radii['clip_norm']:.12g} "
+                f"({radii['clip_scope']}, weight decay {radii['decay']})"
+            )
+        case _:
+            return "none: gradients are bounded by the network itself"
+
+
 def _scope_text(facts: Assumptions) -> str:
+    if facts.scope == "constraint-set" and not facts.constraints:
+        return "any: the bounds hold for all values of the trained weights"
+    if facts.scope == "point" and facts.mechanism.get("kind") == "weight-clipping":
+        return "those in the file, clipped: the bounds are to be computed anew before every step"
     if facts.scope == "point":
         return "those in the file (scope point): bounds change as soon as training moves them"
     users: dict[str, list[str]] = {}

@@ -21,6 +21,7 @@ from lipcert.diagnostics import Diagnostic, Level
 from lipcert.report import attribution
 from lipcert.report.folding import Fold, fold, fold_nodes
 from lipcert.report.numbers import at_most, bar, percent, shape_text
+from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
 from lipcert.report.safe import safe, shortened
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 from lipcert.report.table import Column, print_table
@@ -63,10 +64,15 @@ def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool
     console = canvas(width, color)
     console.print(Text(safe(headline(analysis)), "bold"))
     console.print(Text(safe(promise(analysis)), _promise_style(analysis)))
+    if analysis.privacy is not None:
+        console.print(Text(privacy_promise(analysis.privacy), _promise_style(analysis)))
     _section(console, "Assumptions")
     _pairs(console, assumption_rows(analysis))
     _section(console, "Answer (every norm is a 2-norm)")
     _pairs(console, answer_rows(analysis), "bold green")
+    if analysis.privacy is not None:
+        _section(console, "Privacy of the run")
+        _pairs(console, [*statement_rows(analysis.privacy), *comparison_rows(analysis.privacy)])
     _section(console, "Nodes, in data-flow order")
     _nodes(console, fold_nodes(analysis.nodes, show_all))
     _section(console, "Parameters")

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from onnx import helper
 
 from lipcert.cli.main import cli
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError
 from tests.cli.engine import install
+from tests.importer.models import model, saved
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
 REFUSED = UnsupportedModelError((Refusal("LC004", "loop", "Loop", "a loop", "unroll it"),))
@@ -60,3 +62,18 @@ def test_a_drawing_goes_into_a_file(tmp_path: Path) -> None:
     file = tmp_path / "model.dot"
     assert run(str(MODEL), "--format", "dot", "-o", str(file)).stdout == ""
     assert file.read_text(encoding="utf-8").startswith("digraph")
+
+
+def test_a_refused_file_is_outlined_with_all_reasons(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Round", ["x"], ["a"], "first"),
+        helper.make_node("Tan", ["a"], ["y"], "second"),
+    ]
+    path = saved(model(nodes, ("N", 4)), tmp_path)
+    result = run(str(path), "--format", "json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert [item["node"] for item in found["unsupported"]] == ["first", "second"]
+    assert found["outline"]["ops"] == {"Round": 1, "Tan": 1}
+    assert found["outline"]["inputs"] == ["x [N, 4]"]
+    assert "operators  Round 1, Tan 1" in run(str(path)).stdout

@@ -9,18 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from lipcert.cli.main import cli
-from lipcert.importer import load
-from lipcert.importer.limits import Budget
 from lipcert.importer.load import load_model
 from tests.hostile.kinds import KINDS, matmul
-
-SMALL = Budget(2 << 30, 10)
-
-
-@pytest.fixture(autouse=True)
-def _small_budget(monkeypatch):
-    """2 GiB and ten seconds: a kind that needs more is refused for that, not as expected."""
-    monkeypatch.setattr(load, "_budget", lambda path: SMALL)
 
 
 def check_line(text, code):

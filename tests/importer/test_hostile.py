@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from lipcert.errors import ModelFileError, UnsupportedModelError
+from lipcert.errors import ModelFileError, UnsupportedModelError, UsageError
 from lipcert.importer import container
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
@@ -174,7 +174,7 @@ def test_recursive_function(tmp_path):
         ("Relu", "my.domain", "LC003"),
         ("SoftmaxCrossEntropyLoss", "", "LC011"),
         ("RandomNormalLike", "", "LC003"),
-        ("LpNormalization", "", "LC003"),
+        ("Attention", "com.microsoft", "LC003"),
     ],
 )
 def test_operators_outside(tmp_path, kind, domain, code):
@@ -222,8 +222,9 @@ def test_inputs_and_outputs(tmp_path):
     )
     refused(tmp_path, both, "LC012")
     assert load_model(saved(both, tmp_path), output="z").graph.output_name == "z"
-    with pytest.raises(UnsupportedModelError, match="LC012"):
-        load_model(saved(both, tmp_path), output="absent")
+    for trusted in (False, True):
+        with pytest.raises(UsageError, match="no output 'absent'; known: 'y', 'z'"):
+            load_model(saved(both, tmp_path), output="absent", trusted=trusted)
     deep = model(
         [node("Relu", ["x"], ["y"]), node("Abs", ["y"], ["z"])], ("N", 4), outputs=["y", "z"]
     )

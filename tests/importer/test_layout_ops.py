@@ -56,12 +56,6 @@ def test_old_interpolation(tmp_path, kind, opset):
     check(tmp_path, [node(kind, ["x", "s"], ["y"], mode="linear")], tensors, opset=opset)
 
 
-def test_antialias_is_refused(tmp_path):
-    op = node("Resize", ["x", "", "s"], ["y"], mode="linear", antialias=1)
-    with pytest.raises(UnsupportedModelError, match="antialias"):
-        check(tmp_path, [op], {"s": np.array([1, 1, 0.5, 0.5], np.float32)}, opset=18)
-
-
 @pytest.mark.parametrize(
     ("shape", "stack"),
     [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 
@@ -221,3 +222,74 @@ def test_attention_with_a_trained_bias_is_none(tmp_path):
     found, imported = kinds(tmp_path, nodes, ("N", 2, 4, 3), {"m": weights(2, 4, 4)})
     assert "Attention" not in found
     assert set(imported.graph.parameters) == {"m"}
+
+
+def masked(spelling, mask):
+    """softmax(x·xᵀ + mask)·x."""
+    hidden = np.isneginf(mask)
+    head = [
+        node("Transpose", ["x"], ["k"], perm=[0, 2, 1]),
+        node("MatMul", ["x", "k"], ["s"]),
+    ]
+    minus = node("Constant", [], ["low"], value_float=float("-inf"))
+    inner = {
+        "add": [node("Add", ["s", "m"], ["a"])],
+        "where": [minus, node("Where", ["h", "low", "s"], ["a"])],
+        "not": [minus, node("Where", ["v", "s", "low"], ["a"])],
+    }
+    tail = [node("Softmax", ["a"], ["p"], axis=-1), node("MatMul", ["p", "x"], ["y"])]
+    used = {"add": {"m": mask}, "where": {"h": hidden}, "not": {"v": ~hidden}}
+    return [*head, *inner[spelling], *tail], used[spelling]
+
+
+@pytest.mark.parametrize("spelling", ["add", "where", "not"])
+def test_attention_with_hidden_tokens(tmp_path, spelling):
+    mask = np.where(np.tril(np.ones((3, 3))) > 0, 0.0, -np.inf).astype(np.float32)
+    nodes, tensors = masked(spelling, mask)
+    assert kinds(tmp_path, nodes, ("N", 3, 4), tensors)[0][-1] == "Attention"
+    mask[1] = -np.inf
+    nodes, tensors = masked(spelling, mask)
+    with pytest.raises(UnsupportedModelError, match="hides every token"):
+        kinds(tmp_path, nodes, ("N", 3, 4), tensors)
+
+
+def test_infinity_outside_of_an_attention(tmp_path):
+    mask = np.array([0.0, -np.inf], np.float32)
+    with pytest.raises(UnsupportedModelError, match="LC014"):
+        kinds(tmp_path, [node("Add", ["x", "m"], ["y"])], ("N", 2), {"m": mask})
+
+
+def spelled_norm(axes, *, mean=True, inverse=False):
+    kept = {"axes": axes, "keepdims": 1}
+    root = [node("Sqrt", ["t"], ["r"])]
+    last = [node("Div", ["c", "r"], ["y"])]
+    if inverse:
+        last = [node("Reciprocal", ["r"], ["i"]), node("Mul", ["c", "i"], ["y"])]
+    centred = [node("ReduceMean", ["x"], ["u"], **kept), node("Sub", ["x", "u"], ["c"])]
+    return [
+        number("e", 1e-5),
+        *(centred if mean else [node("Identity", ["x"], ["c"])]),
+        node("Mul", ["c", "c"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], **kept),
+        node("Add", ["v", "e"], ["t"]),
+        *root,
+        *last,
+    ]
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_normalizations_by_hand(tmp_path, inverse):
+    shape = ("N", 3, 4, 5)
+    over_channels = spelled_norm([1], inverse=inverse)
+    assert kinds(tmp_path, over_channels, shape)[0] == ["Transpose", "LayerNorm", "Transpose"]
+    assert kinds(tmp_path, spelled_norm([-1], inverse=inverse), shape)[0] == ["LayerNorm"]
+    without_mean = spelled_norm([-1], mean=False, inverse=inverse)
+    assert kinds(tmp_path, without_mean, shape)[0] == ["RmsNorm"]
+
+
+def test_macro_layers_name_the_nodes_they_stand_for(tmp_path):
+    _, imported = kinds(tmp_path, spelled_norm([-1]), ("N", 4))
+    (macro,) = imported.macros
+    assert macro.kind == "LayerNormalization"
+    assert len(macro.nodes) == 7
+    assert macro.nodes[-1] == macro.node

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import ArpackError
 from torch.nn.functional import conv2d, pad
 
 from lipcert.norms import banded
@@ -79,6 +80,25 @@ def test_estimates_do_not_decide_soundness(monkeypatch: pytest.MonkeyPatch) -> N
     for nonsense in (0.0, 1e-3, 100.0, 1e200):
         monkeypatch.setattr(banded, "_estimated_square", lambda *_, value=nonsense: value)
         assert banded_norm(kernel, _tables(*geometry)).value >= truth
+
+
+def test_taps_that_read_nothing() -> None:
+    """A kernel with weights only there is the zero map, whatever else it could read."""
+    for border in Border:
+        reads = (Reads.padded(Window(2, 3, pad_begin=1), 1, 0, border), Reads.of(Window(2, 1)))
+        for tap, answer in enumerate((0.0, 2.0, 2.0)):
+            kernels = np.zeros((1, 1, 1, 3, 1))
+            kernels[0, 0, 0, tap] = 2.0
+            assert banded_norm(kernels, reads).value == pytest.approx(answer, rel=2e-6)
+
+
+def test_an_estimate_that_fails_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ArpackError(-9)
+
+    monkeypatch.setattr("scipy.sparse.linalg.eigsh", fails)
+    reads = [Reads.of(Window(40, 3))]
+    assert not banded_norm(np.ones((1, 1, 1, 3)), reads).is_finite
 
 
 def test_degenerate_kernels() -> None:

@@ -1,15 +1,17 @@
 """Cell certificates: what is accepted proves the bound, what is weakened is refused."""
 
 from dataclasses import replace
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 
 from lipcert.norms.cells import CellCertificate, verify_cells
-from lipcert.norms.majorant import Majorant
 from lipcert.norms.search import Search
 from lipcert.norms.symbol import Symbol
-from lipcert.norms.tiling import Cells, Tiling
+from lipcert.norms.tiling import Cells, Tiling, cosine_squared, cosine_squared_above
+from lipcert.upper import Upper
 
 
 def _symbol(shape: tuple[int, ...], seed: int = 0) -> Symbol:
@@ -28,9 +30,9 @@ def _supremum(symbol: Symbol, points: int) -> float:
     return best
 
 
-def _target(search: Search) -> Majorant:
-    """A constant slightly above the estimated peak."""
-    return Majorant.constant(search.symbol.spans, search.peak() * 1.006)
+def _target(search: Search) -> float:
+    """Slightly above the estimated peak."""
+    return search.peak() * 1.006
 
 
 SHAPES = [(1, 3, 2, 4), (1, 3, 4, 3, 3), (2, 2, 2, 2, 4), (1, 2, 2, 2, 2, 3), (3, 1, 1, 3, 3)]
@@ -42,7 +44,7 @@ def test_found_certificates_verify_and_bound(shape: tuple[int, ...]) -> None:
     search = Search.of(symbol, 1e11)
     certificate, rounding = search.prove(_target(search))
     assert verify_cells(symbol, certificate).value == pytest.approx(rounding.value, rel=1e-9)
-    bound = certificate.majorant.supremum + rounding
+    bound = Upper(certificate.square) + rounding
     assert bound.value >= _supremum(symbol, {4: 4001, 5: 60, 6: 20}[len(shape)])
 
 
@@ -52,14 +54,13 @@ def test_a_value_below_the_supremum_is_refused(shape: tuple[int, ...]) -> None:
     search = Search.of(symbol, 1e11)
     certificate, _ = search.prove(_target(search))
     too_small = _supremum(symbol, 64 if len(shape) < 6 else 20) * (1 - 1e-6)
-    weakened = Majorant.constant(symbol.spans, too_small)
-    assert not verify_cells(symbol, replace(certificate, majorant=weakened)).is_finite
+    assert not verify_cells(symbol, replace(certificate, square=too_small)).is_finite
 
 
 def test_no_cells_prove_a_value_below_the_supremum() -> None:
     """Even at a resolution where cos θ is almost 1, for a supremum that is known: 9² at w = 0."""
     symbol = Symbol.of(np.full((1, 1, 1, 3, 3), 0.5))
-    too_small = Majorant.constant(symbol.spans, 4.5**2 * (1 - 1e-6))
+    too_small = 4.5**2 * (1 - 1e-6)
     for level in range(5):
         tiling = Tiling(symbol.spans, 5)
         cells = tiling.everything(1)
@@ -94,7 +95,7 @@ def test_a_certificate_of_another_symbol_is_refused() -> None:
     certificate, rounding = search.prove(_target(search))
     assert not verify_cells(_symbol((1, 3, 4, 3, 2)), certificate).is_finite
     assert not verify_cells(_symbol((2, 3, 4, 3, 3)), certificate).is_finite
-    if _supremum(other, 64) > (certificate.majorant.supremum + rounding).value:
+    if _supremum(other, 64) > (Upper(certificate.square) + rounding).value:
         assert not verify_cells(other, certificate).is_finite
 
 
@@ -122,6 +123,17 @@ def test_the_cosine_is_bounded_from_below() -> None:
             value = tiling.cosine_squared(level).value
             assert value <= exact * (1 + 1e-14) + 1e-30
             assert value >= exact * (1 - 1e-9) - 1e-4
+
+
+def test_the_cosine_is_bounded_from_both_sides() -> None:
+    for angle in (Fraction(1, 1000), Fraction(1, 7), Fraction(1, 3), Fraction(49, 100)):
+        with mpmath.workdps(40):
+            exact = mpmath.cos(mpmath.pi * angle.numerator / angle.denominator) ** 2
+            assert mpmath.mpf(cosine_squared(angle).value) <= exact
+            assert mpmath.mpf(cosine_squared_above(angle).value) >= exact
+        assert cosine_squared_above(angle).value <= float(exact) * (1 + 1e-9)
+    with pytest.raises(ValueError, match="right"):
+        cosine_squared_above(Fraction(1, 2))
 
 
 def test_the_inequality_behind_cells() -> None:

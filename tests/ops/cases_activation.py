@@ -30,6 +30,7 @@ from lipcert.ops.functions import (
     Sin,
     Softplus,
     Softsign,
+    SoftThreshold,
     Tanh,
 )
 from tests.cases import Case
@@ -48,6 +49,7 @@ TORCH = {
     "leaky_steep": (LeakyRelu(3.0), lambda x: torch.where(x > 0, x, 3.0 * x)),
     "leaky_negative": (LeakyRelu(-2.0), lambda x: torch.where(x > 0, x, -2.0 * x)),
     "clip": (Clip(-0.5, 1.0), lambda x: torch.clamp(x, -0.5, 1.0)),
+    "soft_threshold": (SoftThreshold(0.3), lambda x: functional.softshrink(x, 0.3)),
     "clip_away_from_zero": (Clip(0.5, 1.0), lambda x: torch.clamp(x, 0.5, 1.0)),
     "hard_sigmoid": (HardSigmoid(1 / 6, 0.5), lambda x: torch.clamp(x / 6 + 0.5, 0, 1)),
     "hard_sigmoid_falling": (HardSigmoid(-3.0, 0.2), lambda x: torch.clamp(0.2 - 3 * x, 0, 1)),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lipcert.operand import Operand
 from lipcert.ops.attention import Attention
 from tests.cases import Case
 
 CAUSAL = np.where(np.tril(np.ones((3, 3))) > 0, 0.0, -1e9)
+HIDDEN = np.where(np.tril(np.ones((3, 3))) > 0, 0.0, -np.inf)
+PADDED = np.array([0.5, -0.25, -np.inf])
 SMALL = np.random.default_rng(0).standard_normal((2, 4))
 
 
@@ -23,7 +24,7 @@ def case(scale, shapes, mask=None, box=None, radius=3.0, attained=()) -> Case:
 
     return Case(
         name=f"attention_{scale}_{shapes}_{mask is not None}_{box}_{radius}",
-        op=Attention(scale, None if mask is None else Operand(mask)),
+        op=Attention(scale, mask),
         inputs=shapes,
         reference=reference,
         box=box,
@@ -35,6 +36,9 @@ def case(scale, shapes, mask=None, box=None, radius=3.0, attained=()) -> Case:
 CASES = [
     case(0.5, ((2, 3), (3, 4), (4, 2))),
     case(1.0, ((2, 3, 2), (2, 2, 3), (2, 3, 2)), mask=CAUSAL),
+    case(1.0, ((2, 3, 2), (2, 2, 3), (2, 3, 2)), mask=HIDDEN),
+    case(0.4, ((3, 2), (2, 3), (3, 2)), mask=HIDDEN, box=(-1.0, 1.0), radius=9.0),
+    case(0.3, ((4, 2), (2, 3), (3, 2)), mask=PADDED, radius=1.0),
     case(0.7, ((2, 3), (3, 4), (4, 2)), mask=SMALL, box=(-0.5, 1.0), radius=9.0),
     case(-2.0, ((3, 2), (2, 3), (3, 2)), radius=0.3),
     case(1.0, ((2, 2), (2, 1), (1, 3)), attained=("output", "input:2")),

@@ -252,6 +252,6 @@ def test_effective_multiplier_of_missing_noise_is_zero() -> None:
 
 
 def test_command_line_names() -> None:
-    assert [member.value for member in Neighbouring] == ["add-remove", "replace-one"]
+    assert [member.value for member in Neighbouring] == ["add-remove", "replace-one", "zero-out"]
     assert [member.value for member in Reduction] == ["mean", "sum"]
     assert [member.value for member in Allocation] == ["global", "per-layer", "optimal"]

@@ -14,8 +14,10 @@ from lipcert.analysis.records import (
 )
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
+from lipcert.importer.outline import Outline
 from lipcert.report.inspection import (
     InspectedBatch,
+    InspectedMacro,
     InspectedNode,
     InspectedParameter,
     InspectedRun,
@@ -74,6 +76,7 @@ def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> 
             batch_size=512,
             allocation="per-layer",
             noise_multiplier=1.0,
+            mechanism={"kind": "none"},
             batch="proved",
             tier="fast",
             arithmetic="exact",
@@ -87,6 +90,7 @@ def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> 
             AllocationReport("per-layer", 1.0, True),
         ),
         network=NetworkReport(9.8, 270.1, 1.4142135623730954, 40.2, 0.079),
+        privacy=None,
         diagnostics=(
             Diagnostic("LC104", Level.WARNING, "", "no input domain was given", "give one"),
             Diagnostic("LC101", Level.ERROR, name, f"no bound at {name}", f"change {name}"),
@@ -103,9 +107,10 @@ def inspection(name: str = "conv1") -> Inspection:
         inputs=((name, (1, 8, 8)),),
         outputs=((name, (10,)),),
         nodes=(InspectedNode(name, "Conv", (name,), name, (16, 8, 8), {"weight": name}),),
-        parameters=(InspectedParameter(name, (16, 1, 8, 8), 1024, True, (name,)),),
+        parameters=(InspectedParameter(name, (16, 1, 8, 8), 1024, True, True, (name,)),),
         batch=InspectedBatch("proved", 0, f"witness {name}"),
         verification=InspectedRun(8, 1e-7),
+        macros=(InspectedMacro("Gelu", name, (name, name)),),
         diagnostics=(Diagnostic("LC023", Level.INFO, name, name, name),),
     )
 
@@ -115,4 +120,5 @@ def refused(name: str = "loop1") -> Inspection:
         Refusal("LC004", name, name, f"{name} is a loop", f"unroll {name}"),
         Refusal("LC003", "", "", "an operator is not supported"),
     )
-    return Inspection(f"{name}.onnx", refusals=refusals)
+    outline = Outline("cd" * 32, name, {name: 17}, (name,), (name,), {name: 2}, 3, 4)
+    return Inspection(f"{name}.onnx", outline=outline, refusals=refusals)

@@ -15,6 +15,8 @@ from tests.report.samples import inspection, refused, sample
 
 MODELS = Path(__file__).parents[2] / "models"
 
+QUICK_MECHANISM = Settings(mechanism="gradient-clipping", clip_norm=1.0)
+
 BOUND = (float, type(None))
 """A number, or null for "no bound"."""
 WORDS = [str]
@@ -38,6 +40,7 @@ ANALYSIS = {
         "batch_size": (int, type(None)),
         "allocation": str,
         "noise_multiplier": float,
+        "mechanism": dict,
         "batch": str,
         "tier": str,
         "arithmetic": str,
@@ -90,6 +93,9 @@ ANALYSIS = {
         "loss_cotangent_norm": BOUND,
         "grad_norm": BOUND,
         "sensitivity": BOUND,
+        "attained": (bool, type(None)),
+        "grad_norm_witness": BOUND,
+        "lipschitz_witness": BOUND,
     },
     "diagnostics": [DIAGNOSTIC],
 }
@@ -108,7 +114,18 @@ INSPECTION = {
             "parameters": dict,
         }
     ],
-    "parameters": [{"name": str, "shape": SIZES, "size": int, "trainable": bool, "nodes": WORDS}],
+    "parameters": [
+        {
+            "name": str,
+            "shape": SIZES,
+            "size": int,
+            "trainable": bool,
+            "folded": bool,
+            "nodes": WORDS,
+        }
+    ],
+    "macro_layers": [{"kind": str, "node": str, "nodes": WORDS}],
+    "outline": type(None),
     "batch": {"status": str, "axis": int, "witness": str},
     "verification": {"examples": int, "max_difference": float},
     "unsupported": [REFUSAL],
@@ -168,6 +185,23 @@ def test_numbers_keep_full_precision_and_no_bound_is_null() -> None:
     assert found["nodes"][1]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("reached", "attained"), [(None, None), (20.1, False), (40.2, True), (40.2 * (1 - 2e-6), False)]
+)
+def test_attained_bounds(reached: float | None, attained: bool | None) -> None:
+    network = replace(sample().network, grad_norm_witness=reached)
+    found = json.loads(analysis_json(replace(sample(), network=network)))["network"]
+    assert found["attained"] is attained
+    assert found["grad_norm_witness"] == reached
+
+
+@pytest.mark.parametrize("settings", [Settings(tier="quick"), QUICK_MECHANISM])
+def test_no_witness_is_searched(settings: Settings) -> None:
+    network = analyze(load_model(MODELS / "digits_mlp.onnx"), settings).network
+    assert network.attained is None
+    assert network.grad_norm_witness is None
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_json_cannot_say_is_an_error(value: float) -> None:
     analysis = sample()
@@ -189,7 +223,9 @@ def test_a_refused_model_lists_every_reason() -> None:
     found = json.loads(inspection_json(refused()))
     assert [reason["code"] for reason in found["unsupported"]] == ["LC004", "LC003"]
     assert (found["batch"], found["verification"]) == (None, None)
-    check(found, {**INSPECTION, "batch": type(None), "verification": type(None)})
+    outline = {"inputs": WORDS, "outputs": WORDS, "ops": dict, "tensors": int, "numbers": int}
+    nothing = {"batch": type(None), "verification": type(None)}
+    check(found, {**INSPECTION, **nothing, "outline": outline})
 
 
 def test_error_object() -> None:

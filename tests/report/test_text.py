@@ -8,6 +8,7 @@ from lipcert.report import attribution
 from lipcert.report.csv import COLUMNS, analysis_csv
 from lipcert.report.inspection_text import inspection_text
 from lipcert.report.markdown import analysis_markdown
+from lipcert.report.statements import answer_rows
 from lipcert.report.text import analysis_text
 from tests.report.samples import inspection, node, refused, sample
 
@@ -47,6 +48,16 @@ def test_the_first_lines_answer_the_question() -> None:
     assumptions = replace(sample().assumptions, neighbours="replace-one", reduction="sum")
     report = text(assumptions=assumptions)
     assert "One example, replaced by another, moves the released sum of gradients" in report
+
+
+def test_how_loose_the_bounds_may_be() -> None:
+    network = replace(sample().network, grad_norm_witness=20.05, lipschitz_witness=9.8)
+    rows = dict(answer_rows(replace(sample(), network=network)))
+    assert rows["per-example gradient norm G"] == "≤ 40.201, at most 2.01 times the truth"
+    assert (
+        rows["Lipschitz constant of the network"] == "≤ 9.8001, attained by an admissible example"
+    )
+    assert dict(answer_rows(sample()))["per-example gradient norm G"] == "≤ 40.201"
 
 
 def test_no_sensitivity_is_said_first() -> None:

@@ -33,6 +33,7 @@ from lipcert.ops.functions import (
     Sin,
     Softplus,
     Softsign,
+    SoftThreshold,
     Tanh,
 )
 
@@ -125,6 +126,7 @@ HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
         "Selu": _applied(_selu),
         "Sigmoid": _plain(Sigmoid()),
         "Sin": _plain(Sin()),
+        "SoftThreshold": _applied(lambda node: SoftThreshold(node.attributes["limit"])),
         "Softplus": _plain(Softplus()),
         "Softsign": _plain(Softsign()),
         "Swish": _swish,

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
+
+import numpy as np
 
 from lipcert.errors import Refusal
 from lipcert.facts import Shape
 from lipcert.importer.constant import Constant, Origin, View
-from lipcert.importer.fold import StaticGraph
 from lipcert.importer.layout import Layout, MixingError
 from lipcert.importer.raw import Array, RawNode
+from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import Graph, Node, Parameter
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.shape import Expand, Reshape
 
-__all__ = ["Builder", "Handler", "RefusedNodeError", "WeightNaming"]
+__all__ = ["MASK", "Builder", "Handler", "RefusedNodeError", "WeightNaming"]
+
+
+MASK: Final = "mask"
+"""the one slot of an operator that may hold −∞"""
+_INFINITE: Final = "−∞ may only mask the scores of softmax(scores + mask)·values; repair the rest"
 
 
 class RefusedNodeError(Exception):
@@ -177,6 +184,10 @@ class Builder:
         if not name:
             raise RefusedNodeError(f"its {slot} is missing", "LC016")
         constant = self._graph.constants[name]
+        if slot != MASK and constant.is_float and not np.all(np.isfinite(constant.array)):
+            raise RefusedNodeError(
+                "a constant that it reads holds NaN or infinite numbers", "LC014", _INFINITE
+            )
         if constant.view is not None:
             self._read.add((id(self._node), constant.view.origin.name))
         return constant

@@ -22,7 +22,10 @@ __all__ = ["Interpolation"]
 @final
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """From `size` to `target` positions; scale is target/size or as the file states it."""
+    """From `size` to `target` positions; scale is target/size or as the file states it.
+
+    antialias: shrinking stretches the kernel, so that every input counts.
+    """
 
     size: int
     target: int
@@ -31,6 +34,7 @@ class Interpolation:
     nearest: str
     cubic_factor: float
     exclude_outside: bool
+    antialias: bool
 
     def nearest_indices(self) -> tuple[int, ...]:
         """The input position of every output position."""
@@ -42,6 +46,8 @@ class Interpolation:
         for place in range(self.target):
             position = self._position(place)
             places, row = self._row(mode, position)
+            if self.antialias:
+                row = row / np.sum(row)
             inside = (places >= 0) & (places < self.size)
             if self.exclude_outside:
                 row = np.where(inside, row, 0.0)
@@ -51,8 +57,10 @@ class Interpolation:
 
     def _row(self, mode: str, position: float) -> tuple[npt.NDArray[np.int64], FloatArray]:
         """Neighbours of a position, perhaps outside of the input, and their weights."""
-        places = np.arange(math.floor(position) - 1, math.floor(position) + 3)
-        distance = np.abs(places - position)
+        stretch = max(1.0, 1.0 / self.scale) if self.antialias else 1.0
+        reach = 2.0 * stretch
+        places = np.arange(math.floor(position - reach), math.ceil(position + reach) + 1)
+        distance = np.abs(places - position) / stretch
         row = np.clip(1.0 - distance, 0.0, 1.0) if mode == "linear" else self._cubic(distance)
         return places, row
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.importer.arithmetic import cumulation
-from lipcert.importer.build.builder import Builder, Handler, RefusedNodeError
+from lipcert.importer.build.builder import MASK, Builder, Handler, RefusedNodeError
 from lipcert.importer.constant import Constant
 from lipcert.importer.raw import RawNode
 from lipcert.norms.geometry import Window
@@ -217,7 +217,12 @@ def _attention(builder: Builder, node: RawNode) -> str:
     mask = None
     if node.input(3):
         layout = builder.layout(node.outputs[0])
-        mask = builder.operand(layout.example_part(builder.constant(node.inputs[3], "mask")))
+        mask = layout.example_part(builder.constant(node.inputs[3], MASK)).array
+        if np.any(np.all(np.isneginf(mask), axis=-1)):
+            raise RefusedNodeError(
+                "its mask hides every token from some query, whose softmax is 0/0",
+                remedy="let every query see a token, such as itself",
+            )
     op = Attention(float(node.attributes["scale"]), mask)
     return builder.emit(op, *(builder.value(name) for name in node.inputs[:3]))
 

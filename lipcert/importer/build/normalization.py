@@ -14,6 +14,7 @@ from lipcert.importer.constant import Constant
 from lipcert.importer.raw import RawNode
 from lipcert.operand import Operand
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.shape import Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
 
 __all__ = ["HANDLERS"]
@@ -67,6 +68,18 @@ def _layer_norm(builder: Builder, node: RawNode) -> str:
     )
 
 
+def _axes_norm(builder: Builder, node: RawNode) -> str:
+    """Macro layer: a LayerNorm without parameters over axes that need not be the last."""
+    layout = builder.layout(node.inputs[0])
+    value = builder.value(node.inputs[0])
+    axes = [layout.example_axis(axis) for axis in node.attributes["axes"]]
+    others = [axis for axis in range(len(builder.shape(value))) if axis not in axes]
+    perm = (*others, *axes)
+    back = tuple(int(axis) for axis in np.argsort(perm))
+    moved = builder.emit(Transpose(perm), value)
+    return builder.emit(Transpose(back), builder.emit(LayerNorm(len(axes), _epsilon(node)), moved))
+
+
 def _rms_norm(builder: Builder, node: RawNode) -> str:
     op = RmsNorm(_trailing(builder, node), _epsilon(node), _optional(builder, node, 1))
     return builder.emit(op, builder.value(node.inputs[0]))
@@ -118,6 +131,7 @@ def _softmax(op: type[Softmax] | type[LogSoftmax]) -> Handler:
 
 HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
     {
+        "AxesNormalization": _axes_norm,
         "BatchNormalization": _batch_norm,
         "GroupNormalization": _group_norm,
         "InstanceNormalization": _instance_norm,

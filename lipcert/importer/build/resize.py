@@ -20,8 +20,6 @@ def _resize(builder: Builder, node: RawNode) -> str:
     mode = node.text("mode", "nearest")
     if mode not in {"nearest", "linear", "cubic", "bilinear"}:
         raise RefusedNodeError(f"interpolation mode {mode!r} is not supported")
-    if node.integer("antialias", 0):
-        raise RefusedNodeError("resizing with antialias is not supported", remedy="antialias=False")
     source, target = builder.layout(node.inputs[0]), builder.layout(node.outputs[0])
     value = builder.value(node.inputs[0])
     for axis in range(source.rank):
@@ -49,6 +47,7 @@ def _grid(builder: Builder, node: RawNode, size: int, target: int, axis: int) ->
         nearest=node.text("nearest_mode", "floor" if is_old else "round_prefer_floor"),
         cubic_factor=node.real("cubic_coeff_a", -0.75),
         exclude_outside=bool(node.integer("exclude_outside", 0)),
+        antialias=bool(node.integer("antialias", 0)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -88,6 +89,23 @@ def _gather(builder: Builder, node: RawNode) -> str:
     return pick(builder, value, layout.example_axis(axis), (indices % size).tolist())
 
 
+def _gather_elements(builder: Builder, node: RawNode) -> str:
+    """Entries at constant places along one axis: a selection of the flattened value."""
+    layout = builder.layout(node.inputs[0])
+    axis = layout.example_axis(node.integer("axis", 0))
+    constant = builder.constant(node.inputs[1], "index")
+    indices = builder.layout(node.outputs[0]).example_part(constant).array.astype(np.int64)
+    value = builder.value(node.inputs[0])
+    shape = builder.shape(value)
+    if np.any(indices < -shape[axis]) or np.any(indices >= shape[axis]):
+        raise RefusedNodeError("an index is out of range", "LC016")
+    places = np.indices(indices.shape)
+    places[axis] = indices % shape[axis]
+    flat = np.ravel_multi_index(tuple(places), shape).reshape(-1)
+    row = builder.reshape(value, (math.prod(shape),))
+    return builder.reshape(pick(builder, row, 0, flat.tolist()), indices.shape)
+
+
 def _expand(builder: Builder, node: RawNode) -> str:
     shape = builder.layout(node.outputs[0]).example_shape
     return builder.expand(builder.value(node.inputs[0]), shape)
@@ -154,6 +172,7 @@ HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
         "Expand": _expand,
         "Flatten": _same,
         "Gather": _gather,
+        "GatherElements": _gather_elements,
         "Identity": _same,
         "MaxMin": _max_min,
         "Reshape": _same,

@@ -21,8 +21,8 @@ from lipcert.importer.build import (
     shape,
 )
 from lipcert.importer.build.builder import Builder, Handler, WeightNaming
-from lipcert.importer.fold import StaticGraph
 from lipcert.importer.layout import Layout
+from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import Graph
 
 __all__ = ["translate"]

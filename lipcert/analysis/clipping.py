@@ -1,0 +1,159 @@
+"""Clip points: where backpropagation clipping acts, written into the graph.
+
+What enters: a graph and the mechanism. What leaves: the graph that a clipped run evaluates, in
+which every trained layer stands between a clip of its input and a clip of its upstream cotangent.
+Propagation then needs to know nothing of the mechanism.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from lipcert.analysis.groups import layer_of
+from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.ir import Graph, Node
+from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.shape import Pad, PadMode
+from lipcert.privacy.mechanisms import BackpropClipping
+from lipcert.upper import Upper
+
+__all__ = ["with_clips"]
+
+_REFUSED: Final = frozenset({PadMode.REFLECT, PadMode.EDGE})
+
+
+def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
+    """The graph with the clips of the mechanism.
+
+    A layer is a run of nodes that use trained parameters of one layer (a product and the addition
+    of its bias, say), with the padding that a convolution reads. Its input is clipped before the
+    padding, its cotangent after its last node.
+    Raises UnsupportedModelError where a trained convolution reads reflected or repeated borders:
+    the published bound β·C is too small there, by up to 2 in two dimensions.
+    """
+    layers = _layers(graph)
+    refusals = tuple(_refusal(layer) for layer in layers if _reads_borders(layer))
+    if refusals:
+        raise UnsupportedModelError(refusals)
+    return _Rewriting(graph, mechanism).of(layers)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Consecutive nodes of one trained layer: the padding if there is one, then the rest."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it is a convolution."""
+        return any(isinstance(node.op, Conv | ConvTranspose) for node in self.nodes)
+
+
+def _layers(graph: Graph) -> list[_Layer]:
+    """Every trained layer."""
+    readers = Counter([graph.output_name, *(name for node in graph.nodes for name in node.inputs)])
+    producers = {node.output: node for node in graph.nodes}
+    keys: dict[str, str] = {}
+    runs: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        key = _layer_key(graph, node)
+        if key is None:
+            continue
+        source = node.inputs[0]
+        read_here_alone = node.inputs == (source,) and readers[source] == 1
+        if read_here_alone and source in runs and keys[source] == key:
+            run = [*runs.pop(source), node]
+        elif read_here_alone and source in producers and _is_padded(node, producers[source]):
+            run = [producers[source], node]
+        else:
+            run = [node]
+        keys[node.output] = key
+        runs[node.output] = run
+    return [_Layer(tuple(run)) for run in runs.values()]
+
+
+def _is_padded(node: Node, before: Node) -> bool:
+    return isinstance(node.op, Conv) and isinstance(before.op, Pad)
+
+
+def _layer_key(graph: Graph, node: Node) -> str | None:
+    """The layer of the trained parameters that a node uses; None if it uses none."""
+    for operand in node.op.operands().values():
+        if operand.parameter is not None and graph.parameters[operand.parameter].trainable:
+            return layer_of(operand.parameter, node.name)
+    return None
+
+
+def _reads_borders(layer: _Layer) -> bool:
+    pad = layer.nodes[0].op
+    return isinstance(pad, Pad) and pad.mode in _REFUSED and layer.is_convolution
+
+
+def _refusal(layer: _Layer) -> Refusal:
+    node = layer.nodes[1]
+    return Refusal(
+        "LC420",
+        node.name,
+        node.op.kind,
+        "backpropagation clipping has no sound bound for a convolution that reads reflected or "
+        "repeated borders",
+        "train with zero or circular padding, freeze the layer, or use --mechanism "
+        "gradient-clipping",
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Rewriting:
+    """Inserts clips and renames what reads the clipped values."""
+
+    graph: Graph
+    mechanism: BackpropClipping
+
+    def of(self, layers: list[_Layer]) -> Graph:
+        """The graph with a clip before and after every layer."""
+        first = {layer.nodes[0].name: layer for layer in layers}
+        last = {layer.nodes[-1].name: layer for layer in layers}
+        renamed: dict[str, str] = {}
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            inputs = tuple(renamed.get(name, name) for name in node.inputs)
+            if node.name in first:
+                clips = self._input_clips(node, inputs)
+                nodes.extend(clips.values())
+                inputs = tuple(clips[name].output for name in inputs)
+            nodes.append(replace(node, inputs=inputs))
+            if node.name in last:
+                clip = self._cotangent_clip(node, last[node.name])
+                nodes.append(clip)
+                renamed[node.output] = clip.output
+        output = renamed.get(self.graph.output_name, self.graph.output_name)
+        return replace(self.graph, nodes=tuple(nodes), output_name=output)
+
+    def _input_clips(self, node: Node, inputs: tuple[str, ...]) -> Mapping[str, Node]:
+        """One clip per value that the layer reads."""
+        shapes = dict(zip(inputs, (self.graph.shape_of(name) for name in node.inputs), strict=True))
+        clip = InputClip(Upper(self.mechanism.input_clip))
+        return {
+            name: Node(
+                f"{node.name}.input_clip{i or ''}",
+                clip,
+                (name,),
+                f"{node.name}.clipped_input{i or ''}",
+                shape,
+            )
+            for i, (name, shape) in enumerate(shapes.items())
+        }
+
+    def _cotangent_clip(self, node: Node, layer: _Layer) -> Node:
+        by_channel = self.mechanism.l15_on_convs and layer.is_convolution
+        norm = ClipNorm.L15 if by_channel else ClipNorm.L2
+        clip = CotangentClip(Upper(self.mechanism.cotangent_clip), norm)
+        name, output = f"{node.name}.cotangent_clip", f"{node.output}.clipped_cotangent"
+        return Node(name, clip, (node.output,), output, node.shape)

@@ -1,0 +1,99 @@
+"""Choices: the words and numbers that settings admit.
+
+What enters: a value as it was given. What leaves: nothing, or a `UsageError` that names the key
+and what would do. Invariant: every word of the command line stands in exactly one `Literal` here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+from lipcert.errors import UsageError
+
+__all__ = [
+    "AccountantName",
+    "AllocationName",
+    "ClipScopeName",
+    "ConstraintName",
+    "ConvClipName",
+    "DecayName",
+    "GroupName",
+    "LossName",
+    "MechanismName",
+    "NeighboursName",
+    "ReductionName",
+    "SamplingName",
+    "ScopeName",
+    "TermsName",
+    "TierName",
+    "check_choice",
+    "check_nonnegative",
+    "check_positive",
+    "nearest",
+]
+
+LossName = Literal[
+    "auto",
+    "cross-entropy",
+    "bce",
+    "mse",
+    "mae",
+    "huber",
+    "focal",
+    "multiclass-hinge",
+    "multi-margin",
+    "kr",
+    "hkr",
+    "cosine",
+]
+TermsName = Literal["mean", "sum"]
+ScopeName = Literal["auto", "point", "constraint-set"]
+ConstraintName = Literal["spectral", "frobenius"]
+GroupName = Literal["parameter", "layer"]
+AllocationName = Literal["global", "per-layer", "optimal"]
+NeighboursName = Literal["add-remove", "replace-one", "zero-out"]
+ReductionName = Literal["auto", "mean", "sum"]
+TierName = Literal["quick", "fast", "tight"]
+MechanismName = Literal[
+    "none",
+    "clipless",
+    "weight-clipping",
+    "fixed-weight-norm",
+    "backprop-clipping",
+    "gradient-clipping",
+]
+ClipScopeName = Literal["flat", "group"]
+DecayName = Literal["decoupled", "inside"]
+ConvClipName = Literal["l1.5", "l2"]
+SamplingName = Literal["poisson", "without-replacement", "shuffle", "full-batch"]
+AccountantName = Literal["auto", "pld", "rdp"]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """ "did you mean 'x'?" for the most similar known name, "" where none is similar."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """UsageError unless the value is one of the choices."""
+    if value not in choices:
+        hint = nearest(value, choices) if isinstance(value, str) else ""
+        raise UsageError(
+            f"{key}: {value!r} is not one of {', '.join(choices)}{hint and '; ' + hint}"
+        )
+
+
+def check_positive(key: str, value: float | None) -> None:
+    """UsageError unless the value is absent, or finite and above 0."""
+    if value is not None and not (math.isfinite(value) and value > 0.0):
+        raise UsageError(f"{key}: {value!r} is not a positive finite number")
+
+
+def check_nonnegative(key: str, value: float | None) -> None:
+    """UsageError unless the value is absent, or finite and at least 0."""
+    if value is not None and not (math.isfinite(value) and value >= 0.0):
+        raise UsageError(f"{key}: {value!r} is not a non-negative finite number")

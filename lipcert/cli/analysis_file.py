@@ -1,0 +1,83 @@
+"""Analysis file: what `lipcert privacy` needs of the JSON that `lipcert analyze` wrote.
+
+What enters: a path. What leaves: a frozen record of checked types. Invariant: a file that is
+unreadable, too large, of another schema or of wrong types gives no record.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast, final
+
+from lipcert.errors import NoVerdictError
+
+__all__ = ["AnalysisFacts", "read_analysis"]
+
+_LARGEST: Final = 256 * 1024 * 1024
+_SCHEMA: Final = "lipcert.analysis/1"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AnalysisFacts:
+    """The release that an analysis computed noise for; sensitivity None: no bound."""
+
+    sensitivity: float | None
+    noise_multiplier: float
+    neighbours: str
+    batch_size: int | None
+    allocation: str
+    scope: str
+
+
+def read_analysis(path: Path) -> AnalysisFacts:
+    """The facts of a file; NoVerdictError where it is no analysis."""
+    document = _document(path)
+    try:
+        facts = cast("dict[str, object]", document["assumptions"])
+        network = cast("dict[str, object]", document["network"])
+        sensitivity, batch_size = network["sensitivity"], facts["batch_size"]
+        return AnalysisFacts(
+            None if sensitivity is None else _number(sensitivity),
+            _number(facts["noise_multiplier"]),
+            _word(facts["neighbours"]),
+            None if batch_size is None else _whole(batch_size),
+            _word(facts["allocation"]),
+            _word(facts["scope"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise NoVerdictError(
+            f"{path}: not a complete analysis ({error}); write it again"
+        ) from error
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise NoVerdictError(f"{path}: an analysis of more than 256 MiB is not read")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise NoVerdictError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
+        raise NoVerdictError(f"{path}: not a result of `lipcert analyze --format json` ({_SCHEMA})")
+    return document
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a word")
+    return value

@@ -1,0 +1,214 @@
+"""Options of `lipcert privacy`: a run in numbers, partly read from an analysis.
+
+What enters: the command line and, where given, the JSON of an analysis. What leaves: a plan, a
+declaration, and what is to be solved for. Invariant: where both sources speak of the same thing
+they must agree, because the noise of the analysis was computed for what the analysis says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import click
+
+from lipcert.errors import NoVerdictError, UsageError
+
+if TYPE_CHECKING:
+    from lipcert.diagnostics import Diagnostic
+    from lipcert.privacy.declaration import Declaration
+    from lipcert.privacy.plan import TrainingPlan
+
+__all__ = ["RunOptions", "run_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_KEY: Final = "lipcert.run"
+_SAMPLINGS: Final = click.Choice(["poisson", "without-replacement", "shuffle", "full-batch"])
+_RELATIONS: Final = click.Choice(["add-remove", "replace-one", "zero-out"])
+_ACCOUNTANTS: Final = click.Choice(["auto", "pld", "rdp"])
+_COMPOSITIONS: Final = click.Choice(["joint", "once", "separate"])
+_DIVISORS: Final = click.Choice(["constant", "batch-size"])
+_REDUCTIONS: Final = click.Choice(["sum", "mean"])
+_DECLARED: Final = (
+    "noised_groups",
+    "composition",
+    "sensitivity_for",
+    "sensitivity_of",
+    "noise_on",
+    "divisor",
+    "claim_sampling",
+)
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value is not None and parameter.name is not None:
+        context.meta.setdefault(_KEY, {})[parameter.name] = value
+
+
+def _option(name: str, kind: Any, text: str, metavar: str | None = None) -> Callable[[Any], Any]:
+    return click.option(
+        name, type=kind, metavar=metavar, help=text, expose_value=False, callback=_remember
+    )
+
+
+_OPTIONS: Final = (
+    _option("--noise-multiplier", float, "σ = noise deviation / sensitivity.", "S"),
+    _option("--target-epsilon", float, "The ε to be met.", "E"),
+    _option("--delta", float, "δ of the statement; below 1/N.", "D"),
+    _option("--dataset-size", int, "Number of examples.", "N"),
+    _option("--batch-size", int, "Examples of a batch (expected number).", "B"),
+    _option("--steps", int, "Number of releases.", "T"),
+    _option("--epochs", float, "Passes over the data.", "E"),
+    _option("--sampling", _SAMPLINGS, "How batches are really drawn."),
+    _option("--neighbours", _RELATIONS, "Which data sets count as neighbours.  [add-remove]"),
+    _option("--accountant", _ACCOUNTANTS, "auto: the tightest that is sound.  [auto]"),
+    _option("--noised-groups", int, "Declare: each of K groups has noise σΔ_k.", "K"),
+    _option("--composition", _COMPOSITIONS, "Declare: how these groups are counted.  [joint]"),
+    _option("--sensitivity-for", _RELATIONS, "Declare: the relation of the sensitivity."),
+    _option("--sensitivity-of", _REDUCTIONS, "Declare: what the sensitivity is of.  [sum]"),
+    _option("--noise-on", _REDUCTIONS, "Declare: what the noise is added to.  [sum]"),
+    _option("--divisor", _DIVISORS, "Declare: what a mean divides by.  [constant]"),
+    _option("--claim-sampling", _SAMPLINGS, "Declare: what the accountant was told."),
+)
+
+
+def run_options(command: _Command) -> _Command:
+    """Add the options of a run; read them with `RunOptions.of`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What was given, by the names of the options; the analysis fills gaps."""
+
+    given: Mapping[str, Any]
+    scope: str
+
+    @classmethod
+    def of(cls, context: click.Context, analysis: Path | None) -> RunOptions:
+        """From the command line, and from the analysis where there is one."""
+        given: dict[str, Any] = dict(context.meta.get(_KEY, {}))
+        if analysis is None:
+            return cls(given, "")
+        from lipcert.cli.analysis_file import read_analysis
+
+        found = read_analysis(analysis)
+        if found.sensitivity is None:
+            raise NoVerdictError(
+                f"{analysis}: the analysis found no finite sensitivity, so no noise is enough; "
+                "its diagnostics say why"
+            )
+        for key, value in (("neighbours", found.neighbours), ("batch_size", found.batch_size)):
+            if value is not None and given.setdefault(key, value) != value:
+                raise UsageError(
+                    f"{key.replace('_', '-')}: the noise of {analysis} was computed for {value}, "
+                    f"not for {given[key]}; analyse again or leave it out"
+                )
+        if given.get("target_epsilon") is None or not cls._has_length(given):
+            given.setdefault("noise_multiplier", found.noise_multiplier)
+        given["allocation"] = found.allocation
+        return cls(given, found.scope)
+
+    @property
+    def accountant(self) -> str:
+        """auto, pld or rdp."""
+        return str(self.given.get("accountant", "auto"))
+
+    @property
+    def allocation(self) -> str | None:
+        """How an analysis split the noise."""
+        return self.given.get("allocation")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ as given; meaningless where it is solved for."""
+        return float(self.given.get("noise_multiplier", 0.0))
+
+    @property
+    def target(self) -> float:
+        """The ε to be met."""
+        return float(self.given["target_epsilon"])
+
+    @property
+    def declares(self) -> bool:
+        """Whether the user said how the noise is set or claimed."""
+        return any(key in self.given for key in _DECLARED)
+
+    @property
+    def solved_for(self) -> str:
+        """The one of the three that was not given."""
+        known = {
+            "noise_multiplier": "noise_multiplier" in self.given,
+            "steps": self._has_length(self.given),
+            "epsilon": "target_epsilon" in self.given,
+        }
+        missing = [name for name, is_given in known.items() if not is_given]
+        if len(missing) != 1:
+            raise UsageError(
+                "privacy: give two of --noise-multiplier, --steps (or --epochs) and "
+                "--target-epsilon; the third is computed"
+            )
+        return missing[0]
+
+    def plan(self) -> TrainingPlan:
+        """The plan; of one step where the steps are solved for."""
+        from lipcert.privacy.noise import Neighbouring
+        from lipcert.privacy.plan import Sampling, TrainingPlan
+
+        for key in ("dataset-size", "sampling", "delta"):
+            if key.replace("-", "_") not in self.given:
+                raise UsageError(f"{key}: there is no account without it; give --{key}")
+        one_step = 1 if self.solved_for == "steps" else None
+        return TrainingPlan(
+            dataset_size=self.given["dataset_size"],
+            sampling=Sampling(self.given["sampling"]),
+            delta=self.given["delta"],
+            batch_size=self.given.get("batch_size"),
+            steps=self.given.get("steps", one_step),
+            epochs=self.given.get("epochs"),
+            neighbours=Neighbouring(self.given.get("neighbours", "add-remove")),
+        )
+
+    def declaration(self) -> Declaration:
+        """How the noise is set and claimed, as far as the user said."""
+        from lipcert.privacy.declaration import Composition, Declaration, Divisor
+        from lipcert.privacy.noise import Neighbouring, Reduction
+        from lipcert.privacy.plan import Sampling
+
+        relation = self.given.get("sensitivity_for")
+        claimed = self.given.get("claim_sampling")
+        return Declaration(
+            groups=self.given.get("noised_groups", 1),
+            composition=Composition(self.given.get("composition", "joint")),
+            sensitivity_for=Neighbouring(relation) if relation else None,
+            sensitivity_of=Reduction(self.given.get("sensitivity_of", "sum")),
+            noise_on=Reduction(self.given.get("noise_on", "sum")),
+            divisor=Divisor(self.given.get("divisor", "constant")),
+            claimed_sampling=Sampling(claimed) if claimed else None,
+        )
+
+    def findings(self) -> tuple[Diagnostic, ...]:
+        """What is to be said of the analysis as a source."""
+        from lipcert.diagnostics import Diagnostic, Level
+
+        if self.scope != "point":
+            return ()
+        return (
+            Diagnostic(
+                "LC408",
+                Level.WARNING,
+                "",
+                "the analysis bounds gradients at the weights of its file, which the first step "
+                "leaves",
+                "compute the sensitivity again before every step, or analyse a constraint set",
+            ),
+        )
+
+    @staticmethod
+    def _has_length(given: Mapping[str, object]) -> bool:
+        return "steps" in given or "epochs" in given

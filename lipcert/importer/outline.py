@@ -1,0 +1,77 @@
+"""Outline: what can be said of a file without understanding it, for one that is refused.
+
+What enters: a path. What leaves: the facts that the file states, or None where it cannot be read.
+Like every import this happens in a child process first; only plain text comes back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import final
+
+from lipcert.errors import NoVerdictError
+from lipcert.importer.child import run_in_child
+from lipcert.importer.container import read_bytes
+from lipcert.importer.gate import open_model
+from lipcert.importer.limits import Budget
+
+__all__ = ["Outline", "outline_of"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Producer, operator sets, inputs, outputs, operators with their numbers, stored tensors."""
+
+    sha256: str
+    producer: str
+    opset: Mapping[str, int]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ops: Mapping[str, int]
+    tensors: int
+    numbers: int
+
+
+def outline_of(path: Path) -> Outline | None:
+    """The outline of a file that can be parsed."""
+    try:
+        found = json.loads(run_in_child(outline, str(path), Budget.of_path(path), str(path)))
+    except NoVerdictError:
+        return None
+    if found is None:
+        return None
+    inputs, outputs = tuple(found.pop("inputs")), tuple(found.pop("outputs"))
+    return Outline(inputs=inputs, outputs=outputs, **found)
+
+
+def outline(text: str) -> str:
+    """The work of the child."""
+    path = Path(text)
+    try:
+        model = open_model(path, read_bytes(path)).model
+    except NoVerdictError:
+        return "null"
+    graph = model.graph
+    found = Outline(
+        sha256=model.sha256,
+        producer=model.producer,
+        opset=model.opset,
+        inputs=tuple(
+            f"{item.name} {'unknown shape' if item.dims is None else _listed(item.dims)}"
+            for item in graph.inputs
+        ),
+        outputs=graph.outputs,
+        ops=dict(Counter(node.op_type for node in graph.nodes).most_common()),
+        tensors=len(graph.tensors),
+        numbers=sum(array.size for array in graph.tensors.values()),
+    )
+    return json.dumps(asdict(found))
+
+
+def _listed(dims: tuple[int | str, ...]) -> str:
+    return "[" + ", ".join(str(dim) or "?" for dim in dims) + "]"

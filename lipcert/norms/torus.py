@@ -1,0 +1,155 @@
+"""Torus: a grid of frequencies, cut into boxes that can be bisected down to single frequencies.
+
+What enters: the degrees (spans) of a symbol, and per axis the number of frequencies and a twist.
+What leaves: boxes with exact rational centres, and how far a norm can fall between a frequency of
+a box and its centre.
+
+Since H(−w) is the conjugate of H(w), half of the last axis suffices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import final
+
+import numpy as np
+
+from lipcert.norms.geometry import IndexArray, Window
+from lipcert.norms.tiling import cosine_squared, cosine_squared_above
+from lipcert.upper import FloatArray, Lower
+
+__all__ = ["Boxes", "Torus", "torus_size"]
+
+
+def torus_size(window: Window) -> int:
+    """How many positions of one residue class suffice for a torus on which no window wraps.
+
+    Proof: let g = gcd(stride, dilation), P = stride/g, D = dilation/g. Tap t = P·j + r of output
+    o reads position stride·(o + j·D) + r·dilation − pad, so that outputs of one residue class
+    modulo D, o = D·o' + c, share no input with others, and read the inputs of phase r numbered
+    q = o' + j: for every c, a convolution with the polyphase kernel. Taps that read padding only
+    and outputs that do so act as zero and are left out. Let N exceed every |q − i| for numbers q
+    that are read, from the input or from padding, and numbers i of inputs that are read, and
+    every difference of two o'. Modulo N, then, inputs and outputs stay distinct, and what is
+    read from padding meets no input.
+    """
+    divisor = math.gcd(window.stride, window.dilation)
+    phases, apart = window.stride // divisor, window.dilation // divisor
+    readers = {tap: window.readers(tap) for tap in range(window.taps) if window.readers(tap)}
+    if not readers:
+        return 1
+    inputs = [o // apart + t // phases for t, r in readers.items() for o in (r[0], r[-1])]
+    outputs = [o // apart for r in readers.values() for o in (r[0], r[-1])]
+    shifts = [tap // phases for tap in readers]
+    lowest, highest = min(outputs) + min(shifts), max(outputs) + max(shifts)
+    return 1 + max(max(inputs) - lowest, highest - min(inputs), max(outputs) - min(outputs))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """Frequencies first ≤ j < last along every axis. group: [n]; first, last: [n, axes]."""
+
+    group: IndexArray
+    first: IndexArray
+    last: IndexArray
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def chosen(self, which: slice | IndexArray | np.typing.NDArray[np.bool_]) -> Boxes:
+        """The boxes selected by a slice, a mask or positions."""
+        return Boxes(self.group[which], self.first[which], self.last[which])
+
+    @property
+    def widths(self) -> IndexArray:
+        """Frequencies along each axis: [n, axes]."""
+        return self.last - self.first
+
+    @property
+    def are_points(self) -> np.typing.NDArray[np.bool_]:
+        """Which boxes hold a single frequency."""
+        single: np.typing.NDArray[np.bool_] = np.all(self.widths == 1, axis=1)
+        return single
+
+    def children(self) -> Boxes:
+        """The halves of every box along every axis of several frequencies."""
+        middle = (self.first + self.last) // 2  # equal to `first` where there is one frequency
+        parts = []
+        for corner in itertools.product((False, True), repeat=self.first.shape[1]):
+            first = np.where(corner, middle, self.first)
+            last = np.where(corner, self.last, middle)
+            parts.append(Boxes(self.group, first, last).chosen(np.all(first < last, axis=1)))
+        group = np.concatenate([part.group for part in parts])
+        first = np.concatenate([part.first for part in parts])
+        last = np.concatenate([part.last for part in parts])
+        return Boxes(group, first, last)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Torus:
+    """The frequencies w_i = 2π (j + twists[i]/2) / counts[i] with 0 ≤ j < counts[i].
+
+    A twist is 0 or 1.
+    """
+
+    spans: tuple[int, ...]
+    counts: tuple[int, ...]
+    twists: tuple[int, ...]
+
+    def everything(self, groups: int) -> Boxes:
+        """For every group, one box that holds each frequency or its negative.
+
+        Proof: the negative of number j is number −j − twist, modulo the count; so the numbers
+        0, ..., ⌊(count − twist)/2⌋ of the last axis suffice, those of the other axes being all.
+        The cells around these centres, half a step to both sides, contain half a turn.
+        """
+        last = np.array(self.counts, dtype=np.int64)
+        last[-1] = (self.counts[-1] - self.twists[-1]) // 2 + 1
+        rows = np.tile(last, (groups, 1))
+        return Boxes(np.arange(groups), np.zeros_like(rows), rows)
+
+    @property
+    def points(self) -> int:
+        """How many frequencies `everything` holds."""
+        return int(np.prod(self.everything(1).widths))
+
+    def centres(self, boxes: Boxes) -> tuple[IndexArray, IndexArray]:
+        """(numerators [n, axes], denominators [n]): w = 2π · numerators / denominators."""
+        common = math.lcm(*self.counts)
+        weights = np.array([common // count for count in self.counts], dtype=np.int64)
+        numerators = (boxes.first + boxes.last - 1 + np.array(self.twists)) * weights
+        return numerators, np.full(len(boxes), 2 * common, dtype=np.int64)
+
+    def angle(self, widths: tuple[int, ...]) -> Fraction:
+        """θ/π, where Σ spans_i |w_i − c_i|/2 ≤ θ for all w in the cell around a box with centre c.
+
+        Proof: the cell reaches half a step beyond the frequencies of the box, so that |w_i − c_i|
+        is at most π · widths_i / counts_i.
+        """
+        sizes = zip(self.spans, widths, self.counts, strict=True)
+        return sum((Fraction(span * width, 2 * count) for span, width, count in sizes), Fraction(0))
+
+    def shrinkage(self, boxes: Boxes) -> FloatArray:
+        """Lower bounds of cos²θ / cos²θ₁ for each box, θ₁ the angle of one frequency: [n].
+
+        It is 1 for boxes of one frequency, and 0 where θ is not below a right angle.
+        """
+        kinds, kind = np.unique(boxes.widths, axis=0, return_inverse=True)
+        values = np.array([self._shrinkage(tuple(int(w) for w in row)) for row in kinds])
+        rows: FloatArray = values[kind.reshape(-1)]
+        return rows
+
+    def _shrinkage(self, widths: tuple[int, ...]) -> float:
+        single = (1,) * len(widths)
+        if widths == single:
+            return 1.0
+        whole, smallest = self.angle(widths), self.angle(single)
+        if whole >= Fraction(1, 2):
+            return 0.0
+        ratio: Lower = cosine_squared(whole).over(cosine_squared_above(smallest))
+        return ratio.value

@@ -1,0 +1,160 @@
+"""Plan: how a training run draws its batches, how long it is, and what privacy is asked of it.
+
+What enters: the numbers of a run, as planned. What leaves: a frozen, consistent record with the
+number of releases and the number of them in which one example takes part. Invariant: an instance
+names a combination of sampling and neighbouring relation for which a proof is known; every other
+one is a `UsageError` that says what to change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Final, final
+
+from lipcert.errors import UsageError
+from lipcert.privacy.noise import Neighbouring
+from lipcert.upper import Lower, Upper
+
+__all__ = ["Sampling", "TrainingPlan"]
+
+_LARGEST: Final = 2**53  # every integer up to here is a float64
+
+
+class Sampling(Enum):
+    """How the examples of a step are drawn; steps are independent but for `SHUFFLE`."""
+
+    POISSON = "poisson"
+    """every example independently with probability B/N; B is the expected batch size"""
+    WITHOUT_REPLACEMENT = "without-replacement"
+    """a uniform subset of exactly B examples, drawn anew for every step"""
+    SHUFFLE = "shuffle"
+    """every epoch splits the data into disjoint batches, in a random or a fixed order"""
+    FULL_BATCH = "full-batch"
+    """all examples in every step"""
+
+
+_REFUSED: Final[Mapping[tuple[Sampling, Neighbouring], str]] = MappingProxyType(
+    {
+        (Sampling.WITHOUT_REPLACEMENT, Neighbouring.ADD_OR_REMOVE_ONE): (
+            "without-replacement sampling has a sound account for data sets of one size only; "
+            "use neighbours replace-one"
+        ),
+        (Sampling.WITHOUT_REPLACEMENT, Neighbouring.ZERO_OUT): (
+            "without-replacement sampling has no sound account for zero-out; "
+            "use neighbours replace-one"
+        ),
+        (Sampling.SHUFFLE, Neighbouring.ADD_OR_REMOVE_ONE): (
+            "removing one example moves all later ones into other batches of the epoch, so every "
+            "batch may change; use neighbours replace-one, or zero-out if an absent example "
+            "leaves its place empty"
+        ),
+    }
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """A run that releases noised gradients of `batch_size` examples out of `dataset_size`.
+
+    batch_size: also the public constant that a mean divides by; may be left out for full batches.
+    Exactly one of steps and epochs is given; a begun step or epoch counts as a whole one.
+    delta: the δ of the (ε, δ) statement.
+    """
+
+    dataset_size: int
+    sampling: Sampling
+    delta: float
+    batch_size: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    neighbours: Neighbouring = Neighbouring.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _count("dataset-size", self.dataset_size)
+        if not 0.0 < self.delta < 1.0:
+            raise UsageError(f"delta: {self.delta!r} is not between 0 and 1; give 1e-5, say")
+        reason = _REFUSED.get((self.sampling, self.neighbours))
+        if reason:
+            raise UsageError(f"neighbours: {reason}")
+        self._check_batch()
+        self._check_length()
+
+    @property
+    def batch(self) -> int:
+        """B: the batch size, that of all examples where none was given."""
+        return self.dataset_size if self.batch_size is None else self.batch_size
+
+    @property
+    def sampling_rate(self) -> Upper:
+        """q = B/N, rounded up; never above 1."""
+        return min(Upper(1.0), Upper(float(self.batch)).over(Lower(float(self.dataset_size))))
+
+    @property
+    def releases(self) -> int:
+        """T: how often a noised gradient is released."""
+        if self.steps is not None:
+            return self.steps
+        per_epoch = Fraction(self.dataset_size, self.batch)
+        if self.sampling is Sampling.SHUFFLE:
+            per_epoch = Fraction(math.ceil(per_epoch))
+        return math.ceil(self._epochs * per_epoch)
+
+    @property
+    def participations(self) -> int:
+        """Upper bound of the number of releases that the batches of one example enter.
+
+        Proof (shuffle): the batches of an epoch are disjoint, so one example is in at most one.
+        T steps begin at most ⌈T/⌊N/B⌋⌉ epochs, whether or not a smaller last batch is dropped.
+        Under the other samplings an example may be in every batch.
+        """
+        if self.sampling is not Sampling.SHUFFLE:
+            return self.releases
+        if self.steps is None:
+            return math.ceil(self._epochs)
+        return math.ceil(Fraction(self.steps, self.dataset_size // self.batch))
+
+    def with_steps(self, steps: int) -> TrainingPlan:
+        """The same run with another number of steps."""
+        return replace(self, steps=steps, epochs=None)
+
+    @property
+    def _epochs(self) -> Fraction:
+        return Fraction(self.epochs or 0)
+
+    def _check_batch(self) -> None:
+        if self.batch_size is None:
+            if self.sampling is not Sampling.FULL_BATCH:
+                raise UsageError(f"batch-size: {self.sampling.value} sampling needs one; give B")
+            return
+        _count("batch-size", self.batch_size)
+        if self.batch_size > self.dataset_size:
+            raise UsageError(
+                f"batch-size: {self.batch_size} of {self.dataset_size} examples is a sampling "
+                "rate above 1; give B ≤ N"
+            )
+        if self.sampling is Sampling.FULL_BATCH and self.batch_size != self.dataset_size:
+            raise UsageError(
+                f"batch-size: a full batch holds all {self.dataset_size} examples, not "
+                f"{self.batch_size}; leave it out or choose another sampling"
+            )
+
+    def _check_length(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise UsageError("steps: give exactly one of steps and epochs")
+        if self.steps is not None:
+            _count("steps", self.steps)
+        if self.epochs is not None:
+            if not (math.isfinite(self.epochs) and self.epochs > 0.0):
+                raise UsageError(f"epochs: {self.epochs!r} is not a positive finite number")
+            _count("epochs", self.releases)
+
+
+def _count(key: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+        raise UsageError(f"{key}: {value!r} is not a whole number from 1 to 2^53")

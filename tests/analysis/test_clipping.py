@@ -1,0 +1,138 @@
+"""Backpropagation clipping: where the clips stand, and whole networks under attack."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.analysis.clipping import with_clips
+from lipcert.errors import UnsupportedModelError
+from lipcert.ir import Graph
+from lipcert.norms.geometry import Window
+from lipcert.norms.operator_norm import Tier
+from lipcert.ops.activation import Activation
+from lipcert.ops.affine import Shift
+from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
+from lipcert.ops.combine import Add
+from lipcert.ops.conv import Conv
+from lipcert.ops.functions import Relu
+from lipcert.ops.linear import Dense
+from lipcert.ops.shape import Pad, PadMode
+from lipcert.privacy.mechanisms import BackpropClipping
+from lipcert.scope import PointScope
+from tests.networks import ball, chain, dag, norms, proved, trained, unit_loss
+from tests.random_networks import random_case
+from tests.test_network_attacks import attacked
+
+MECHANISM = BackpropClipping(0.5, 0.25)
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.op.kind for node in graph.nodes]
+
+
+def dense(name: str, bias: bool = True) -> Dense:
+    rng = np.random.default_rng(len(name))
+    b = trained(f"{name}.bias", rng.standard_normal(3)) if bias else None
+    return Dense(trained(f"{name}.weight", rng.standard_normal((3, 3))), b)
+
+
+def test_every_trained_layer_stands_between_two_clips() -> None:
+    graph = with_clips(chain((3,), dense("fc1"), Activation(Relu()), dense("fc2")), MECHANISM)
+    layer = ["InputClip", "Gemm", "CotangentClip"]
+    assert kinds(graph) == [*layer, "Relu", *layer]
+    assert graph.output_name == graph.nodes[-1].output
+
+
+def test_a_product_and_its_bias_are_one_layer() -> None:
+    shift = Shift(trained("fc.bias", np.ones(3)))
+    graph = with_clips(chain((3,), dense("fc", bias=False), shift), MECHANISM)
+    assert kinds(graph) == ["InputClip", "Gemm", shift.kind, "CotangentClip"]
+
+
+def test_interleaved_branches_keep_their_layers_whole() -> None:
+    steps = [
+        ("a", dense("left", bias=False), ("x",)),
+        ("b", dense("right", bias=False), ("x",)),
+        ("c", Shift(trained("left.bias", np.ones(3))), ("a",)),
+        ("d", Shift(trained("right.bias", np.ones(3))), ("b",)),
+        ("y", Add((1.0, 1.0)), ("c", "d")),
+    ]
+    graph = with_clips(dag((3,), steps), MECHANISM)
+    assert kinds(graph).count("InputClip") == 2
+    assert kinds(graph).count("CotangentClip") == 2
+    by_output = {node.output: node for node in graph.nodes}
+    assert by_output["c"].inputs == ("a",)
+
+
+def test_frozen_layers_are_not_clipped() -> None:
+    graph = chain((3,), dense("fc1"), dense("fc2"))
+    frozen = {
+        name: dataclasses.replace(p, trainable=not name.startswith("fc1"))
+        for name, p in graph.parameters.items()
+    }
+    clipped = with_clips(dataclasses.replace(graph, parameters=frozen), MECHANISM)
+    assert kinds(clipped) == ["Gemm", "InputClip", "Gemm", "CotangentClip"]
+
+
+def conv(pad: int) -> Conv:
+    weight = trained("conv.weight", np.ones((2, 1, 3)))
+    return Conv(weight, trained("conv.bias", np.ones(2)), (Window(4 + 2 * pad, 3),))
+
+
+def test_the_input_of_a_convolution_is_clipped_before_its_padding() -> None:
+    pad = Pad((0, 1), (0, 1), PadMode.WRAP)
+    graph = with_clips(chain((1, 4), pad, conv(1)), MECHANISM)
+    assert kinds(graph) == ["InputClip", "Pad", "Conv", "CotangentClip"]
+
+
+@pytest.mark.parametrize("mode", [PadMode.REFLECT, PadMode.EDGE])
+def test_reflected_and_repeated_borders_are_refused(mode: PadMode) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"LC420.*reflected or repeated.*Remedy"):
+        with_clips(chain((1, 4), Pad((0, 1), (0, 1), mode), conv(1)), MECHANISM)
+
+
+@pytest.mark.parametrize("mode", [PadMode.CONSTANT, PadMode.WRAP])
+def test_the_published_bounds_are_reproduced(mode: PadMode) -> None:
+    """β·C for the weight and C for the bias, with l1.5 on convolutions and 2-norms elsewhere."""
+    graph = with_clips(chain((1, 4), Pad((0, 1), (0, 1), mode), conv(1)), MECHANISM)
+    found = norms(proved(graph, ball((1, 4), 1e3), unit_loss(1e3)))
+    assert found == {"conv.weight": 0.125, "conv.bias": 0.25}
+    found = norms(proved(with_clips(chain((3,), dense("fc")), MECHANISM), ball((3,), 9.0)))
+    assert found == {"fc.weight": 0.125, "fc.bias": 0.25}
+
+
+def test_the_euclidean_clip_pays_for_overlap_and_positions() -> None:
+    euclidean = BackpropClipping(0.5, 0.25, l15_on_convs=False)
+    pad = Pad((0, 1), (0, 1), PadMode.WRAP)
+    found = norms(proved(with_clips(chain((1, 4), pad, conv(1)), euclidean), ball((1, 4), 1e3)))
+    assert found["conv.weight"] == pytest.approx(0.125 * 3**0.5)
+    assert found["conv.bias"] == pytest.approx(0.25 * 4**0.5)
+
+
+def test_reads_of_the_clips_themselves() -> None:
+    graph = with_clips(chain((1, 4), conv(0)), MECHANISM)
+    first, _, last = (node.op for node in graph.nodes)
+    assert isinstance(first, InputClip)
+    assert isinstance(last, CotangentClip)
+    assert (first.radius.value, last.radius.value) == (0.5, 0.25)
+    assert last.norm is ClipNorm.L15
+
+
+@pytest.mark.parametrize("seed", range(2000, 2024))
+def test_clipped_random_networks_stay_below_their_bounds(seed: int) -> None:
+    case = random_case(seed)
+    generator = torch.Generator().manual_seed(seed)
+    radius, clip = (
+        10.0 ** float(torch.empty(1).uniform_(-2, 0.5, generator=generator)) for _ in "ab"
+    )
+    mechanism = BackpropClipping(radius, clip, l15_on_convs=seed % 2 == 0)
+    try:
+        graph = with_clips(case.graph, mechanism)
+    except UnsupportedModelError:
+        pytest.skip("a trained convolution reads reflected or repeated borders")
+    clipped = dataclasses.replace(case, graph=graph)
+    assert not attacked(clipped, PointScope(Tier.FAST), seed, 8).excess()

@@ -1,0 +1,220 @@
+"""`lipcert privacy`: the three questions, declarations, an analysis as source, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lipcert.cli.main import cli
+from lipcert.privacy.accounting import epsilon
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.report.json import analysis_json
+from tests.report.samples import sample
+
+RUN = ["--dataset-size", "1000", "--batch-size", "50", "--delta", "1e-5", "--sampling", "poisson"]
+PLAN = TrainingPlan(1000, Sampling.POISSON, 1e-5, 50, 40)
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["privacy", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def found(*words: str) -> dict:
+    code, out, err = call(*words, "--format", "json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_epsilon_of_a_noise_multiplier() -> None:
+    result = found(*RUN, "--noise-multiplier", "1.5", "--steps", "40")
+    assert result["solved_for"] == "epsilon"
+    assert result["privacy"]["epsilon"] == epsilon(PLAN, 1.5)
+    same = found(*RUN, "--noise-multiplier", "1.5", "--epochs", "2")
+    assert same["privacy"]["epsilon"] == result["privacy"]["epsilon"]
+
+
+def test_noise_multiplier_of_an_epsilon() -> None:
+    result = found(*RUN, "--target-epsilon", "2", "--steps", "40")
+    assert result["solved_for"] == "noise_multiplier"
+    assert 1.998 <= result["privacy"]["epsilon"] <= 2.0
+    assert epsilon(PLAN, result["privacy"]["noise_multiplier"]) == result["privacy"]["epsilon"]
+
+
+def test_steps_of_an_epsilon() -> None:
+    result = found(*RUN, "--target-epsilon", "2", "--noise-multiplier", "1.5")
+    steps = result["privacy"]["steps"]
+    assert result["solved_for"] == "steps"
+    assert epsilon(PLAN.with_steps(steps), 1.5) <= 2.0 < epsilon(PLAN.with_steps(steps + 1), 1.5)
+
+
+def test_an_accountant_and_curves_may_be_asked_for() -> None:
+    words = [*RUN, "--noise-multiplier", "1.5", "--steps", "40", "--accountant", "rdp"]
+    result = found(*words, "--curve", "steps", "--curve", "noise-multiplier")
+    assert result["privacy"]["accountant"] == "rdp"
+    assert set(result["curves"]) == {"steps", "noise-multiplier"}
+    assert result["curves"]["steps"][-1]["epsilon"] == result["privacy"]["epsilon"]
+
+
+def test_text_and_csv(tmp_path: Path) -> None:
+    words = [*RUN, "--noise-multiplier", "1.5", "--steps", "40"]
+    code, out, _ = call(*words)
+    assert code == 0
+    assert out.startswith("The run is (ε, δ)-differentially private with ε = ")
+    code, out, _ = call(*words, "--format", "csv", "-o", str(tmp_path / "run.csv"))
+    assert (code, out) == (0, "")
+    assert (tmp_path / "run.csv").read_text().startswith("row,noise_multiplier,")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*RUN, "--steps", "40"], "give two of"),
+        ([*RUN, "--noise-multiplier", "1"], "give two of"),
+        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--target-epsilon", "1"], "give two of"),
+        ([*RUN, "--noise-multiplier", "0", "--steps", "4"], "noise-multiplier"),
+        ([*RUN, "--noise-multiplier", "-1", "--steps", "4"], "noise-multiplier"),
+        ([*RUN, "--noise-multiplier", "nan", "--steps", "4"], "noise-multiplier"),
+        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--delta", "0"], "delta"),
+        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--batch-size", "2000"], "rate above 1"),
+        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--epochs", "1"], "exactly one"),
+        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--sampling", "shuffle"], "replace-one"),
+        ([*RUN, "--target-epsilon", "1", "--steps", "4", "--noised-groups", "2"], "noise-multipl"),
+        ([*RUN[2:], "--noise-multiplier", "1", "--steps", "4"], "dataset-size"),
+        ([*RUN[:6], "--noise-multiplier", "1", "--steps", "4"], "sampling"),
+    ],
+)
+def test_usage_errors_are_one_line_and_leave_with_two(words, message) -> None:
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("lipcert: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--divisor", "batch-size"], "LC401"),
+        (["--claim-sampling", "full-batch"], "LC402"),
+        (["--noised-groups", "3", "--composition", "once"], "LC403"),
+        (["--noised-groups", "3", "--composition", "separate"], "LC403"),
+        (["--neighbours", "replace-one", "--sensitivity-for", "add-remove"], "LC404"),
+        (["--sensitivity-of", "mean", "--noise-on", "sum"], "LC406"),
+    ],
+)
+def test_a_declared_mistake_leaves_with_one(words, code) -> None:
+    run = [*RUN, "--noise-multiplier", "4", "--steps", "4", "--format", "json"]
+    exit_code, out, _ = call(*run, *words)
+    assert exit_code == 1
+    assert code in [item["code"] for item in json.loads(out)["diagnostics"]]
+
+
+def test_a_correct_declaration_leaves_with_zero() -> None:
+    words = ["--noised-groups", "3", "--composition", "joint", "--divisor", "constant"]
+    result = found(*RUN, "--noise-multiplier", "4", "--steps", "4", *words)
+    assert result["privacy"]["noise_multiplier"] < 4 / 3**0.5 + 1e-15
+    assert result["diagnostics"] == []
+
+
+def test_no_finite_epsilon_leaves_with_three() -> None:
+    words = ["--dataset-size", "10", "--sampling", "full-batch", "--delta", "1e-12"]
+    code, out, _ = call(*words, "--noise-multiplier", "1e-200", "--steps", "1", "--format", "json")
+    assert code == 3
+    assert json.loads(out)["privacy"]["epsilon"] is None
+
+
+def test_a_target_out_of_reach_leaves_with_three() -> None:
+    code, out, err = call(*RUN, "--noise-multiplier", "0.3", "--target-epsilon", "0.01")
+    assert (code, out) == (3, "")
+    assert "one step" in err
+
+
+@pytest.fixture
+def analysis(tmp_path: Path) -> Path:
+    file = tmp_path / "analysis.json"
+    file.write_text(analysis_json(sample()))
+    return file
+
+
+def changed(file: Path, section: str, **values: object) -> Path:
+    document = json.loads(file.read_text())
+    document[section].update(values)
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_an_analysis_gives_noise_relation_batch_and_split(analysis: Path) -> None:
+    changed(
+        analysis,
+        "assumptions",
+        noise_multiplier=1.5,
+        batch_size=50,
+        neighbours="replace-one",
+        allocation="optimal",
+        scope="constraint-set",
+    )
+    changed(analysis, "network", sensitivity=0.1)
+    words = ["--dataset-size", "1000", "--delta", "1e-5", "--sampling", "poisson", "--steps", "40"]
+    result = found(str(analysis), *words)
+    privacy = result["privacy"]
+    assert (privacy["noise_multiplier"], privacy["batch_size"]) == (1.5, 50)
+    assert (privacy["neighbours"], privacy["allocation"]) == ("replace-one", "optimal")
+    assert result["diagnostics"] == []
+    assert found(str(analysis), *words[:-2], "--target-epsilon", "1")["solved_for"] == "steps"
+    solved = found(str(analysis), *words, "--target-epsilon", "1")
+    assert solved["solved_for"] == "noise_multiplier"
+    for contradiction in (["--neighbours", "add-remove"], ["--batch-size", "49"]):
+        code, _, err = call(str(analysis), *words, *contradiction)
+        assert code == 2
+        assert "was computed for" in err
+
+
+def test_bounds_at_the_weights_of_a_file_are_no_bounds_of_a_run(analysis: Path) -> None:
+    changed(analysis, "assumptions", batch_size=50, scope="point", neighbours="add-remove")
+    changed(analysis, "network", sensitivity=0.1)
+    result = found(str(analysis), *RUN, "--steps", "40")
+    assert [item["code"] for item in result["diagnostics"]] == ["LC408"]
+
+
+def test_an_analysis_without_a_bound_has_no_epsilon(analysis: Path) -> None:
+    changed(analysis, "network", sensitivity=None)
+    code, _, err = call(str(analysis), *RUN, "--steps", "40")
+    assert code == 3
+    assert "no finite sensitivity" in err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": "lipcert.analysis/1"}',
+        '{"schema": "lipcert.analysis/1", "assumptions": 3, "network": 4}',
+        '{"schema": "lipcert.analysis/1", "assumptions": {"batch_size": "x"}, '
+        '"network": {"sensitivity": 1}}',
+        "[" * 100_000,
+    ],
+)
+def test_files_that_are_no_analysis_leave_with_three(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "broken.json"
+    file.write_text(content)
+    code, out, err = call(str(file), *RUN, "--steps", "40")
+    assert (code, out) == (3, "")
+    assert err.startswith(f"lipcert: error: {file}")
+
+
+def test_help_and_analyze_do_not_load_the_accountant() -> None:
+    code = (
+        "import sys, runpy\n"
+        "import lipcert.analysis.pipeline, lipcert.privacy.calibration, lipcert.privacy.account\n"
+        "from lipcert.cli.main import cli\n"
+        "try:\n    cli.main(['privacy', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'dp_accounting' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,159 @@
+"""Accounts: the ε of the run as it is, and the findings on the run as it was claimed."""
+
+import math
+
+import pytest
+
+from lipcert.diagnostics import Level
+from lipcert.errors import UsageError
+from lipcert.privacy.account import account_for
+from lipcert.privacy.accounting import Accountant, epsilon
+from lipcert.privacy.declaration import Composition, Declaration, Divisor
+from lipcert.privacy.noise import Neighbouring, NoiseGroup, Reduction, effective_multiplier
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.upper import Upper
+
+ADD_REMOVE = Neighbouring.ADD_OR_REMOVE_ONE
+REPLACE = Neighbouring.REPLACE_ONE
+
+
+def plan(sampling=Sampling.POISSON, neighbours=ADD_REMOVE, delta=1e-5) -> TrainingPlan:
+    batch = None if sampling is Sampling.FULL_BATCH else 50
+    return TrainingPlan(1000, sampling, delta, batch, 100, neighbours=neighbours)
+
+
+def codes(account) -> list[tuple[str, Level]]:
+    return [(found.code, found.level) for found in account.diagnostics]
+
+
+def test_a_correct_run_has_no_findings() -> None:
+    account = account_for(plan(), 1.5)
+    assert account.diagnostics == ()
+    assert account.epsilon == epsilon(plan(), 1.5)
+    assert account.accountant is Accountant.PLD
+    assert [estimate.accountant for estimate in account.estimates] == list(Accountant)
+    assert (account.claimed_epsilon, account.poisson_epsilon, account.zcdp) == (None, None, None)
+
+
+def test_an_accountant_may_be_chosen() -> None:
+    account = account_for(plan(), 1.5, Accountant.RDP)
+    assert account.epsilon == epsilon(plan(), 1.5, Accountant.RDP)
+
+
+def test_shuffled_batches_are_shown_beside_poisson() -> None:
+    shuffled = plan(Sampling.SHUFFLE, REPLACE)
+    account = account_for(shuffled, 1.5)
+    assert account.epsilon == epsilon(shuffled, 1.5)
+    assert account.poisson_epsilon == epsilon(plan(Sampling.POISSON, REPLACE), 1.5)
+    assert account.poisson_epsilon < account.epsilon
+    assert account.zcdp.epsilon.value > account.epsilon
+
+
+def test_lc401_a_random_divisor_has_no_epsilon() -> None:
+    random = Declaration(divisor=Divisor.BATCH_SIZE)
+    account = account_for(plan(), 1.5, declaration=random)
+    assert account.epsilon is None
+    assert account.noise_multiplier is None
+    assert codes(account) == [("LC401", Level.ERROR), ("LC407", Level.ERROR)]
+    whole = account_for(plan(Sampling.FULL_BATCH), 1.5, declaration=random)
+    assert whole.epsilon is None
+
+
+@pytest.mark.parametrize("sampling", [Sampling.SHUFFLE, Sampling.FULL_BATCH])
+def test_a_divisor_that_is_the_same_for_both_data_sets_tells_nothing(sampling) -> None:
+    run = plan(sampling, REPLACE)
+    account = account_for(run, 1.5, declaration=Declaration(divisor=Divisor.BATCH_SIZE))
+    assert account.epsilon == epsilon(run, 1.5)
+    assert account.diagnostics == ()
+
+
+def test_lc402_another_sampling_was_claimed() -> None:
+    claim = Declaration(claimed_sampling=Sampling.POISSON)
+    account = account_for(plan(Sampling.SHUFFLE, REPLACE), 1.5, declaration=claim)
+    assert codes(account) == [("LC402", Level.ERROR)]
+    assert account.claimed_epsilon == account.poisson_epsilon < account.epsilon
+    assert account_for(plan(), 1.5, declaration=claim).diagnostics == ()
+
+
+@pytest.mark.parametrize("composition", [Composition.ONCE, Composition.SEPARATE])
+def test_lc403_groups_are_one_release(composition) -> None:
+    claim = Declaration(groups=4, composition=composition)
+    account = account_for(plan(), 1.5, declaration=claim)
+    assert codes(account) == [("LC403", Level.ERROR)]
+    assert account.noise_multiplier == 0.75
+    assert account.epsilon == epsilon(plan(), 0.75)
+    steps = 100 if composition is Composition.ONCE else 400
+    assert account.claimed_epsilon == epsilon(plan().with_steps(steps), 1.5)
+    assert account.claimed_epsilon < account.epsilon
+
+
+def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
+    account = account_for(plan(), 1.5, declaration=Declaration(groups=3))
+    assert account.diagnostics == ()
+    groups = [NoiseGroup(str(k), 1, Upper(0.1 * (k + 1))) for k in range(3)]
+    joint = effective_multiplier(
+        [group.sensitivity for group in groups],
+        [Upper(1.5) * group.sensitivity for group in groups],
+    )
+    assert account.noise_multiplier == pytest.approx(joint.value, rel=1e-14)
+    assert account.noise_multiplier <= 1.5 / math.sqrt(3) * (1 + 1e-15)
+
+
+def test_lc404_noise_for_another_relation() -> None:
+    claim = Declaration(sensitivity_for=ADD_REMOVE)
+    run = plan(neighbours=REPLACE)
+    account = account_for(run, 1.0, declaration=claim)
+    assert codes(account) == [("LC404", Level.ERROR)]
+    assert account.epsilon == epsilon(run, 0.5)
+    assert account.claimed_epsilon == epsilon(plan(), 1.0) < account.epsilon
+    wasteful = account_for(plan(), 1.0, declaration=Declaration(sensitivity_for=REPLACE))
+    assert codes(wasteful) == [("LC404", Level.INFO)]
+    assert wasteful.epsilon == epsilon(plan(), 2.0)
+    same = Declaration(sensitivity_for=Neighbouring.ZERO_OUT)
+    assert account_for(plan(), 1.0, declaration=same).diagnostics == ()
+
+
+def test_a_claim_that_no_accountant_makes_is_not_invented() -> None:
+    claim = Declaration(sensitivity_for=ADD_REMOVE)
+    account = account_for(plan(Sampling.SHUFFLE, REPLACE), 1.0, declaration=claim)
+    assert account.claimed_epsilon is None
+    assert codes(account) == [("LC404", Level.ERROR)]
+
+
+@pytest.mark.parametrize(("delta", "expected"), [(1e-3, True), (0.9e-3, False)])
+def test_lc405_delta_is_to_be_below_one_in_n(delta, expected) -> None:
+    found = codes(account_for(plan(delta=delta), 1.0))
+    assert found == ([("LC405", Level.WARNING)] if expected else [])
+
+
+def test_lc406_noise_on_the_sum_by_the_sensitivity_of_the_mean() -> None:
+    claim = Declaration(sensitivity_of=Reduction.MEAN)
+    account = account_for(plan(), 5.0, declaration=claim)
+    assert codes(account) == [("LC406", Level.ERROR)]
+    assert account.noise_multiplier == pytest.approx(0.1)
+    assert account.epsilon > 50.0 * account.claimed_epsilon
+    wasteful = account_for(plan(), 0.1, declaration=Declaration(noise_on=Reduction.MEAN))
+    assert codes(wasteful) == [("LC406", Level.INFO)]
+    assert wasteful.noise_multiplier == pytest.approx(5.0)
+    both = Declaration(sensitivity_of=Reduction.MEAN, noise_on=Reduction.MEAN)
+    assert account_for(plan(), 1.0, declaration=both).epsilon == epsilon(plan(), 1.0)
+
+
+def test_no_finite_epsilon_is_said() -> None:
+    whole = TrainingPlan(1000, Sampling.FULL_BATCH, 1e-12, steps=1)  # RDP alone
+    account = account_for(whole, 1e-200)
+    assert account.epsilon is None
+    assert codes(account) == [("LC407", Level.ERROR)]
+
+
+def test_where_pld_overflows_rdp_answers() -> None:
+    run = TrainingPlan(3932, Sampling.POISSON, 7e-6, 1915, 16510)
+    account = account_for(run, 1.8)
+    assert account.accountant is Accountant.RDP
+    assert account.epsilon == epsilon(run, 1.8, Accountant.RDP) > 700.0
+    assert account_for(run, 1.8, Accountant.PLD).epsilon is None
+
+
+def test_a_number_of_groups_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="noised-groups"):
+        Declaration(groups=0)
