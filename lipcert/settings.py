@@ -98,6 +98,8 @@ class Settings:
         the cotangents of convolutions (None: l1.5).
     clip_norm, clip_scope, decay: of gradient-clipping (None: flat, decoupled).
     noise_multiplier: σ; 1 where neither it nor target_epsilon is given, which is solved for it.
+    noise_multipliers: of groups (names or globs, the first match wins), for a custom allocation;
+        noise_multiplier or target_epsilon, where given, rescale them all.
     dataset_size to accountant: the run whose ε is asked for, checked by `privacy.TrainingPlan`.
     reduction: auto is the mean where batch_size is given, otherwise the sum.
     cache: whether the command line remembers slow norms; a library call never does by itself.
@@ -141,6 +143,7 @@ class Settings:
     delta: float | None = None
     accountant: AccountantName | None = None
     allocation: AllocationName = "per-layer"
+    noise_multipliers: tuple[tuple[str, float], ...] = ()
     neighbours: NeighboursName = "add-remove"
     reduction: ReductionName = "auto"
     batch_size: int | None = None
@@ -183,6 +186,15 @@ class Settings:
             if _matches(parameter, (pattern,)):
                 return constraint
         return None
+
+    def noise_weight(self, group: str) -> float:
+        """The multiplier declared for a group; 1 where the allocation is not custom."""
+        if not self.noise_multipliers:
+            return 1.0
+        for pattern, multiplier in self.noise_multipliers:
+            if _matches(group, (pattern,)):
+                return multiplier
+        raise UsageError(f"noise-multipliers: no entry for group {group!r}; add one, or '*'")
 
     def check_patterns(self, parameters: Iterable[str]) -> None:
         """UsageError if a pattern names no parameter: a typing error must not change a bound."""
@@ -277,6 +289,13 @@ class Settings:
     def _check_release(self) -> None:
         check_positive("noise-multiplier", self.noise_multiplier)
         check_positive("target-epsilon", self.target_epsilon)
+        for pattern, multiplier in self.noise_multipliers:
+            check_positive(f"noise-multipliers, {pattern}", multiplier)
+        if (self.allocation == "custom") != bool(self.noise_multipliers):
+            raise UsageError(
+                "allocation: custom takes the [noise-multipliers] table of the settings file, and "
+                "nothing else does; give both or neither"
+            )
         if self.target_epsilon is not None and self.noise_multiplier is not None:
             raise UsageError(
                 "target-epsilon: the noise multiplier follows from it; give one of the two"

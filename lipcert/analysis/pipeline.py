@@ -20,7 +20,7 @@ from lipcert.analysis.loss import planned_loss
 from lipcert.analysis.mechanism import clipped_grad_norms, clipped_groups, mechanism_of
 from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
-from lipcert.analysis.release import Release
+from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.scopes import constraints_of, scope_of
 from lipcert.analysis.witness.aligned import aligned_graph
 from lipcert.analysis.witness.search import NO_WITNESS, Witness, find_witness
@@ -74,7 +74,7 @@ def analyze(
     bounds = replace(bounds, grad_norms=clipped_grad_norms(bounds.grad_norms, mechanism))
     groups = group_parameters(graph, bounds.grad_norms, per_layer=settings.group == "layer")
     groups = clipped_groups(groups, mechanism)
-    multiplier = planned_multiplier(plan, settings)
+    multiplier = planned_multiplier(plan, settings, noise_groups_of(groups, settings))
     released = Release.of(groups, settings, multiplier)
     account = None if plan is None else account_of(plan, multiplier, settings)
     return Analysis(

@@ -6,6 +6,7 @@ noise multiplier (given, or solved for a target ε), and the `Account` of the ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +15,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.account import Account, account_for
 from lipcert.privacy.accounting import Accountant
 from lipcert.privacy.calibration import noise_for_epsilon
-from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.noise import Neighbouring, NoiseGroup, joint_multiplier
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.settings import Settings
 
@@ -43,15 +44,18 @@ def plan_of(settings: Settings) -> TrainingPlan | None:
     )
 
 
-def planned_multiplier(plan: TrainingPlan | None, settings: Settings) -> float:
-    """σ as given, as solved for the target ε, or 1."""
+def planned_multiplier(
+    plan: TrainingPlan | None, settings: Settings, groups: Sequence[NoiseGroup]
+) -> float:
+    """σ as given, as solved for the target ε, as the groups' own multipliers make it, or 1."""
     if plan is not None and settings.target_epsilon is not None:
         return noise_for_epsilon(
             plan, settings.target_epsilon, _accountant(settings)
         ).noise_multiplier
-    if settings.noise_multiplier is None:
-        return _DEFAULT_MULTIPLIER
-    return settings.noise_multiplier
+    if settings.noise_multiplier is not None:
+        return settings.noise_multiplier
+    joint = joint_multiplier(groups) if settings.noise_multipliers else None
+    return _DEFAULT_MULTIPLIER if joint is None else joint.value
 
 
 def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Account:

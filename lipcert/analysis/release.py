@@ -24,7 +24,7 @@ from lipcert.privacy.noise import (
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 
-__all__ = ["Release", "planned_sensitivity"]
+__all__ = ["Release", "noise_groups_of", "planned_sensitivity"]
 
 
 def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
@@ -52,10 +52,12 @@ class Release:
         sensitivities = {
             group.name: planned_sensitivity(group.grad_norm, settings) for group in groups
         }
-        noise_groups = [
-            NoiseGroup(group.name, group.dimension, sensitivities[group.name]) for group in groups
-        ]
-        allocated = {way: allocate(noise_groups, multiplier, way) for way in Allocation}
+        noise_groups = noise_groups_of(groups, settings)
+        allocated = {
+            way: allocate(noise_groups, multiplier, way)
+            for way in Allocation
+            if way is not Allocation.CUSTOM or settings.noise_multipliers
+        }
         return cls(sensitivities, allocated, Allocation(settings.allocation))
 
     @property
@@ -69,3 +71,16 @@ class Release:
         if allocated is None:
             return None
         return next(noise for noise in allocated.groups if noise.name == group)
+
+
+def noise_groups_of(groups: tuple[Group, ...], settings: Settings) -> list[NoiseGroup]:
+    """The groups as `privacy.noise` takes them."""
+    return [
+        NoiseGroup(
+            group.name,
+            group.dimension,
+            planned_sensitivity(group.grad_norm, settings),
+            settings.noise_weight(group.name),
+        )
+        for group in groups
+    ]

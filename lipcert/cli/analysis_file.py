@@ -7,6 +7,7 @@ unreadable, too large, of another schema or of wrong types gives no record.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
@@ -22,7 +23,10 @@ _SCHEMA: Final = "lipcert.analysis/1"
 @final
 @dataclass(frozen=True, slots=True)
 class AnalysisFacts:
-    """The release that an analysis computed noise for; sensitivity None: no bound."""
+    """The release that an analysis computed noise for; sensitivity None: no bound.
+
+    run: what it says of the run, under the names of the options; empty where none was described.
+    """
 
     sensitivity: float | None
     noise_multiplier: float
@@ -30,6 +34,8 @@ class AnalysisFacts:
     batch_size: int | None
     allocation: str
     scope: str
+    mechanism: str
+    run: Mapping[str, int | float | str]
 
 
 def read_analysis(path: Path) -> AnalysisFacts:
@@ -46,11 +52,26 @@ def read_analysis(path: Path) -> AnalysisFacts:
             None if batch_size is None else _whole(batch_size),
             _word(facts["allocation"]),
             _word(facts["scope"]),
+            _word(cast("dict[str, object]", facts["mechanism"])["kind"]),
+            _run(document.get("privacy")),
         )
     except (KeyError, TypeError) as error:
         raise NoVerdictError(
             f"{path}: not a complete analysis ({error}); write it again"
         ) from error
+
+
+def _run(privacy: object) -> Mapping[str, int | float | str]:
+    if privacy is None:
+        return {}
+    facts = cast("dict[str, object]", privacy)
+    return {
+        "dataset_size": _whole(facts["dataset_size"]),
+        "batch_size": _whole(facts["batch_size"]),
+        "sampling": _word(facts["sampling"]),
+        "delta": _number(facts["delta"]),
+        "steps": _whole(facts["steps"]),
+    }
 
 
 def _document(path: Path) -> dict[str, object]:

@@ -53,6 +53,8 @@ def _as_json(effective: EffectiveSettings) -> str:
 
 def _value(effective: EffectiveSettings, key: str) -> object:
     value: object = getattr(effective.settings, key.replace("-", "_"))
+    if key == "noise-multipliers":
+        return dict(effective.settings.noise_multipliers)
     if key == "constraints":
         return {pattern: str(constraint) for pattern, constraint in effective.settings.constraints}
     if isinstance(value, ConstraintSpec):

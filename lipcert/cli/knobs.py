@@ -7,8 +7,9 @@ leaves: values of the field's type; what they mean is checked by `Settings` alon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, cast, final, get_args
 
 from lipcert.choices import (
@@ -31,14 +32,25 @@ from lipcert.choices import (
 from lipcert.errors import UsageError
 from lipcert.settings import ConstraintSpec
 
-__all__ = ["AS_EXPORTED", "CONSTRAINTS", "KNOBS", "Knob", "constraint_table"]
+__all__ = [
+    "AS_EXPORTED",
+    "CONSTRAINTS",
+    "KNOBS",
+    "NOISE_MULTIPLIERS",
+    "TABLES",
+    "Knob",
+    "constraint_table",
+    "multiplier_table",
+]
 
 AS_EXPORTED: Final = (
     "Take the tensors of the file for the trained parameters, even where the exporter folded "
     "others into them."
 )
 CONSTRAINTS: Final = "constraints"
-"""The TOML table of constraints per parameter: the one setting without an option."""
+"""The TOML table of constraints per parameter: a setting without an option."""
+NOISE_MULTIPLIERS: Final = "noise-multipliers"
+"""The TOML table of noise multipliers per group: the other one."""
 
 
 @final
@@ -79,6 +91,14 @@ def constraint_table(raw: object) -> tuple[tuple[str, ConstraintSpec], ...]:
         raise UsageError(f"{raw!r} is not a table of parameter names and constraints")
     table = cast("dict[str, object]", raw)
     return tuple((pattern, _constraint(value)) for pattern, value in table.items())
+
+
+def multiplier_table(raw: object) -> tuple[tuple[str, float], ...]:
+    """The TOML table {name or glob of a group: multiplier}."""
+    if not isinstance(raw, dict):
+        raise UsageError(f"{raw!r} is not a table of group names and noise multipliers")
+    table = cast("dict[str, object]", raw)
+    return tuple((pattern, _number(value)) for pattern, value in table.items())
 
 
 def _number(raw: object) -> float:
@@ -190,4 +210,8 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob("output", _word, "NAME", "Output of the model to analyse, if it has several."),
     Knob("as-exported", _switch, "", AS_EXPORTED, count=0),
     Knob("cache", _switch, "", "Remember slow norms in a private directory.", count=0),
+)
+
+TABLES: Final[Mapping[str, Callable[[object], object]]] = MappingProxyType(
+    {CONSTRAINTS: constraint_table, NOISE_MULTIPLIERS: multiplier_table}
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import click
 
+from lipcert.cli.options import chosen_settings
 from lipcert.errors import NoVerdictError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ _ACCOUNTANTS: Final = click.Choice(["auto", "pld", "rdp"])
 _COMPOSITIONS: Final = click.Choice(["joint", "once", "separate"])
 _DIVISORS: Final = click.Choice(["constant", "batch-size"])
 _REDUCTIONS: Final = click.Choice(["sum", "mean"])
+_CIRCUMSTANCES: Final = (
+    "dataset_size",
+    "batch_size",
+    "sampling",
+    "delta",
+    "neighbours",
+    "accountant",
+)
+_QUANTITIES: Final = ("steps", "epochs", "noise_multiplier", "target_epsilon")
 _DECLARED: Final = (
     "noised_groups",
     "composition",
@@ -74,6 +84,19 @@ _OPTIONS: Final = (
 )
 
 
+def _fill(given: dict[str, Any], known: Mapping[str, object]) -> None:
+    """Take over what was not given; of length, noise and ε only as much as leaves a question."""
+    for key in _CIRCUMSTANCES:
+        if known.get(key) is not None:
+            given.setdefault(key, known[key])
+    for key in _QUANTITIES:
+        has_length = "steps" in given or "epochs" in given
+        answered = has_length + ("noise_multiplier" in given) + ("target_epsilon" in given)
+        is_length = key in {"steps", "epochs"}
+        if known.get(key) is not None and answered < 2 and not (is_length and has_length):
+            given.setdefault(key, known[key])
+
+
 def run_options(command: _Command) -> _Command:
     """Add the options of a run; read them with `RunOptions.of`."""
     for option in reversed(_OPTIONS):
@@ -87,14 +110,20 @@ class RunOptions:
     """What was given, by the names of the options; the analysis fills gaps."""
 
     given: Mapping[str, Any]
-    scope: str
+    point_only: bool = False
 
     @classmethod
     def of(cls, context: click.Context, analysis: Path | None) -> RunOptions:
-        """From the command line, and from the analysis where there is one."""
+        """From the command line, the analysis where there is one, and then the settings."""
         given: dict[str, Any] = dict(context.meta.get(_KEY, {}))
-        if analysis is None:
-            return cls(given, "")
+        point_only = analysis is not None and cls._read(given, analysis)
+        settings = chosen_settings(context).settings
+        _fill(given, {key: getattr(settings, key) for key in (*_CIRCUMSTANCES, *_QUANTITIES)})
+        return cls(given, point_only)
+
+    @classmethod
+    def _read(cls, given: dict[str, Any], analysis: Path) -> bool:
+        """Fill gaps from an analysis; whether its bounds hold at the weights of its file only."""
         from lipcert.cli.analysis_file import read_analysis
 
         found = read_analysis(analysis)
@@ -112,7 +141,8 @@ class RunOptions:
         if given.get("target_epsilon") is None or not cls._has_length(given):
             given.setdefault("noise_multiplier", found.noise_multiplier)
         given["allocation"] = found.allocation
-        return cls(given, found.scope)
+        _fill(given, found.run)
+        return found.scope == "point" and found.mechanism != "weight-clipping"
 
     @property
     def accountant(self) -> str:
@@ -196,7 +226,7 @@ class RunOptions:
         """What is to be said of the analysis as a source."""
         from lipcert.diagnostics import Diagnostic, Level
 
-        if self.scope != "point":
+        if not self.point_only:
             return ()
         return (
             Diagnostic(

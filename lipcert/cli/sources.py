@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from lipcert.choices import nearest
-from lipcert.cli.knobs import CONSTRAINTS, KNOBS, constraint_table
+from lipcert.cli.knobs import KNOBS, TABLES
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 
@@ -61,7 +61,7 @@ def effective_settings(
     found |= _from_environment(environment)
     found |= _from_command_line(given)
     values: dict[str, Any] = {key.replace("-", "_"): item.value for key, item in found.items()}
-    keys = [*(knob.key for knob in KNOBS), CONSTRAINTS]
+    keys = [*(knob.key for knob in KNOBS), *TABLES]
     origins = {key: found[key].origin if key in found else _DEFAULT for key in keys}
     settings = Settings(**values)
     for key in ("scope", "reduction"):
@@ -90,7 +90,7 @@ def _from_file(path: Path) -> dict[str, _Found]:
     if not isinstance(table, dict):
         raise UsageError(f"{path}: [tool.lipcert] is not a table")
     where = f"{path} [tool.lipcert]" if is_project else str(path)
-    parsers = {knob.key: knob.parse for knob in KNOBS} | {CONSTRAINTS: constraint_table}
+    parsers = {knob.key: knob.parse for knob in KNOBS} | dict(TABLES)
     found = {}
     for key, raw in table.items():
         if key not in parsers:

@@ -30,6 +30,7 @@ __all__ = [
     "Reduction",
     "allocate",
     "effective_multiplier",
+    "joint_multiplier",
     "sensitivity",
 ]
 
@@ -65,20 +66,31 @@ class Allocation(Enum):
     """s_k = σ·Δ_k·√K"""
     OPTIMAL = "optimal"
     """s_k² = σ²·(Δ_k/√d_k)·Σ_j Δ_j·√d_j, the least noise energy"""
+    CUSTOM = "custom"
+    """s_k = σ·Δ_k·w_k·√Σ_j 1/w_j², for weights w_k of the user's; per-layer for equal ones"""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class NoiseGroup:
-    """Parameters noised together: how many numbers, and how far one example can move them."""
+    """Parameters noised together: how many numbers, and how far one example can move them.
+
+    weight: the multiplier of this group relative to the others, in a custom allocation.
+    """
 
     name: str
     dimension: int
     sensitivity: Upper
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         if self.dimension < 1:
             raise ValueError(f"noise group {self.name!r} has no parameters")
+        if not (math.isfinite(self.weight) and self.weight > 0.0):
+            raise UsageError(
+                f"noise-multipliers: {self.weight!r} for {self.name!r} is not a positive finite "
+                "number"
+            )
 
 
 @final
@@ -138,10 +150,10 @@ def allocate(
     None when a group has no sensitivity bound (or the noise overflows): then no noise makes the
     release private.
     Hypotheses: all groups are released from one sample.
-    Proof: Σ Δ_k²/s_k² at the exact formulas is Σ Δ_k²/(σ²ΣΔ_j²), Σ 1/(σ²K) and
-    Σ Δ_k√d_k/(σ²ΣΔ_j√d_j), each 1/σ²; rounding s_k up only lowers it. A group with Δ_k = 0
-    reveals nothing and needs none. By Cauchy–Schwarz (ΣΔ_k√d_k)² ≤ Σ d_k s_k²·Σ Δ_k²/s_k², so no
-    allocation has less energy than the optimal one, σ²(ΣΔ_k√d_k)².
+    Proof: Σ Δ_k²/s_k² at the exact formulas is Σ Δ_k²/(σ²ΣΔ_j²), Σ 1/(σ²K),
+    Σ Δ_k√d_k/(σ²ΣΔ_j√d_j) and Σ w_k⁻²/(σ²Σw_j⁻²), each 1/σ²; rounding s_k up only lowers it. A
+    group with Δ_k = 0 reveals nothing and needs none. By Cauchy–Schwarz (ΣΔ_k√d_k)² ≤
+    Σ d_k s_k²·Σ Δ_k²/s_k², so no allocation has less energy than the optimal one, σ²(ΣΔ_k√d_k)².
     """
     if not (math.isfinite(noise_multiplier) and noise_multiplier > 0.0):
         raise UsageError(f"noise-multiplier: {noise_multiplier!r} is not a positive finite number")
@@ -196,6 +208,22 @@ def _unit_noise(groups: Sequence[NoiseGroup], allocation: Allocation) -> list[Up
                 (delta.over(Lower(float(group.dimension)).sqrt()) * weight).sqrt()
                 for delta, group in zip(deltas, groups, strict=True)
             ]
+        case Allocation.CUSTOM:
+            inverse = _inverse_weights(groups)
+            return [group.sensitivity * Upper(group.weight) * inverse for group in groups]
+
+
+def joint_multiplier(groups: Sequence[NoiseGroup]) -> Lower | None:
+    """The multiplier (Σ 1/w_k²)^(−1/2) of noise w_k·Δ_k, rounded down; None: nothing to hide."""
+    inverse = _inverse_weights(groups)
+    return Lower(1.0).over(inverse) if inverse > ZERO else None
+
+
+def _inverse_weights(groups: Sequence[NoiseGroup]) -> Upper:
+    """√Σ 1/w_k² over the groups that reveal anything."""
+    return root_sum_square(
+        Upper(1.0).over(Lower(group.weight)) for group in groups if group.sensitivity > ZERO
+    )
 
 
 def _share(part: Upper, whole: Upper) -> float:

@@ -114,3 +114,36 @@ def test_backpropagation_clipping_is_bounded_for_all_weights() -> None:
 def test_contradictions_are_usage_errors(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         plan_of(Settings(**changes))
+
+
+def test_custom_multipliers_are_taken_as_they_are_or_rescaled() -> None:
+    custom = {
+        "allocation": "custom",
+        "noise_multipliers": (("fc1", 2.0), ("*", 4.0)),
+        **CONSTRAINED,
+    }
+    names = [group.name for group in analysed(**CONSTRAINED).groups]
+    weights = [2.0 if name == "fc1" else 4.0 for name in names]
+    analysis = analysed(**custom)
+    ratios = [group.noise_std / group.sensitivity for group in analysis.groups]
+    assert ratios == pytest.approx(weights, rel=1e-9)
+    joint = sum(weight**-2 for weight in weights) ** -0.5
+    assert analysis.assumptions.noise_multiplier == pytest.approx(joint, rel=1e-9)
+    solved = analysed(target_epsilon=3.0, **RUN, **custom)
+    assert solved.privacy is not None
+    assert solved.privacy.epsilon <= 3.0
+    ratios = [
+        group.noise_std / group.sensitivity / weight
+        for group, weight in zip(solved.groups, weights, strict=True)
+    ]
+    assert max(ratios) == pytest.approx(min(ratios), rel=1e-9)
+    with pytest.raises(UsageError, match="no entry for group"):
+        analysed(**custom | {"noise_multipliers": (("nothing", 1.0),)})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"allocation": "custom"}, {"noise_multipliers": (("*", 1.0),)}]
+)
+def test_custom_needs_the_table_and_the_table_custom(changes: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="custom"):
+        Settings(**changes)

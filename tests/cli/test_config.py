@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lipcert.cli.knobs import CONSTRAINTS, KNOBS
+from lipcert.cli.knobs import KNOBS, TABLES
 from lipcert.cli.main import cli
 from lipcert.settings import Settings
 
@@ -29,7 +29,7 @@ def value(key: str, *words: str, **environment: str) -> tuple[object, str]:
 
 def test_every_field_has_a_knob() -> None:
     fields = set(Settings.__dataclass_fields__)
-    assert fields == {*(knob.field for knob in KNOBS), CONSTRAINTS}
+    assert fields == {*(knob.field for knob in KNOBS), *(key.replace("-", "_") for key in TABLES)}
 
 
 def test_precedence() -> None:
@@ -128,6 +128,6 @@ def test_a_pyproject_of_somebody_else_is_no_configuration() -> None:
 
 def test_text_shows_value_and_source() -> None:
     lines = show("--input-norm", "3").stdout.splitlines()
-    assert len(lines) == len(KNOBS) + 1
+    assert len(lines) == len(KNOBS) + len(TABLES)
     (line,) = [line for line in lines if line.startswith("input-norm")]
     assert line.split() == ["input-norm", "3.0", "command", "line"]

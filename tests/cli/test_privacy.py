@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from lipcert.cli.main import cli
+from lipcert.privacy.account import account_for
 from lipcert.privacy.accounting import epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.report.json import analysis_json
@@ -218,3 +220,29 @@ def test_help_and_analyze_do_not_load_the_accountant() -> None:
         "assert 'dp_accounting' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_an_analysis_of_a_run_needs_no_further_option(tmp_path: Path) -> None:
+    account = account_for(PLAN, 1.5)
+    analysis = replace(sample(), privacy=account)
+    assumptions = replace(analysis.assumptions, noise_multiplier=1.5, batch_size=50)
+    file = tmp_path / "analysis.json"
+    file.write_text(analysis_json(replace(analysis, assumptions=assumptions)))
+    assert found(str(file))["privacy"]["epsilon"] == account.epsilon
+    longer = found(str(file), "--steps", "80")
+    assert longer["privacy"]["epsilon"] == epsilon(PLAN.with_steps(80), 1.5)
+
+
+def test_a_settings_file_fills_what_was_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lipcert.toml").write_text(
+        "dataset-size = 1000\nbatch-size = 50\nsampling = 'poisson'\ndelta = 1e-5\nsteps = 40\n"
+        "noise-multiplier = 1.5\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert found()["privacy"]["epsilon"] == epsilon(PLAN, 1.5)
+    assert found("--noise-multiplier", "3")["privacy"]["epsilon"] == epsilon(PLAN, 3.0)
+    solved = found("--target-epsilon", "2")
+    assert solved["solved_for"] == "noise_multiplier"
+    assert solved["privacy"]["steps"] == 40

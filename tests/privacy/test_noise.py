@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +22,7 @@ from lipcert.privacy.noise import (
     Reduction,
     allocate,
     effective_multiplier,
+    joint_multiplier,
     sensitivity,
 )
 from lipcert.upper import INFINITE, ZERO, Upper
@@ -254,4 +256,33 @@ def test_effective_multiplier_of_missing_noise_is_zero() -> None:
 def test_command_line_names() -> None:
     assert [member.value for member in Neighbouring] == ["add-remove", "replace-one", "zero-out"]
     assert [member.value for member in Reduction] == ["mean", "sum"]
-    assert [member.value for member in Allocation] == ["global", "per-layer", "optimal"]
+    assert [member.value for member in Allocation] == ["global", "per-layer", "optimal", "custom"]
+
+
+@given(group_lists, multipliers, st.data())
+def test_a_custom_split_has_the_same_joint_multiplier(groups, sigma, data) -> None:
+    weighted = [replace(group, weight=data.draw(multipliers)) for group in groups]
+    result = allocate(weighted, sigma, Allocation.CUSTOM)
+    if result is None:
+        return
+    assert result.effective_multiplier.value >= sigma
+    noised = [
+        (group, noise.noise_std.value)
+        for group, noise in zip(weighted, result.groups, strict=True)
+        if group.sensitivity > ZERO and noise.noise_std.value > 1e-100
+    ]
+    for group, std in noised:
+        first, first_std = noised[0]
+        expected = group.weight / first.weight
+        found = std / group.sensitivity.value / (first_std / first.sensitivity.value)
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_multipliers_of_groups_make_one() -> None:
+    groups = [NoiseGroup("a", 3, Upper(1.0), 2.0), NoiseGroup("b", 5, Upper(7.0), 3.0)]
+    joint = joint_multiplier([*groups, NoiseGroup("silent", 5, ZERO, 1e-9)])
+    assert joint is not None
+    assert joint.value == pytest.approx((1 / 4 + 1 / 9) ** -0.5, rel=1e-12)
+    assert stds(allocated(groups, joint.value, Allocation.CUSTOM)) == pytest.approx([2.0, 21.0])
+    with pytest.raises(UsageError, match=r"noise-multipliers.*'a'"):
+        NoiseGroup("a", 3, Upper(1.0), 0.0)
