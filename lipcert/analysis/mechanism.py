@@ -26,8 +26,6 @@ from lipcert.upper import Lower, Upper, root_sum_square
 
 __all__ = ["clipped_grad_norms", "clipped_groups", "mechanism_of", "mechanism_record"]
 
-_RULE = "mechanism.gradient_clipping"
-
 
 def mechanism_of(settings: Settings) -> Mechanism | None:
     """The mechanism that the settings name; None: the network bounds its gradients by itself."""
@@ -79,7 +77,7 @@ def clipped_grad_norms(
     """
     if not isinstance(mechanism, GradientClipping):
         return grad_norms
-    clip = Bound(Upper(mechanism.clip_norm), _RULE)
+    clip = Bound(Upper(mechanism.clip_norm), "mechanism.gradient_clipping")
     if mechanism.decay is Decay.INSIDE:
         return dict.fromkeys(grad_norms, clip)
     return {name: tightest(bound, clip) for name, bound in grad_norms.items()}

@@ -26,7 +26,9 @@ _SOURCES: Final = (
     "ops/**/*.py",
     "norms/**/*.py",
     "losses/**/*.py",
-    "privacy/**/*.py",
+    "propagation/**/*.py",
+    "forms/**/*.py",
+    "analysis/mechanism.py",
     "[a-z]*.py",
 )
 _Definition = ast.FunctionDef | ast.ClassDef | ast.Module
