@@ -18,6 +18,8 @@ lipschitz  bound of the Lipschitz constant from input to class probabilities
 Random weights say nothing about trained networks: G compares one version of LipCert with another.
 With --per-layer, each certified norm is held against a Lanczos estimate from below of the true
 norm of the finite operator, and the largest quotient is printed; one below 1 is a violation.
+Convolutions inside linear runs (before a BatchNorm) are bounded together with the run, and their
+own norms, which little depends on, are quick ones: there the quotient is larger.
 """
 
 from __future__ import annotations

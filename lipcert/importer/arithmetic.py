@@ -83,6 +83,8 @@ def _power(node: RawNode, inputs: Inputs) -> Array:
 def _reduction(function: Callable[..., Array]) -> Evaluate:
     def apply(node: RawNode, inputs: Inputs) -> Array:
         axes = axes_of(node, inputs[1:])
+        if not axes and not node.integer("noop_with_empty_axes", 0):
+            axes = None
         keep = bool(node.integer("keepdims", 1))
         array = given(inputs, 0)
         return np.asarray(function(array, axis=axes, keepdims=keep)).astype(array.dtype)
@@ -169,6 +171,10 @@ def _gemm(node: RawNode, inputs: Inputs) -> Array:
     return np.asarray(product).astype(a.dtype)
 
 
+def _modulo(node: RawNode, inputs: Inputs) -> Array:
+    return _binary(np.fmod if node.integer("fmod", 0) else np.mod)(node, inputs)
+
+
 def _length(array: Array, **kwargs: Any) -> Array:
     return np.asarray(np.sqrt(np.sum(array * array, **kwargs)))
 
@@ -192,7 +198,7 @@ _ARITHMETIC: Final[Mapping[str, Evaluate]] = MappingProxyType(
         "MatMul": _matmul,
         "CumSum": _cumulated,
         "GatherElements": _gather_elements,
-        "Mod": _binary(np.mod),
+        "Mod": _modulo,
         "Equal": _binary(np.equal),
         "Less": _binary(np.less),
         "LessOrEqual": _binary(np.less_equal),

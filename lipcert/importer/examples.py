@@ -129,7 +129,7 @@ def _attempt(
     *,
     output: str,
 ) -> _Attempt:
-    folded = fold(model, provenance, shape, dtype, output)
+    folded = fold(model, provenance, shape, batch, dtype, output=output)
     if folded.graph is None:
         return None, {}, folded.refusals
     layout = Layout(shape, batch, 0, 1, shape[0] // batch)

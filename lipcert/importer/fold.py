@@ -18,6 +18,7 @@ from onnx import helper
 from lipcert.errors import Refusal
 from lipcert.facts import Shape
 from lipcert.importer.arithmetic import is_known
+from lipcert.importer.batch_size import BatchSize, BatchSizeError
 from lipcert.importer.composites import is_composite, spelled_out
 from lipcert.importer.computed import computed
 from lipcert.importer.constant import Constant, Origin, View
@@ -32,6 +33,7 @@ from lipcert.importer.static_graph import StaticGraph, Value, needed_values
 __all__ = ["Folded", "fold"]
 
 
+_SHAPES_ALONE: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
 _SEQUENCES: Final = frozenset({"SplitToSequence", "SequenceAt", "SequenceLength"})
 _FREE: Final = frozenset({"Shape", "Size", "If"}) | _SEQUENCES
 """ops that are understood where their input is"""
@@ -47,10 +49,16 @@ class Folded:
 
 
 def fold(
-    model: RawModel, provenance: Provenance, input_shape: Shape, dtype: np.dtype[Any], output: str
+    model: RawModel,
+    provenance: Provenance,
+    input_shape: Shape,
+    batch: int,
+    dtype: np.dtype[Any],
+    *,
+    output: str,
 ) -> Folded:
-    """Walk the graph once, in its order, for an input of this shape."""
-    folder = _Folder(model, provenance)
+    """Walk the graph once, in its order, for an input of this shape with so many examples."""
+    folder = _Folder(model, provenance, batch)
     source = model.graph.inputs[0].name
     folder.values[source] = Value(input_shape, dtype)
     folder.add_tensors(model.graph, {})
@@ -76,7 +84,8 @@ def fold(
 class _Folder:
     """State of one walk."""
 
-    def __init__(self, model: RawModel, provenance: Provenance) -> None:
+    def __init__(self, model: RawModel, provenance: Provenance, batch: int) -> None:
+        self._batch_size = BatchSize(batch)
         self._provenance = provenance
         self._opset = model.opset.get("ai.onnx", 1)
         self._inference = ShapeInference(model)
@@ -130,6 +139,12 @@ class _Folder:
             inputs=tuple(names.get(name, name) for name in node.inputs),
             outputs=tuple(names.get(name, name) for name in node.outputs),
         )
+        try:
+            self._follow(node, names)
+        except BatchSizeError as error:
+            self._refuse(node, "LC008", str(error), _SHAPES_ALONE)
+
+    def _follow(self, node: RawNode, names: Mapping[str, str]) -> None:
         if node.op_type == "If" and not node.domain and node.input(0) in self.constants:
             self._branch(node, names)
         elif any(name in self._unknown for name in node.inputs):
@@ -147,8 +162,8 @@ class _Folder:
         else:
             self._keep(node)
 
-    def _refuse(self, node: RawNode, code: str, reason: str) -> None:
-        self._lose(node, Refusal(code, node.name, node.op_type, reason))
+    def _refuse(self, node: RawNode, code: str, reason: str, remedy: str = "") -> None:
+        self._lose(node, Refusal(code, node.name, node.op_type, reason, remedy))
 
     def _lose(self, node: RawNode, refusal: Refusal | None) -> None:
         """Mark the outputs as unknown; further offenders downstream are still reported."""
@@ -161,6 +176,7 @@ class _Folder:
 
     def _branch(self, node: RawNode, names: Mapping[str, str]) -> None:
         """Replace an If with a constant condition by the chosen branch."""
+        self._batch_size.condition(node.inputs[0])
         chosen = (
             "then_branch" if bool(self.constants[node.inputs[0]].array.all()) else "else_branch"
         )
@@ -184,6 +200,7 @@ class _Folder:
     def _alias(self, name: str, output: str) -> None:
         if name in self.constants:
             self.constants[output] = self.constants[name]
+            self._batch_size.alias(name, output)
         elif name in self.values:
             self.values[output] = self.values[name]
             self._nodes.append(RawNode("Identity", "", 1, output, (name,), (output,), {}))
@@ -208,6 +225,7 @@ class _Folder:
 
     def _cut_into_parts(self, node: RawNode, source: str, given: Array | None) -> None:
         shape = self.values[source].shape
+        self._batch_size.part(shape[node.integer("axis", 0)])
         if given is None and not node.integer("keepdims", 1):
             raise ValueError("keepdims=0 is not supported")
         parts = part_sizes(node, given, shape[node.integer("axis", 0)])
@@ -219,12 +237,14 @@ class _Folder:
 
     def _measure(self, node: RawNode) -> None:
         name = node.inputs[0]
-        shape = self.constants[name].shape if name in self.constants else self.values[name].shape
+        is_data = name in self.values
+        shape = self.values[name].shape if is_data else self.constants[name].shape
         if node.op_type == "Size":
             array = np.asarray(math.prod(shape), dtype=np.int64)
         else:
             end = node.attributes.get("end")
             array = np.asarray(shape[slice(node.integer("start", 0), end)], dtype=np.int64)
+        self._batch_size.measure(node.outputs[0], array, name, is_data=is_data)
         self.constants[node.outputs[0]] = Constant(array)
 
     def _cast_like(self, node: RawNode) -> None:
@@ -248,6 +268,8 @@ class _Folder:
             self._lose(node, refusal)
             return
         inputs = [self.constants[name] if name else None for name in node.inputs]
+        arrays = [None if item is None else item.array for item in inputs]
+        self._batch_size.compute(node, arrays)
         try:
             found = computed(node, inputs)
         except (ValueError, IndexError, TypeError, KeyError, OverflowError) as error:
@@ -291,6 +313,8 @@ class _Folder:
         except ShapeError as error:
             self._refuse(node, error.code, str(error))
             return
+        arrays = [self.constants[n].array if n in self.constants else None for n in node.inputs]
+        self._batch_size.read(node, arrays, self._value(node.inputs[0]).shape)
         self.values.update(found)
         self._unknown.update(name for name in node.output_names if name not in found)
         bound = self._with_bindings(node)

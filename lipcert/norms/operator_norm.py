@@ -18,7 +18,7 @@ import numpy as np
 
 from lipcert.facts import Bound, no_bound
 from lipcert.norms.banded import banded_norm, is_affordable
-from lipcert.norms.circulant import circulant_norm
+from lipcert.norms.circulant import circulant_norm, wrapped_norm
 from lipcert.norms.dense import dense_norm
 from lipcert.norms.explicit import explicit_cost, explicit_norm
 from lipcert.norms.geometry import Geometry
@@ -47,7 +47,8 @@ class Tier(Enum):
 class _Effort:
     """Limits in floating-point operations.
 
-    dense: a matrix; explicit: a Gram matrix at once; banded: one by blocks; search: frequencies.
+    dense: a matrix; explicit: a Gram matrix at once; banded: one by blocks; padded: one by blocks
+    behind padding, where nothing else comes close; search: frequencies.
     border: up to this many positions along a dimension, the exact norm is pursued beyond what
     `explicit` affords; on larger maps bounds by frequencies are within half a percent.
     """
@@ -55,15 +56,20 @@ class _Effort:
     dense: float
     explicit: float
     banded: float
+    padded: float
     search: float
     border: int
 
 
 _EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
     {
-        Tier.QUICK: _Effort(dense=3e10, explicit=0.0, banded=0.0, search=0.0, border=0),
-        Tier.FAST: _Effort(dense=3e12, explicit=6e9, banded=1e10, search=1.5e12, border=20),
-        Tier.TIGHT: _Effort(dense=1e13, explicit=2e10, banded=4e12, search=1e13, border=1000),
+        Tier.QUICK: _Effort(dense=3e10, explicit=0.0, banded=0.0, padded=0.0, search=0.0, border=0),
+        Tier.FAST: _Effort(
+            dense=3e12, explicit=6e9, banded=1e10, padded=1e11, search=1.5e12, border=20
+        ),
+        Tier.TIGHT: _Effort(
+            dense=1e13, explicit=2e10, banded=4e12, padded=4e12, search=1e13, border=1000
+        ),
     }
 )
 
@@ -169,6 +175,7 @@ RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
         "norms.padded": padded_bound,
         "norms.laurent": laurent_norm,
         "norms.circulant": circulant_norm,
+        "norms.wrapped": wrapped_norm,
         "norms.window_multiplicity": window_multiplicity,
         "norms.average_pool": average_pool_norm,
         "norms.max_pool": max_pool_norm,
@@ -214,16 +221,28 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
 def _padded(padded: PaddedConvMap, effort: _Effort) -> list[_Rung]:
     """The ladder of a convolution behind padding."""
     kernels = _by_group(padded.weight.array, padded.geometry, padded.groups)
+    reads, rungs = padded.reads(), []
+    if effort.search > 0.0:
+        wrapped = wrapped_norm(kernels, padded.geometry, reads, effort.search)
+        rungs = [(wrapped, "norms.wrapped")]
+        if wrapped.is_finite and _has_every_row(padded.geometry, reads):
+            return rungs  # exact, or nearly so
     inner = min(_conv(kernels, padded.geometry, effort))[0]
-    rungs = [(padded_bound(inner, padded.repetitions()), "norms.padded")]
-    return rungs + _banded(kernels, padded.reads(), effort)
+    rungs.append((padded_bound(inner, padded.repetitions()), "norms.padded"))
+    return rungs + _banded(kernels, reads, effort.padded)
 
 
-def _banded(kernels: FloatArray, reads: Sequence[Reads], effort: _Effort) -> list[_Rung]:
+def _has_every_row(geometry: Geometry, reads: Sequence[Reads]) -> bool:
+    """Whether a circular convolution keeps all of its outputs."""
+    pairs = zip(geometry, reads, strict=True)
+    return all(table.outputs * window.stride == table.size for window, table in pairs)
+
+
+def _banded(kernels: FloatArray, reads: Sequence[Reads], budget: float) -> list[_Rung]:
     """The norm of the finite operator, where blocks of its Gram matrix are affordable."""
     if math.prod(table.size for table in reads) > _LARGEST_MAP:
         return []
-    if not is_affordable(kernels.shape, reads, effort.banded):
+    if not is_affordable(kernels.shape, reads, budget):
         return []
     bound = banded_norm(kernels, reads)
     return [(bound, "norms.banded")] if bound.is_finite else []
@@ -235,7 +254,7 @@ def _exact(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Ru
         return [(explicit_norm(kernels, geometry), "norms.explicit")]
     if not _is_small(geometry, effort):
         return []
-    return _banded(kernels, [Reads.of(window) for window in geometry], effort)
+    return _banded(kernels, [Reads.of(window) for window in geometry], effort.banded)
 
 
 def _is_small(geometry: Geometry, effort: _Effort) -> bool:
