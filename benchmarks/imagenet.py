@@ -9,7 +9,7 @@ weights    flat: He-normal kernels, the worst case of the search for a norm; pea
            plus eight spatially smooth components of falling strength, as after training
 import     seconds to read and check the file, two thirds of it in a child process
 analyse    seconds of `analyze` with one example in [0, 1] and the default loss; both are wall-clock
-           time of one thread, without remembered norms
+           time, without remembered norms
 peak       largest resident memory of the process, weights included
 nodes      how many have a bound of their output and of their cotangent, of all
 G          bound of the norm of the whole per-example gradient, or the reason why there is none
@@ -18,8 +18,6 @@ lipschitz  bound of the Lipschitz constant from input to class probabilities
 Random weights say nothing about trained networks: G compares one version of LipCert with another.
 With --per-layer, each certified norm is held against a Lanczos estimate from below of the true
 norm of the finite operator, and the largest quotient is printed; one below 1 is a violation.
-Convolutions inside linear runs (before a BatchNorm) are bounded together with the run, and their
-own norms, which little depends on, are quick ones: there the quotient is larger.
 """
 
 from __future__ import annotations

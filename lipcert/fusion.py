@@ -9,8 +9,8 @@ BatchNorm seldom meets the largest singular value of the convolution before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
@@ -29,7 +29,6 @@ from lipcert.ir import Graph, Node
 from lipcert.links import Slopes
 from lipcert.norms.composite import Composite
 from lipcert.norms.reads import Border
-from lipcert.operand import Operand
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv
 from lipcert.ops.pooling import AveragePool
@@ -37,10 +36,22 @@ from lipcert.ops.shape import Pad, PadMode
 from lipcert.scope import Scope
 from lipcert.upper import ZERO
 
-__all__ = ["Fusions", "fused"]
+__all__ = ["Around", "Fusions", "fused"]
 
 _NARROW: Final = 2.0**-20
 _RULE: Final = "value.fused"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Around:
+    """The runs of one convolution with their norms, and the sum they end in (as in `Fusions`)."""
+
+    runs: Sequence[tuple[tuple[Node, ...], Bound]] = ()
+    sums: Mapping[str, tuple[str, Bound]] = field(default_factory=dict)
+
+
+Spread = Callable[[Callable[[Node], Around], Sequence[Node]], Iterable[Around]]
 
 
 @final
@@ -50,47 +61,31 @@ class Fusions:
 
     runs: for the first node of a run, the value at its end and the norm from its input to there.
     sums: the same for a value that is read by a run and by the sum of it with the run's end only.
-    ends: for the value at the end of a run, its nodes and its norm. kernels: of the convolutions
-    inside runs and not at their end, whose own norms matter little.
+    ends: for the value at the end of a run, its nodes and its norm.
     """
 
     runs: Mapping[str, tuple[str, Bound]]
     sums: Mapping[str, tuple[str, Bound]]
     ends: Mapping[str, tuple[tuple[Node, ...], Bound]]
-    kernels: frozenset[Operand]
 
     @classmethod
-    def of(cls, graph: Graph, scope: Scope) -> Fusions:
+    def of(cls, graph: Graph, scope: Scope, spread: Spread = map) -> Fusions:
         """Of every run of at least two nodes, one of them a convolution by known numbers.
 
         What counts as linear is linear for every input, so that runs say something about values,
-        too, and not only about derivatives.
+        too, and not only about derivatives. spread: applies a function to all nodes, in order.
         """
         facts = _anything(graph)
         surroundings = _Surroundings.of(graph, facts, scope)
-        runs, sums = {}, {}
+        runs: dict[str, tuple[str, Bound]] = {}
+        sums: dict[str, tuple[str, Bound]] = {}
         ends: dict[str, tuple[tuple[Node, ...], Bound]] = {}
-        kernels: set[Operand] = set()
-        for node in graph.nodes:
-            nodes = (*surroundings.before(node), node, *surroundings.after(node))
-            whole = fused(nodes, facts, scope) if isinstance(node.op, Conv) else None
-            if whole is None:
-                continue
-            if nodes[-1] is not node:
-                kernels.update(node.op.operands().values())
-            for start in sorted({0, nodes.index(node)}):
-                part = whole if start == 0 else fused(nodes[start:], facts, scope)
-                if part is not None and len(nodes) - start > 1:
-                    norm = part.norm(scope.operator_norm)
-                    runs[nodes[start].name] = (nodes[-1].output, norm)
-                    ends.setdefault(nodes[-1].output, (nodes[start:], norm))
-            beside = surroundings.beside(nodes)
-            if beside is not None:
-                add, through, around = beside
-                joint = whole.scaled(_constant(through, whole)).plus_identity(around)
-                if joint is not None:
-                    sums[nodes[0].inputs[0]] = (add.output, joint.norm(scope.operator_norm))
-        return cls(runs, sums, ends, frozenset(kernels))
+        for found in spread(surroundings.around, graph.nodes):
+            for nodes, norm in found.runs:
+                runs[nodes[0].name] = (nodes[-1].output, norm)
+                ends.setdefault(nodes[-1].output, (nodes, norm))
+            sums |= found.sums
+        return cls(runs, sums, ends)
 
     def reached(
         self, node: Node, found: ValueFacts, facts: Mapping[str, ValueFacts], scope: Scope
@@ -162,6 +157,30 @@ class _Surroundings:
                 consumers.setdefault(name, []).append(node)
         producers = {node.output: node for node in graph.nodes}
         return cls(producers, consumers, facts, scope, graph.output_name)
+
+    def around(self, node: Node) -> Around:
+        """The whole run of a convolution, and the part of it that the convolution begins."""
+        if not isinstance(node.op, Conv):
+            return Around()
+        nodes = (*self.before(node), node, *self.after(node))
+        whole = fused(nodes, self.facts, self.scope)
+        if whole is None:
+            return Around()
+        runs = []
+        for start in sorted({0, nodes.index(node)}):
+            part = whole if start == 0 else fused(nodes[start:], self.facts, self.scope)
+            if part is not None and len(nodes) - start > 1:
+                runs.append((nodes[start:], part.norm(self.scope.operator_norm)))
+        beside = self.beside(nodes)
+        if beside is None:
+            return Around(runs)
+        add, through, around = beside
+        joint = whole.scaled(_constant(through, whole)).plus_identity(around)
+        if joint is None:
+            return Around(runs)
+        return Around(
+            runs, {nodes[0].inputs[0]: (add.output, joint.norm(self.scope.operator_norm))}
+        )
 
     def before(self, node: Node) -> tuple[Node, ...]:
         """Pads and diagonals whose only reader is this run."""

@@ -65,11 +65,6 @@ class Scope(ABC):
     def operator_norm(self, linear_map: LinearMap) -> Bound:
         """Bound of the spectral norm of the linear map over the scope."""
 
-    def easing(self, operands: frozenset[Operand]) -> Scope:
-        """The same weights, where little work is spent on the operator norms of these operands."""
-        del operands
-        return self
-
     def max_abs(self, operand: Operand) -> Bound:
         """Bound of the largest magnitude of any entry (the norm of a diagonal map)."""
         value = self.entries(operand).max_abs()
@@ -82,15 +77,9 @@ class Scope(ABC):
 class PointScope(Scope):
     """The single point θ₀: the weights of the file."""
 
-    def __init__(
-        self,
-        tier: Tier,
-        certify: NormRule = operator_norm,
-        eased: frozenset[Operand] = frozenset(),
-    ) -> None:
+    def __init__(self, tier: Tier, certify: NormRule = operator_norm) -> None:
         self._tier = tier
         self._certify = certify
-        self._eased = eased
         self._norms: WeakKeyDictionary[Operand, dict[tuple[object, ...], Bound]]
         self._norms = WeakKeyDictionary()
 
@@ -109,13 +98,8 @@ class PointScope(Scope):
         """
         known, use = self._norms.setdefault(linear_map.weight, {}), _use(linear_map)
         if use not in known:
-            is_eased = linear_map.weight in self._eased and self._tier is not Tier.TIGHT
-            known[use] = self._certify(linear_map, Tier.QUICK if is_eased else self._tier)
+            known[use] = self._certify(linear_map, self._tier)
         return known[use]
-
-    def easing(self, operands: frozenset[Operand]) -> PointScope:
-        """Quick norms of these operands, unless everything is to be tight."""
-        return PointScope(self._tier, self._certify, operands)
 
 
 @final
@@ -131,7 +115,6 @@ class ConstraintScope(Scope):
     ) -> None:
         self._constraints = dict(constraints)
         self._trainable = trainable
-        self._tier, self._certify = tier, certify
         self._frozen = PointScope(tier, certify)
 
     def entries(self, operand: Operand) -> Interval:
@@ -189,12 +172,6 @@ class ConstraintScope(Scope):
                 stretch = window_multiplicity(linear_map.geometry)
                 repeated = Upper(float(linear_map.repetitions())).sqrt()
                 return Bound(reach * stretch * repeated, "scope.operator_norm.frobenius")
-
-    def easing(self, operands: frozenset[Operand]) -> ConstraintScope:
-        """Quick norms of these operands where they are frozen; radii cost nothing."""
-        eased = ConstraintScope(self._constraints, self._trainable, self._tier, self._certify)
-        eased._frozen = self._frozen.easing(operands)
-        return eased
 
     def _is_frozen(self, operand: Operand) -> bool:
         return operand.parameter not in self._trainable

@@ -273,7 +273,7 @@ def test_values_at_the_end_of_a_run_stay_below_the_bound(name: str) -> None:
     attained = float(np.max(np.linalg.norm(outputs.reshape(len(outputs), -1), axis=1)))
     below = ValueFacts.of(graph.input_shape, Bound(Upper(10.0), "test.input"))
     together = _forward(graph, below, Fusions.of(graph, POINT))
-    apart = _forward(graph, below, Fusions({}, {}, {}, frozenset()))
+    apart = _forward(graph, below, Fusions({}, {}, {}))
     assert attained * (1 - 1e-12) <= together <= apart
 
 

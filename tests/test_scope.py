@@ -165,23 +165,3 @@ def test_norms_are_certified_once_per_array_and_use() -> None:
     norms = [scope.operator_norm(ConvMap(kernel, g)).value.value for g in (near, far)]
     assert norms[0] == pytest.approx(math.sqrt(3))
     assert norms[1] > 2.5
-
-
-def test_little_work_is_spent_on_eased_norms_unless_all_is_to_be_tight() -> None:
-    asked: list[Tier] = []
-
-    def certify(linear_map, tier):
-        asked.append(tier)
-        return PointScope(Tier.QUICK).operator_norm(linear_map)
-
-    eased, other = Operand(np.eye(2), "w"), Operand(2.0 * np.eye(2), "v")
-    trained = {"u": Constraint(SPECTRAL, Upper(1.0))}
-    for tier in Tier:
-        for scope in (
-            PointScope(tier, certify),
-            ConstraintScope(trained, frozenset({"u"}), tier, certify),
-        ):
-            asked.clear()
-            for operand in (eased, other):
-                scope.easing(frozenset({eased})).operator_norm(DenseMap(operand))
-            assert asked == [tier if tier is Tier.TIGHT else Tier.QUICK, tier]

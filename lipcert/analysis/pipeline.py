@@ -69,7 +69,7 @@ def analyze(
         at_input,
         scope,
         lambda logits: _clipped(loss, logits, settings),
-        _counted(observe, 2 * len(graph.nodes)),
+        _counted(observe, 3 * len(graph.nodes)),
     )
     bounds = replace(bounds, grad_norms=clipped_grad_norms(bounds.grad_norms, mechanism))
     groups = group_parameters(graph, bounds.grad_norms, per_layer=settings.group == "layer")
@@ -82,7 +82,7 @@ def analyze(
         assumptions=summary.assumptions(
             model, graph, settings, loss, at_input, multiplier=multiplier
         ),
-        nodes=tuple(summary.node_report(node, bounds, bounds.scope) for node in graph.nodes),
+        nodes=tuple(summary.node_report(node, bounds, scope) for node in graph.nodes),
         parameters=summary.parameter_reports(graph, groups, bounds, released, settings),
         groups=summary.group_reports(groups, released),
         allocations=summary.allocation_reports(released),

@@ -221,7 +221,8 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
 def _padded(padded: PaddedConvMap, effort: _Effort) -> list[_Rung]:
     """The ladder of a convolution behind padding."""
     kernels = _by_group(padded.weight.array, padded.geometry, padded.groups)
-    reads, rungs = padded.reads(), []
+    reads = padded.reads()
+    rungs: list[_Rung] = []
     if effort.search > 0.0:
         wrapped = wrapped_norm(kernels, padded.geometry, reads, effort.search)
         rungs = [(wrapped, "norms.wrapped")]

@@ -7,13 +7,15 @@ bound of every trained parameter. Knows graphs; names no op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, final
 
 from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound, sum_of
-from lipcert.fusion import Fusions
+from lipcert.fusion import Around, Fusions
 from lipcert.ir import Graph, Node
 from lipcert.propagation.centred import centred_facts
 from lipcert.propagation.chains import Chains
@@ -33,8 +35,9 @@ __all__ = [
 
 Observer = Callable[[Node], None]
 _NOTHING: Final[Mapping[str, ValueFacts]] = MappingProxyType({})
+_MOST_THREADS: Final = 4
 _NO_CHAINS: Final = Chains({})
-_NO_FUSIONS: Final = Fusions({}, {}, {}, frozenset())
+_NO_FUSIONS: Final = Fusions({}, {}, {})
 
 
 @final
@@ -43,14 +46,12 @@ class NetworkBounds:
     """Everything that propagation proved, by value name and by parameter name.
 
     lipschitz: bound of the Lipschitz constant of the output with respect to the input.
-    scope: knows every norm that was used; those inside linear runs, bounded as a whole, roughly.
     """
 
     facts: Mapping[str, ValueFacts]
     cotangents: Mapping[str, CotangentFacts]
     grad_norms: Mapping[str, Bound]
     lipschitz: Bound
-    scope: Scope
 
 
 def _ignore(node: Node) -> None:
@@ -65,9 +66,11 @@ def propagate(
     loss_cotangent: Callable[[ValueFacts], CotangentFacts],
     observe: Observer = _ignore,
 ) -> NetworkBounds:
-    """Facts forward, the loss at the output, cotangents backward, gradient bounds."""
-    fusions = Fusions.of(graph, scope)
-    scope = scope.easing(fusions.kernels)
+    """Norms, facts forward, the loss at the output, cotangents backward, gradient bounds.
+
+    observe: called once per node in each of the three passes.
+    """
+    fusions = _certified(graph, scope, observe)
     facts = forward(graph, input_facts, scope, observe, fusions=fusions)
     centred = centred_facts(graph, facts, scope, Chains.of(graph, facts, scope))
     if centred:
@@ -81,8 +84,27 @@ def propagate(
         cotangents=cotangents,
         grad_norms=grad_norms(graph, facts, cotangents, scope),
         lipschitz=input_lipschitz(graph, facts, scope, chains, fusions),
-        scope=scope,
     )
+
+
+def _certified(graph: Graph, scope: Scope, observe: Observer) -> Fusions:
+    """Every operator norm, which the scope remembers, and those of linear runs.
+
+    Most of the work is in linear algebra that lets other threads run.
+    """
+    with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+
+        def spread(around: Callable[[Node], Around], nodes: Sequence[Node]) -> Iterator[Around]:
+            found = pool.map(lambda node: (node.op.operator_norm(scope), around(node)), nodes)
+            for node, (_, runs) in zip(nodes, found, strict=True):
+                observe(node)
+                yield runs
+
+        try:
+            return Fusions.of(graph, scope, spread)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def forward(

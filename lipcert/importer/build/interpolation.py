@@ -36,6 +36,12 @@ class Interpolation:
     exclude_outside: bool
     antialias: bool
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether every output position is the input position of the same number."""
+        places = range(self.target)
+        return all(self._position(p) == p for p in places) and self.target == self.size
+
     def nearest_indices(self) -> tuple[int, ...]:
         """The input position of every output position."""
         return tuple(self._nearest(self._position(place)) for place in range(self.target))

@@ -14,6 +14,8 @@ from lipcert.importer.raw import RawNode
 
 __all__ = ["HANDLERS"]
 
+_MIXED: Final = "examples of a batch influence each other: it resizes the batch axis"
+
 
 def _resize(builder: Builder, node: RawNode) -> str:
     """Resizing is separable: one axis after the other."""
@@ -23,13 +25,15 @@ def _resize(builder: Builder, node: RawNode) -> str:
     source, target = builder.layout(node.inputs[0]), builder.layout(node.outputs[0])
     value = builder.value(node.inputs[0])
     for axis in range(source.rank):
-        if axis == source.axis:
-            continue
         grid = _grid(builder, node, source.shape[axis], target.shape[axis], axis)
+        if grid.changes_nothing:
+            continue
+        if axis == source.axis:
+            raise RefusedNodeError(_MIXED, "LC007", "give the batch axis the scale 1")
         place = source.example_axis(axis)
         if mode == "nearest":
             value = pick(builder, value, place, grid.nearest_indices())
-        elif grid.size != grid.target or grid.scale != 1.0:
+        else:
             matrix = grid.weights("cubic" if mode == "cubic" else "linear")
             value = along_axis(builder, value, place, matrix)
     return value

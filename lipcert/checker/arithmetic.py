@@ -1,0 +1,166 @@
+"""Directed rounding of scalars, by exact integers.
+
+What enters: finite float64 numbers, taken as exact, or rational numbers. What leaves: the
+nearest float64 at or above (`_up`) or at or below (`_down`) the exact result.
+
+Proof: an operand is a rational number, so a sum, product or quotient is one too, and it is formed
+without rounding as a `Fraction`. The result v is then written as m·2^e with the integer
+m = ⌈v/2^e⌉ (or ⌊v/2^e⌋) of at most 53 bits and e ≥ −1074, a float64 by definition. For a square
+root, ⌈√x⌉ = ⌈√⌈x⌉⌉ and ⌊√x⌋ = ⌊√⌊x⌋⌋ for every real x ≥ 0 (an integer k has k² ≥ x exactly where
+k² ≥ ⌈x⌉), so integer square roots suffice. The floating-point unit is asked to round nothing.
+
+inf stands for "no upper bound": it is a true upper bound of everything, so an upward operation on
+it gives inf, and an upward result beyond float64 is inf. Downward it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+__all__ = [
+    "add_down",
+    "add_up",
+    "divide_down",
+    "divide_up",
+    "multiply_down",
+    "multiply_up",
+    "round_down",
+    "round_up",
+    "sqrt_down",
+    "sqrt_up",
+]
+
+Number: TypeAlias = float | Fraction
+
+_PRECISION: Final = 1 << 53
+_LOWEST_EXPONENT: Final = -1074
+_Scaled = Callable[[int], int]
+
+
+def add_up(a: Number, b: Number) -> float:
+    """Smallest float64 ≥ a + b."""
+    return round_up(_exact(a) + _exact(b)) if _finite(a, b) else math.inf
+
+
+def add_down(a: Number, b: Number) -> float:
+    """Largest float64 ≤ a + b."""
+    return round_down(_exact(a) + _exact(b))
+
+
+def multiply_up(a: Number, b: Number) -> float:
+    """Smallest float64 ≥ a·b; inf where a factor has no bound, even if the other is 0."""
+    return round_up(_exact(a) * _exact(b)) if _finite(a, b) else math.inf
+
+
+def multiply_down(a: Number, b: Number) -> float:
+    """Largest float64 ≤ a·b."""
+    return round_down(_exact(a) * _exact(b))
+
+
+def divide_up(a: Number, b: Number) -> float:
+    """Smallest float64 ≥ a/b for b > 0."""
+    return round_up(_exact(a) / _divisor(b)) if _finite(a) else math.inf
+
+
+def divide_down(a: Number, b: Number) -> float:
+    """Largest float64 ≤ a/b for b > 0."""
+    return round_down(_exact(a) / _divisor(b))
+
+
+def sqrt_up(a: Number) -> float:
+    """Smallest float64 ≥ √a for a ≥ 0."""
+    if not _finite(a):
+        return math.inf
+    square = _not_negative(a)
+    return _rounded_up(lambda e: _root_up(math.ceil(_shifted(square, 2 * e))), _half(square))
+
+
+def sqrt_down(a: Number) -> float:
+    """Largest float64 ≤ √a for a ≥ 0."""
+    square = _not_negative(a)
+    return _rounded_down(lambda e: math.isqrt(math.floor(_shifted(square, 2 * e))), _half(square))
+
+
+def round_up(number: Fraction) -> float:
+    """Smallest float64 ≥ a rational number; inf beyond the largest."""
+    if number < 0:
+        return -round_down(-number)
+    return _rounded_up(lambda e: math.ceil(_shifted(number, e)), _magnitude(number))
+
+
+def round_down(number: Fraction) -> float:
+    """Largest float64 ≤ a rational number, the lowest float64 below all others excepted: −inf."""
+    if number < 0:
+        return -round_up(-number)
+    return _rounded_down(lambda e: math.floor(_shifted(number, e)), _magnitude(number))
+
+
+def _rounded_up(scaled: _Scaled, magnitude: int) -> float:
+    """m·2^e for the smallest e at which m = scaled(e) has at most 53 bits (or is 2^53)."""
+    exponent = max(magnitude - 55, _LOWEST_EXPONENT)
+    while scaled(exponent) > _PRECISION:
+        exponent += 1
+    try:
+        return math.ldexp(scaled(exponent), exponent)
+    except OverflowError:
+        return math.inf
+
+
+def _rounded_down(scaled: _Scaled, magnitude: int) -> float:
+    exponent = max(magnitude - 55, _LOWEST_EXPONENT)
+    while scaled(exponent) > _PRECISION:
+        exponent += 1
+    try:
+        return math.ldexp(scaled(exponent), exponent)
+    except OverflowError:
+        return sys.float_info.max
+
+
+def _magnitude(number: Fraction) -> int:
+    """An integer k with 2^(k−1) < number < 2^(k+1)."""
+    return number.numerator.bit_length() - number.denominator.bit_length()
+
+
+def _half(square: Fraction) -> int:
+    return _magnitude(square) // 2
+
+
+def _shifted(number: Fraction, exponent: int) -> Fraction:
+    """number / 2^exponent."""
+    if exponent < 0:
+        return number * (1 << -exponent)
+    return number / (1 << exponent)
+
+
+def _root_up(square: int) -> int:
+    """⌈√square⌉."""
+    return math.isqrt(square - 1) + 1 if square > 0 else 0
+
+
+def _finite(*numbers: Number) -> bool:
+    """False where a number is +inf; anything else that is not a real number is refused."""
+    if any(number != number or number == -math.inf for number in numbers):  # noqa: PLR0124
+        raise ValueError("NaN and -inf are not bounds")
+    return all(number != math.inf for number in numbers)
+
+
+def _exact(number: Number) -> Fraction:
+    if not math.isfinite(number):
+        raise ValueError(f"{number!r} is not a real number")
+    return Fraction(number)
+
+
+def _divisor(number: Number) -> Fraction:
+    if number <= 0:
+        raise ValueError("a divisor must be positive")
+    return _exact(number)
+
+
+def _not_negative(number: Number) -> Fraction:
+    if number < 0:
+        raise ValueError("a negative number has no square root")
+    return _exact(number)
