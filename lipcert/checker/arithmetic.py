@@ -38,6 +38,7 @@ Number: TypeAlias = float | Fraction
 
 _PRECISION: Final = 1 << 53
 _LOWEST_EXPONENT: Final = -1074
+_LARGEST: Final = sys.float_info.max
 _Scaled = Callable[[int], int]
 
 
@@ -76,57 +77,51 @@ def sqrt_up(a: Number) -> float:
     if not _finite(a):
         return math.inf
     square = _not_negative(a)
-    return _rounded_up(lambda e: _root_up(math.ceil(_shifted(square, 2 * e))), _half(square))
+
+    def scaled(exponent: int) -> int:
+        return _root_up(math.ceil(_shifted(square, 2 * exponent)))
+
+    return _rounded(scaled, _magnitude(square) // 2, math.inf)
 
 
 def sqrt_down(a: Number) -> float:
     """Largest float64 ≤ √a for a ≥ 0."""
     square = _not_negative(a)
-    return _rounded_down(lambda e: math.isqrt(math.floor(_shifted(square, 2 * e))), _half(square))
+
+    def scaled(exponent: int) -> int:
+        return math.isqrt(math.floor(_shifted(square, 2 * exponent)))
+
+    return _rounded(scaled, _magnitude(square) // 2, _LARGEST)
 
 
 def round_up(number: Fraction) -> float:
     """Smallest float64 ≥ a rational number; inf beyond the largest."""
     if number < 0:
         return -round_down(-number)
-    return _rounded_up(lambda e: math.ceil(_shifted(number, e)), _magnitude(number))
+    return _rounded(lambda e: math.ceil(_shifted(number, e)), _magnitude(number), math.inf)
 
 
 def round_down(number: Fraction) -> float:
-    """Largest float64 ≤ a rational number, the lowest float64 below all others excepted: −inf."""
+    """Largest float64 ≤ a rational number; −inf below the lowest."""
     if number < 0:
         return -round_up(-number)
-    return _rounded_down(lambda e: math.floor(_shifted(number, e)), _magnitude(number))
+    return _rounded(lambda e: math.floor(_shifted(number, e)), _magnitude(number), _LARGEST)
 
 
-def _rounded_up(scaled: _Scaled, magnitude: int) -> float:
-    """m·2^e for the smallest e at which m = scaled(e) has at most 53 bits (or is 2^53)."""
+def _rounded(scaled: _Scaled, magnitude: int, beyond: float) -> float:
+    """m·2^e for the smallest e at which m = scaled(e) is at most 2^53; `beyond` above float64."""
     exponent = max(magnitude - 55, _LOWEST_EXPONENT)
     while scaled(exponent) > _PRECISION:
         exponent += 1
     try:
         return math.ldexp(scaled(exponent), exponent)
     except OverflowError:
-        return math.inf
-
-
-def _rounded_down(scaled: _Scaled, magnitude: int) -> float:
-    exponent = max(magnitude - 55, _LOWEST_EXPONENT)
-    while scaled(exponent) > _PRECISION:
-        exponent += 1
-    try:
-        return math.ldexp(scaled(exponent), exponent)
-    except OverflowError:
-        return sys.float_info.max
+        return beyond
 
 
 def _magnitude(number: Fraction) -> int:
     """An integer k with 2^(k−1) < number < 2^(k+1)."""
     return number.numerator.bit_length() - number.denominator.bit_length()
-
-
-def _half(square: Fraction) -> int:
-    return _magnitude(square) // 2
 
 
 def _shifted(number: Fraction, exponent: int) -> Fraction:
@@ -149,7 +144,7 @@ def _finite(*numbers: Number) -> bool:
 
 
 def _exact(number: Number) -> Fraction:
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         raise ValueError(f"{number!r} is not a real number")
     return Fraction(number)
 

@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.importer.raw import Array
 from lipcert.operand import Operand
-from lipcert.upper import Upper
+from lipcert.upper import FloatArray, Upper
 
 __all__ = ["Constant", "Origin", "View"]
 
-IntArray = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int32]
+"""places in a tensor, of which there are fewer than 2^31"""
 Rearrange = Callable[[Array], Array]
+_PIECE: Final = 1 << 20
 
 
 @final
@@ -56,14 +58,12 @@ class View:
     def whole(cls, origin: Origin) -> View:
         """The tensor itself."""
         size = int(np.prod(origin.shape, dtype=np.int64))
-        return cls(origin, np.arange(size, dtype=np.int64).reshape(origin.shape))
+        return cls(origin, np.arange(size, dtype=np.int32).reshape(origin.shape))
 
     @property
     def gain(self) -> Upper:
         """Lipschitz constant of the view: |scale| · √(largest number of copies of an entry)."""
-        used = self.index[self.index >= 0]
-        copies = int(np.bincount(used).max()) if used.size else 0
-        return Upper.of_fraction(abs(self.scale)) * Upper(float(copies)).sqrt()
+        return Upper.of_fraction(abs(self.scale)) * Upper(float(_copies(self.index))).sqrt()
 
 
 @final
@@ -136,9 +136,35 @@ class Constant:
     def operand(self) -> Operand:
         """The tensor as an op uses it; statistics and literals are plain numbers."""
         if self.view is None or not self.is_parameter:
-            return Operand(self.array.astype(np.float64))
-        view = self.view
-        return Operand(self.array.astype(np.float64), view.origin.name, view.gain)
+            return Operand(self._numbers())
+        return Operand(self._numbers(), self.view.origin.name, self.view.gain)
+
+    def _numbers(self) -> FloatArray:
+        """The array as an operand may keep it, without another copy."""
+        array = self.array.astype(np.float64, order="C")
+        array.setflags(write=False)
+        return array
+
+
+def _copies(index: IntArray) -> int:
+    """How often the most frequent place is read, −1 aside.
+
+    Places that are all different, the usual case, are told by flags: large tensors have little
+    room to spare.
+    """
+    flat = index.reshape(-1)
+    if not flat.size:
+        return 0
+    seen = np.zeros(int(flat.max()) + 1, dtype=np.bool_)
+    used = 0
+    for start in range(0, flat.size, _PIECE):
+        part = flat[start : start + _PIECE]
+        part = part[part >= 0]
+        seen[part] = True
+        used += part.size
+    if np.count_nonzero(seen) == used:
+        return min(used, 1)
+    return int(np.bincount(flat[flat >= 0]).max())
 
 
 def _repeats(array: Array, axis: int, before: int, batch: int, after: int) -> bool:

@@ -79,13 +79,13 @@ def separate_examples(
         shape = (batch, *dims[1:])
         return _attempt(model, provenance, shape, batch, dtype, output=output)
 
-    attempts = [attempt(batch) for batch in _batch_sizes(model, dims)]
-    failed = [refusals for _, _, refusals in attempts if refusals]
-    if not failed:
-        (first, layouts, _), (second, others, _) = attempts
-        if first is not None and second is not None:
-            _check_agreement(layouts, others)
-            return Examples(first, layouts, _proof(), _fixed_batch_note(dims))
+    smaller, larger = _batch_sizes(model, dims)
+    _, others, doubts = attempt(larger)  # first, so that only one graph is held at a time
+    graph, layouts, refusals = attempt(smaller)
+    failed = [item for item in (refusals, doubts) if item]
+    if graph is not None and not failed:
+        _check_agreement(layouts, others)
+        return Examples(graph, layouts, _proof(), _fixed_batch_note(dims))
     mixing = () if isinstance(dims[0], int) else _mixing_reshape(attempt, failed[0])
     if mixing:
         raise UnsupportedModelError(mixing)

@@ -72,14 +72,19 @@ def load_model(
 
 def _imported(request: _Request, rehearsal: _Rehearsal | None) -> tuple[Source, Assembled]:
     """Import in this process; after a rehearsal, from the same bytes only."""
+    source = _opened(request, rehearsal)
+    if rehearsal is not None and source.model.external != rehearsal.external:
+        raise _changed(request)
+    return source, assemble(source.model, request.output, as_exported=request.as_exported)
+
+
+def _opened(request: _Request, rehearsal: _Rehearsal | None) -> Source:
+    """The file, whose bytes are let go as soon as they are parsed."""
     path = Path(request.path)
     raw = read_bytes(path)
     if rehearsal is not None and raw.sha256 != rehearsal.sha256:
         raise _changed(request)
-    source = open_model(path, raw)
-    if rehearsal is not None and source.model.external != rehearsal.external:
-        raise _changed(request)
-    return source, assemble(source.model, request.output, as_exported=request.as_exported)
+    return open_model(path, raw)
 
 
 def _changed(request: _Request) -> ModelFileError:

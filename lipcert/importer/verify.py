@@ -8,6 +8,7 @@ thread, and only the nodes that lead to the output.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -16,7 +17,6 @@ import onnxruntime
 from onnx import ModelProto, helper
 
 from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.facts import Shape
 from lipcert.importer.examples import Examples
 from lipcert.importer.layout import Layout
 from lipcert.importer.model import Verification
@@ -34,20 +34,22 @@ _SEED: Final = 20_240_817
 
 @final
 class _Run:
-    """onnxruntime at one batch size: examples in, outputs per example out."""
+    """onnxruntime: examples in, outputs per example out."""
 
-    def __init__(self, proto: ModelProto, examples: Examples, batch: int) -> None:
+    def __init__(self, proto: ModelProto, examples: Examples) -> None:
         graph = examples.graph
-        self.batch = batch
         self._names = graph.input_name, graph.output_name
-        self._source = _resized(examples.layouts[graph.input_name], batch)
-        self._result = _resized(examples.layouts[graph.output_name], batch)
+        self._source = examples.layouts[graph.input_name]
+        self._result = examples.layouts[graph.output_name]
+        is_batched = examples.proof.status is BatchStatus.PROVED
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        content = _runnable(proto, graph, self._source.shape, self._result.shape)
+        _reduce(proto, graph, self._source, is_batched=is_batched)
+        content = proto.SerializeToString()
+        proto.Clear()
         try:
             self._session = onnxruntime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
@@ -60,18 +62,19 @@ class _Run:
 
     def __call__(self, examples: Array) -> Array:
         """Outputs in float64: [batch, *example]."""
-        source, output = self._names
+        name, output = self._names
+        source, result = (_resized(item, len(examples)) for item in (self._source, self._result))
         try:
-            (found,) = self._session.run([output], {source: self._source.from_examples(examples)})
+            (found,) = self._session.run([output], {name: source.from_examples(examples)})
         except Exception as error:
             raise _disagreement(f"onnxruntime cannot run the model: {_line(error)}") from error
         found = np.asarray(found)
-        if found.shape != self._result.shape:
+        if found.shape != result.shape:
             raise _disagreement(
-                f"the output has the shape {self._result.shape} by the definition of the operators,"
+                f"the output has the shape {result.shape} by the definition of the operators,"
                 f" but {found.shape} in onnxruntime"
             )
-        return self._result.to_examples(found).astype(np.float64)
+        return result.to_examples(found).astype(np.float64)
 
 
 def _resized(layout: Layout, batch: int) -> Layout:
@@ -82,13 +85,14 @@ def _resized(layout: Layout, batch: int) -> Layout:
 
 
 def verify(proto: ModelProto, examples: Examples, graph: Graph) -> Verification:
-    """Random examples through onnxruntime, together and one by one, and through the graph."""
+    """Random examples through onnxruntime, together and one by one, and through the graph.
+
+    The protobuf is used up: what large models weigh twice is not needed twice.
+    """
     value = examples.graph.values[examples.graph.input_name]
     is_batched = examples.proof.status is BatchStatus.PROVED
     count = _EXAMPLES if is_batched else 1
-    runs = [_Run(proto, examples, count)]
-    if is_batched:
-        runs.append(_Run(proto, examples, 1))
+    run = _Run(proto, examples)
     generator = np.random.default_rng(_SEED)
     worst, compared = 0.0, 0
     for draw in range(_DRAWS):
@@ -97,14 +101,14 @@ def verify(proto: ModelProto, examples: Examples, graph: Graph) -> Verification:
         inputs = generator.random(shape) if uniform else generator.standard_normal(shape)
         batch = inputs.astype(value.dtype)
         actual = evaluate(graph, batch.astype(np.float64))[graph.output_name]
-        for run in runs:
-            expected = run(batch[: run.batch])
+        for size in {count, 1}:
+            expected = run(batch[:size])
             defined = _defined(expected)
             compared += int(np.sum(defined))
-            if expected.shape != actual[: run.batch].shape:
+            if expected.shape != actual[:size].shape:
                 worst = math.inf
             elif np.any(defined):
-                difference = _difference(expected[defined], actual[: run.batch][defined])
+                difference = _difference(expected[defined], actual[:size][defined])
                 worst = max(worst, difference)
     if compared == 0:
         raise _disagreement("no input that was tried gives finite numbers in onnxruntime")
@@ -127,41 +131,35 @@ def _difference(expected: Array, actual: Array) -> float:
     return float(np.max(np.abs(expected - actual)) / (1.0 + np.max(np.abs(expected))))
 
 
-def _runnable(
-    proto: ModelProto, graph: StaticGraph, input_shape: Shape, output_shape: Shape
-) -> bytes:
-    """The file's model for this input shape, reduced to the nodes before the output."""
-    model = ModelProto()
-    model.CopyFrom(proto)
+def _reduce(proto: ModelProto, graph: StaticGraph, source: Layout, *, is_batched: bool) -> None:
+    """Leave the nodes before the output, for inputs of this shape, and the tensors they read."""
     live = {graph.output_name}
     kept = []
-    for node in reversed(model.graph.node):
+    for node in reversed(proto.graph.node):
         if live.intersection(node.output):
             kept.append(node)
             live.update(_reads(node))
     nodes = [_without_metadata(node) for node in reversed(kept)]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.ClearField("value_info")
-    model.graph.ClearField("metadata_props")
-    stored = {tensor.name for tensor in model.graph.initializer}
-    model.ir_version = max(model.ir_version, 4)  # initializers need not be inputs
-    value = graph.values[graph.input_name]
-    del model.graph.input[:]
-    code = helper.np_dtype_to_tensor_dtype(value.dtype)
-    model.graph.input.append(
-        helper.make_tensor_value_info(graph.input_name, code, list(input_shape))
-    )
-    del model.graph.output[:]
-    result = graph.values[graph.output_name]
-    code = helper.np_dtype_to_tensor_dtype(result.dtype)
-    model.graph.output.append(
-        helper.make_tensor_value_info(graph.output_name, code, list(output_shape))
-    )
-    for tensor in [item for item in model.graph.initializer if item.name in stored - live]:
-        model.graph.initializer.remove(tensor)
-    content: bytes = model.SerializeToString()
-    return content
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    proto.graph.ClearField("value_info")
+    proto.graph.ClearField("metadata_props")
+    proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs
+    shape = [*source.shape]
+    sizes = ["batch", *shape[1:]] if is_batched else shape
+    _declare(proto.graph.input, graph, graph.input_name, sizes)
+    _declare(proto.graph.output, graph, graph.output_name, None)
+    for tensor in [item for item in proto.graph.initializer if item.name not in live]:
+        proto.graph.initializer.remove(tensor)
+
+
+def _declare(
+    declared: Any, graph: StaticGraph, name: str, sizes: Sequence[int | str] | None
+) -> None:
+    """The one input or output of the model."""
+    del declared[:]
+    code = helper.np_dtype_to_tensor_dtype(graph.values[name].dtype)
+    declared.append(helper.make_tensor_value_info(name, code, sizes))
 
 
 def _reads(node: Any) -> set[str]:

@@ -27,6 +27,7 @@ __all__ = ["banded_norm", "is_affordable"]
 
 _SLACKS: Final = (1e-6, 1e-5, 1e-4, 1e-3)
 _ACCURACY: Final = 1e-8  # of the estimate
+_NEGLIGIBLE: Final = 2.0**-40  # of ‖K‖_F²: less remains where taps that read one entry cancel
 _TOO_LARGE: Final = 1e-7  # a factor with a larger relative residual is useless
 _MOST_ENTRIES: Final = 1.4e8
 _OVERHEAD: Final = 1e6  # operations for which there was time while one step is interpreted
@@ -67,7 +68,7 @@ def banded_norm(kernels: FloatArray, reads: Sequence[Reads]) -> Upper:
     `PanelNorms.distance` bounds the latter, with as many products as the blocks in a row hold.
     An entry of TT* is a sum of at most in · taps² products, hence errs by at most γ of |T||T|*,
     and ‖|T|‖² ≤ overlap · ‖K‖_F² bounds the 2-norm of the error.
-    Attained: within 1e-6 relative, where the estimate is good.
+    Attained: within 1e-6 relative, where the estimate is good and ‖T‖ > 1e-6 ‖K‖_F.
     """
     kernels = _live(kernels, reads)
     if not np.any(kernels):
@@ -97,7 +98,7 @@ def _squared_norm(kernel: FloatArray, reads: Sequence[Reads]) -> Upper:
     overlap = Upper(float(math.prod(table.overlap for table in reads)))
     rounding = gamma(terms) * mass * mass * overlap + UNDERFLOW
     gram = _BandedGram.of(kernel, reads)
-    estimate = _estimated_square(kernel, reads)
+    estimate = max(_estimated_square(kernel, reads), _NEGLIGIBLE * mass.value**2)
     for slack in _SLACKS:
         shift = estimate * (1.0 + slack)
         distance = _distance(gram, shift)

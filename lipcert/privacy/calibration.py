@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
 from typing import Final, final
 
 from lipcert.errors import NoVerdictError, UsageError
@@ -71,7 +72,18 @@ def noise_for_epsilon(
             high, found = middle, there
         else:
             low, above = middle, there
+    written = _written(high)
+    there = epsilon(plan, written, accountant)
+    if there <= target:
+        high, found = written, there
     return CurvePoint(high, plan.releases, found)
+
+
+def _written(noise_multiplier: float) -> float:
+    """The next number of six significant digits: what people copy from a report."""
+    exact = Decimal(noise_multiplier)
+    step = Decimal(1).scaleb(exact.adjusted() - 5)
+    return float(exact.quantize(step, rounding=ROUND_CEILING))
 
 
 def steps_for_epsilon(

@@ -96,7 +96,7 @@ def comparison_rows(account: Account) -> list[tuple[str, str]]:
 def _noise_text(account: Account, sigma: float) -> str:
     delta = "2G" if account.plan.neighbours is Neighbouring.REPLACE_ONE else "G"
     return (
-        f"Gaussian, joint multiplier σ = {at_most(sigma, 7)}: deviation σ·Δ on a release of "
+        f"Gaussian, joint multiplier σ = {sigma:.12g}: deviation σ·Δ on a release of "
         f"sensitivity Δ = {delta} (sum) for gradients of norm G"
     )
 

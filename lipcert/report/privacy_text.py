@@ -49,7 +49,7 @@ def _solution(report: PrivacyReport) -> str:
     if report.solved_for == "steps":
         return f"Largest number of steps: {account.plan.releases}"
     sigma = account.noise_multiplier
-    return f"Noise multiplier found: {'none' if sigma is None else at_most(sigma, 7)}"
+    return f"Noise multiplier found: {'none' if sigma is None else f'{sigma:.12g}'}"
 
 
 def _pairs(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -68,7 +68,7 @@ def _curve(console: Console, name: str, points: Sequence[CurvePoint]) -> None:
     grid = Table.grid(padding=(0, 2))
     for point in points:
         finite = math.isfinite(point.epsilon)
-        where = str(point.steps) if name == "steps" else at_most(point.noise_multiplier)
+        where = str(point.steps) if name == "steps" else f"{point.noise_multiplier:.6g}"
         length = point.epsilon / largest if finite else 1.0
         grid.add_row(
             Text(f"  {where}", justify="right"),
