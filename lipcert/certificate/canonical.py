@@ -233,9 +233,7 @@ def _write(value: Json, parts: list[str], depth: int) -> int:
     return 1
 
 
-def _write_all(
-    items: list[tuple[str, Json]], brackets: str, parts: list[str], depth: int
-) -> int:
+def _write_all(items: list[tuple[str, Json]], brackets: str, parts: list[str], depth: int) -> int:
     """Append bracketed items, each behind its prefix; how many values they consist of."""
     count = 0
     parts.append(brackets[0])

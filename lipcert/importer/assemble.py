@@ -38,7 +38,7 @@ __all__ = ["Assembled", "assemble"]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembled:
-    """A graph, the data path it was translated from, and what is to be said about it."""
+    """A graph, the outline of what it was translated from, and what is to be said about it."""
 
     graph: Graph
     examples: Examples
@@ -68,7 +68,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
         *_name_notes(provenance, graph),
         *_shared_notes(shared, graph),
     )
-    return Assembled(graph, examples, diagnostics, macros)
+    return Assembled(graph, examples.outline(), diagnostics, macros)
 
 
 def _chosen_output(model: RawModel, output: str | None) -> str:
@@ -123,7 +123,9 @@ def _only_input(model: RawModel, output: str) -> RawInput:
     else:
         listed = ", ".join(repr(item.name) for item in inputs[:8])
         reason = f"the model has {len(inputs)} data inputs: {listed}"
-        refusal = Refusal("LC010", "", "", reason, "join them into one tensor before the network")
+        refusal = Refusal(
+            "LC010", "", "", reason, "join them into one tensor, or export all but one as constants"
+        )
     raise UnsupportedModelError((refusal,))
 
 
@@ -156,7 +158,11 @@ def _fold_notes(
         return ()
     message = "the exporter or the graph computes these tensors from trained parameters: "
     if missing:
-        message = "the exporter folded trained parameters into other tensors; missing are "
+        message = (
+            "the exporter computed other tensors from trained parameters that the file does not"
+            " hold, and does not always say which, so that others cannot be relied on either;"
+            " missing are "
+        )
     return (
         Diagnostic(
             "LC009",

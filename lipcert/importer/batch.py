@@ -87,7 +87,9 @@ def _refusal(node: RawNode, error: Exception) -> Refusal:
         node.name,
         node.op_type,
         f"examples of a batch influence each other: {error}",
-        "use a layer that treats every example alone (GroupNorm, LayerNorm, eval mode)",
+        _KEEP_BATCH
+        if node.op_type in _MOVES
+        else "use a layer that treats every example alone (GroupNorm, LayerNorm, eval mode)",
     )
 
 
@@ -166,6 +168,10 @@ _REDUCTIONS: Final = [
     "ReduceSum",
     "ReduceSumSquare",
 ]
+_MOVES: Final = frozenset(
+    {"Concat", "Expand", "Flatten", "Gather", "Pad", "Reshape", "Slice", "Split", "Tile"}
+)
+_KEEP_BATCH: Final = "keep one axis for the batch alone, as in x.reshape(x.shape[0], ...)"
 _FIXED_SIZES: Final = frozenset({"Resize", "Upsample"})
 
 _RULES: Final[Mapping[str, Rule]] = MappingProxyType(

@@ -37,7 +37,10 @@ _SHAPED: Final = MappingProxyType({"ConstantOfShape": 0, "Expand": 1, "Reshape":
 """position of the input that tells a shape"""
 _READERS: Final = frozenset({"Expand", "Reshape", "Resize", "Upsample"})
 """ops on data whose constant inputs may be marked: sizes of the output"""
-_EACH_ENTRY: Final = frozenset({"Add", "Cast", "Div", "Mul", "Neg", "Sub"})
+_EACH_ENTRY: Final = frozenset(
+    ["Abs", "Add", "Cast", "Div", "Exp", "Mul", "Neg", "Relu", "Sigmoid", "Sqrt", "Sub", "Tanh"]
+)
+_PRODUCTS: Final = frozenset({"Gemm", "MatMul"})
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
@@ -210,9 +213,18 @@ class BatchSize:
             self._check_slice(node, arrays, source.shape, marks)
         elif any(item is not None for item in marks):
             raise BatchSizeError
-        elif node.op_type == "Gather":
+        elif node.op_type in {"Gather", "Split"}:
             self.check(self._divides(np.asarray(source.shape[node.integer("axis", 0)])))
-        elif node.op_type not in _EACH_ENTRY | {"Concat"} and node.op_type not in REARRANGERS:
+        elif node.op_type in _PRODUCTS:
+            if node.inputs[1] in self._stretched or node.integer("transA", 0):
+                raise BatchSizeError
+            self.check(self._divides(np.asarray(source.shape[-1])))
+        elif node.op_type == "Concat":
+            axis = node.integer("axis", 1)
+            sizes = [item.shape[axis] for item in arrays if item is not None]
+            grows = self._divides(np.asarray(sizes))
+            self.check(grows if not np.all(grows) else None)
+        elif node.op_type not in _EACH_ENTRY and node.op_type not in REARRANGERS:
             raise BatchSizeError
         self._stretched.update(node.output_names)
 

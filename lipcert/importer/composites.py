@@ -57,7 +57,8 @@ def _lp_normalization(speller: Speller) -> str:
 def _mean_variance(speller: Speller) -> str:
     """(x − mean)/(√variance + ε), with √variance = ‖x − mean‖/√n.
 
-    1/√n is rounded down: a smaller divisor makes no bound smaller.
+    1/√n is taken 2u smaller, u the spacing of numbers near 1, which is more than the roundings
+    that lead to it can add: a smaller divisor makes no bound smaller.
     """
     node = speller.node
     x = node.inputs[0]
@@ -65,7 +66,7 @@ def _mean_variance(speller: Speller) -> str:
     axes = [axis % len(shape) for axis in node.integers("axes") or (0, 2, 3)]
     share = 1.0 / math.sqrt(math.prod(shape[axis] for axis in axes))
     kind = speller.dtype.type
-    below = np.nextafter(np.asarray(share, kind), np.asarray(0.0, kind))
+    below = np.asarray(share * (1.0 - 2.0 * float(np.finfo(kind).eps)), kind)
     centred = speller.emit("Sub", x, speller.reduce("ReduceMean", x, axes, keepdims=True))
     length = speller.reduce("ReduceL2", centred, axes, keepdims=True)
     deviation = speller.emit("Mul", length, speller.constant(below))

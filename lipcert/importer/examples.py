@@ -65,6 +65,10 @@ class Examples:
     proof: BatchProof
     diagnostics: tuple[Diagnostic, ...]
 
+    def outline(self) -> Examples:
+        """The same without nodes and tensors, which weigh."""
+        return replace(self, graph=replace(self.graph, nodes=(), constants={}))
+
 
 _Attempt = tuple[StaticGraph | None, dict[str, Layout], tuple[Refusal, ...]]
 

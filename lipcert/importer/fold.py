@@ -19,9 +19,10 @@ from lipcert.errors import Refusal
 from lipcert.facts import Shape
 from lipcert.importer.arithmetic import is_known
 from lipcert.importer.batch_size import BatchSize, BatchSizeError
+from lipcert.importer.bindings import with_bindings
 from lipcert.importer.composites import is_composite, spelled_out
 from lipcert.importer.computed import computed
-from lipcert.importer.constant import Constant, Origin, View
+from lipcert.importer.constant import Constant, View
 from lipcert.importer.guards import STEPS, Guards
 from lipcert.importer.inference import ShapeError, ShapeInference
 from lipcert.importer.metadata import Provenance
@@ -33,6 +34,8 @@ from lipcert.importer.static_graph import StaticGraph, Value, needed_values
 __all__ = ["Folded", "fold"]
 
 
+_STATIC: Final = "export with axis 0 for the batch and fixed sizes for all other axes"
+_FLOATS: Final = "export the network before quantisation or without its discrete head"
 _SHAPES_ALONE: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
 _SEQUENCES: Final = frozenset({"SplitToSequence", "SequenceAt", "SequenceLength"})
 _FREE: Final = frozenset({"Shape", "Size", "If"}) | _SEQUENCES
@@ -212,6 +215,7 @@ class _Folder:
         source = node.inputs[0]
         second = node.input(1)
         try:
+            self._batch_size.condition(second)
             given = self.constants[second].array if second else None
             if node.op_type == "SplitToSequence":
                 self._cut_into_parts(node, source, given)
@@ -224,7 +228,7 @@ class _Folder:
             self._refuse(node, "LC004", f"only a value cut at constant places is followed: {error}")
 
     def _cut_into_parts(self, node: RawNode, source: str, given: Array | None) -> None:
-        shape = self.values[source].shape
+        shape = self._value(source).shape
         self._batch_size.part(shape[node.integer("axis", 0)])
         if given is None and not node.integer("keepdims", 1):
             raise ValueError("keepdims=0 is not supported")
@@ -232,7 +236,7 @@ class _Folder:
         split, sizes = as_split(node, parts, self._opset)
         if sizes is not None:
             self.constants[split.inputs[1]] = sizes
-        self._keep(split)
+        self._follow(split, {})
         self._sequences[node.outputs[0]] = split.outputs
 
     def _measure(self, node: RawNode) -> None:
@@ -269,9 +273,11 @@ class _Folder:
             return
         inputs = [self.constants[name] if name else None for name in node.inputs]
         arrays = [None if item is None else item.array for item in inputs]
-        self._batch_size.compute(node, arrays)
         try:
+            self._batch_size.compute(node, arrays)
             found = computed(node, inputs)
+        except BatchSizeError:
+            raise
         except (ValueError, IndexError, TypeError, KeyError, OverflowError) as error:
             self._refuse(node, "LC016", f"it cannot be computed: {error}")
             return
@@ -296,7 +302,8 @@ class _Folder:
             if name in self.values and self.values[name].dtype.kind != "f":
                 is_condition = node.op_type == "Where" and name in self._steps
                 if not is_condition:
-                    self._refuse(node, "LC005", f"it reads the integers or truth values {name!r}")
+                    reason = f"it reads the integers or truth values {name!r}"
+                    self._refuse(node, "LC005", reason, _FLOATS)
                     return
         self._append(self._guards.replaced(node))
 
@@ -311,13 +318,19 @@ class _Folder:
         try:
             found = self._inference.outputs(node, self.values, self.constants)
         except ShapeError as error:
-            self._refuse(node, error.code, str(error))
+            self._refuse(node, error.code, str(error), _STATIC)
             return
         arrays = [self.constants[n].array if n in self.constants else None for n in node.inputs]
-        self._batch_size.read(node, arrays, self._value(node.inputs[0]).shape)
+        try:
+            self._batch_size.read(node, arrays, self._value(node.inputs[0]).shape)
+        except (IndexError, OverflowError) as error:
+            raise BatchSizeError from error
         self.values.update(found)
         self._unknown.update(name for name in node.output_names if name not in found)
-        bound = self._with_bindings(node)
+        bound, named = with_bindings(node, self._provenance, self.constants)
+        for target, name, constant in named:
+            self.constants[name] = constant
+            self._bound.add(target)
         self._nodes.append(bound)
         self._guards.add(bound)
 
@@ -338,26 +351,3 @@ class _Folder:
         if constant is None:
             return self.values[name]
         return Value(constant.shape, constant.array.dtype)
-
-    def _with_bindings(self, node: RawNode) -> RawNode:
-        """Give tensors that the exporter renamed or shared the names of their parameters."""
-        inputs = list(node.inputs)
-        for position, target in self._provenance.bindings(node).items():
-            name = node.input(position)
-            constant = self.constants.get(name)
-            if constant is None or constant.view is None or constant.view.origin.name == target:
-                continue
-            if target in self._provenance.stored or constant.view.scale != 1:
-                continue
-            array = constant.array
-            if node.op_type == "MatMul":
-                if array.ndim != 2:
-                    continue
-                view = View.whole(Origin(target, array.shape[::-1]))
-                view = replace(view, index=view.index.T)
-            else:
-                view = View.whole(Origin(target, array.shape))
-            inputs[position] = f"{name}@{target}"
-            self.constants[inputs[position]] = Constant(array, view)
-            self._bound.add(target)
-        return replace(node, inputs=tuple(inputs))

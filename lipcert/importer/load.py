@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
+from onnx import ModelProto
+
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.assemble import Assembled, assemble
 from lipcert.importer.child import run_in_child
@@ -64,7 +66,7 @@ def load_model(
     request = _Request(str(path), output, as_exported)
     if trusted:
         source, assembled = _imported(request, None)
-        return _result(request, source, assembled, _verification(source, assembled))
+        return _result(request, source, assembled, _verification(source.proto, assembled))
     rehearsal = _rehearsed(request)
     source, assembled = _imported(request, rehearsal)
     return _result(request, source, assembled, rehearsal.verification)
@@ -91,10 +93,10 @@ def _changed(request: _Request) -> ModelFileError:
     return ModelFileError(f"{request.path!r} changed while it was read")
 
 
-def _verification(source: Source, assembled: Assembled) -> Verification:
+def _verification(proto: ModelProto, assembled: Assembled) -> Verification:
     from lipcert.importer.verify import verify  # noqa: PLC0415  onnxruntime stays in the child
 
-    return verify(source.proto, assembled.examples, assembled.graph)
+    return verify(proto, assembled.examples, assembled.graph)
 
 
 def _result(
@@ -135,12 +137,15 @@ def rehearse(text: str) -> str:
     request = _Request(**json.loads(text))
     try:
         source, assembled = _imported(request, None)
-        verification = _verification(source, assembled)
+        sha256, external = source.model.sha256, source.model.external
+        proto = source.proto
+        del source  # large models leave little room for onnxruntime
+        verification = _verification(proto, assembled)
     except ModelFileError as error:
         return json.dumps({"file": asdict(error.refusals[0])})
     except UnsupportedModelError as error:
         return json.dumps({"refusals": [asdict(refusal) for refusal in error.refusals]})
     except UsageError as error:
         return json.dumps({"usage": str(error)})
-    found = _Rehearsal(source.model.sha256, source.model.external, verification)
+    found = _Rehearsal(sha256, external, verification)
     return json.dumps(asdict(found))

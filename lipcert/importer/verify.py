@@ -145,8 +145,9 @@ def _reduce(proto: ModelProto, graph: StaticGraph, source: Layout, *, is_batched
     proto.graph.ClearField("value_info")
     proto.graph.ClearField("metadata_props")
     proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs
-    shape = [*source.shape]
-    sizes = ["batch", *shape[1:]] if is_batched else shape
+    sizes: list[int | str] = [*source.shape]
+    if is_batched:
+        sizes[0] = "batch"
     _declare(proto.graph.input, graph, graph.input_name, sizes)
     _declare(proto.graph.output, graph, graph.output_name, None)
     for tensor in [item for item in proto.graph.initializer if item.name not in live]:

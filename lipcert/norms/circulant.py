@@ -1,8 +1,7 @@
 """Norms of convolutions from finitely many frequencies: the finite map inside a circulant one.
 
-What enters: kernels and geometry. What leaves: an `Upper` of the norm of the finite convolution,
-padded with zeros or circular itself. It knows the size of the map, where the supremum over all
-frequencies does not.
+What enters: kernels and geometry. What leaves: an `Upper` of the norm of the finite zero-padded
+convolution. It knows the size of the map, where the supremum over all frequencies does not.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ import numpy as np
 
 from lipcert.interval import Interval
 from lipcert.norms.eigenvalues import BoolArray, estimate_largest, prove_below
-from lipcert.norms.geometry import Geometry, Window
-from lipcert.norms.laurent import is_representable, laurent_norm, symbol_of
+from lipcert.norms.geometry import Geometry
+from lipcert.norms.laurent import is_representable, symbol_of
 from lipcert.norms.polyphase import live_kernels, polyphase
-from lipcert.norms.reads import Reads
 from lipcert.norms.scaling import restored
 from lipcert.norms.symbol import ComplexArray, Symbol
 from lipcert.norms.torus import Boxes, Torus, torus_size
 from lipcert.upper import INFINITE, ZERO, FloatArray, Lower, Upper
 
-__all__ = ["circulant_norm", "wrapped_norm"]
+__all__ = ["circulant_norm", "extended_axes", "norm_on_tori"]
 
 _MOST_POINTS: Final = 2500  # beyond, the supremum over all frequencies is as tight, and cheaper
 _SMALL: Final = 20  # frequencies along an axis, up to which one more is tried
@@ -72,53 +70,10 @@ def circulant_norm(kernels: FloatArray, geometry: Geometry, budget: float) -> Up
         return ZERO
     phases = polyphase(kernels, geometry)
     counts = tuple(torus_size(window) for window in geometry)
-    return _smallest(phases, _tori(*_extended(phases, counts)), budget)
+    return norm_on_tori(phases, _tori(*extended_axes(phases, counts)), budget)
 
 
-def wrapped_norm(
-    kernels: FloatArray, geometry: Geometry, reads: Sequence[Reads], budget: float
-) -> Upper:
-    """Returns B with B ≥ ‖T‖₂ of the convolution T of an input that is wrapped around.
-
-    kernels: [groups, out, in, *taps]. geometry: windows over the wrapped input; reads: what they
-    read of the input itself. budget: floating-point operations the proof may cost.
-    Hypotheses: along each axis of n positions the stride s divides n, tap t of output o reads
-    entry s·o + dilation·t + constant modulo n, and there are at most n/s outputs; inf otherwise.
-    Proof: let g = gcd(s, dilation), P = s/g, D = dilation/g, N = n/s. Tap P·j + r of output o
-    reads s·(o + D·j) + dilation·r + constant: modulo n, number o + D·j modulo N of the inputs of
-    phase r, r < P, and different phases have different residues modulo s. So T consists of rows
-    of the circular convolution over N positions by the polyphase kernel, with shifts D·j, and
-    ‖T‖ is at most the largest ‖P(D·w)‖ over w = 2πk/N, which are the multiples of 2π gcd(N, D)/N.
-    Boxes as in `circulant_norm`; on large maps the supremum over all w, by `laurent_norm`.
-    Attained: by the circular convolution itself, within 0.02 % unless the map is large.
-    """
-    if not all(_is_circular(w, table) for w, table in zip(geometry, reads, strict=True)):
-        return INFINITE
-    phases = polyphase(kernels, geometry)
-    whole = tuple(_circle_size(w, t.size) for w, t in zip(geometry, reads, strict=True))
-    spans, counts = _extended(phases, whole)
-    bound = _smallest(phases, [Torus(spans, counts, (0,) * len(counts))], budget)
-    return bound if bound.is_finite else laurent_norm(kernels, geometry, INFINITE, budget)
-
-
-def _is_circular(window: Window, reads: Reads) -> bool:
-    """The hypotheses of `wrapped_norm` for one axis."""
-    size, stride = reads.size, window.stride
-    if size % stride or reads.outputs * stride > size:
-        return False
-    starts, offsets = stride * np.arange(reads.outputs), window.dilation * np.arange(reads.taps)
-    expected = (starts[:, None] + offsets + reads.sources[0, 0]) % size
-    return np.array_equal(reads.sources, expected)
-
-
-def _circle_size(window: Window, size: int) -> int:
-    """N/gcd(N, D) of `wrapped_norm` for one axis."""
-    positions = size // window.stride
-    apart = window.dilation // math.gcd(window.stride, window.dilation)
-    return positions // math.gcd(positions, apart)
-
-
-def _extended(
+def extended_axes(
     phases: FloatArray, counts: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Spans, and counts, of the axes of several taps."""
@@ -126,8 +81,12 @@ def _extended(
     return tuple(span for span, _ in pairs), tuple(count for _, count in pairs)
 
 
-def _smallest(phases: FloatArray, tori: Sequence[Torus], budget: float) -> Upper:
-    """The norm over the most promising torus; inf where there are too many frequencies."""
+def norm_on_tori(phases: FloatArray, tori: Sequence[Torus], budget: float) -> Upper:
+    """Returns B with B ≥ the norm on one of the tori, in every group, of the symbol of `phases`.
+
+    tori: with the same axes, those of several taps. inf where there are too many frequencies.
+    Proof: by boxes, in `circulant_norm`.
+    """
     counts = tori[0].counts
     points, size = phases.shape[0] * math.prod(counts), min(phases.shape[1:3])
     if not counts or math.prod(counts) > 2 * _MOST_POINTS or not is_representable(phases):

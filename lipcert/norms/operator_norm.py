@@ -18,7 +18,7 @@ import numpy as np
 
 from lipcert.facts import Bound, no_bound
 from lipcert.norms.banded import banded_norm, is_affordable
-from lipcert.norms.circulant import circulant_norm, wrapped_norm
+from lipcert.norms.circulant import circulant_norm
 from lipcert.norms.dense import dense_norm
 from lipcert.norms.explicit import explicit_cost, explicit_norm
 from lipcert.norms.geometry import Geometry
@@ -29,6 +29,7 @@ from lipcert.norms.pooling import average_pool_norm
 from lipcert.norms.reads import Reads
 from lipcert.norms.scaling import largest_frobenius_norm
 from lipcert.norms.windows import largest_overlap, max_pool_norm, window_multiplicity
+from lipcert.norms.wrapped import wrapped_norm
 from lipcert.upper import ONE, ZERO, FloatArray, Upper, gamma, norm
 
 __all__ = ["RULES", "Tier", "operator_norm"]

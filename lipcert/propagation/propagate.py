@@ -188,8 +188,8 @@ def grad_norms(
         if parameter.folded:
             found[name] = no_bound(
                 "parameter.folded",
-                f"tensor {name!r} is not a trained parameter: an optimiser folded other "
-                "parameters into it",
+                f"tensor {name!r} is not known to be a trained parameter: the exporter may have "
+                "folded others into it",
                 "export with torch.onnx.export(..., dynamo=True, optimize=False), or state that "
                 "the file's own tensors are trained (--as-exported)",
             )

@@ -1,7 +1,8 @@
 """Drawings of an inspected graph, as Graphviz DOT or Mermaid text.
 
 What enters: an `Inspection`. What leaves: nodes with their op and output shape, notes for trained
-parameters, one edge per use of a value; for a refused model a note per reason. Invariants: the
+parameters, one edge per use of a value, a frame around the ops of each macro layer; for a refused
+model a note per reason. Invariants: the
 text depends on the inspection alone; identifiers are made here, and strings of the model stand
 only inside quoted labels, where no character of theirs has a meaning.
 """
@@ -54,6 +55,16 @@ class _Arrow:
     is_parameter: bool
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Around the boxes of one macro layer."""
+
+    key: str
+    label: str
+    members: tuple[str, ...]
+
+
 _Drawing = tuple[list[_Box], list[_Arrow]]
 
 _DOT_SHAPES: Final = {
@@ -78,6 +89,10 @@ def inspection_dot(inspection: Inspection) -> str:
         f'  {box.key} [{_DOT_SHAPES[box.role]}, label="{_joined(box, _dot_text, _DOT_BREAK)}"];'
         for box in boxes
     ]
+    for frame in _frames(inspection):
+        label = _dot_text(shortened(frame.label, _LABEL_WIDTH))
+        members = " ".join(f"{key};" for key in frame.members)
+        lines.append(f'  subgraph cluster_{frame.key} {{ label="{label}"; {members} }}')
     for arrow in arrows:
         style = ", style=dashed" if arrow.is_parameter else ""
         label = _dot_text(shortened(arrow.label, _LABEL_WIDTH))
@@ -92,6 +107,10 @@ def inspection_mermaid(inspection: Inspection) -> str:
     for box in boxes:
         left, right = _MERMAID_SHAPES[box.role]
         lines.append(f'  {box.key}{left}"{_joined(box, _mermaid_text, _MERMAID_BREAK)}"{right}')
+    for frame in _frames(inspection):
+        label = _mermaid_text(shortened(frame.label, _LABEL_WIDTH))
+        members = [f"    {key}" for key in frame.members]
+        lines += [f'  subgraph {frame.key}["{label or " "}"]', *members, "  end"]
     for arrow in arrows:
         line = "-.->" if arrow.is_parameter else "-->"
         label = _mermaid_text(shortened(arrow.label, _LABEL_WIDTH))
@@ -145,6 +164,20 @@ def _drawing(inspection: Inspection) -> _Drawing:
         if name in sources:
             arrows.append(_Arrow(sources[name], f"o{index}", name, False))
     return boxes, arrows
+
+
+def _frames(inspection: Inspection) -> list[_Frame]:
+    """One per macro layer: its ops have the name of its last node, numbered if there are more."""
+    places: dict[str, list[str]] = {}
+    for index, node in enumerate(inspection.nodes):
+        stem, slash, number = node.name.rpartition("/")
+        for name in {node.name, stem if slash and number.isdecimal() else node.name}:
+            places.setdefault(name, []).append(f"n{index}")
+    return [
+        _Frame(f"m{index}", f"{macro.kind}: {len(macro.nodes)} nodes", tuple(places[macro.node]))
+        for index, macro in enumerate(inspection.macros)
+        if macro.node in places
+    ]
 
 
 def _reason(refusal: Refusal) -> tuple[str, ...]:

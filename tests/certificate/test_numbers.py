@@ -31,7 +31,10 @@ def test_one_spelling_only(number, data):
     text = write_float(number)
     place = data.draw(st.integers(0, len(text)))
     character = data.draw(st.sampled_from("0123456789abcdefABCDEFxXpP+-._ ٣"))
-    for other in (text[:place] + character + text[place:], text[:place] + character + text[place + 1 :]):
+    for other in (
+        text[:place] + character + text[place:],
+        text[:place] + character + text[place + 1 :],
+    ):
         if other != text:
             try:
                 assert read_float(other) != number

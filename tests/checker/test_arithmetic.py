@@ -78,20 +78,20 @@ def test_no_bound_stays_no_bound():
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_refused_downward(number):
     for operation in (ar.add_down, ar.multiply_down, ar.divide_down):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"\w"):
             operation(number, 1.0)
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"\w"):
         ar.sqrt_down(number)
     if number != math.inf:
         for operation in (ar.add_up, ar.multiply_up, ar.divide_up):
-            with pytest.raises(ValueError, match="."):
+            with pytest.raises(ValueError, match=r"\w"):
                 operation(number, 1.0)
 
 
 def test_undefined_operations_are_refused():
     for divide in (ar.divide_up, ar.divide_down):
         for divisor in (0.0, -1.0, math.nan, math.inf):
-            with pytest.raises(ValueError, match="."):
+            with pytest.raises(ValueError, match=r"\w"):
                 divide(1.0, divisor)
     for root in (ar.sqrt_up, ar.sqrt_down):
         with pytest.raises(ValueError, match="negative"):

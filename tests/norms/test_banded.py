@@ -92,6 +92,16 @@ def test_taps_that_read_nothing() -> None:
             assert banded_norm(kernels, reads).value == pytest.approx(answer, rel=2e-6)
 
 
+@pytest.mark.parametrize("size", [2, 40])
+def test_taps_that_cancel_in_one_group_do_not_spoil_the_others(size: int) -> None:
+    """Windows of stride 2 over repeated entries: each reads one entry twice, as 1 − 1."""
+    sources = np.repeat(np.arange(size)[:, None], 2, axis=1)
+    kernels = np.array([[1.0, -1.0], [1.0, 1.0]]).reshape(2, 1, 1, 2)
+    reads = [Reads(size, sources)]
+    assert banded_norm(kernels, reads).value == pytest.approx(2.0, rel=2e-6)
+    assert banded_norm(kernels[:1], reads).value <= 3e-6
+
+
 def test_an_estimate_that_fails_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise ArpackError(-9)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lipcert.importer.load import load_model
 from lipcert.report.drawing import inspection_dot, inspection_mermaid
-from lipcert.report.inspection import Inspection, inspection_of
+from lipcert.report.inspection import InspectedMacro, InspectedNode, Inspection, inspection_of
 from lipcert.report.safe import shortened
 from tests.report.samples import inspection, refused
 from tests.report.test_safe import NASTY, check_inert
@@ -25,10 +25,12 @@ names = st.one_of(
 
 DOT_LINE = re.compile(
     r'  (?P<box>[a-z]\d+) \[shape=\w+(, \w+=\w+)?, label="(?P<text>(?:[^"\\]|\\.)*)"\];'
+    r'|  subgraph cluster_m\d+ \{ label="(?P<frame>(?:[^"\\]|\\.)*)";( n\d+;)+ \}'
     r'|  [a-z]\d+ -> [a-z]\d+ \[label="(?P<edge>(?:[^"\\]|\\.)*)"(, style=dashed)?\];'
 )
 MERMAID_LINE = re.compile(
     r'  (?P<box>[a-z]\d+)(\(\[|\[/|\[|\{\{)"(?P<text>[^"]*)"(\]\)|/\]|\]|\}\})'
+    r'|  subgraph m\d+\["(?P<frame>[^"]*)"\]|    n\d+|  end'
     r'|  [a-z]\d+ (-->|-\.->)\|"(?P<edge>[^"]*)"\| [a-z]\d+'
 )
 
@@ -50,7 +52,7 @@ def mermaid_labels(drawing: str) -> list[str]:
 def quoted(grammar: re.Pattern[str], line: str) -> str:
     match = grammar.fullmatch(line)
     assert match, line
-    return match["text"] if match["box"] else match["edge"]
+    return match["text"] if match["box"] else match["edge"] or match["frame"] or ""
 
 
 def dot_parts(text: str) -> list[str]:
@@ -107,3 +109,23 @@ def test_a_refused_model_shows_its_reasons(draw) -> None:
 def test_an_empty_inspection_is_a_drawing() -> None:
     assert dot_labels(inspection_dot(Inspection("m.onnx"))) == []
     assert mermaid_labels(inspection_mermaid(Inspection("m.onnx"))) == []
+
+
+@pytest.mark.parametrize(
+    ("draw", "frame"),
+    [
+        (inspection_dot, '  subgraph cluster_m0 { label="LayerNormalization: 9 nodes"; n1; n2; }'),
+        (
+            inspection_mermaid,
+            '  subgraph m0["LayerNormalization#58; 9 nodes"]\n    n1\n    n2\n  end',
+        ),
+    ],
+)
+def test_a_macro_layer_has_a_frame(draw, frame) -> None:
+    nodes = tuple(
+        InspectedNode(name, "relu", (source,), output, (3,), {})
+        for name, source, output in (("a", "x", "b"), ("ln/1", "b", "c"), ("ln/2", "c", "d"))
+    )
+    macro = InspectedMacro("LayerNormalization", "ln", tuple("abcdefghi"))
+    found = Inspection("m.onnx", inputs=(("x", (3,)),), nodes=nodes, macros=(macro,))
+    assert frame in draw(found)
