@@ -39,6 +39,7 @@ _TWO_OVER_ROOT_PI: Final = decimal("1.128379167095512573896158903")
 _LN_2: Final = decimal("0.693147180559945309417232121")
 _PI: Final = decimal("3.141592653589793238462643383")
 _WAVE_ERROR: Final = 2.0**-50
+_GUARD: Final = 15.0
 
 
 def _bell(box: Interval, at: Callable[[Interval], Interval], top: Interval) -> Interval:
@@ -123,7 +124,11 @@ class Atan(ScalarFunction):
 @final
 @dataclass(frozen=True, slots=True)
 class Softplus(ScalarFunction):
-    """ln(1 + e^x)."""
+    """ln(1 + e^x).
+
+    Frameworks return x itself above a guard against overflow, of 15 or more: the bounds hold for
+    both, the guarded function and the smooth one.
+    """
 
     @property
     def lipschitz(self) -> Upper:
@@ -140,12 +145,14 @@ class Softplus(ScalarFunction):
         return np.logaddexp(0.0, x)
 
     def image(self, box: Interval) -> Interval:
-        """Monotone."""
-        return box.monotone(self.value).clip(0.0, math.inf)
+        """Monotone; from the guard on, x ≤ ln(1 + e^x) is below both."""
+        smooth = box.monotone(self.value).clip(0.0, math.inf)
+        return Interval(np.where(box.lo >= _GUARD, box.lo, smooth.lo), smooth.hi)
 
     def derivative(self, box: Interval) -> Interval:
-        """σ(x), which rises."""
-        return logistic(box)
+        """σ(x), which rises; from the guard on 1 may be reached."""
+        smooth = logistic(box)
+        return Interval(smooth.lo, np.where(box.hi >= _GUARD, 1.0, smooth.hi))
 
 
 @final

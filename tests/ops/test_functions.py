@@ -355,3 +355,14 @@ def test_waves_keep_the_accuracy_they_are_trusted_with() -> None:
         for argument, sine, cosine in zip(x, np.sin(x), np.cos(x), strict=True):
             assert abs(mpf(float(sine)) - mp.sin(mpf(float(argument)))) < mpf(2) ** -50
             assert abs(mpf(float(cosine)) - mp.cos(mpf(float(argument)))) < mpf(2) ** -50
+
+
+def test_softplus_bounds_hold_for_the_guarded_function_of_frameworks() -> None:
+    """x above the guard, ln(1 + e^x) below: slope 1 and values below the smooth ones."""
+    box = Interval(np.array([14.0, 16.0]), np.array([16.0, 30.0]))
+    slopes, values = Softplus().derivative(box), Softplus().image(box)
+    assert np.all(slopes.hi >= 1.0)
+    assert np.all(slopes.lo <= 1.0 / (1.0 + np.exp(-box.lo)))
+    assert values.lo[1] <= 16.0
+    assert values.lo[0] <= np.log1p(np.exp(14.0))
+    assert np.all(values.hi >= np.log1p(np.exp(box.hi)))
