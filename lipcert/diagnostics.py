@@ -48,7 +48,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC005": "A discrete, integer or quantised computation has no useful Lipschitz bound.",
         "LC006": "The input is not a float tensor.",
         "LC007": "Examples of a batch influence each other: no per-example gradient exists.",
-        "LC008": "A shape depends on data or cannot be determined.",
+        "LC008": "A shape depends on data, or more than shapes on the size of the batch.",
         "LC009": "Trained parameters were folded into other tensors.",
         "LC010": "The model has several data inputs.",
         "LC011": "The model is a training graph or was exported in training mode.",

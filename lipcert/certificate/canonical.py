@@ -198,7 +198,10 @@ class _Reader:
 
 def _order(key: str) -> bytes:
     """What keys are sorted by: their UTF-16 code units (RFC 8785, section 3.2.3)."""
-    return key.encode("utf-16-be")
+    try:
+        return key.encode("utf-16-be", errors="strict")
+    except UnicodeEncodeError:
+        raise CanonicalFormError("a key holds half of a surrogate pair", 0) from None
 
 
 def _unescaped(escape: re.Match[str]) -> str:
@@ -225,8 +228,7 @@ def _write(value: Json, parts: list[str], depth: int) -> int:
     elif type(value) is list:
         return 1 + _write_all([("", item) for item in value], "[]", parts, depth)
     elif type(value) is dict and all(type(key) is str for key in value):
-        members = sorted((_order_or_error(key), key) for key in value)
-        named = [(f"{_quoted(key)}:", value[key]) for _, key in members]
+        named = [(f"{_quoted(key)}:", value[key]) for key in sorted(value, key=_order)]
         return 1 + _write_all(named, "{}", parts, depth)
     else:
         raise CanonicalFormError(f"a {type(value).__name__} has no canonical form here", 0)
@@ -246,10 +248,3 @@ def _write_all(items: list[tuple[str, Json]], brackets: str, parts: list[str], d
 
 def _quoted(text: str) -> str:
     return f'"{_SPECIAL.sub(_escaped, text)}"'
-
-
-def _order_or_error(key: str) -> bytes:
-    try:
-        return _order(key)
-    except UnicodeEncodeError:
-        raise CanonicalFormError("a key holds half of a surrogate pair", 0) from None

@@ -31,7 +31,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "influence each other (batch statistics, a reduction over the batch axis), no such "
         "gradient exists. Use a normalization per example (GroupNorm, LayerNorm), or export in "
         f"evaluation mode: {_EXPORT}.",
-        "LC008": "Bounds need every shape. Fix the dimensions other than the batch at export.",
+        "LC008": "Bounds need every shape, and a function that is the same for every number of "
+        "examples. Fix the dimensions other than the batch at export, and leave the size of the "
+        "batch out of everything but shapes.",
         "LC009": "The exporter merged trained tensors (often BatchNorm into Conv), so the tensors "
         "of the file are not the ones that training updates, and their bounds would be those of "
         f"another model. Export with {_EXPORT}; or accept the file's tensors as the trained ones "

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -86,22 +84,6 @@ def test_claims_about_convolutions(conv):
     for check in (norm_at_most_float, norm_at_most_exact):
         assert conv.norm_at_most(norm * (1.0 + 1e-8), check)
         assert norm == 0.0 or not conv.norm_at_most(norm * (1.0 - 1e-6), check)
-
-
-def test_torch_agrees():
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(2)
-    for stride, dilation, pad, groups in itertools.product((1, 2), (1, 2), (0, 1, 3), (1, 2)):
-        kernel = rng.standard_normal((4, 4 // groups, 3, 2))
-        conv = Convolution(
-            kernel, (7, 6), (stride,) * 2, (dilation,) * 2, (pad,) * 2, (pad,) * 2, groups
-        )
-        x = rng.standard_normal((1, 4, 7, 6))
-        expected = torch.nn.functional.conv2d(
-            torch.from_numpy(x), torch.from_numpy(kernel), None, stride, pad, dilation, groups
-        )
-        assert conv.outputs == tuple(expected.shape[2:])
-        assert np.allclose(conv.matrix() @ x.ravel(), expected.numpy().ravel())
 
 
 def test_large_convolutions_are_bounded_by_their_windows():
