@@ -23,7 +23,6 @@ norm of the finite operator, and the largest quotient is printed; one below 1 is
 from __future__ import annotations
 
 import argparse
-import math
 import multiprocessing
 import resource
 import tempfile
@@ -37,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
+from random_weights import he_weight, peaked_weight
 
 Array = npt.NDArray[np.float64]
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -65,25 +65,6 @@ class Result:
     grad_norm: str
     lipschitz: str
     worst: tuple[float, str] | None = None
-
-
-def he_weight(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Gaussian with variance 2/fan-in."""
-    return rng.standard_normal(shape) * math.sqrt(2.0 / math.prod(shape[1:]))
-
-
-def peaked_weight(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Half of the former plus eight smooth components of falling strength."""
-    weight = 0.5 * he_weight(shape, rng)
-    bump = np.ones(())
-    for taps in shape[2:]:
-        bump = np.multiply.outer(bump, np.exp(-(np.linspace(-1, 1, taps) ** 2) / 1.5))
-    for rank in range(8):
-        left, right = rng.standard_normal(shape[0]), rng.standard_normal(shape[1])
-        channels = np.outer(left / np.linalg.norm(left), right / np.linalg.norm(right))
-        component = np.multiply.outer(channels, bump / np.linalg.norm(bump))
-        weight += 2.5 / (rank + 1) ** 0.7 * component
-    return weight
 
 
 def slots(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:

@@ -48,7 +48,7 @@ class Refusal:
 
     def __str__(self) -> str:
         where = f"node {self.node!r} ({self.op}): " if self.node else ""
-        remedy = f" Remedy: {self.remedy}" if self.remedy else ""
+        remedy = f". Remedy: {self.remedy}" if self.remedy else ""
         return f"[{self.code}] {where}{self.reason}{remedy}"
 
 

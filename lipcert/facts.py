@@ -7,7 +7,7 @@ it. Any subset of facts is sound, so a tighter rule only ever adds one; `meet` c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "Runs",
     "Shape",
     "ValueFacts",
+    "Witness",
     "bound_of",
     "no_bound",
     "product_of",
@@ -32,6 +33,14 @@ __all__ = [
 Shape = tuple[int, ...]
 
 
+class Witness:
+    """What an independent checker needs, besides the name of a rule and its value, to replay the
+    proof without the search that found it. Subclasses are small and immutable.
+    """
+
+    __slots__ = ()
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -39,12 +48,15 @@ class Bound:
 
     `rule` is a dotted name that `lipcert explain` resolves; `reason` and `remedy` are empty for
     a finite bound and say, for an absent one, what stands in the way and what would help.
+    `witness` belongs to this rule and this value: whatever makes another bound drops it. It is
+    None where rule and value suffice, or where nobody kept it; bounds are equal without it.
     """
 
     value: Upper
     rule: str
     reason: str = ""
     remedy: str = ""
+    witness: Witness | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.value.is_finite and not self.reason:

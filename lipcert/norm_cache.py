@@ -4,7 +4,8 @@ What enters: linear maps, and the rule that certifies their norms. What leaves: 
 Invariant: an answer is what this very code computed for these very weights. A key covers the
 weights, how they are applied, the tier and the sources of every module that computes norms; an
 entry repeats its key and ends in a checksum, and whatever does not match to the last byte is
-computed again.
+computed again. Entries hold no witnesses: a bound that was remembered has none, and who wants to
+hand on a proof computes without a cache.
 
 Trust: no checksum stops somebody who writes entries on purpose, and an entry that is too small is
 a wrong bound. So the directory is created for its owner alone, and it is not used, for reading or

@@ -15,6 +15,7 @@ from lipcert.facts import (
     CotangentFacts,
     PairHull,
     ValueFacts,
+    Witness,
     no_bound,
     product_of,
     sum_of,
@@ -35,6 +36,23 @@ def test_an_absent_bound_must_say_why() -> None:
     with pytest.raises(ValueError, match="state its reason"):
         Bound(INFINITE, "test.rule")
     assert not ABSENT.is_finite
+
+
+def test_a_witness_stays_with_its_rule_and_value() -> None:
+    class Some(Witness):
+        pass
+
+    known = Bound(Upper(2.0), "test.rule", witness=Some())
+    assert known == bound(2.0)
+    assert hash(known) == hash(bound(2.0))
+    assert tightest(bound(3.0), known, bound(2.0)).witness is known.witness
+    assert tightest(known, bound(1.0)).witness is None
+    for changed in (
+        known.scaled(Upper(3.0)),
+        product_of("test.product", known),
+        sum_of("test.sum", known),
+    ):
+        assert changed.witness is None
 
 
 @given(st.lists(positive, min_size=1, max_size=5))

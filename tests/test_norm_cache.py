@@ -68,6 +68,17 @@ def test_a_hit_is_what_would_be_computed(folder: Path, linear_map: LinearMap, ti
     assert (rule.calls, second.hits, second.complaint) == (0, 1, "")
 
 
+def test_witnesses_are_not_remembered(folder: Path) -> None:
+    """Who needs one computes without a cache."""
+    geometry = (Window(size=30, taps=3, pad_begin=1, pad_end=1),) * 2
+    searched = ConvMap(Operand(RNG.normal(size=(8, 8, 3, 3))), geometry)
+    computed = eager(folder)(searched, Tier.FAST)
+    remembered = eager(folder)(searched, Tier.FAST)
+    assert computed.witness is not None
+    assert remembered.witness is None
+    assert remembered == computed
+
+
 def test_another_map_is_another_entry(folder: Path) -> None:
     changed = WEIGHT.copy()
     changed[0, 0, 0, 0] = np.nextafter(changed[0, 0, 0, 0], 1.0)

@@ -91,8 +91,10 @@ class _Diagonal:
         return result
 
     def proposal(self) -> Multipliers:
-        """These multipliers, for forms of any scale."""
-        return Multipliers(self.weights, 1.0 / self.largest)
+        """These multipliers, for forms of any scale, as a read-only copy."""
+        weights = self.weights.copy()
+        weights.setflags(write=False)
+        return Multipliers(weights, 1.0 / self.largest)
 
 
 _Step = FloatArray | _Diagonal

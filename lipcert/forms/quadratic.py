@@ -42,7 +42,9 @@ class Multipliers:
     ratio: float
 
     def is_usable(self, radius: FloatArray) -> bool:
-        """Whether they are numbers of a size that floating point can handle."""
+        """Whether they are as many numbers, of a size that floating point can handle."""
+        if self.weights.shape != radius.shape:
+            return False
         weights = self.weights[radius > 0.0]
         mild = np.all((weights > 1.0 / _MODERATE) & (weights < _MODERATE))
         return bool(mild) and 1.0 < self.ratio < _MODERATE

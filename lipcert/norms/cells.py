@@ -11,6 +11,7 @@ from typing import final
 
 import numpy as np
 
+from lipcert.facts import Witness
 from lipcert.norms.eigenvalues import BoolArray, prove_below
 from lipcert.norms.symbol import Symbol
 from lipcert.norms.tiling import Cells, Tiling
@@ -21,7 +22,7 @@ __all__ = ["CellCertificate", "check_cells", "verify_cells"]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class CellCertificate:
+class CellCertificate(Witness):
     """The claim that λ_max(H) ≤ square · cos²θ, up to rounding, at the centre of each leaf.
 
     If the leaves cover half the frequencies of every group, then λ_max(H(w)) ≤ square at every

@@ -16,7 +16,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import Bound, no_bound
+from lipcert.facts import Bound, Witness, no_bound
 from lipcert.norms.banded import banded_norm, is_affordable
 from lipcert.norms.circulant import circulant_norm
 from lipcert.norms.dense import dense_norm
@@ -26,13 +26,14 @@ from lipcert.norms.laurent import laurent_norm
 from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap, PaddedConvMap
 from lipcert.norms.polyphase import live_kernels, polyphase
 from lipcert.norms.pooling import average_pool_norm
+from lipcert.norms.proved import Proved
 from lipcert.norms.reads import Reads
 from lipcert.norms.scaling import largest_frobenius_norm
 from lipcert.norms.windows import largest_overlap, max_pool_norm, window_multiplicity
 from lipcert.norms.wrapped import wrapped_norm
 from lipcert.upper import ONE, ZERO, FloatArray, Upper, gamma, norm
 
-__all__ = ["RULES", "Tier", "operator_norm"]
+__all__ = ["RULES", "InnerBound", "Tier", "operator_norm"]
 
 
 class Tier(Enum):
@@ -77,7 +78,28 @@ _EFFORTS: Final[Mapping[Tier, _Effort]] = MappingProxyType(
 
 _LARGEST_MAP: Final = 100_000  # positions of a map whose exact norm may be affordable
 
-_Rung = tuple[Upper, str]
+
+@final
+@dataclass(frozen=True, slots=True)
+class InnerBound(Witness):
+    """Of `padded_bound`: the bound of the same map without padding."""
+
+    bound: Bound
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """A bound, perhaps inf, and the rule that proves it."""
+
+    value: Upper
+    rule: str
+    witness: Witness | None = None
+
+    @classmethod
+    def of(cls, proved: Proved, rule: str) -> _Rung:
+        """What a search has proved."""
+        return cls(proved.bound, rule, proved.witness)
 
 
 def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
@@ -86,6 +108,8 @@ def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
     Closed form or Frobenius norm; a matrix norm times overlap; the exact norm of a small
     operator; the frequencies of a circular map around it; the supremum over all frequencies.
     A rung that cannot improve the bound is left out.
+    Witness: that of the smallest rung. Bounds by a single matrix have none: a factorisation at a
+    shift just below the square of the value proves them again.
     """
     effort = _EFFORTS[tier]
     match linear_map:
@@ -95,11 +119,16 @@ def operator_norm(linear_map: LinearMap, tier: Tier) -> Bound:
             rungs = _conv(_by_group(weight.array, geometry, groups), geometry, effort)
         case PaddedConvMap():
             rungs = _padded(linear_map, effort)
-    value, rule = min(rungs)
-    if value.is_finite:
-        return Bound(value, rule)
+    return _smallest(rungs)
+
+
+def _smallest(rungs: Sequence[_Rung]) -> Bound:
+    """The bound of the smallest rung."""
+    best = min(rungs, key=lambda rung: (rung.value, rung.rule))
+    if best.value.is_finite:
+        return Bound(best.value, best.rule, witness=best.witness)
     return no_bound(
-        rule, "the norm of the weight exceeds the range of float64", "rescale the weights"
+        best.rule, "the norm of the weight exceeds the range of float64", "rescale the weights"
     )
 
 
@@ -188,11 +217,11 @@ RULES: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
 def _dense(matrix: FloatArray, effort: _Effort) -> list[_Rung]:
     """The ladder of a matrix."""
     if min(matrix.shape) <= 1 or not np.any(matrix):
-        return [(closed_form(matrix), "norms.closed_form")]
+        return [_Rung(closed_form(matrix), "norms.closed_form")]
     kernels = matrix[None]
-    rungs = [(frobenius_bound(kernels, ()), "norms.frobenius")]
+    rungs = [_Rung(frobenius_bound(kernels, ()), "norms.frobenius")]
     if _dense_cost(kernels.shape) <= effort.dense:
-        rungs.append((dense_norm(kernels), "norms.dense"))
+        rungs.append(_Rung(dense_norm(kernels), "norms.dense"))
     return rungs
 
 
@@ -200,23 +229,23 @@ def _conv(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Run
     """The ladder of a convolution. kernels: [groups, out, in, *taps]."""
     kernels = live_kernels(kernels, geometry)
     if not np.any(kernels):
-        return [(ZERO, "norms.closed_form")]
-    rungs = [(frobenius_bound(kernels, geometry), "norms.frobenius")]
+        return [_Rung(ZERO, "norms.closed_form")]
+    rungs = [_Rung(frobenius_bound(kernels, geometry), "norms.frobenius")]
     if _dense_cost(kernels.shape) <= effort.dense:
-        rungs.append((reshape_bound(kernels, geometry), "norms.reshape"))
+        rungs.append(_Rung(reshape_bound(kernels, geometry), "norms.reshape"))
         if largest_overlap(geometry) == 1 and _has_full_window(geometry):
             return rungs  # exact
-        rungs.append((absolute_bound(kernels, geometry), "norms.absolute"))
+        rungs.append(_Rung(absolute_bound(kernels, geometry), "norms.absolute"))
     exact = _exact(kernels, geometry, effort)
     rungs.extend(exact)
     if exact or effort.search == 0.0:
         return rungs
-    rungs.append((circulant_norm(kernels, geometry, effort.search), "norms.circulant"))
-    if rungs[-1][0].is_finite:
-        return rungs
-    known, _ = min(rungs)
-    rungs.append((laurent_norm(kernels, geometry, known, effort.search), "norms.laurent"))
-    return rungs
+    circulant = circulant_norm(kernels, geometry, effort.search)
+    if circulant.bound.is_finite:
+        return [*rungs, _Rung.of(circulant, "norms.circulant")]
+    known = _smallest(rungs).value
+    laurent = laurent_norm(kernels, geometry, known, effort.search)
+    return [*rungs, _Rung.of(laurent, "norms.laurent")]
 
 
 def _padded(padded: PaddedConvMap, effort: _Effort) -> list[_Rung]:
@@ -226,11 +255,12 @@ def _padded(padded: PaddedConvMap, effort: _Effort) -> list[_Rung]:
     rungs: list[_Rung] = []
     if effort.search > 0.0:
         wrapped = wrapped_norm(kernels, padded.geometry, reads, effort.search)
-        rungs = [(wrapped, "norms.wrapped")]
-        if wrapped.is_finite and _has_every_row(padded.geometry, reads):
+        rungs = [_Rung.of(wrapped, "norms.wrapped")]
+        if wrapped.bound.is_finite and _has_every_row(padded.geometry, reads):
             return rungs  # exact, or nearly so
-    inner = min(_conv(kernels, padded.geometry, effort))[0]
-    rungs.append((padded_bound(inner, padded.repetitions()), "norms.padded"))
+    inner = _smallest(_conv(kernels, padded.geometry, effort))
+    outer = padded_bound(inner.value, padded.repetitions())
+    rungs.append(_Rung(outer, "norms.padded", InnerBound(inner)))
     return rungs + _banded(kernels, reads, effort.padded)
 
 
@@ -247,13 +277,13 @@ def _banded(kernels: FloatArray, reads: Sequence[Reads], budget: float) -> list[
     if not is_affordable(kernels.shape, reads, budget):
         return []
     bound = banded_norm(kernels, reads)
-    return [(bound, "norms.banded")] if bound.is_finite else []
+    return [_Rung(bound, "norms.banded")] if bound.is_finite else []
 
 
 def _exact(kernels: FloatArray, geometry: Geometry, effort: _Effort) -> list[_Rung]:
     """The norm of the finite operator, where its Gram matrix is affordable."""
     if explicit_cost(kernels.shape, geometry) <= effort.explicit:
-        return [(explicit_norm(kernels, geometry), "norms.explicit")]
+        return [_Rung(explicit_norm(kernels, geometry), "norms.explicit")]
     if not _is_small(geometry, effort):
         return []
     return _banded(kernels, [Reads.of(window) for window in geometry], effort.banded)

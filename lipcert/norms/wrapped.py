@@ -1,8 +1,8 @@
 """Norms of convolutions of wrapped inputs: where these are circular, they have finitely many
 frequencies themselves.
 
-What enters: kernels, geometry and tables of reads. What leaves: an `Upper` of the norm of the
-finite map, inf where it is not circular.
+What enters: kernels, geometry and tables of reads. What leaves: a bound of the norm of the finite
+map with its torus, inf where the map is not circular.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from lipcert.norms.circulant import extended_axes, norm_on_tori
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.norms.laurent import laurent_norm
 from lipcert.norms.polyphase import polyphase
+from lipcert.norms.proved import UNPROVED, Proved
 from lipcert.norms.reads import Reads
 from lipcert.norms.torus import Torus
-from lipcert.upper import INFINITE, FloatArray, Upper
+from lipcert.upper import INFINITE, FloatArray
 
 __all__ = ["wrapped_norm"]
 
 
 def wrapped_norm(
     kernels: FloatArray, geometry: Geometry, reads: Sequence[Reads], budget: float
-) -> Upper:
+) -> Proved:
     """Returns B with B ≥ ‖T‖₂ of the convolution T of an input that is wrapped around.
 
     kernels: [groups, out, in, *taps]. geometry: windows over the wrapped input; reads: what they
@@ -38,15 +39,18 @@ def wrapped_norm(
     of the circular convolution over N positions by the polyphase kernel, with shifts D·j, and
     ‖T‖ is at most the largest ‖P(D·w)‖ over w = 2πk/N, which are the multiples of 2π gcd(N, D)/N.
     Boxes as in `circulant_norm`; on large maps the supremum over all w, by `laurent_norm`.
+    Witness: a `TorusCertificate`, or a `CellCertificate`.
     Attained: by the circular convolution itself, within 0.02 % unless the map is large.
     """
     if not all(_is_circular(w, table) for w, table in zip(geometry, reads, strict=True)):
-        return INFINITE
+        return UNPROVED
     phases = polyphase(kernels, geometry)
     whole = tuple(_circle_size(w, t.size) for w, t in zip(geometry, reads, strict=True))
     spans, counts = extended_axes(phases, whole)
-    bound = norm_on_tori(phases, [Torus(spans, counts, (0,) * len(counts))], budget)
-    return bound if bound.is_finite else laurent_norm(kernels, geometry, INFINITE, budget)
+    proved = norm_on_tori(phases, [Torus(spans, counts, (0,) * len(counts))], budget)
+    if proved.bound.is_finite:
+        return proved
+    return laurent_norm(kernels, geometry, INFINITE, budget)
 
 
 def _is_circular(window: Window, reads: Reads) -> bool:

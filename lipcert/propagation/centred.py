@@ -7,7 +7,7 @@ of the chain that starts at the input: how large f(c) is, and how far a chain ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import final
 
@@ -17,6 +17,7 @@ from lipcert.facts import Bound, ValueFacts, bound_of
 from lipcert.forms.quadratic import QuadraticForm
 from lipcert.interval import Interval
 from lipcert.ir import Graph
+from lipcert.propagation.chain import MultiplierWitness
 from lipcert.propagation.chains import Chains
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper, norm
@@ -87,6 +88,8 @@ def centred_facts(
     Proof: f(x) − f(c) = J(x − c), where J is made of the matrices of the chain and of slopes of
     chords, which lie in the ranges of the derivatives. The form Q of the chain bounds JJᵀ: entry i
     moves by at most √Q_ii·‖x − c‖, and for the norm see `QuadraticForm.reach`.
+    Witness: a `MultiplierWitness` of Q; the choice of the centre and of λ in `reach` is found again
+    in one dimension.
     """
     chain = chains.starting_at(graph.input_name)
     balls = EnclosingBall.several(facts[graph.input_name])
@@ -94,15 +97,18 @@ def centred_facts(
         return {}
     points = [ball.point() for ball in balls]
     found: dict[str, ValueFacts] = {}
-    for node, form in chain.forms():
+    for node, form, witness in chain.forms():
         points = [node.op.output_facts([point], scope) for point in points]
         if form is not None:
-            found[node.output] = _around(points, [ball.radius for ball in balls], form)
+            found[node.output] = _around(points, [ball.radius for ball in balls], form, witness)
     return found
 
 
 def _around(
-    points: Sequence[ValueFacts], radii: Sequence[Upper], form: QuadraticForm
+    points: Sequence[ValueFacts],
+    radii: Sequence[Upper],
+    form: QuadraticForm,
+    witness: MultiplierWitness,
 ) -> ValueFacts:
     """Facts of y = f(x), from those of several f(c), and the distances of x from these c."""
     shape = points[0].shape
@@ -110,6 +116,8 @@ def _around(
     boxes = [v + form.swing(radius) for v, radius in zip(values, radii, strict=True)]
     box = reduce(Interval.intersect, boxes).map(lambda end: end.reshape(shape))
     norm_bound = bound_of(form.reach(zip(values, radii, strict=True)), "chain.output_norm")
+    if norm_bound.is_finite:
+        norm_bound = replace(norm_bound, witness=witness)
     return ValueFacts.of(shape, norm_bound, box)
 
 

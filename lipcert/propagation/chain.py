@@ -9,21 +9,45 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, bound_of, no_bound, product_of, tightest
+from lipcert.facts import (
+    Bound,
+    CotangentFacts,
+    Witness,
+    bound_of,
+    no_bound,
+    product_of,
+    tightest,
+)
 from lipcert.forms.multipliers import tuned
-from lipcert.forms.quadratic import QuadraticForm
+from lipcert.forms.quadratic import Multipliers, QuadraticForm
 from lipcert.interval import Interval
 from lipcert.ir import Node
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Chain"]
+__all__ = ["Chain", "MultiplierWitness"]
 
 _TUNED_WORK: Final = 3e9
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class MultiplierWitness(Witness):
+    """The nodes of a chain that a form covers, by name from below, and the multipliers of each.
+
+    None for a matrix, and where the default ones of `QuadraticForm.through` serve.
+    """
+
+    nodes: tuple[str, ...]
+    multipliers: tuple[Multipliers | None, ...]
+
+    def followed_by(self, node: str) -> MultiplierWitness:
+        """With one more node at the end, which needs no multipliers, or default ones."""
+        return MultiplierWitness((*self.nodes, node), (*self.multipliers, None))
 
 
 @final
@@ -57,39 +81,70 @@ class Chain:
                 operations += 2.0 * len(link) * size * (len(link) + (size if operations else 0.0))
         return operations
 
-    def form(self, start: int, stop: int, hull: bool) -> QuadraticForm | None:
-        """The form after links start, …, stop − 1, for what reaches the input of the first.
+    def tuned(self, start: int, stop: int, hull: bool) -> MultiplierWitness:
+        """Multipliers for links start, …, stop − 1: the default ones where better cost too much.
 
-        hull: whether class differences are about to enter it, or all of a ball. None for scalars.
+        hull: whether class differences are about to enter at the end, or all of a ball.
         """
-        scalars = tuple(itertools.takewhile(_is_scalar, self.links[start:stop]))
-        links = self.links[start + len(scalars) : stop]
-        if not links:
+        proposals: list[Multipliers | None] = [None] * (stop - start)
+        beginning = self._beginning(start, stop) if self.work(start) <= _TUNED_WORK else None
+        if beginning is not None:
+            form, first = beginning
+            proposals[first - start :] = tuned(form.matrix, self.links[first:stop], hull)
+        return MultiplierWitness(self._names(start, stop), tuple(proposals))
+
+    def form(self, start: int, witness: MultiplierWitness) -> QuadraticForm | None:
+        """The form after links start, start + 1, …, for what reaches the input of the first.
+
+        witness: multipliers for all of these links, whatever they are; ValueError where it is
+        of other nodes. None for scalars.
+        """
+        stop = start + len(witness.nodes)
+        if witness.nodes != self._names(start, stop):
+            raise ValueError("the witness is of other nodes")
+        beginning = self._beginning(start, stop)
+        if beginning is None:
             return None
-        form = QuadraticForm.of(links[0]).stretched(_stretch(scalars))
-        rest = links[1:]
-        tune = self.work(start) <= _TUNED_WORK
-        proposals = tuned(form.matrix, rest, hull) if tune else [None] * len(rest)
-        for link, proposal in zip(rest, proposals, strict=True):
-            form = form.through(link, proposal)
+        form, first = beginning
+        rest = witness.multipliers[first - start :]
+        for link, multipliers in zip(self.links[first:stop], rest, strict=True):
+            form = form.through(link, multipliers)
         return form
 
-    def forms(self) -> Iterator[tuple[Node, QuadraticForm | None]]:
+    def _beginning(self, start: int, stop: int) -> tuple[QuadraticForm, int] | None:
+        """The form after the first link that is no scalar, and the number of the next."""
+        scalars = tuple(itertools.takewhile(_is_scalar, self.links[start:stop]))
+        first = start + len(scalars)
+        if first == stop:
+            return None
+        return QuadraticForm.of(self.links[first]).stretched(_stretch(scalars)), first + 1
+
+    def forms(self) -> Iterator[tuple[Node, QuadraticForm | None, MultiplierWitness]]:
         """Each node and the form after it, for what reaches the first; None behind scalars only.
 
         Made for balls; multipliers are chosen anew for each matrix, by default for a diagonal.
         """
         form: QuadraticForm | None = None
+        witness = MultiplierWitness((), ())
         for stop, (node, link) in enumerate(zip(self.nodes, self.links, strict=True), start=1):
             if form is not None and isinstance(link, Interval):
                 form = form.through(link, None)
+                witness = witness.followed_by(node.name)
             else:
-                form = self.form(0, stop, hull=False)
-            yield node, form
+                witness = self.tuned(0, stop, hull=False)
+                form = self.form(0, witness)
+            yield node, form, witness
 
     def cotangent(self, start: int, at_end: CotangentFacts) -> Bound:
+        """The bound of `cotangent_by` with tuned multipliers, and these as its witness."""
+        witness = self.tuned(start, len(self.links), self._meets(at_end))
+        return self.cotangent_by(witness, start, at_end)
+
+    def cotangent_by(self, witness: MultiplierWitness, start: int, at_end: CotangentFacts) -> Bound:
         """Returns B ≥ sup ‖δ‖ at the input of link `start`, for these cotangents at the end.
 
+        witness: multipliers from that link to the end, which are not trusted; ValueError where
+        it is of other nodes.
         Hypotheses: the slopes hold for all admissible examples, the matrices are those in use.
         Proof: the form at the end bounds ‖δ‖² run by run; the squares of the runs add, so that
         one largest eigenvalue serves a ball of cotangents. A hull lies in a single run, and the
@@ -97,15 +152,24 @@ class Chain:
         Attained: nearly, where the worst diagonals within the slopes can occur together.
         """
         rule = "chain.cotangent"
-        hull, whole = at_end.hull, math.prod(self.nodes[-1].shape)
-        meets = hull is not None and hull.classes == whole == self.sizes[-1]
-        form = self.form(start, len(self.links), meets)
+        if start + len(witness.nodes) != len(self.nodes):
+            raise ValueError("the witness does not end where the chain does")
+        form = self.form(start, witness)
         if form is None:
             return no_bound(rule, "the chain holds nothing but scalars")
         bound = product_of(rule, bound_of(form.over_ball(), rule), at_end.norm)
-        if hull is not None and meets:
-            bound = tightest(bound, bound_of(form.over_hull(hull), rule))
-        return bound
+        if at_end.hull is not None and self._meets(at_end):
+            bound = tightest(bound, bound_of(form.over_hull(at_end.hull), rule))
+        return replace(bound, witness=witness) if bound.is_finite else bound
+
+    def _names(self, start: int, stop: int) -> tuple[str, ...]:
+        """Of the nodes start, …, stop − 1."""
+        return tuple(node.name for node in self.nodes[start:stop])
+
+    def _meets(self, at_end: CotangentFacts) -> bool:
+        """Whether the cotangents at the end are a hull that lies in a single run."""
+        whole = math.prod(self.nodes[-1].shape)
+        return at_end.hull is not None and at_end.hull.classes == whole == self.sizes[-1]
 
 
 def _is_scalar(link: FloatArray | Interval) -> bool:

@@ -23,7 +23,7 @@ from lipcert.norms.operator_norm import (
 )
 from lipcert.norms.polyphase import live_kernels, polyphase
 from lipcert.operand import Operand
-from lipcert.upper import INFINITE
+from lipcert.upper import INFINITE, Upper
 from tests.norms.operators import (
     certified,
     conv_matrix,
@@ -53,8 +53,8 @@ def test_every_rung_bounds_random_convolutions() -> None:
             "reshape": reshape_bound(kernels, geometry),
             "absolute": absolute_bound(kernels, geometry),
             "explicit": explicit_norm(kernels, geometry),
-            "laurent": laurent_norm(kernels, geometry, INFINITE, 1e12),
-            "circulant": circulant_norm(kernels, geometry, 1e12),
+            "laurent": laurent_norm(kernels, geometry, INFINITE, 1e12).bound,
+            "circulant": circulant_norm(kernels, geometry, 1e12).bound,
         }
         for name, bound in rungs.items():
             assert bound.value >= truth * ROUNDING, (name, geometry, groups, weight)
@@ -104,7 +104,7 @@ def test_laurent_is_within_tolerance_of_the_supremum(
     rng = np.random.default_rng(3)
     weight = rng.standard_normal(shape) + (1.0 if smooth else 0.0)
     geometry = tuple(Window(64, taps, stride, dilation, 1, 1) for taps in shape[2:])
-    bound = laurent_norm(weight[None], geometry, INFINITE, 1e12).value
+    bound = laurent_norm(weight[None], geometry, INFINITE, 1e12).bound.value
     phases = polyphase(weight[None], geometry)[0]
     points = {1: 2048, 2: 200, 3: 48}[len(shape) - 2]
     grid = np.fft.fftn(phases, s=(points,) * (len(shape) - 2), axes=range(2, len(shape)))
@@ -122,8 +122,8 @@ def test_dilation_and_polyphase_keep_the_supremum() -> None:
         written_out[..., ::dilation] = weight
         dilated = (Window(50, 4, stride, dilation),)
         plain = (Window(50, 3 * dilation + 1, stride),)
-        one = laurent_norm(weight, dilated, INFINITE, 1e11).value
-        two = laurent_norm(written_out, plain, INFINITE, 1e11).value
+        one = laurent_norm(weight, dilated, INFINITE, 1e11).bound.value
+        two = laurent_norm(written_out, plain, INFINITE, 1e11).bound.value
         assert one == pytest.approx(two, rel=3e-3)
 
 
@@ -132,11 +132,25 @@ def test_a_small_budget_loosens_the_bound_only() -> None:
     weight = rng.standard_normal((1, 6, 6, 3, 3))
     geometry = (Window(12, 3, pad_begin=1, pad_end=1),) * 2
     truth = true_norm(conv_matrix(weight[0], geometry))
-    bounds = [laurent_norm(weight, geometry, INFINITE, b).value for b in (1e5, 3e6, 1e7, 1e10)]
+    bounds = [
+        laurent_norm(weight, geometry, INFINITE, b).bound.value for b in (1e5, 3e6, 1e7, 1e10)
+    ]
     assert bounds[0] == math.inf
     assert all(bound >= truth for bound in bounds)
     assert bounds[1] >= bounds[-1]
     assert bounds[1] < 1.4 * truth
+
+
+def test_a_search_that_improves_nothing_claims_nothing() -> None:
+    """So that the bound at hand keeps the name of the rule that proves it."""
+    weight = np.random.default_rng(3).standard_normal((1, 6, 6, 3, 3))
+    geometry = (Window(90, 3, pad_begin=1, pad_end=1),) * 2
+    found = laurent_norm(weight, geometry, INFINITE, 1e10)
+    assert found.witness is not None
+    for known, budget in ((found.bound * Upper(0.99), 1e10), (found.bound, 1e3)):
+        nothing = laurent_norm(weight, geometry, known, budget)
+        assert not nothing.bound.is_finite
+        assert nothing.witness is None
 
 
 def test_extreme_scales() -> None:
@@ -148,7 +162,7 @@ def test_extreme_scales() -> None:
         kernels = np.ldexp(weight, exponent)
         for bound in (
             certified(kernels, geometry),
-            laurent_norm(kernels[None], geometry, INFINITE, 1e11).value,
+            laurent_norm(kernels[None], geometry, INFINITE, 1e11).bound.value,
         ):
             exact = conv_matrix(np.ldexp(kernels, -exponent), geometry)
             assert math.ldexp(bound, -exponent) >= true_norm(exact) * ROUNDING
