@@ -17,10 +17,15 @@ import numpy as np
 import pytest
 
 from lipcert.facts import Bound, CotangentFacts
+from lipcert.norms.torus import torus_size
+from lipcert.ops.shape import PadMode
+from lipcert.propagation.padded import _Reads
 from lipcert.upper import ONE, ZERO, Upper
 from tests import test_known_answers as known
 from tests import test_published_faults as faults
+from tests.norms import test_circulant as circulant
 from tests.ops import test_sound as sound
+from tests.propagation import test_padded as padded
 
 CASES = {case.name: case for case in sound.CASES}
 
@@ -109,6 +114,23 @@ def group_case() -> None:
     sound.test_input_lipschitz_holds_under_attack(
         replace(case, op=replace(case.op, weight=operand))
     )
+
+
+def smaller_torus(window) -> int:
+    return max(1, torus_size(window) - 2)
+
+
+def euclidean_as_sums(self, index, cotangent, inputs, scope) -> CotangentFacts:
+    del index, inputs, scope
+    if not self.radius.is_finite:
+        return cotangent
+    clipped = Bound(self.radius, "mutant")
+    return CotangentFacts(clipped, cotangent.hull, clipped)
+
+
+def padded_layer(mode: PadMode, *, by_sums: bool) -> Callable[[], None]:
+    layout = (4, 3, 1, 1)
+    return lambda: padded.test_no_gradient_exceeds_the_bound_of_the_layer(mode, layout, by_sums)
 
 
 MUTANTS = [
@@ -208,6 +230,24 @@ MUTANTS = [
             inputs[0] if self.bias is None else replace(self, bias=None).output_facts(inputs, scope)
         ),
         lambda: faults.test_dense_bias_counts_in_output_and_gradient(0.1),
+    ),
+    Mutant(
+        "torus on which windows wrap",
+        "lipcert.norms.circulant.torus_size",
+        smaller_torus,
+        lambda: circulant.test_the_box_kernel_attains_the_bound(4),
+    ),
+    Mutant(
+        "entries that a reflected window reads twice counted once",
+        "lipcert.propagation.padded._reads",
+        lambda pad, conv, shape: _Reads(1, 1),
+        padded_layer(PadMode.REFLECT, by_sums=True),
+    ),
+    Mutant(
+        "Euclidean clip of a cotangent taken for one of its channel sums",
+        "lipcert.ops.clip.CotangentClip.input_cotangent",
+        euclidean_as_sums,
+        padded_layer(PadMode.WRAP, by_sums=False),
     ),
     Mutant(
         "pairs of the hull taken at half length",
