@@ -6,6 +6,9 @@ small file may take 2 GiB and eight seconds of one processor; larger ones may ta
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -37,6 +40,8 @@ _DENSE_SECONDS: Final = 32
 """per MiB of nodes, which are small and take long, unlike weights"""
 _DENSE_BYTES: Final = 2 * _MIB
 """bytes of a file that may all be nodes"""
+_MODEL_WITH_DATA_ELSEWHERE: Final = 64 * _MIB
+"""bytes of a file that may keep most of its weights in others"""
 
 
 @final
@@ -58,15 +63,25 @@ class Budget:
 
     @classmethod
     def of_path(cls, path: Path) -> Budget:
-        """By the size of the model with its external data, which exporters name after it."""
+        """By the size of the model with its external data: large files beside it that it names."""
         try:
-            files = [item for item in path.parent.iterdir() if item.name.startswith(path.name)]
-            size = min(sum(item.lstat().st_size for item in files), MAX_FILE_BYTES)
+            size = path.stat().st_size
+            if path.is_file() and 0 < size <= _MODEL_WITH_DATA_ELSEWHERE:
+                size += sum(_sizes_of_named(path.parent, path.read_bytes()))
         except (OSError, ValueError):
             size = 0
-        return cls.of_file(size)
+        return cls.of_file(min(size, MAX_FILE_BYTES))
 
     @property
     def patience(self) -> float:
         """Seconds of wall-clock time, enough for a busy machine."""
         return 20.0 + 4.0 * self.seconds
+
+
+def _sizes_of_named(folder: Path, model: bytes) -> Iterator[int]:
+    """Sizes of the files whose name stands in the model, as the places of external data do."""
+    for item in folder.iterdir():
+        found = item.lstat()
+        is_large = stat.S_ISREG(found.st_mode) and found.st_size >= _MIB
+        if is_large and os.fsencode(item.name) in model:
+            yield found.st_size

@@ -1,0 +1,59 @@
+"""Budgets grow with the data that a model really refers to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from lipcert.importer.limits import MAX_FILE_BYTES, Budget
+
+MIB = 1 << 20
+
+
+def model(folder: Path, place: str) -> Path:
+    weight = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1024])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1024])],
+        [weight],
+    )
+    path = folder / "net.onnx"
+    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save_model(whole, path, save_as_external_data=True, location=place, size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("place", ["net.onnx.data", "weights.bin", "größe.bin"])
+def test_external_data_counts_whatever_its_name(tmp_path: Path, place: str) -> None:
+    path = model(tmp_path, place)
+    size = path.stat().st_size + 4 * MIB
+    assert Budget.of_path(path) == Budget.of_file(size)
+
+
+def test_files_that_the_model_does_not_name_do_not_count(tmp_path: Path) -> None:
+    path = model(tmp_path, "weights.bin")
+    before = Budget.of_path(path)
+    (tmp_path / "other.bin").write_bytes(b"\0" * (8 * MIB))
+    assert Budget.of_path(path) == before
+
+
+def test_what_is_no_file_gets_the_least_budget(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    assert Budget.of_path(pipe) == Budget.of_file(0)
+    assert Budget.of_path(tmp_path / "absent.onnx") == Budget.of_file(0)
+    assert Budget.of_path(Path("/dev/zero")) == Budget.of_file(0)
+
+
+def test_no_budget_is_beyond_that_of_the_largest_file(tmp_path: Path) -> None:
+    path = tmp_path / "huge.onnx"
+    with path.open("wb") as file:
+        file.truncate(4 * MAX_FILE_BYTES)
+    assert Budget.of_path(path) == Budget.of_file(MAX_FILE_BYTES)
