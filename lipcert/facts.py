@@ -217,6 +217,14 @@ class CotangentFacts:
         """The cotangent after an op with this Jacobian norm: l·L, the hull is lost."""
         return CotangentFacts(product_of("cotangent.chain_rule", lipschitz, self.norm))
 
+    def capped(self, clip: Bound) -> CotangentFacts:
+        """The cotangent after a clip of its norm.
+
+        Proof: a clipped member g of the hull is t·g with t in [0, 1], and the hull is convex and
+        holds 0, the average of its vertices with j = y.
+        """
+        return CotangentFacts(tightest(self.norm, clip), self.hull)
+
     def plus(self, other: CotangentFacts) -> CotangentFacts:
         """The sum of the cotangents of two consumers of one value (fan-out adds)."""
         return CotangentFacts(sum_of("cotangent.fan_out", self.norm, other.norm))

@@ -74,8 +74,9 @@ def analyze(
     bounds = replace(bounds, grad_norms=clipped_grad_norms(bounds.grad_norms, mechanism))
     groups = group_parameters(graph, bounds.grad_norms, per_layer=settings.group == "layer")
     groups = clipped_groups(groups, mechanism)
-    multiplier = planned_multiplier(plan, settings, noise_groups_of(groups, settings))
-    released = Release.of(groups, settings, multiplier)
+    noised = noise_groups_of(groups, settings)
+    multiplier = planned_multiplier(plan, settings, noised)
+    released = Release.of(noised, settings, multiplier)
     account = None if plan is None else account_of(plan, multiplier, settings)
     return Analysis(
         model=summary.model_report(model, graph),
@@ -119,15 +120,11 @@ def _with_trained(graph: Graph, settings: Settings) -> Graph:
 
 
 def _clipped(loss: Loss, logits: ValueFacts, settings: Settings) -> CotangentFacts:
-    """The loss cotangent, after clipping the loss gradient where the run does so.
-
-    Proof: a clipped member g of the hull is t·g with t in [0, 1], and the hull is convex and
-    holds 0 (take j = y and average over y), so the hull still holds; the norm is capped.
-    """
+    """The loss cotangent, after clipping the loss gradient where the run does so."""
     cotangent = loss.cotangent(logits)
-    if settings.loss_clip is None or cotangent.norm.value <= Upper(settings.loss_clip):
+    if settings.loss_clip is None:
         return cotangent
-    return CotangentFacts(Bound(Upper(settings.loss_clip), "loss.clip"), cotangent.hull)
+    return cotangent.capped(Bound(Upper(settings.loss_clip), "loss.clip"))
 
 
 def _counted(observe: Progress | None, steps: int) -> Observer:

@@ -6,7 +6,7 @@ sensitivity of every group and the noise of the three allocations at equal effec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -47,17 +47,14 @@ class Release:
     chosen: Allocation
 
     @classmethod
-    def of(cls, groups: tuple[Group, ...], settings: Settings, multiplier: float) -> Release:
-        """Sensitivity of every group, and all three allocations of its noise at multiplier σ."""
-        sensitivities = {
-            group.name: planned_sensitivity(group.grad_norm, settings) for group in groups
-        }
-        noise_groups = noise_groups_of(groups, settings)
+    def of(cls, groups: Sequence[NoiseGroup], settings: Settings, multiplier: float) -> Release:
+        """The three allocations of the noise at multiplier σ, and a custom one where declared."""
         allocated = {
-            way: allocate(noise_groups, multiplier, way)
+            way: allocate(groups, multiplier, way)
             for way in Allocation
             if way is not Allocation.CUSTOM or settings.noise_multipliers
         }
+        sensitivities = {group.name: group.sensitivity for group in groups}
         return cls(sensitivities, allocated, Allocation(settings.allocation))
 
     @property

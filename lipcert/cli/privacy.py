@@ -60,11 +60,11 @@ def command(
 
 def _solve(options: RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
     from lipcert.privacy.account import account_for
-    from lipcert.privacy.accounting import Accountant
+    from lipcert.privacy.accounting import accountant_named
     from lipcert.privacy.calibration import noise_for_epsilon, steps_for_epsilon
     from lipcert.report.privacy import PrivacyReport
 
-    wanted = None if options.accountant == "auto" else Accountant(options.accountant)
+    wanted = accountant_named(options.accountant)
     plan, declaration, sigma = options.plan(), options.declaration(), options.noise_multiplier
     solved_for = options.solved_for
     if solved_for == "noise_multiplier":

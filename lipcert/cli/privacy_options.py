@@ -187,21 +187,17 @@ class RunOptions:
 
     def plan(self) -> TrainingPlan:
         """The plan; of one step where the steps are solved for."""
-        from lipcert.privacy.noise import Neighbouring
-        from lipcert.privacy.plan import Sampling, TrainingPlan
+        from lipcert.privacy.plan import TrainingPlan
 
-        for key in ("dataset-size", "sampling", "delta"):
-            if key.replace("-", "_") not in self.given:
-                raise UsageError(f"{key}: there is no account without it; give --{key}")
         one_step = 1 if self.solved_for == "steps" else None
-        return TrainingPlan(
-            dataset_size=self.given["dataset_size"],
-            sampling=Sampling(self.given["sampling"]),
-            delta=self.given["delta"],
+        return TrainingPlan.described(
+            dataset_size=self.given.get("dataset_size"),
+            sampling=self.given.get("sampling"),
+            delta=self.given.get("delta"),
             batch_size=self.given.get("batch_size"),
             steps=self.given.get("steps", one_step),
             epochs=self.given.get("epochs"),
-            neighbours=Neighbouring(self.given.get("neighbours", "add-remove")),
+            neighbours=self.given.get("neighbours", "add-remove"),
         )
 
     def declaration(self) -> Declaration:
@@ -224,20 +220,9 @@ class RunOptions:
 
     def findings(self) -> tuple[Diagnostic, ...]:
         """What is to be said of the analysis as a source."""
-        from lipcert.diagnostics import Diagnostic, Level
+        from lipcert.privacy.lints import POINT_ONLY
 
-        if not self.point_only:
-            return ()
-        return (
-            Diagnostic(
-                "LC408",
-                Level.WARNING,
-                "",
-                "the analysis bounds gradients at the weights of its file, which the first step "
-                "leaves",
-                "compute the sensitivity again before every step, or analyse a constraint set",
-            ),
-        )
+        return (POINT_ONLY,) if self.point_only else ()
 
     @staticmethod
     def _has_length(given: Mapping[str, object]) -> bool:

@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, tightest
+from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts
 from lipcert.interval import Interval
 from lipcert.ops.base import Op
 from lipcert.scope import Scope
@@ -139,8 +139,7 @@ class CotangentClip(Op):
 
         Proof: the clip only shrinks g; afterwards its stated norm is at most the radius. For one
         channel the root of the sum of squares is at most the sum of the absolute values, so
-        ‖g‖₂ ≤ |g|_l1.5. A hull holds 0, the average of its vertices with j = y, and with g also
-        t·g for every t in [0, 1].
+        ‖g‖₂ ≤ |g|_l1.5. The hull holds t·g with g, see `CotangentFacts.capped`.
         Attained: by every g whose norm is at least the radius.
         """
         del index, inputs, scope
@@ -148,7 +147,7 @@ class CotangentClip(Op):
             return cotangent
         clipped = Bound(self.radius, "cotangent_clip.input_cotangent")
         sums = clipped if self.norm is ClipNorm.L15 else None
-        return CotangentFacts(tightest(cotangent.norm, clipped), cotangent.hull, sums)
+        return replace(cotangent.capped(clipped), channel_sums=sums)
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The identity."""

@@ -24,7 +24,14 @@ from lipcert.privacy.plan import Sampling, TrainingPlan
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
 
-__all__ = ["Accountant", "accountants", "check_multiplier", "choose", "epsilon"]
+__all__ = [
+    "Accountant",
+    "accountant_named",
+    "accountants",
+    "check_multiplier",
+    "choose",
+    "epsilon",
+]
 
 _LEAST_DELTA: Final = 1e-10
 _COARSEST: Final = 1e-3
@@ -39,6 +46,11 @@ class Accountant(Enum):
     """privacy loss distributions on a grid, rounded pessimistically"""
     RDP = "rdp"
     """Rényi divergences at a set of orders"""
+
+
+def accountant_named(name: str | None) -> Accountant | None:
+    """The accountant of that name; None for "auto" or no name: the tightest that is sound."""
+    return None if name in {None, "auto"} else Accountant(name)
 
 
 def accountants(plan: TrainingPlan) -> tuple[Accountant, ...]:

@@ -8,13 +8,24 @@ wasted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.privacy.declaration import Composition, Declaration
 from lipcert.privacy.noise import Reduction
 from lipcert.privacy.plan import TrainingPlan
 
-__all__ = ["lints"]
+__all__ = ["POINT_ONLY", "lints"]
+
+
+POINT_ONLY: Final = Diagnostic(
+    "LC408",
+    Level.WARNING,
+    "",
+    "the sensitivity holds at the weights of the file, which the first step leaves",
+    "compute it again before every step, or declare the constraints that training enforces",
+)
+"""for a run whose bounds were taken at the weights of one file"""
 
 
 def lints(plan: TrainingPlan, declaration: Declaration) -> tuple[Diagnostic, ...]:

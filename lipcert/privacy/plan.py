@@ -85,6 +85,35 @@ class TrainingPlan:
         self._check_batch()
         self._check_length()
 
+    @classmethod
+    def described(
+        cls,
+        *,
+        dataset_size: int | None,
+        sampling: str | None,
+        delta: float | None,
+        batch_size: int | None,
+        steps: int | None,
+        epochs: float | None,
+        neighbours: str,
+    ) -> TrainingPlan:
+        """The plan in the words of settings; UsageError for the first that is missing."""
+        if dataset_size is None:
+            raise _missing("dataset-size")
+        if sampling is None:
+            raise _missing("sampling")
+        if delta is None:
+            raise _missing("delta")
+        return cls(
+            dataset_size=dataset_size,
+            sampling=Sampling(sampling),
+            delta=delta,
+            batch_size=batch_size,
+            steps=steps,
+            epochs=epochs,
+            neighbours=Neighbouring(neighbours),
+        )
+
     @property
     def batch(self) -> int:
         """B: the batch size, that of all examples where none was given."""
@@ -153,6 +182,10 @@ class TrainingPlan:
             if not (math.isfinite(self.epochs) and self.epochs > 0.0):
                 raise UsageError(f"epochs: {self.epochs!r} is not a positive finite number")
             _count("epochs", self.releases)
+
+
+def _missing(key: str) -> UsageError:
+    return UsageError(f"{key}: there is no account of a run without it; give --{key}")
 
 
 def _count(key: str, value: int) -> None:

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from lipcert.errors import Refusal
     from lipcert.report.inspection import Inspection
 
-__all__ = ["JsonObject", "analysis_json", "dump", "error_json", "inspection_json"]
+__all__ = [
+    "JsonObject",
+    "analysis_json",
+    "diagnostic_list",
+    "dump",
+    "error_json",
+    "inspection_json",
+]
 
 JsonObject = Mapping[str, object]
 _CODE: Final = re.compile(r"\[(LC\d{3})\]")
@@ -89,7 +96,7 @@ def analysis_json(analysis: Analysis) -> str:
                 "grad_norm_witness": network.grad_norm_witness,
                 "lipschitz_witness": network.lipschitz_witness,
             },
-            "diagnostics": _diagnostics(analysis.diagnostics),
+            "diagnostics": diagnostic_list(analysis.diagnostics),
         }
     )
 
@@ -151,7 +158,7 @@ def inspection_json(inspection: Inspection) -> str:
                 "max_difference": inspection.verification.max_difference,
             },
             "unsupported": refusal_list(inspection.refusals),
-            "diagnostics": _diagnostics(inspection.diagnostics),
+            "diagnostics": diagnostic_list(inspection.diagnostics),
         }
     )
 
@@ -237,7 +244,8 @@ def _node(node: NodeReport) -> JsonObject:
     }
 
 
-def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[JsonObject]:
+def diagnostic_list(diagnostics: Sequence[Diagnostic]) -> list[JsonObject]:
+    """Every diagnostic with its remedy."""
     return [
         {
             "code": diagnostic.code,

@@ -13,7 +13,7 @@ from typing import final
 
 from lipcert.privacy.account import Account
 from lipcert.privacy.calibration import CurvePoint
-from lipcert.report.json import dump
+from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.privacy_object import privacy_object
 
 __all__ = ["PrivacyReport", "privacy_csv", "privacy_json"]
@@ -51,16 +51,7 @@ def privacy_json(report: PrivacyReport) -> str:
                 ]
                 for name, points in report.curves.items()
             },
-            "diagnostics": [
-                {
-                    "code": finding.code,
-                    "level": finding.level.value,
-                    "node": finding.node,
-                    "message": finding.message,
-                    "remedy": finding.remedy,
-                }
-                for finding in report.account.diagnostics
-            ],
+            "diagnostics": diagnostic_list(report.account.diagnostics),
         }
     )
 
