@@ -16,6 +16,12 @@ __all__ = ["answer_rows", "assumption_rows", "headline", "promise"]
 _MOST_NAMES: Final = 4
 Rows = list[tuple[str, str]]
 
+_CHANGE: Final = {
+    "add-remove": "added or removed",
+    "replace-one": "replaced by another",
+    "zero-out": "left out",
+}
+
 
 def headline(analysis: Analysis) -> str:
     """Which file was analysed."""
@@ -34,7 +40,7 @@ def promise(analysis: Analysis) -> str:
             f"No finite sensitivity: {lost} of {len(trained)} trained tensors have no gradient "
             "bound; the diagnostics say why."
         )
-    change = "replaced by another" if facts.neighbours == "replace-one" else "added or removed"
+    change = _CHANGE[facts.neighbours]
     return (
         f"One example, {change}, moves the released {facts.reduction} of gradients by at most "
         f"{at_most(network.sensitivity)} in 2-norm, if the assumptions hold."

@@ -4,11 +4,13 @@ import csv
 import io
 from dataclasses import replace
 
+import pytest
+
 from lipcert.report import attribution
 from lipcert.report.csv import COLUMNS, analysis_csv
 from lipcert.report.inspection_text import inspection_text
 from lipcert.report.markdown import analysis_markdown
-from lipcert.report.statements import answer_rows
+from lipcert.report.statements import answer_rows, promise
 from lipcert.report.text import analysis_text
 from tests.report.samples import inspection, node, refused, sample
 
@@ -154,3 +156,13 @@ def test_equal_constraints_are_told_together() -> None:
     constraints = {f"layer{i}.weight": "spectral:1" for i in range(50)} | {"b": "frobenius:2"}
     report = text(assumptions=replace(sample().assumptions, constraints=constraints))
     assert "spectral:1 on 50 parameters; frobenius:2 on b" in report.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "change"),
+    [("add-remove", "added or removed"), ("replace-one", "replaced"), ("zero-out", "left out")],
+)
+def test_the_promise_names_the_neighbouring_relation(neighbours: str, change: str) -> None:
+    analysis = sample()
+    facts = replace(analysis.assumptions, neighbours=neighbours)
+    assert f"One example, {change}" in promise(replace(analysis, assumptions=facts))
