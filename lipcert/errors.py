@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "CertificationError",
     "LipCertError",
     "ModelFileError",
     "NoVerdictError",
@@ -34,6 +35,10 @@ class UsageError(LipCertError):
 
 class NoVerdictError(LipCertError):
     """The request is valid, but no sound answer can be given (exit code 3)."""
+
+
+class CertificationError(LipCertError):
+    """The engine and the checker disagree: a defect of one of them (exit code 4)."""
 
 
 @dataclass(frozen=True, slots=True)

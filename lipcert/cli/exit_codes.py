@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import final
 
-from lipcert.errors import LipCertError, UsageError
+from lipcert.errors import CertificationError, LipCertError, UsageError
 
 __all__ = ["ExitCode", "exit_code_of"]
 
@@ -32,4 +32,9 @@ class ExitCode(IntEnum):
 
 def exit_code_of(error: LipCertError) -> ExitCode:
     """The exit code of an error that was raised on purpose."""
-    return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.NO_VERDICT
+    match error:
+        case UsageError():
+            return ExitCode.USAGE
+        case CertificationError():
+            return ExitCode.INTERNAL
+    return ExitCode.NO_VERDICT

@@ -9,13 +9,12 @@ is not assumed; η = 2^-1022 covers what is lost either way. The Cholesky factor
 anywhere: whatever L is, what it fails to explain is measured.
 
 Proof. Let A = W·2^-k with c·2^-k = s in [1/2, 1), m×n. Scaling loses at most η per entry, so
-‖W‖ ≤ 2^k(‖A‖ + mnη). With G = fl(AᵀA), M = fl(LLᵀ) and D = fl(fl(λI − G) − M):
+‖W‖ ≤ 2^k(‖A‖ + mnη). With G = fl(AᵀA) and B = fl(λI − G):
 1. ‖G − AᵀA‖_F ≤ γ_m ‖A‖_F² + 4mn·n·η, because |fl(AᵀA) − AᵀA| ≤ γ_m |A|ᵀ|A| + 4mη entrywise and
-   ‖ |A|ᵀ|A| ‖_F ≤ ‖A‖_F². In the same way ‖M − LLᵀ‖_F ≤ γ_n ‖L‖_F² + 4n³η.
-2. Each subtraction errs by at most u times its result, or η: together
-   ‖(λI − G − M) − D‖_F ≤ u(‖B‖_F + ‖D‖_F) + 2nη with B = fl(λI − G).
-3. λI − AᵀA = LLᵀ + E with ‖E‖₂ ≤ ‖D‖_F + the sum of 1 and 2, and LLᵀ is positive semidefinite, so
-   ‖A‖² ≤ λ + ‖E‖₂.
+   ‖ |A|ᵀ|A| ‖_F ≤ ‖A‖_F².
+2. ‖(λI − G) − B‖_F ≤ u‖B‖_F: one subtraction for each entry, which does not underflow.
+3. λI − AᵀA = LLᵀ + E with ‖E‖₂ at most the sum of 1, 2 and what `residual` measures of B, and LLᵀ
+   is positive semidefinite, so ‖A‖² ≤ λ + ‖E‖₂.
 The claim holds if λ + ‖E‖₂ ≤ (s − mnη)². Sums of squares are bounded by
 Σv² ≤ (fl(Σv²) + 2Nη)/(1 − γ_N); all else is exact rational arithmetic. If ‖A‖_F² alone is within
 the claim, no factor is needed.
@@ -28,17 +27,13 @@ Accuracy and Stability of Numerical Algorithms, sections 3.1, 3.5 and 10.1.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Final
 
 import numpy as np
 
-from lipcert.checker.arithmetic import sqrt_up
 from lipcert.checker.norms.claim import FloatMatrix, NormClaim
+from lipcert.checker.norms.residual import ETA, U, gamma, norm, square_sum, unexplained
 
 __all__ = ["norm_at_most_float"]
-
-_U: Final = Fraction(1, 1 << 53)
-_ETA: Final = Fraction(1, 1 << 1022)
 
 
 def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
@@ -48,44 +43,14 @@ def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
         return found
     A = np.ldexp(found.matrix, -found.exponent)
     rows, columns = A.shape
-    target = (Fraction(found.fraction) - rows * columns * _ETA) ** 2
-    frobenius = _square_sum(A)
+    target = (Fraction(found.fraction) - rows * columns * ETA) ** 2
+    frobenius = square_sum(A)
     if frobenius <= target:
         return True
     G = A.T @ A
-    gram_error = _gamma(rows) * frobenius + 4 * rows * columns**2 * _ETA
-    level = float(target - 2 * (gram_error + _gamma(columns) * columns))
-    rest = _unexplained(level, G)
-    return rest is not None and Fraction(level) + rest + gram_error <= target
-
-
-def _unexplained(level: float, G: FloatMatrix) -> Fraction | None:
-    """An upper bound of ‖level·I − G − LLᵀ‖₂ for some lower triangular L, None for no such L."""
-    n = len(G)
-    B: FloatMatrix = level * np.eye(n) - G
-    try:
-        L = np.asarray(np.linalg.cholesky(B), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        return None
-    if not (np.abs(L) <= 1.0).all():  # a factor of B, whose diagonal is below 1, has no such entry
-        return None
-    D: FloatMatrix = B - L @ L.T
-    measured = _norm(D)
-    product_error = _gamma(n) * _square_sum(L) + 4 * n**3 * _ETA
-    return measured + product_error + _U * (_norm(B) + measured) + 2 * n * _ETA
-
-
-def _norm(array: FloatMatrix) -> Fraction:
-    return Fraction(sqrt_up(_square_sum(array)))
-
-
-def _square_sum(array: FloatMatrix) -> Fraction:
-    """An upper bound of Σ v²."""
-    flat = array.ravel()
-    computed = Fraction(float(np.dot(flat, flat)))
-    return (computed + 2 * flat.size * _ETA) / (1 - _gamma(flat.size))
-
-
-def _gamma(terms: int) -> Fraction:
-    """γ_n = n·u/(1 − n·u); n is below 2^33 here."""
-    return terms * _U / (1 - terms * _U)
+    gram_error = gamma(rows) * frobenius + 4 * rows * columns**2 * ETA
+    level = float(target - 2 * (gram_error + gamma(columns) * columns))
+    B: FloatMatrix = level * np.eye(columns) - G
+    rest = unexplained(B)
+    error = gram_error + U * norm(B)
+    return rest is not None and Fraction(level) + rest + error <= target

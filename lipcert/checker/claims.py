@@ -1,0 +1,157 @@
+"""Claims against what is derived: nothing but comparisons, without tolerance.
+
+What enters: a certificate and the bounds derived from verified premises. What leaves: a sentence
+for each claim that is below what is derived; an absent claim is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, final
+
+from lipcert.certificate.records import Certificate, GroupClaim
+from lipcert.checker.arithmetic import (
+    add_up,
+    divide_down,
+    divide_up,
+    multiply_up,
+    sqrt_down,
+    sqrt_up,
+)
+from lipcert.checker.derivation import Derived
+from lipcert.checker.ledger import Premises
+from lipcert.checker.reader.records import shown
+
+__all__ = ["GroupBound", "cotangent_faults", "group_bounds", "output_faults", "root_sum_square"]
+__all__ += ["effective_multiplier", "value_faults"]
+
+_FACTORS: Final = {"add-remove": 1.0, "zero-out": 1.0, "replace-one": 2.0}
+
+
+def value_faults(certificate: Certificate, derived: Derived) -> Iterator[str]:
+    """Norms of values that are claimed too small."""
+    claims = (claim for node in certificate.nodes for claim in node.claims)
+    for claim in (certificate.input, *claims):
+        found = derived.facts[claim.value].norm if claim.value in derived.facts else math.inf
+        yield from _below("norm", claim.value, claim.output_norm, found)
+
+
+def cotangent_faults(certificate: Certificate, derived: Derived) -> Iterator[str]:
+    """Norms of cotangents, and the Lipschitz constant, that are claimed too small."""
+    claims = (claim for node in certificate.nodes for claim in node.claims)
+    for claim in (certificate.input, *claims):
+        cotangent = derived.cotangents.get(claim.value)
+        found = 0.0 if cotangent is None else cotangent.norm
+        yield from _below("cotangent", claim.value, claim.cotangent_norm, found)
+    yield from _below(
+        "Lipschitz constant", "network", certificate.network.lipschitz, derived.lipschitz
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupBound:
+    """What is derived for parameters noised together."""
+
+    grad_norm: float
+    sensitivity: float
+
+
+def group_bounds(
+    certificate: Certificate, gradients: Mapping[str, float], premises: Premises
+) -> tuple[GroupBound, ...]:
+    """The joint gradient bound of each group and what it can move of the released sum or mean.
+
+    Proof: the gradient with respect to several tensors is their concatenation. One example more
+    or less moves a sum by at most G; one replaced by another moves it by at most 2G; a public
+    divisor divides both. A clip of the whole gradient to C bounds every part by C, one of each of
+    K groups to C/√K bounds each by that.
+    """
+    tensors = {claim.name: claim.tensor for claim in certificate.parameters}
+    found = []
+    for group in certificate.groups:
+        norms = [gradients[tensors[name]] for name in group.parameters]
+        bound = _clipped(root_sum_square(norms), len(certificate.groups), premises)
+        moved = multiply_up(_FACTORS[premises.relation], bound)
+        divisor = float(premises.divisor or 1)
+        found.append(GroupBound(bound, divide_up(moved, divisor)))
+    return tuple(found)
+
+
+def _clipped(bound: float, groups: int, premises: Premises) -> float:
+    if premises.clip is None:
+        return bound
+    norm, scope, decay = premises.clip
+    if scope == "group":
+        norm = divide_up(norm, sqrt_down(float(groups)))
+    elif groups != 1:
+        return math.inf  # a clip of everything says nothing of the parts together
+    return norm if decay == "inside" else min(norm, bound)
+
+
+def output_faults(
+    certificate: Certificate,
+    gradients: Mapping[str, float],
+    groups: tuple[GroupBound, ...],
+    sizes: Mapping[str, int],
+    premises: Premises,
+) -> Iterator[str]:
+    """What is claimed too small of parameters, groups and the network, or noise too large."""
+    for claim in certificate.parameters:
+        found = gradients[claim.tensor]
+        if premises.clip is not None:
+            found = (
+                premises.clip[0] if premises.clip[2] == "inside" else min(found, premises.clip[0])
+            )
+        yield from _below("gradient", claim.name, claim.grad_norm, found)
+    for group, bound in zip(certificate.groups, groups, strict=True):
+        yield from _below("gradient of the group", group.name, group.grad_norm, bound.grad_norm)
+        yield from _below("sensitivity", group.name, group.sensitivity, bound.sensitivity)
+        yield from _dimension_fault(group, sizes)
+    network = certificate.network
+    total = root_sum_square([bound.grad_norm for bound in groups])
+    yield from _below("gradient", "network", network.grad_norm, total)
+    moved = root_sum_square([bound.sensitivity for bound in groups])
+    yield from _below("sensitivity", "network", network.sensitivity, moved)
+    multiplier = effective_multiplier(certificate.groups, groups)
+    if network.noise_multiplier is not None and not network.noise_multiplier <= multiplier:
+        yield (
+            f"the noise multiplier is claimed to be {network.noise_multiplier!r}, but the noise of "
+            f"the groups amounts to {multiplier!r}"
+        )
+
+
+def effective_multiplier(claims: tuple[GroupClaim, ...], bounds: tuple[GroupBound, ...]) -> float:
+    """(Σ Δ²/s²)^(−1/2), rounded down: the groups of a step are one Gaussian mechanism."""
+    square = Fraction(0)
+    for claim, bound in zip(claims, bounds, strict=True):
+        if bound.sensitivity == 0.0:
+            continue
+        if claim.noise_std == 0.0 or not math.isfinite(bound.sensitivity):
+            return 0.0
+        square += (Fraction(bound.sensitivity) / Fraction(claim.noise_std)) ** 2
+    if square == 0:
+        return 0.0
+    return divide_down(1.0, sqrt_up(square))
+
+
+def root_sum_square(norms: list[float]) -> float:
+    """√Σ norm², rounded up."""
+    total = 0.0
+    for norm in norms:
+        total = add_up(total, multiply_up(norm, norm))
+    return norms[0] if len(norms) == 1 else sqrt_up(total)
+
+
+def _dimension_fault(group: GroupClaim, sizes: Mapping[str, int]) -> Iterator[str]:
+    dimension = sum(sizes[name] for name in group.parameters)
+    if group.dimension != dimension:
+        yield f"the group {shown(group.name)} has {dimension} numbers, not {group.dimension}"
+
+
+def _below(what: str, where: str, claimed: float | None, derived: float) -> Iterator[str]:
+    if claimed is not None and not claimed >= derived:
+        yield f"{what} of {shown(where)}: {claimed!r} is claimed, {derived!r} is derived"

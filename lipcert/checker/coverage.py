@@ -1,0 +1,92 @@
+"""Coverage: the list of nodes that a certificate of a model must hold, without its claims.
+
+What enters: a model and its program. What leaves: for each node what it is and what became of it,
+and for each step the value it computes and the rule that speaks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lipcert.certificate.records import NodeClaim, ValueClaim
+from lipcert.checker.graph.program import (
+    Activation,
+    BatchNorm,
+    Conv,
+    Dense,
+    Op,
+    Operand,
+    PRelu,
+    Program,
+    Scale,
+    Shift,
+    Step,
+)
+from lipcert.checker.reader.records import Model, Tensor
+
+__all__ = ["expected_nodes", "frozen_tensors", "operands", "rule_of", "tensors"]
+__all__ += ["tensors_read"]
+
+_VERSION = 1
+
+
+def expected_nodes(model: Model, program: Program) -> tuple[NodeClaim, ...]:
+    """Every node in the order of the model, with an empty claim for each value it computes."""
+    claims: dict[int, list[ValueClaim]] = {}
+    for step in program.steps:
+        claims.setdefault(step.node, []).append(
+            ValueClaim(step.output, rule_of(step.op), None, None)
+        )
+    return tuple(
+        NodeClaim(
+            name=node.name,
+            op=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+            inputs=tuple(name for name in node.inputs if name not in model.initializers),
+            parameters=tuple(name for name in node.inputs if name in model.initializers),
+            outputs=node.outputs,
+            role=program.covered[index],
+            claims=tuple(claims.get(index, ())),
+        )
+        for index, node in enumerate(model.nodes)
+    )
+
+
+def rule_of(op: Op) -> str:
+    """The versioned name of the rule for a step: its kind, and the function of an activation."""
+    kind = type(op).__name__.lower()
+    return f"{kind}.{op.name}/{_VERSION}" if isinstance(op, Activation) else f"{kind}/{_VERSION}"
+
+
+def operands(op: Op) -> Iterator[Operand]:
+    """The constant tensors of a step that training may change."""
+    match op:
+        case Dense(weight, bias) | Conv(weight, bias):
+            yield weight
+            if bias is not None:
+                yield bias
+        case BatchNorm(scale, shift, mean, inverse):
+            yield from (scale, shift, mean, inverse)
+        case Scale(operand) | Shift(operand) | PRelu(operand):
+            yield operand
+
+
+def tensors_read(steps: tuple[Step, ...]) -> frozenset[str]:
+    """The initializers that steps use as operands."""
+    return frozenset(
+        name for step in steps for operand in operands(step.op) for name in operand.sources
+    )
+
+
+def tensors(model: Model) -> dict[str, Tensor]:
+    """The initializers of a model, and the constants that nodes hold, by name."""
+    found = dict(model.initializers)
+    for node in model.nodes:
+        value = node.attributes.get("value")
+        if node.op_type == "Constant" and value is not None and isinstance(value.value, Tensor):
+            found[node.outputs[0]] = value.value
+    return found
+
+
+def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:
+    """The tensors on the data path that training does not change, sorted."""
+    return tuple(sorted(tensors_read(program.steps) - trained))

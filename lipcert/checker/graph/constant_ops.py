@@ -1,0 +1,347 @@
+"""Computations on constants: sizes exactly, real numbers in intervals.
+
+Sizes may be multiples c·N of the batch size. They are followed where the result is known for
+every N to be such a multiple again, or not to depend on N, and refused elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.checker.arithmetic import multiply_up
+from lipcert.checker.graph.call import Call
+from lipcert.checker.graph.errors import Unsupported
+from lipcert.checker.graph.layout_ops import normal_axes
+from lipcert.checker.graph.values import FIXED, Constant, Place, Value, broadcast, check_size
+from lipcert.checker.interval import Interval
+from lipcert.checker.interval import down as below
+from lipcert.checker.interval import up as above
+from lipcert.checker.reader.records import Tensor
+
+__all__ = ["CONSTANT_OPS", "literal", "quotient", "shape_of", "size_of", "sum_of_sources"]
+
+Array = npt.NDArray[Any]
+
+
+def literal(tensor: Tensor, name: str) -> Constant:
+    """A tensor of the file."""
+    values = tensor.values()
+    return Constant(values, values, {name: 1.0} if values.dtype.kind == "f" else {})
+
+
+def _plain(array: Array, grows: Array | None = None) -> Constant:
+    return Constant(array, array, grows=grows)
+
+
+def sum_of_sources(*constants: Constant) -> dict[str, float]:
+    """All sources, of which the result is not known to be a linear function."""
+    return {name: math.inf for item in constants for name in item.sources}
+
+
+def _interval(constant: Constant) -> Interval:
+    constant.check_fixed()
+    if not constant.is_float:
+        raise Unsupported("constants of different types are combined")
+    return Interval(constant.lo, constant.hi)
+
+
+# sizes ----------------------------------------------------------------------------------------
+
+
+def shape_of(call: Call) -> Value:
+    """Shape: the dimension that carries the batch grows with it."""
+    value = call.value(0)
+    rank = len(value.shape)
+    chosen = slice(call.integer("start", 0), call.integer("end", rank))
+    grows = np.zeros(rank, dtype=bool)
+    if value.place is not None:
+        grows[value.place.axis] = True
+    return _plain(np.asarray(value.shape, dtype=np.int64)[chosen], grows[chosen])
+
+
+def size_of(call: Call) -> Value:
+    """Size: the number of entries."""
+    value = call.value(0)
+    count = np.asarray(math.prod(value.shape), dtype=np.int64)
+    return _plain(count, np.asarray(value.place is not None))
+
+
+def _marks(constant: Constant) -> Array:
+    return np.zeros(constant.shape, dtype=bool) if constant.grows is None else constant.grows
+
+
+def _checked(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Python integers as numbers of this type, which must hold them."""
+    bounds = np.iinfo(dtype)
+    if any(not bounds.min <= item <= bounds.max for item in numbers.reshape(-1)):
+        raise Unsupported("a whole number is too large")
+    return numbers.astype(dtype)
+
+
+def _whole(operation: str, first: Constant, second: Constant) -> Constant:
+    """Arithmetic of integers: c·N times or over a fixed whole number, and (c·N)/(d·N)."""
+    if first.lo.dtype != second.lo.dtype or first.lo.dtype.kind not in "iu":
+        raise Unsupported("constants of different types are combined")
+    shape, place = broadcast((first, second))
+    a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
+    left, right = (np.broadcast_to(_marks(item), shape) for item in (first, second))
+    both, either = left & right, left | right
+    match operation:
+        case "Add" | "Sub":
+            allowed, grows = ~either, either
+            result = a + b if operation == "Add" else a - b
+        case "Mul":
+            allowed, grows, result = ~both, either, a * b
+        case _:
+            if (b <= 0).any() or (a < 0).any():
+                raise Unsupported("a quotient of numbers that are not positive")
+            result = a // b
+            divides = np.asarray(result * b == a, dtype=bool)
+            allowed, grows = ~either | (left & divides), left & ~right
+    if not np.asarray(allowed, dtype=bool).all():
+        raise Unsupported("it computes with the size of the batch")
+    return Constant(*2 * (_checked(np.asarray(result), first.lo.dtype),), {}, place, grows)
+
+
+# real numbers ---------------------------------------------------------------------------------
+
+
+def quotient(constant: Constant) -> Interval:
+    """1/c, exactly where c is a power of two."""
+    known = _interval(constant)
+    if (known.lo <= 0.0).any() and (known.hi >= 0.0).any() and _may_vanish(known):
+        raise Unsupported("a divisor may be 0")
+    mantissa, _ = np.frexp(known.lo)
+    with np.errstate(over="ignore", under="ignore"):
+        inverse = known.reciprocal()
+        exact = 1.0 / known.lo
+    is_power = (known.lo == known.hi) & (np.abs(mantissa) == 0.5) & np.isfinite(exact)
+    is_power &= np.abs(exact) >= np.finfo(np.float64).tiny
+    low, high = np.where(is_power, exact, inverse.lo), np.where(is_power, exact, inverse.hi)
+    return Interval(low, low if is_power.all() else high)
+
+
+def _may_vanish(known: Interval) -> bool:
+    return bool(((known.lo <= 0.0) & (known.hi >= 0.0)).any())
+
+
+def _arithmetic(call: Call) -> Value:
+    """Add, Sub, Mul, Div of two constants."""
+    first, second = call.constant(0), call.constant(1)
+    operation = call.node.op_type
+    if not first.is_float:
+        return _whole(operation, first, second)
+    _, place = broadcast((first, second))
+    left, right = _interval(first), _interval(second)
+    match operation:
+        case "Add":
+            result = left + right
+        case "Sub":
+            result = left - right
+        case "Mul":
+            result = left * right
+        case _:
+            result = left * quotient(second)
+    return Constant(result.lo, result.hi, _gains(call, first, second), place)
+
+
+def _gains(call: Call, first: Constant, second: Constant) -> Mapping[str, float]:
+    """A product of a source and plain numbers is linear: its gain is the largest of them.
+
+    Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape.
+    """
+    is_alone = call.node.op_type == "Mul" and bool(first.sources) != bool(second.sources)
+    source, other = (first, second) if first.sources else (second, first)
+    is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
+    if not (is_alone and is_large):
+        return sum_of_sources(first, second)
+    largest = float(_interval(other).magnitude().max(initial=0.0))
+    return {name: multiply_up(gain, largest) for name, gain in source.sources.items()}
+
+
+def _entrywise(call: Call) -> Value:
+    """Neg, Abs, Sqrt, Reciprocal, Relu, Identity-like functions of one constant."""
+    constant = call.constant(0)
+    if call.node.op_type == "Neg":
+        low, high = -constant.hi, -constant.lo
+        high = low if constant.lo is constant.hi else high
+        constant.check_fixed()
+        return Constant(low, high, constant.sources, constant.place)
+    known = _interval(constant)
+    match call.node.op_type:
+        case "Sqrt":
+            if (known.lo < 0.0).any():
+                raise Unsupported("a root of a negative number")
+            result = Interval(np.maximum(below(np.sqrt(known.lo)), 0.0), above(np.sqrt(known.hi)))
+        case "Reciprocal":
+            result = quotient(constant)
+        case "Relu":
+            result = Interval(np.maximum(known.lo, 0.0), np.maximum(known.hi, 0.0))
+        case _:
+            inside = (known.lo <= 0.0) & (known.hi >= 0.0)
+            ends = np.minimum(np.abs(known.lo), np.abs(known.hi))
+            result = Interval(np.where(inside, 0.0, ends), known.magnitude())
+    return Constant(result.lo, result.hi, sum_of_sources(constant), constant.place)
+
+
+def _power(call: Call) -> Value:
+    """A square."""
+    base, exponent = call.constant(0), call.number(1)
+    if exponent != 2.0:
+        raise Unsupported("a power of constants other than the square")
+    known = _interval(base)
+    product = known * known
+    low = np.where((known.lo <= 0.0) & (known.hi >= 0.0), 0.0, product.lo)
+    return Constant(np.maximum(low, 0.0), product.hi, sum_of_sources(base), base.place)
+
+
+def _cast(call: Call) -> Value:
+    """Another type: of whole numbers that it holds, and of real numbers rounded as it rounds."""
+    constant = call.constant(0)
+    kind = {1: "f4", 6: "i4", 7: "i8", 9: "b1", 10: "f2", 11: "f8", 2: "u1"}.get(
+        call.integer("to", 0)
+    )
+    call.integer("saturate", 1), call.text("round_mode", "up")
+    if kind is None:
+        raise Unsupported("the type is not supported")
+    if kind[0] != "f":
+        call.sink.untracked.update(constant.sources)
+        whole = constant.lo.astype(np.int64)
+        if constant.lo is not constant.hi or not np.array_equal(whole, constant.lo):
+            raise Unsupported("a number that is not whole becomes one")
+        if kind == "b1":
+            constant.check_fixed()
+            flags = whole != 0
+            return Constant(flags, flags, {}, constant.place)
+        cast = _checked(whole.astype(object), np.dtype(kind))
+        return Constant(cast, cast, {}, constant.place, constant.grows)
+    low = constant.lo.astype(kind).astype(np.float64)
+    high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
+    same = np.array_equal(low, constant.lo) and np.array_equal(high, constant.hi)
+    sources = constant.sources if same else sum_of_sources(constant)
+    if not constant.is_float and not same and constant.grows is not None:
+        constant.check_fixed()
+    return Constant(low, high, sources, constant.place, constant.grows)
+
+
+# other ----------------------------------------------------------------------------------------
+
+
+def _constant(call: Call) -> Value:
+    """The number, numbers or tensor in the node."""
+    name = call.node.outputs[0]
+    found: Array
+    if call.given("value"):
+        tensor = call.tensor("value")
+        assert tensor is not None  # noqa: S101
+        return literal(tensor, name)
+    if call.given("value_float") or call.given("value_floats"):
+        one = call.given("value_float")
+        numbers = call.real("value_float", 0.0) if one else call.reals("value_floats")
+        found = np.asarray(numbers, dtype=np.float64)
+        return Constant(found, found, {name: 1.0})
+    one = call.given("value_int")
+    if not one and not call.given("value_ints"):
+        raise Unsupported("the kind of its value is not supported")
+    whole = call.integer("value_int", 0) if one else call.integers("value_ints")
+    return _plain(np.asarray(whole, dtype=np.int64))
+
+
+def _filled(call: Call) -> Value:
+    """One number everywhere, for every example if a size grows."""
+    sizes = call.constant(0)
+    tensor = call.tensor("value")
+    number = np.zeros(1) if tensor is None else tensor.values().reshape(-1)
+    shape = check_size(tuple(int(item) for item in sizes.lo.reshape(-1)))
+    if number.size != 1 or sizes.lo.dtype.kind != "i" or min(shape, default=0) < 0:
+        raise Unsupported("its value or its sizes do not fit")
+    grown = np.flatnonzero(_marks(sizes)).tolist()
+    if len(grown) > 1:
+        raise Unsupported(FIXED)
+    array = np.full(shape, number[0])
+    return Constant(array, array, {}, Place(grown[0]) if grown else None)
+
+
+def _range(call: Call) -> Value:
+    """Whole numbers from, to, step."""
+    start, stop, step = (call.whole(place)[0] for place in range(3))
+    check_size((len(range(start, stop, step)),))
+    return _plain(np.arange(start, stop, step, dtype=np.int64))
+
+
+def _equal(call: Call) -> Value:
+    """Equality of exact numbers; c·N is not equal to a number below 1."""
+    first, second = call.constant(0), call.constant(1)
+    shape, place = broadcast((first, second))
+    left, right = (np.broadcast_to(_marks(item), shape) for item in (first, second))
+    a, b = np.broadcast_to(first.lo, shape), np.broadcast_to(second.lo, shape)
+    known = ~(left | right) | (left & ~right & (b <= 0)) | (right & ~left & (a <= 0))
+    if first.lo is not first.hi or second.lo is not second.hi or not known.all():
+        raise Unsupported("it compares with the size of the batch, or numbers that are not exact")
+    call.sink.untracked.update(sum_of_sources(first, second))
+    flags = np.asarray((a == b) & ~(left | right))
+    return Constant(flags, flags, {}, place)
+
+
+def _where(call: Call) -> Value:
+    """One constant or the other, entry by entry."""
+    condition, first, second = (call.constant(place) for place in range(3))
+    condition.check_fixed()
+    if condition.lo.dtype.kind != "b" or first.lo.dtype.kind != second.lo.dtype.kind:
+        raise Unsupported("constants of different types are combined")
+    _, place = broadcast((condition, first, second))
+    low = np.where(condition.lo, first.lo, second.lo)
+    exact = first.lo is first.hi and second.lo is second.hi
+    high = low if exact else np.where(condition.lo, first.hi, second.hi)
+    grows = np.where(condition.lo, _marks(first), _marks(second))
+    return Constant(low, high, sum_of_sources(first, second), place, grows)
+
+
+def _concat(call: Call) -> Value:
+    """One after another along an axis that is not the batch's."""
+    parts = [call.constant(place) for place in range(len(call))]
+    (axis,) = normal_axes([call.integer("axis", 0)], len(parts[0].shape))
+    places = {part.place for part in parts}
+    if len(places) > 1 or any(item is not None and item.axis == axis for item in places):
+        raise Unsupported(FIXED)
+    low = np.concatenate([part.lo for part in parts], axis)
+    exact = all(part.lo is part.hi for part in parts)
+    high = low if exact else np.concatenate([part.hi for part in parts], axis)
+    grows = np.concatenate([_marks(part) for part in parts], axis)
+    sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
+    return Constant(low, high, sources, parts[0].place, grows)
+
+
+def _product(call: Call) -> Value:
+    """ReduceProd of sizes, at most one of which grows."""
+    constant = call.constant(0)
+    axes, keep = call.axes(1, 18), call.integer("keepdims", 1)
+    call.integer("noop_with_empty_axes", 0)
+    if constant.lo.ndim != 1 or axes not in (None, [0], [-1]) or constant.lo.dtype.kind != "i":
+        raise Unsupported("a product of constants")
+    if _marks(constant).sum() > 1:
+        raise Unsupported("it computes with the size of the batch")
+    total = np.asarray(math.prod(int(item) for item in constant.lo), dtype=object)
+    shape = (1,) if keep else ()
+    array = _checked(total, constant.lo.dtype).reshape(shape)
+    return _plain(array, np.full(shape, bool(_marks(constant).any())))
+
+
+CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
+    **dict.fromkeys(["Add", "Sub", "Mul", "Div"], _arithmetic),
+    **dict.fromkeys(["Neg", "Abs", "Sqrt", "Reciprocal", "Relu"], _entrywise),
+    "Cast": _cast,
+    "Concat": _concat,
+    "Constant": _constant,
+    "ConstantOfShape": _filled,
+    "Equal": _equal,
+    "Pow": _power,
+    "Range": _range,
+    "ReduceProd": _product,
+    "Where": _where,
+}

@@ -1,0 +1,13 @@
+"""What lowering refuses."""
+
+from __future__ import annotations
+
+__all__ = ["MixingError", "Unsupported"]
+
+
+class Unsupported(ValueError):  # noqa: N818 (a verdict on the model, not a failure of the program)
+    """The model holds something that is not understood exactly; one printable line."""
+
+
+class MixingError(Unsupported):
+    """Examples of a batch influence each other."""

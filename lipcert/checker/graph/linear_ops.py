@@ -1,0 +1,195 @@
+"""Products with constant matrices and kernels, and products of two values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.checker.graph.call import Call
+from lipcert.checker.graph.entry_ops import combined, scaled
+from lipcert.checker.graph.errors import MixingError, Unsupported
+from lipcert.checker.graph.layout_ops import permuted, same_order
+from lipcert.checker.graph.program import BatchNorm, Conv, Dense, MatMul, Operand
+from lipcert.checker.graph.values import FIXED, Constant, Data, Place, Value, broadcast, indices
+from lipcert.checker.graph.windows import adjoint_windows, windows
+from lipcert.checker.interval import Interval, exact
+from lipcert.checker.interval import down as below
+from lipcert.checker.interval import up as above
+
+__all__ = ["batch_norm", "conv", "gemm", "images", "matmul"]
+
+
+def _permuted(call: Call, value: Data, order: list[int]) -> Data:
+    result = permuted(call, value, order)
+    assert isinstance(result, Data)  # noqa: S101
+    return result
+
+
+def _dense(call: Call, value: Data, weight: Constant) -> Data:
+    """The last axis times a matrix [outputs, inputs]; the batch may lie on any other axis."""
+    outputs, inputs = weight.shape
+    if value.place is not None and value.place.axis == len(value.shape) - 1:
+        raise Unsupported(FIXED)
+    if value.shape[-1] != inputs:
+        raise Unsupported("the sizes of a product do not fit")
+    shape = (*value.shape[:-1], outputs)
+    return call.step(Dense(weight.operand(2), None), value, shape=shape, place=value.place)
+
+
+def _turned(weight: Constant) -> Constant:
+    """A matrix, transposed."""
+    return weight.rearranged(indices(weight.shape).T, None)
+
+
+def _matrix(weight: Constant, rank: int) -> Constant:
+    """A matrix, perhaps behind axes of size 1; `rank` is that of the value it multiplies."""
+    if weight.place is not None:
+        raise Unsupported(FIXED)
+    if len(weight.shape) < 2 or len(weight.shape) > rank or set(weight.shape[:-2]) - {1}:
+        raise Unsupported("a product with a stack of constant matrices")
+    return weight.rearranged(indices(weight.shape).reshape(weight.shape[-2:]), None)
+
+
+def matmul(call: Call) -> Value:
+    """A product in numpy's sense; one factor may be constant."""
+    first, second = call.value(0), call.value(1)
+    if isinstance(first, Data) and isinstance(second, Data):
+        return _product(call, first, second)
+    if isinstance(second, Constant):
+        return _times(call, call.data(0), second)
+    assert isinstance(first, Constant)  # noqa: S101
+    value = call.data(1)
+    rank = len(value.shape)
+    if rank < 2:
+        raise Unsupported("a constant matrix times a vector")
+    swap = [*range(rank - 2), rank - 1, rank - 2]
+    product = _dense(call, _permuted(call, value, swap), _matrix(first, rank))
+    return permuted(call, product, swap)
+
+
+def _times(call: Call, value: Data, weight: Constant) -> Value:
+    if len(weight.shape) != 1:
+        return _dense(call, value, _turned(_matrix(weight, max(2, len(value.shape)))))
+    row = weight.rearranged(indices(weight.shape).reshape(1, -1), None)
+    column = _dense(call, value, row)
+    grows = [
+        column.place == Place(axis, column.place.before) if column.place else False
+        for axis in range(len(column.shape) - 1)
+    ]
+    return same_order(call, column, column.shape[:-1], grows)
+
+
+def _product(call: Call, first: Data, second: Data) -> Data:
+    """Both computed from the input: the batch lies on the same axis before the matrices."""
+    if min(len(first.shape), len(second.shape)) < 2:
+        raise Unsupported("a product of vectors")
+    for value in (first, second):
+        if value.place is not None and value.place.axis >= len(value.shape) - 2:
+            raise MixingError("a product of two values reads across the batch axis")
+    stacks = [Data(value.name, value.shape[:-2], value.place) for value in (first, second)]
+    stack, place = broadcast(stacks)
+    if first.shape[-1] != second.shape[-2]:
+        raise Unsupported("the sizes of a product do not fit")
+    shape = (*stack, first.shape[-2], second.shape[-1])
+    return call.step(MatMul(), first, second, shape=shape, place=place)
+
+
+def gemm(call: Call) -> Value:
+    """alpha·A·B + beta·C, A and B perhaps transposed."""
+    factors = []
+    for place, name in enumerate(("transA", "transB")):
+        value = call.value(place)
+        if len(value.shape) != 2:
+            raise Unsupported("a factor is no matrix")
+        flipped = call.integer(name, 0)
+        factors.append(permuted(call, value, [1, 0]) if flipped else value)
+    first, second = factors
+    product: Value
+    if isinstance(first, Data) and isinstance(second, Data):
+        product = _product(call, first, second)
+    elif isinstance(first, Data):
+        assert isinstance(second, Constant)  # noqa: S101
+        product = _dense(call, first, _turned(_matrix(second, 2)))
+    else:
+        assert isinstance(second, Data)  # noqa: S101
+        column = _dense(call, _permuted(call, second, [1, 0]), _matrix(first, 2))
+        product = permuted(call, column, [1, 0])
+    assert isinstance(product, Data)  # noqa: S101
+    product = scaled(call, product, call.real("alpha", 1.0))
+    beta = call.real("beta", 1.0)
+    if not call.has(2):
+        return product
+    addend = call.value(2)
+    if isinstance(addend, Data):
+        addend = scaled(call, addend, beta)
+    elif beta != 1.0:
+        known = exact(np.asarray(beta)).broadcast(addend.shape) * Interval(addend.lo, addend.hi)
+        addend = Constant(known.lo, known.hi, _scaled_sources(addend, beta), addend.place)
+    total = combined(call, [product, addend], (1, 1))
+    if total.shape != product.shape:
+        raise Unsupported("its third input enlarges the product")
+    return total
+
+
+def _scaled_sources(constant: Constant, factor: float) -> dict[str, float]:
+    return {
+        name: float(above(np.asarray(abs(factor) * gain)))
+        for name, gain in constant.sources.items()
+    }
+
+
+def images(call: Call) -> Data:
+    """The first input: examples on axis 0, channels on axis 1, positions behind."""
+    value = call.data()
+    if len(value.shape) < 2 or (value.place is not None and value.place.axis != 0):
+        raise Unsupported("the batch does not lie on axis 0")
+    return value
+
+
+def conv(call: Call) -> Value:
+    """Conv and ConvTranspose of one image at a time."""
+    value, weight = images(call), call.constant(1)
+    transposed = call.node.op_type == "ConvTranspose"
+    groups = call.integer("group", 1)
+    channels, sizes, taps = value.shape[1], value.shape[2:], weight.shape[2:]
+    declared = call.integers("kernel_shape")
+    if declared is not None and tuple(declared) != taps:
+        raise Unsupported("kernel_shape contradicts the weight")
+    if value.shape[0] != 1 or len(sizes) == 0 or weight.place is not None:
+        raise Unsupported("a convolution of several images of one example")
+    if transposed:
+        window, spatial = adjoint_windows(call, sizes, taps)
+        inputs, outputs = weight.shape[0], weight.shape[1] * groups
+    else:
+        window, _ = windows(call, sizes, taps)
+        spatial, inputs, outputs = window.outputs, weight.shape[1] * groups, weight.shape[0]
+    if inputs != channels or groups < 1 or weight.shape[0] % groups:
+        raise Unsupported("the weight does not fit the channels")
+    bias: Operand | None = None
+    if call.has(2):
+        bias = call.constant(2).operand(1)
+        if bias.shape != (outputs,):
+            raise Unsupported("the bias does not fit the channels")
+    op = Conv(weight.operand(len(weight.shape)), bias, window, groups, transposed)
+    return call.step(op, value, shape=(1, outputs, *spatial), place=value.place)
+
+
+def batch_norm(call: Call) -> Value:
+    """BatchNormalization with running statistics."""
+    value = images(call)
+    epsilon = call.real("epsilon", 1e-5)
+    call.real("momentum", 0.9)
+    extra = [name for name in call.node.outputs[1:] if name]
+    if call.integer("training_mode", 0) or extra or call.integer("spatial", 1) != 1:
+        raise Unsupported("a batch normalization in training mode, or of every position")
+    operands = [call.constant(place).operand(1) for place in range(1, 5)]
+    if any(operand.shape != (value.shape[1],) for operand in operands):
+        raise Unsupported("a parameter does not fit the channels")
+    scale, shift, mean, variance = operands
+    total = Interval(variance.lo, variance.hi) + exact(np.full(value.shape[1], epsilon))
+    if not (total.lo > 0.0).all():
+        raise Unsupported("a variance is not positive")
+    root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
+    inverse = root.reciprocal()
+    sources = dict.fromkeys(variance.sources, np.inf)
+    op = BatchNorm(scale, shift, mean, Operand(inverse.lo, inverse.hi, sources))
+    return call.step(op, value, shape=value.shape, place=value.place)

@@ -1,0 +1,230 @@
+"""Ops that select, repeat or surround entries along axes other than the batch axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from lipcert.checker.graph.call import Call
+from lipcert.checker.graph.errors import Unsupported
+from lipcert.checker.graph.layout_ops import check_apart, normal_axes
+from lipcert.checker.graph.program import IndexArray, Operand, Shift
+from lipcert.checker.graph.values import Constant, Place, Value, check_size, indices
+
+__all__ = ["gather", "pad", "resize", "select", "slice_", "split"]
+
+_ENDLESS = 2**31 - 1
+"""the end of a slice that stands for the end of the axis"""
+
+
+def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:
+    """Entries of one axis, which is not that of the batch."""
+    check_apart(value, (axis,))
+    check_size((*value.shape[:axis], len(places), *value.shape[axis + 1 :]))
+    index = np.take(indices(value.shape), np.asarray(places, dtype=np.int64), axis=axis)
+    return call.move(value, index, value.place)
+
+
+def slice_(call: Call) -> Value:
+    """Ranges of entries; of the batch axis everything, in order."""
+    value = call.value(0)
+    rank = len(value.shape)
+    if call.version < 10:
+        starts, ends = call.integers("starts") or [], call.integers("ends") or []
+        axes, steps, grows = call.integers("axes"), None, [False] * len(ends)
+    else:
+        end = call.constant(2)
+        grows = [False] * end.lo.size if end.grows is None else end.grows.reshape(-1).tolist()
+        starts, ends = call.whole(1), [int(item) for item in end.lo.reshape(-1)]
+        axes = call.whole(3) if call.has(3) else None
+        steps = call.whole(4) if call.has(4) else None
+    named = list(range(len(starts))) if axes is None else [axis % rank for axis in axes]
+    normal_axes(named, rank)
+    steps = steps or [1] * len(starts)
+    for axis, start, stop, step, grown in zip(named, starts, ends, steps, grows, strict=True):
+        size = value.shape[axis]
+        if value.place is not None and axis == value.place.axis:
+            is_whole = stop == size if grown else stop >= _ENDLESS
+            if start != 0 or step != 1 or not is_whole:
+                raise Unsupported(f"it selects along the batch axis {axis}")
+            continue
+        if grown or step == 0:
+            raise Unsupported("a slice depends on the size of the batch, or has no step")
+        if step < 0 and start < -size:
+            raise Unsupported("a slice begins outside of its axis")
+        places = range(size)[start:stop:step]
+        value = select(call, value, axis, places)
+    return value
+
+
+def split(call: Call) -> list[Value]:
+    """Parts along an axis."""
+    value = call.value(0)
+    (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    check_apart(value, (axis,))
+    count, size = len(call.node.outputs), value.shape[axis]
+    given = call.whole(1) if call.has(1) and call.version >= 13 else None
+    sizes = call.integers("split") if call.version < 13 else given
+    if call.integer("num_outputs", count) != count:
+        raise Unsupported("it has another number of outputs than it says")
+    if sizes is None:
+        part = -(-size // count)
+        if call.version < 18 and size % count:
+            raise Unsupported("its parts are not equal")
+        sizes = [min(part, size - part * k) for k in range(count)]
+    if len(sizes) != count or min(sizes) < 0 or sum(sizes) != size:
+        raise Unsupported("its parts do not make up the whole")
+    starts = np.cumsum([0, *sizes]).tolist()
+    return [
+        select(call, value, axis, range(start, start + length))
+        for start, length in zip(starts, sizes, strict=False)
+    ]
+
+
+def gather(call: Call) -> Value:
+    """Entries of an axis at constant places, whose axes replace it."""
+    value, places = call.value(0), call.constant(1)
+    (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    check_apart(value, (axis,))
+    size = value.shape[axis]
+    wanted = np.asarray(places.whole(), dtype=np.int64).reshape(places.shape)
+    if places.place is not None or ((wanted < -size) | (wanted >= size)).any():
+        raise Unsupported("an index is out of range")
+    check_size((*value.shape[:axis], wanted.size, *value.shape[axis + 1 :]))
+    index = np.take(indices(value.shape), wanted % size, axis=axis)
+    place = value.place
+    if place is not None and place.axis > axis:
+        place = Place(place.axis + wanted.ndim - 1, place.before)
+    return call.move(value, index, place)
+
+
+def pad(call: Call) -> Value:
+    """Surrounded by a number, or by entries of its own; negative pads cut."""
+    value = call.value(0)
+    rank = len(value.shape)
+    mode = call.text("mode", "constant")
+    if mode not in {"constant", "reflect", "edge", "wrap"}:
+        raise Unsupported("its mode is not known")
+    if call.version < 11:
+        pads, number, axes = call.integers("pads") or [], call.real("value", 0.0), None
+    else:
+        pads, number = call.whole(1), call.number(2) if call.has(2) else 0.0
+        axes = call.whole(3) if call.has(3) else None
+    named = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    normal_axes(named, rank)
+    if len(pads) != 2 * len(named):
+        raise Unsupported("its pads do not fit")
+    index = indices(value.shape)
+    for axis, begin, end in zip(named, pads[: len(named)], pads[len(named) :], strict=True):
+        if begin or end:
+            check_apart(value, (axis,))
+            index = _padded(index, axis, begin, end, mode)
+    result = call.move(value, index, value.place)
+    if mode != "constant" or number == 0.0 or not (index < 0).any():
+        return result
+    if isinstance(result, Constant):
+        raise Unsupported("a constant is padded with another number than 0")
+    offset = np.where(index < 0, number, 0.0)
+    return call.step(Shift(Operand(offset, offset)), result, shape=result.shape, place=result.place)
+
+
+def _padded(index: IndexArray, axis: int, begin: int, end: int, mode: str) -> IndexArray:
+    size = index.shape[axis]
+    start, stop = max(0, -begin), size - max(0, -end)
+    if start > stop or (mode != "constant" and (begin < 0 or end < 0)):
+        raise Unsupported("its pads cut more than there is")
+    if mode in {"reflect", "wrap"} and max(begin, end) > size - (mode == "reflect"):
+        raise Unsupported("its pads repeat more than there is")
+    kept = np.take(index, range(start, stop), axis=axis)
+    widths = [(0, 0)] * index.ndim
+    widths[axis] = (max(0, begin), max(0, end))
+    check_size((*index.shape[:axis], size + sum(widths[axis]), *index.shape[axis + 1 :]))
+    if mode == "constant":
+        return np.pad(kept, widths, constant_values=-1)
+    return np.pad(kept, widths, mode=mode)  # type: ignore[call-overload]
+
+
+def resize(call: Call) -> Value:
+    """Resize and Upsample by the nearest neighbour."""
+    value = call.value(0)
+    old = call.version < 11
+    coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    rounding = call.text("nearest_mode", "floor" if old else "round_prefer_floor")
+    call.real("cubic_coeff_a", -0.75), call.integer("exclude_outside", 0)
+    call.real("extrapolation_value", 0.0)
+    if call.text("mode", "nearest") != "nearest" or call.integer("antialias", 0):
+        raise Unsupported("only the nearest neighbour is supported")
+    if call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Unsupported("it keeps the aspect ratio")
+    for axis, scale in enumerate(_scales(call, value)):
+        if scale == 1:
+            continue
+        if old and scale.denominator != 1:
+            raise Unsupported("the old operator is supported for whole factors only")
+        size = value.shape[axis]
+        target = int(size * scale)
+        places = [_nearest(place, scale, target, coordinates, rounding) for place in range(target)]
+        value = select(call, value, axis, [min(max(place, 0), size - 1) for place in places])
+    return value
+
+
+def _scales(call: Call, value: Value) -> list[Fraction]:
+    """By how much every axis grows: as given, or the ratio of the sizes."""
+    rank = len(value.shape)
+    axes = call.integers("axes")
+    named = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    normal_axes(named, rank)
+    result = [Fraction(1)] * rank
+    given = call.reals("scales")
+    if given is None:
+        position = 2 if call.version >= 11 else 1
+        if call.has(position) and call.constant(position).lo.size:
+            scales = call.constant(position)
+            scales.check_fixed()
+            if scales.lo is not scales.hi:
+                raise Unsupported("its scales are not exact")
+            given = [float(item) for item in scales.lo.reshape(-1)]
+    if given is not None:
+        for axis, scale in zip(named, given, strict=True):
+            result[axis] = Fraction(scale)
+    else:
+        sizes = call.constant(3)
+        grows = np.zeros(sizes.lo.size, bool) if sizes.grows is None else sizes.grows.reshape(-1)
+        for axis, size, grown in zip(named, sizes.lo.reshape(-1), grows, strict=True):
+            own = value.place is not None and value.place.axis == axis
+            if bool(grown) != own:
+                raise Unsupported("its sizes fit one batch size only")
+            result[axis] = Fraction(int(size), value.shape[axis])
+    if min(result) <= 0:
+        raise Unsupported("a scale is not positive")
+    return result
+
+
+def _nearest(place: int, scale: Fraction, target: int, coordinates: str, rounding: str) -> int:
+    """The position nearest to an output position; refused where rounding errors decide."""
+    match coordinates:
+        case "asymmetric":
+            position = place / scale
+        case "half_pixel":
+            position = (place + Fraction(1, 2)) / scale - Fraction(1, 2)
+        case "pytorch_half_pixel":
+            half = Fraction(1, 2)
+            position = (place + half) / scale - half if target > 1 else Fraction(0)
+        case "tf_half_pixel_for_nn":
+            position = (place + Fraction(1, 2)) / scale
+        case _:
+            raise Unsupported("its coordinates are not supported")
+    shift = {"floor": 0, "ceil": 0, "round_prefer_floor": 1, "round_prefer_ceil": 1}
+    if rounding not in shift:
+        raise Unsupported("its rounding is not known")
+    moved = position + Fraction(shift[rounding], 2)
+    distance = abs(moved - round(moved))
+    parts = (scale.numerator, scale.denominator)
+    is_exact = all(part & (part - 1) == 0 for part in parts)
+    if distance < Fraction(1, 1000) and not (is_exact and distance == 0):
+        raise Unsupported("its positions lie too close to a tie")
+    down = position.__floor__() if rounding == "floor" else (position + Fraction(1, 2)).__floor__()
+    up = position.__ceil__() if rounding == "ceil" else (position - Fraction(1, 2)).__ceil__()
+    return down if rounding in {"floor", "round_prefer_ceil"} else up

@@ -1,0 +1,49 @@
+"""The scale of the focal loss: the supremum of a function of the probability of the label."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+from lipcert.checker.arithmetic import round_up
+from lipcert.checker.exponential import exp_bounds, log_bounds
+from lipcert.checker.losses.search import largest_on
+
+__all__ = ["focal_scale"]
+
+_VANISHING: Final = Fraction(-(1 << 16))
+_LARGEST_ENTROPY: Final = exp_bounds(Fraction(-1))[1]
+
+
+def focal_scale(gamma: Fraction, miss: Fraction) -> float:
+    """≥ sup of (1 − p)^{γ+1} + γ(1 − p)^γ·(−p·log p) over 1 − miss ≤ p ≤ 1, for γ ≥ 0.
+
+    Proof: on [l, r] the powers are at most those at l, and the concave −p·log p is at most 1/e,
+    its value at 1/e; where that point lies outside, at most the larger end value.
+    Attained: up to the search.
+    """
+
+    def bound(left: Fraction, right: Fraction) -> Fraction:
+        rest = 1 - left
+        return _power(rest, gamma) * (rest + gamma * _largest_entropy(left, right))
+
+    return round_up(largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound))
+
+
+def _largest_entropy(left: Fraction, right: Fraction) -> Fraction:
+    """≥ −p·log p on [left, right]."""
+    low, high = exp_bounds(Fraction(-1))
+    if left <= high and right >= low:
+        return _LARGEST_ENTROPY
+    return max(_entropy(left), _entropy(right))
+
+
+def _entropy(p: Fraction) -> Fraction:
+    return -p * log_bounds(p)[0] if p > 0 else Fraction(0)
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    """≥ base^exponent for 0 ≤ base ≤ 1, which falls with the exponent."""
+    if base == 0:
+        return Fraction(int(exponent == 0))
+    return exp_bounds(max(exponent * min(log_bounds(base)[1], Fraction(0)), _VANISHING))[1]

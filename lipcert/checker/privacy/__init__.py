@@ -1,0 +1,1 @@
+"""Privacy: sensitivities, noise and ε, recomputed without the engine and its libraries."""

@@ -1,0 +1,269 @@
+"""The procedure: a certificate and a model in, a verdict out.
+
+The stages are those of `verdict.STAGES`, in their order; a check ends at the first that fails.
+What is only claimed never enters a derivation: norms and witnesses are proved first, all else is
+derived from the model, and claims are compared with the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, final
+
+from lipcert.certificate.fields import CertificateFormatError
+from lipcert.certificate.records import SEMANTICS, Certificate, ExternalFile, read_certificate
+from lipcert.checker.claims import (
+    GroupBound,
+    cotangent_faults,
+    effective_multiplier,
+    group_bounds,
+    output_faults,
+    value_faults,
+)
+from lipcert.checker.coverage import expected_nodes, frozen_tensors, tensors
+from lipcert.checker.derivation import Derived, derive
+from lipcert.checker.digest import structural_digest
+from lipcert.checker.graph.errors import Unsupported
+from lipcert.checker.graph.lower import lower
+from lipcert.checker.graph.program import Program
+from lipcert.checker.ledger import CHECKED, Circumstances, Premises
+from lipcert.checker.promise import promise
+from lipcert.checker.reader.model import read_model
+from lipcert.checker.reader.records import Model, ModelReadError, shown
+from lipcert.checker.spending import derived_epsilon
+from lipcert.checker.verdict import Report, Stage, Verdict
+from lipcert.checker.witnesses import ENGINES, Proved, prove
+
+__all__ = ["Choices", "check"]
+
+_KINDS: Final = frozenset({"spectral", "frobenius"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the user of the checker decides: an engine, and which assumptions are accepted."""
+
+    engine: str = "float"
+    accepted: frozenset[str] = frozenset()
+    weights: Path | None = None
+
+
+def check(data: bytes, path: Path, choices: Choices) -> Report:
+    """The verdict on a certificate of the model in a file."""
+    state = _State(data, path, choices)
+    stages: list[Stage] = []
+    verdict = Verdict.VALID
+    for number, stage in enumerate(_STAGES):
+        try:
+            reasons = tuple(stage(state))
+            verdict = Verdict.INVALID if reasons else verdict
+        except CertificateFormatError as error:
+            verdict, reasons = Verdict.INVALID, (str(error),)
+        except (Unsupported, ModelReadError) as error:
+            verdict, reasons = Verdict.UNKNOWN, (str(error),)
+        except MemoryError:
+            verdict, reasons = Verdict.UNKNOWN, ("there is not enough memory",)
+        stages.append(Stage(number, reasons))
+        if reasons:
+            break
+    if verdict is Verdict.VALID and state.open_assumptions():
+        verdict = Verdict.CONDITIONAL
+    return state.report(verdict, tuple(stages))
+
+
+@final
+class _State:
+    """What a check has established so far; each stage adds to it."""
+
+    certificate: Certificate
+    premises: Premises
+    model: Model
+    program: Program
+    proved: Proved
+    derived: Derived
+    groups: tuple[GroupBound, ...]
+
+    def __init__(self, data: bytes, path: Path, choices: Choices) -> None:
+        self.data = data
+        self.path = path
+        self.choices = choices
+        self.notes: list[str] = []
+        self.is_read = False
+
+    def open_assumptions(self) -> tuple[str, ...]:
+        """Assumptions that are neither checked nor accepted."""
+        if not self.is_read:
+            return ()
+        return tuple(
+            item.id
+            for item in self.certificate.assumptions
+            if item.status != CHECKED and item.id not in self.choices.accepted
+        )
+
+    def report(self, verdict: Verdict, stages: tuple[Stage, ...]) -> Report:
+        """The outcome."""
+        proved = verdict in {Verdict.VALID, Verdict.CONDITIONAL}
+        return Report(
+            verdict=verdict,
+            sha256=hashlib.sha256(self.data).hexdigest(),
+            stages=stages,
+            assumptions=self.certificate.assumptions if self.is_read else (),
+            open_assumptions=self.open_assumptions(),
+            promise=promise(self.certificate) if proved else (),
+            notes=tuple(self.notes),
+        )
+
+
+def _read(state: _State) -> Iterator[str]:
+    """0: the grammar, and premises of known kinds."""
+    state.certificate = read_certificate(state.data)
+    state.premises = Premises.read(state.certificate.assumptions)
+    state.is_read = True
+    certificate, scope = state.certificate, state.certificate.scope
+    if certificate.model.semantics != SEMANTICS:
+        yield f"the semantics are not {SEMANTICS!r}"
+    trained, constrained = scope.trained, [item.tensor for item in scope.constraints]
+    names = [claim.name for claim in certificate.parameters]
+    members = [name for group in certificate.groups for name in group.parameters]
+    for what, items in (
+        ("a trained tensor", trained),
+        ("a constrained tensor", constrained),
+        ("a parameter", names),
+        ("a group", [group.name for group in certificate.groups]),
+        ("a member of a group", members),
+    ):
+        if len(set(items)) != len(items):
+            yield f"{what} is listed twice"
+    if {claim.tensor for claim in certificate.parameters} != set(trained):
+        yield "the parameters are not those of the trained tensors"
+    if set(members) != set(names):
+        yield "the groups do not hold every parameter"
+    if scope.kind not in {"point", "constraint-set"} or (scope.kind == "point" and constrained):
+        yield "the scope is neither the weights of the file nor a set of constraints"
+    if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:
+        yield "a constraint is of an unknown kind, or of a tensor that is not trained"
+
+
+def _identify(state: _State) -> Iterator[str]:
+    """1: the model computes what the certificate is about, in this file or saved again."""
+    state.model = read_model(state.path)
+    model, claimed = state.model, state.certificate.model
+    if structural_digest(model) != claimed.structure:
+        yield "the model computes something else: its structure has another digest"
+        return
+    if dict(claimed.opset) != dict(model.opset) or claimed.output not in model.outputs:
+        yield "the operator sets or the output are not those of the model"
+    external = tuple(ExternalFile(f.location, f.sha256, f.size) for f in model.external)
+    same_file = (claimed.sha256, claimed.size) == (model.sha256, model.size)
+    if not (same_file and claimed.external == external):
+        state.notes.append(
+            "the model was saved again: the files differ, what they compute does not"
+        )
+
+
+def _account(state: _State) -> Iterator[str]:
+    """2: every node once, with the operands and the role that the checker itself finds."""
+    state.program = lower(state.model, state.certificate.model.output)
+    certificate, program = state.certificate, state.program
+    expected = expected_nodes(state.model, program)
+    if len(expected) != len(certificate.nodes):
+        yield f"the model has {len(expected)} nodes, the certificate {len(certificate.nodes)}"
+        return
+    for found, node in zip(expected, certificate.nodes, strict=True):
+        bare = tuple(
+            replace(claim, output_norm=None, cotangent_norm=None, operator_norm=None)
+            for claim in node.claims
+        )
+        if found != replace(node, claims=bare):
+            yield f"node {shown(node.name)} ({shown(node.op)}) is not the one of the model"
+    if certificate.input.value != program.input or certificate.input.operator_norm is not None:
+        yield "the claims about the input are of another value"
+    missing = set(certificate.scope.trained) - set(tensors(state.model))
+    if missing:
+        yield f"the trained tensor {shown(min(missing))} is not in the model"
+
+
+def _prove(state: _State) -> Iterator[str]:
+    """3: claimed norms of linear steps and runs, by the chosen engine."""
+    state.proved = prove(state.certificate, state.program, ENGINES[state.choices.engine])
+    yield from state.proved.faults
+
+
+def _values(state: _State) -> Iterator[str]:
+    """4: norms of values."""
+    state.derived = derive(state.program, state.premises, state.proved.evidence)
+    yield from value_faults(state.certificate, state.derived)
+
+
+def _cotangents(state: _State) -> Iterator[str]:
+    """5: norms of cotangents."""
+    yield from cotangent_faults(state.certificate, state.derived)
+
+
+def _outputs(state: _State) -> Iterator[str]:
+    """6: gradients, sensitivities, noise."""
+    certificate, premises = state.certificate, state.premises
+    gradients = {name: state.derived.gradients.get(name, 0.0) for name in certificate.scope.trained}
+    state.groups = group_bounds(certificate, gradients, premises)
+    known = tensors(state.model)
+    sizes = {item.name: math.prod(known[item.tensor].dims) for item in certificate.parameters}
+    yield from output_faults(certificate, gradients, state.groups, sizes, premises)
+
+
+def _privacy(state: _State) -> Iterator[str]:
+    """7: ε of the run, by an accounting of the checker's own."""
+    claim, run = state.certificate.privacy, state.premises.run
+    if (claim is None) != (run is None):
+        yield "an ε is claimed of no run, or a run is described without an ε"
+    if claim is None or run is None:
+        return
+    if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
+        yield "δ is not between 0 and 1, or the status of ε is not known"
+        return
+    multiplier = effective_multiplier(state.certificate.groups, state.groups)
+    derived = derived_epsilon(claim, run, multiplier, state.premises.relation)
+    if claim.status == "recomputed" and not claim.epsilon >= derived:
+        yield f"ε is claimed to be {claim.epsilon!r}, {derived!r} is derived"
+
+
+def _ledger(state: _State) -> Iterator[str]:
+    """8: the assumptions are those that the claims need, in the checker's words."""
+    certificate = state.certificate
+    circumstances = Circumstances(
+        batch_proved=state.program.batch_proved,
+        frozen=frozen_tensors(state.program, frozenset(certificate.scope.trained)),
+        constrained=bool(certificate.scope.constraints),
+        releases=bool(certificate.groups),
+        epsilon_declared=certificate.privacy is not None
+        and certificate.privacy.status == "declared",
+    )
+    expected = state.premises.assumptions(circumstances)
+    if certificate.assumptions != expected:
+        found = {item.id: item for item in certificate.assumptions}
+        wrong = [item.id for item in expected if found.get(item.id) != item]
+        extra = sorted(set(found) - {item.id for item in expected})
+        yield f"the assumptions are not those that the claims need: {', '.join(wrong + extra)}"
+
+
+def _leftovers(state: _State) -> Iterator[str]:
+    """9: every witness proves something."""
+    yield from state.derived.unused
+
+
+_STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (
+    _read,
+    _identify,
+    _account,
+    _prove,
+    _values,
+    _cotangents,
+    _outputs,
+    _privacy,
+    _ledger,
+    _leftovers,
+)

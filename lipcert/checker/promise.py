@@ -1,0 +1,47 @@
+"""The promise: what a certificate proves, in words, and what nobody has checked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lipcert.certificate.records import Certificate
+
+__all__ = ["NOT_CHECKED", "promise"]
+
+NOT_CHECKED: Final = (
+    "that training followed the algorithm, the random numbers, the data pipeline, the hardware, "
+    "the rounding of the training run"
+)
+"""what lies outside every certificate"""
+
+
+def promise(certificate: Certificate) -> tuple[str, ...]:
+    """Sentences, each of which holds if the assumptions do."""
+    weights = (
+        "every set of weights within the constraints"
+        if certificate.scope.kind == "constraint-set"
+        else "the weights of the file"
+    )
+    network = certificate.network
+    sentences = []
+    if network.lipschitz is not None:
+        sentences.append(
+            f"For {weights}, the output moves by at most {network.lipschitz!r} times as much as an "
+            "admissible input."
+        )
+    if network.grad_norm is not None:
+        sentences.append(
+            f"For every admissible example and {weights}, the gradient of its loss has a norm of "
+            f"at most {network.grad_norm!r}, and per parameter of at most what is claimed there."
+        )
+    if network.sensitivity is not None:
+        sentences.append(
+            f"Neighbouring data sets move what a step releases by at most {network.sensitivity!r}."
+        )
+    if certificate.privacy is not None:
+        claim = certificate.privacy
+        sentences.append(
+            f"The run is ({claim.epsilon!r}, {claim.delta})-differentially private "
+            f"(ε {claim.status})."
+        )
+    return tuple(sentences)

@@ -1,0 +1,140 @@
+"""Gated functions x·g(x) with a rising gate 0 ≤ g ≤ 1: GELU, SiLU, Mish.
+
+They lie between 0 and x although their slope exceeds 1. Each derivative f' falls from 0 to a
+minimum, rises to a maximum and falls to 1, so that f falls to one place and then rises. The two
+turns of f' are the places where f'' changes its sign; the proof stands with each function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from lipcert.checker.graph.errors import Unsupported
+from lipcert.checker.interval import Interval
+from lipcert.checker.rules.curves import Curve, Function, Piece
+from lipcert.checker.rules.enclosures import clip, constant, erf, exp, near, sigmoid
+
+__all__ = ["gelu", "gelu_tanh", "mish", "quick_gelu", "silu"]
+
+_REACH: Final = 1e10
+_MISH_REACH: Final = (-300.0, 100.0)
+_ROOT_HALF: Final = near("0.707106781186547524400844362105")
+_ROOT_TWO_OVER_PI: Final = near("0.797884560802865355879892119869")
+_DENSITY_AT_ZERO: Final = near("0.398942280401432677939946059934")
+_CUBIC: Final = near("0.044715000000000000000000000000")
+_HALF, _ONE, _TWO = constant(0.5), constant(1.0), constant(2.0)
+_Gate = Callable[[Interval], Interval]
+
+
+def _gated(gate: _Gate, slope: _Gate, lowest: Interval, turns: tuple[Interval, ...]) -> Function:
+    """x·g(x) and g(x) + x·g'(x)."""
+    value = Curve(lambda x: x * gate(x), (lowest,), (0.0, math.inf), _REACH)
+    steepness = Curve(lambda x: gate(x) + x * slope(x), turns, (0.0, 1.0), _REACH)
+    return Function(value, (Piece(-math.inf, math.inf, steepness),), shrinks=True)
+
+
+def gelu() -> Function:
+    """x·Φ(x): f'' = (2 − x²)·φ(x)."""
+    return _gated(
+        lambda x: clip(_HALF + _HALF * erf(x * _ROOT_HALF), 0.0, 1.0),
+        lambda x: _DENSITY_AT_ZERO * exp(-(_HALF * x * x)),
+        near("-0.751791524693564457457904947118"),
+        (near("-1.414213562373095048801688724210"), near("1.414213562373095048801688724210")),
+    )
+
+
+def gelu_tanh() -> Function:
+    """x·σ(2u), u = c(x + kx³), c = √(2/π), k = 0.044715.
+
+    Proof: f'' has the sign of 1 − x·tanh(u)·u'²/(c(1 + 6kx²)). It is even, and for x > 0 what is
+    subtracted is a product of x·tanh(u) and c(1 + 9k²x⁴/(1 + 6kx²)), which both rise.
+    """
+
+    def cubic(x: Interval) -> Interval:
+        return _TWO * _ROOT_TWO_OVER_PI * x * (_ONE + _CUBIC * (x * x))
+
+    def slope(x: Interval) -> Interval:
+        inner = _TWO * _ROOT_TWO_OVER_PI * (_ONE + constant(3.0) * _CUBIC * (x * x))
+        return inner * (sigmoid(cubic(x)) * sigmoid(-cubic(x)))
+
+    return _gated(
+        lambda x: sigmoid(cubic(x)),
+        slope,
+        near("-0.752461422071016258487954443289"),
+        (near("-1.418504008790828355548033545600"), near("1.418504008790828355548033545600")),
+    )
+
+
+def silu() -> Function:
+    """x·σ(x): f'' = σ(x)σ(−x)·(2 − x·tanh(x/2)), and x·tanh(x/2) rises with |x|."""
+    return quick_gelu(1.0)
+
+
+def quick_gelu(alpha: float) -> Function:
+    """x·σ(αx) = silu(αx)/α."""
+    if not 1e-6 <= abs(alpha) <= 1e6:
+        raise Unsupported("x·sigmoid(alpha·x) with an extreme alpha")
+    factor = constant(alpha)
+    inverse = factor.reciprocal()
+    turn = near("2.399357280515467667832739697282") * inverse
+    function = _gated(
+        lambda x: sigmoid(factor * x),
+        lambda x: factor * (sigmoid(factor * x) * sigmoid(-(factor * x))),
+        near("-1.278464542761073795109358739022") * inverse,
+        (-turn, turn),
+    )
+    return function if alpha > 0.0 else _mirrored(function)
+
+
+def mish() -> Function:
+    """x·tanh(ln(1 + e^x)) = x·w(w + 2)/q with w = e^x, q = w² + 2w + 2; g' = 4w(w + 1)/q².
+
+    Proof: with p = 2w³ + 3w² − 2w − 2, f'' = 0 exactly where x = R(w) = 2(w + 1)q/p. The numerator
+    of R' is −2(3w⁴ + 20w³ + 36w² + 24w + 4) < 0, so R falls on either side of the one positive
+    root of p while x = ln w rises: one solution below the root (R from −2 to −inf), one above.
+    """
+
+    def parts(x: Interval) -> tuple[Interval, Interval]:
+        w = exp(clip(x, *_MISH_REACH))
+        return w, (w * w + _TWO * w + _TWO).reciprocal()
+
+    def gate(x: Interval) -> Interval:
+        """Beyond the reach, between the value there and the limits 0 and 1."""
+        w, inverse = parts(x)
+        value = clip(w * (w + _TWO) * inverse, 0.0, 1.0)
+        low, high = x.lo < _MISH_REACH[0], x.hi > _MISH_REACH[1]
+        return Interval(np.where(low, 0.0, value.lo), np.where(high, 1.0, value.hi))
+
+    def slope(x: Interval) -> Interval:
+        """Beyond the reach, between 0 and the value there."""
+        w, inverse = parts(x)
+        value = constant(4.0) * w * (w + _ONE) * inverse * inverse
+        beyond = (x.lo < _MISH_REACH[0]) | (x.hi > _MISH_REACH[1])
+        return Interval(np.where(beyond, 0.0, value.lo), value.hi)
+
+    return _gated(
+        gate,
+        slope,
+        near("-1.192431214515495212137588340421"),
+        (near("-2.256376396360793120005748543950"), near("1.490571179485428459294418908198")),
+    )
+
+
+def _mirrored(function: Function) -> Function:
+    """The limits exchanged, for a gate that falls."""
+    value, (piece,) = function.value, function.slopes
+    return Function(
+        Curve(value.at, value.turns, (-math.inf, 0.0), _REACH),
+        (
+            Piece(
+                piece.start,
+                piece.stop,
+                Curve(piece.slope.at, piece.slope.turns, (1.0, 0.0), _REACH),
+            ),
+        ),
+        shrinks=True,
+    )

@@ -1,0 +1,167 @@
+"""Passes over a program: facts forward, cotangents backward, gradient bounds of initializers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from lipcert.checker.arithmetic import add_up, multiply_up
+from lipcert.checker.graph.program import Move, Program, Step
+from lipcert.checker.rules import linear, nonlinear
+from lipcert.checker.rules.facts import Cotangent, Fact
+from lipcert.checker.rules.parameters import Moved, shares
+from lipcert.checker.rules.weights import Weights
+
+__all__ = ["Refinement", "backward", "forward", "gradients", "input_lipschitz", "step_fact"]
+
+
+class Refinement:
+    """What verified witnesses state besides the rules; this one states nothing.
+
+    Every method may look at everything that its pass has found before.
+    """
+
+    def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
+        """What is known of a value, given what its step found."""
+        del value, facts
+        return found
+
+    def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
+        """≥ the norm of what the value receives from the step that computes `reader`.
+
+        Asked only where that step reads the value once.
+        """
+        del value, reader, cotangents
+        return math.inf
+
+    def whole(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
+        """≥ the norm of the whole gradient at a value, from all its readers together."""
+        del value, cotangents
+        return math.inf
+
+
+_NOTHING = Refinement()
+
+
+def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
+    """What the rule of one step finds about its output."""
+    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
+    rules = linear if isinstance(step.op, linear.LINEAR) else nonlinear
+    return rules.output_fact(step.op, inputs, shapes, step.shape, weights, step.output)
+
+
+def forward(
+    program: Program, input_fact: Fact, weights: Weights, refined: Refinement = _NOTHING
+) -> dict[str, Fact]:
+    """Facts of every value, for all inputs that the input's fact admits."""
+    facts = {program.input: input_fact}
+    for step in program.steps:
+        found = step_fact(program, step, facts, weights)
+        facts[step.output] = refined.fact(step.output, found, facts)
+    return facts
+
+
+def backward(
+    program: Program,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    at_output: Cotangent,
+    refined: Refinement = _NOTHING,
+) -> dict[str, Cotangent]:
+    """Cotangents of every value.
+
+    Proof: the chain rule. A value's cotangent is the sum, over the steps that read it, of the
+    transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
+    Jacobians. A value that nothing reads has cotangent 0.
+    """
+    cotangents = {program.output: at_output}
+    for step in reversed(program.steps):
+        received = _capped(step.output, cotangents, refined)
+        cotangents[step.output] = received
+        reads = Counter(step.inputs)
+        for index, name in enumerate(step.inputs):
+            share = _pulled(program, step, index, received, facts=facts, weights=weights)
+            if reads[name] == 1:
+                share = _at_most(share, refined.share(name, step.output, cotangents))
+            cotangents[name] = _sum(cotangents[name], share) if name in cotangents else share
+    cotangents[program.input] = _capped(program.input, cotangents, refined)
+    return cotangents
+
+
+def gradients(
+    program: Program,
+    facts: Mapping[str, Fact],
+    cotangents: Mapping[str, Cotangent],
+    weights: Weights,
+) -> dict[str, float]:
+    """≥ ‖∂loss/∂initializer‖ of one example, for every initializer that a step uses.
+
+    Proof: the gradient is the sum of what reaches the initializer through each use.
+    """
+    found: dict[str, float] = {}
+    moves = {step.output: step for step in program.steps if isinstance(step.op, Move)}
+    for step in program.steps:
+        inputs, behind = [facts[name] for name in step.inputs], None
+        before = moves.get(step.inputs[0])
+        if before is not None and isinstance(before.op, Move):
+            (source,) = before.inputs
+            behind = Moved(before.op, facts[source].norm, program.shapes[source])
+        for name, share in shares(
+            step.op,
+            inputs,
+            _shapes(program, step),
+            step.shape,
+            cotangents[step.output],
+            weights=weights,
+            behind=behind,
+        ):
+            found[name] = add_up(found.get(name, 0.0), share)
+    return found
+
+
+def input_lipschitz(
+    program: Program,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    refined: Refinement = _NOTHING,
+) -> float:
+    """≥ the Lipschitz constant of the output in the input: a unit cotangent, pulled back."""
+    return backward(program, facts, weights, Cotangent(1.0), refined)[program.input].norm
+
+
+def _pulled(
+    program: Program,
+    step: Step,
+    index: int,
+    received: Cotangent,
+    *,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+) -> Cotangent:
+    """What the input at an index receives through one step."""
+    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
+    if isinstance(step.op, linear.LINEAR):
+        return linear.pulled(
+            step.op, index, received, inputs, shapes, step.shape, weights, step.output
+        )
+    stretch = nonlinear.lipschitz(step.op, index, inputs, shapes, step.shape, weights, step.output)
+    return Cotangent(multiply_up(stretch, received.norm))
+
+
+def _capped(value: str, cotangents: Mapping[str, Cotangent], refined: Refinement) -> Cotangent:
+    if value not in cotangents:
+        return Cotangent(0.0)
+    return _at_most(cotangents[value], refined.whole(value, cotangents))
+
+
+def _at_most(cotangent: Cotangent, norm: float) -> Cotangent:
+    return Cotangent(min(cotangent.norm, norm), cotangent.hull)
+
+
+def _sum(first: Cotangent, second: Cotangent) -> Cotangent:
+    return Cotangent(add_up(first.norm, second.norm))
+
+
+def _shapes(program: Program, step: Step) -> list[tuple[int, ...]]:
+    return [program.shapes[name] for name in step.inputs]

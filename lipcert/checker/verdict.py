@@ -1,0 +1,77 @@
+"""Verdict: what came of a check, as plain records that every report is printed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+from lipcert.certificate.records import Assumption
+
+__all__ = ["STAGES", "Report", "Stage", "Verdict"]
+
+STAGES = (
+    "the certificate is well-formed",
+    "the model is the one it speaks of",
+    "every node is accounted for",
+    "operator norms are proved",
+    "values are bounded",
+    "cotangents are bounded",
+    "gradients, sensitivities and noise follow",
+    "privacy follows",
+    "assumptions are stated",
+    "nothing is left out",
+)
+"""What the checker does, in this order; the numbers in reports count from 0."""
+
+
+@final
+class Verdict(Enum):
+    """The four answers."""
+
+    VALID = "valid"
+    """everything is proved, and every assumption checked or accepted"""
+    CONDITIONAL = "conditional"
+    """everything is proved, if the assumptions hold that are only declared"""
+    UNKNOWN = "unknown"
+    """the checker cannot tell: the model is unreadable, or beyond its rules or limits"""
+    INVALID = "invalid"
+    """a claim does not follow, or the certificate is of another model"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One numbered step of a check; reasons: why it failed, nothing where it did not."""
+
+    number: int
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the stage establishes."""
+        return STAGES[self.number]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of a check.
+
+    sha256: of the certificate. stages: those that were reached. assumptions: the ledger, where it
+    was read; open_assumptions: ids of those that are neither checked nor accepted. promise: what
+    is proved, in words.
+    """
+
+    verdict: Verdict
+    sha256: str
+    stages: tuple[Stage, ...]
+    assumptions: tuple[Assumption, ...] = ()
+    open_assumptions: tuple[str, ...] = ()
+    promise: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the verdict is not better."""
+        return tuple(reason for stage in self.stages for reason in stage.reasons)

@@ -1,0 +1,85 @@
+"""`lipcert certify`: analyse a model and write a certificate that the checker has accepted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import chosen_settings, format_option, knob_options
+from lipcert.cli.output import write
+from lipcert.cli.progress import ProgressReport
+
+if TYPE_CHECKING:
+    from lipcert.issue.certify import Issued
+
+__all__ = ["command"]
+
+
+@click.command("certify")
+@click.argument("model", type=click.Path(path_type=Path))
+@knob_options
+@click.option(
+    "-o",
+    "--out",
+    "out_file",
+    type=click.Path(path_type=Path),
+    help="The certificate.  [default: MODEL with the ending .lipcert.json]",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(("float", "exact")),
+    default="float",
+    show_default=True,
+    help="Which arithmetic the certificate is checked with before it is written.",
+)
+@format_option("text", "json")
+@click.option(
+    "--progress/--no-progress",
+    "progress",
+    default=None,
+    help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
+    "[default: a bar on a terminal]",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    model: Path,
+    out_file: Path | None,
+    engine: str,
+    output_format: str,
+    progress: bool | None,
+) -> ExitCode:
+    """Certify the bounds of MODEL, an ONNX file, for `lipcert check`.
+
+    Takes the options of `lipcert analyze`. The certificate is checked before it is written: what
+    leaves this command has been accepted by the checker, and where the checker's rules are looser
+    than the analysis, the output says by how much. Leaves with 0 when the certificate bounds
+    gradients, with 3 when it bounds nothing but values and Lipschitz constants.
+    """
+    settings = chosen_settings(context).settings
+    from lipcert.importer.load import load_model
+    from lipcert.issue.certify import certify
+
+    imported = load_model(model, output=settings.output, as_exported=settings.as_exported)
+    with ProgressReport(progress) as report:
+        issued = certify(imported, settings, engine, report.observe)
+    target = out_file or model.with_suffix(".lipcert.json")
+    write(issued.data.decode("utf-8"), target)
+    write(_rendered(issued, target, output_format), None)
+    if issued.certificate.network.grad_norm is None:
+        sys.stderr.write("lipcert: the certificate holds no gradient bound; see the analysis\n")
+        return ExitCode.NO_VERDICT
+    return ExitCode.HOLDS
+
+
+def _rendered(issued: Issued, target: Path, output_format: str) -> str:
+    from lipcert.report.certification import certification_json, certification_text
+
+    if output_format == "json":
+        return certification_json(issued, target)
+    return certification_text(issued, target)

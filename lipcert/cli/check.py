@@ -1,0 +1,74 @@
+"""`lipcert check`: hold a certificate against a model, with the independent checker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lipcert.checker.files import CertificateFileError, read_certificate_file, trusted_text
+from lipcert.checker.main import EXIT_CODES, accepted_ids
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import format_option
+from lipcert.cli.output import write
+from lipcert.errors import NoVerdictError, UsageError
+
+__all__ = ["command"]
+
+
+@click.command("check")
+@click.argument("certificate", type=click.Path(path_type=Path), required=False)
+@click.option("--model", type=click.Path(path_type=Path), help="The ONNX file it speaks of.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(("float", "exact")),
+    default="float",
+    show_default=True,
+    help="float64 with a-priori bounds of its rounding, or integers.",
+)
+@click.option(
+    "--accept-assumption",
+    "accepted",
+    metavar="ID",
+    multiple=True,
+    help="Take a declared assumption for granted; repeat, or join by commas.",
+)
+@click.option("--tcb", is_flag=True, help="List what must be trusted, and leave.")
+@format_option("text", "json")
+@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+def command(
+    *,
+    certificate: Path | None,
+    model: Path | None,
+    weights: Path | None,
+    engine: str,
+    accepted: tuple[str, ...],
+    tcb: bool,
+    output_format: str,
+    out_file: Path | None,
+) -> ExitCode:
+    """Check CERTIFICATE against the model it speaks of, independently of what wrote it.
+
+    The last line is the verdict: VALID (leaves with 0), INVALID (1), CONDITIONAL on assumptions
+    that are declared and not accepted, or UNKNOWN (both 3).
+    """
+    if tcb:
+        write(trusted_text(), out_file)
+        return ExitCode.HOLDS
+    if certificate is None or model is None:
+        raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
+    from lipcert.checker.procedure import Choices, check
+    from lipcert.checker.text import report_json, report_text
+
+    try:
+        data = read_certificate_file(certificate)
+    except CertificateFileError as error:
+        raise NoVerdictError(f"check: {error}") from error
+    report = check(data, model, Choices(engine, accepted_ids(accepted), weights))
+    write(report_json(report) if output_format == "json" else report_text(report), out_file)
+    return ExitCode(EXIT_CODES[report.verdict.value])

@@ -1,0 +1,102 @@
+"""Premises of a certificate, from the settings of an analysis and what it made of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from lipcert.analysis.records import Analysis
+from lipcert.certificate.records import Constraint, ScopeClaim
+from lipcert.checker.ledger import MECHANISMS, Premises, Run
+from lipcert.errors import NoVerdictError
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings import ConstraintSpec, Settings
+
+__all__ = ["check_certifiable", "delta_of", "premises_of", "scope_claim"]
+
+
+def check_certifiable(settings: Settings) -> None:
+    """NoVerdictError for what an analysis can bound and a certificate cannot state yet."""
+    if settings.mechanism == "weight-clipping" and settings.scope == "point":
+        raise NoVerdictError(
+            "certify: bounds of weight clipping at the present weights change at every step; add "
+            "--scope constraint-set to certify all weights within the radii"
+        )
+    if settings.mechanism not in {*MECHANISMS, "weight-clipping"}:
+        raise NoVerdictError(
+            f"certify: the checker has no rule for the mechanism {settings.mechanism} yet; "
+            "`lipcert analyze` bounds it"
+        )
+
+
+def premises_of(settings: Settings, analysis: Analysis) -> Premises:
+    """Every assumption of the analysis that is a number or a name."""
+    assumed = analysis.assumptions
+    numbers = {name: value for name, value in assumed.loss.items() if name not in _NOT_OF_LOSS}
+    return Premises(
+        input_norm=settings.input_norm,
+        input_box=settings.effective_input_box,
+        loss=str(assumed.loss["kind"]),
+        loss_parameters=tuple(sorted((name, _plain(value)) for name, value in numbers.items())),
+        loss_clip=settings.loss_clip,
+        mechanism="clipless" if settings.mechanism == "weight-clipping" else settings.mechanism,
+        clip=_clip(analysis),
+        relation=settings.neighbours,
+        divisor=settings.batch_size if settings.reduction == "mean" else None,
+        run=None if analysis.privacy is None else _run(analysis.privacy.plan),
+    )
+
+
+def scope_claim(
+    settings: Settings, tensors: dict[str, str], constraints: dict[str, ConstraintSpec]
+) -> ScopeClaim:
+    """The trained tensors and what holds them. tensors: of the trained parameters."""
+    constrained = settings.scope == "constraint-set"
+    held = {tensors[name]: spec for name, spec in constraints.items() if name in tensors}
+    return ScopeClaim(
+        kind=settings.scope,
+        trained=tuple(sorted(set(tensors.values()))),
+        constraints=tuple(
+            Constraint(tensor, spec.kind, spec.radius) for tensor, spec in sorted(held.items())
+        )
+        if constrained
+        else (),
+    )
+
+
+def delta_of(plan: TrainingPlan) -> Fraction:
+    """δ as the decimal number that was meant: 1/100000 for 1e-5."""
+    return Fraction(repr(plan.delta))
+
+
+_NOT_OF_LOSS = frozenset({"kind", "reduction", "clip"})
+
+
+def _plain(value: object) -> float | str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return float(value)
+        case _:
+            return str(value)
+
+
+def _clip(analysis: Analysis) -> tuple[float, str, str] | None:
+    mechanism = analysis.assumptions.mechanism
+    if mechanism["kind"] != "gradient-clipping":
+        return None
+    return (
+        float(mechanism["clip_norm"]),
+        str(mechanism["clip_scope"]),
+        str(mechanism["decay"]),
+    )
+
+
+def _run(plan: TrainingPlan) -> Run:
+    return Run(
+        scheme=plan.sampling.value,
+        dataset_size=plan.dataset_size,
+        batch_size=plan.batch,
+        steps=plan.releases,
+        participations=plan.participations,
+    )

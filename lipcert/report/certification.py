@@ -1,0 +1,88 @@
+"""What `lipcert certify` says: what was certified, what it assumes, and what that costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lipcert.checker.promise import NOT_CHECKED
+from lipcert.report.json import dump
+from lipcert.report.numbers import at_most
+from lipcert.report.safe import safe
+
+if TYPE_CHECKING:
+    from lipcert.issue.certify import Issued
+
+__all__ = ["certification_json", "certification_text"]
+
+_MOST: Final = 8
+
+
+def certification_text(issued: Issued, target: Path) -> str:
+    """The answer first: where the certificate is, and what the checker says of it."""
+    certificate, report = issued.certificate, issued.report
+    network = certificate.network
+    lines = [f"{safe(str(target))}: written, and accepted by the checker", ""]
+    if network.grad_norm is not None:
+        lines.append(f"  gradient of one example  at most {at_most(network.grad_norm)}")
+        lines.append(f"  sensitivity of a step    at most {at_most(network.sensitivity)}")
+    else:
+        lines.append("  no gradient bound: what is trained is not in the file (LC009)")
+    if network.lipschitz is not None:
+        lines.append(f"  Lipschitz constant       at most {at_most(network.lipschitz)}")
+    if certificate.privacy is not None:
+        claim = certificate.privacy
+        lines.append(
+            f"  ε at δ = {float(claim.delta):g}           {at_most(claim.epsilon)}"
+            f"  ({claim.status})"
+        )
+    lines += ["", *_costs(issued), "", "It holds if"]
+    for item in report.assumptions:
+        mark = "checked" if item.status == "checked" else "to be accepted"
+        lines.append(f"  {item.id:13} {safe(item.text)} ({mark})")
+    lines += ["", f"Not checked: {NOT_CHECKED}.", ""]
+    lines.append(f"lipcert check {safe(str(target))} --model {safe(issued.analysis.model.path)}")
+    return "\n".join(lines) + "\n"
+
+
+def _costs(issued: Issued) -> list[str]:
+    """Where the certificate is looser than the analysis."""
+    if not issued.costs:
+        return ["Every bound is that of the analysis."]
+    lines = ["Looser than the analysis, for want of a rule of the checker:"]
+    lines += [
+        f"  {safe(cost.what)}: {at_most(cost.analysed)} -> {at_most(cost.certified)}"
+        f" ({cost.ratio:.3f} times)"
+        for cost in issued.costs[:_MOST]
+    ]
+    if len(issued.costs) > _MOST:
+        lines.append(f"  and {len(issued.costs) - _MOST} more")
+    return lines
+
+
+def certification_json(issued: Issued, target: Path) -> str:
+    """`lipcert.certification/1`."""
+    network = issued.certificate.network
+    return dump(
+        {
+            "schema": "lipcert.certification/1",
+            "certificate": str(target),
+            "sha256": issued.report.sha256,
+            "verdict": issued.report.verdict.value,
+            "open_assumptions": list(issued.report.open_assumptions),
+            "network": {
+                "grad_norm": network.grad_norm,
+                "sensitivity": network.sensitivity,
+                "lipschitz": network.lipschitz,
+            },
+            "costs": [
+                {
+                    "bound": cost.what,
+                    "analysed": cost.analysed,
+                    "certified": cost.certified,
+                    "ratio": cost.ratio,
+                }
+                for cost in issued.costs
+            ],
+        }
+    )

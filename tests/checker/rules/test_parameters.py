@@ -1,0 +1,148 @@
+"""Gradient bounds of operands, against Jacobians by autograd at members of the facts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.checker.graph.program import (
+    BatchNorm,
+    Conv,
+    Dense,
+    Move,
+    Op,
+    Operand,
+    PRelu,
+    Scale,
+    Shape,
+    Shift,
+    Window,
+)
+from lipcert.checker.interval import exact
+from lipcert.checker.rules.facts import Cotangent, Fact
+from lipcert.checker.rules.parameters import Moved, shares
+from lipcert.checker.rules.weights import Point
+from tests.checker.rules.attack import members
+from tests.checker.rules.cases import KINDS, Case, fact
+from tests.checker.rules.evaluate import apply, operands_of, spectral
+
+POINT = Point({})
+TRAINED = ("dense", "conv", "scale", "shift", "batch_norm", "prelu")
+
+
+def _case(kind: str, rng: np.random.Generator) -> Case:
+    if kind != "prelu":
+        return KINDS[kind](rng)
+    case = KINDS["scale"](rng)
+    assert isinstance(case.op, Scale)
+    return Case(PRelu(case.op.factor), case.shapes, case.shape)
+
+
+def _named(op: Op) -> dict[str, Operand]:
+    """Operands by their initializer; cases give each one its own."""
+    return {name: operand for operand in operands_of(op) for name in operand.sources}
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("kind", TRAINED)
+def test_no_gradient_is_larger(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = _case(kind, rng)
+    inputs, known = zip(*(fact(rng, shape) for shape in case.shapes), strict=True)
+    found = dict(shares(case.op, inputs, case.shapes, case.shape, Cotangent(2.0), weights=POINT))
+    operands = _named(case.op)
+    assert found.keys() == operands.keys()
+    fixed = {operand: torch.tensor(operand.lo) for operand in operands.values()}
+
+    def compute(*xs: torch.Tensor) -> torch.Tensor:
+        return apply(case.op, xs, case.shape, fixed)
+
+    for point in members(rng, inputs, known, compute):
+        xs = [torch.tensor(x) for x in point]
+        for name, operand in operands.items():
+            jacobian = torch.autograd.functional.jacobian(
+                lambda t, o=operand, xs=xs: apply(case.op, xs, case.shape, fixed | {o: t}),
+                fixed[operand],
+            )
+            true = 2.0 * spectral(jacobian.reshape(math.prod(case.shape), -1))
+            assert true <= found[name] * (1 + 1e-9) + 1e-300
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_kernels_behind_a_move(seed: int) -> None:
+    """Any rearrangement in front of a convolution, with repetition and zeros."""
+    rng = np.random.default_rng(seed)
+    case = KINDS["conv"](rng)
+    assert isinstance(case.op, Conv)
+    (before,) = case.shapes
+    source: Shape = (int(rng.integers(1, 9)),)
+    move = Move(rng.integers(-1, source[0], size=before))
+    x = rng.normal(size=source)
+    behind = Moved(move, float(np.linalg.norm(x)), source)
+    inside = np.append(x, 0.0)[move.sources]
+    facts = [Fact.of(before)]
+    found = dict(
+        shares(case.op, facts, [before], case.shape, Cotangent(1.0), weights=POINT, behind=behind)
+    )
+    tensors = {operand: torch.tensor(operand.lo) for operand in operands_of(case.op)}
+    jacobian = torch.autograd.functional.jacobian(
+        lambda t: apply(case.op, [torch.tensor(inside)], case.shape, tensors | {case.op.weight: t}),
+        tensors[case.op.weight],
+    )
+    assert spectral(jacobian.reshape(math.prod(case.shape), -1)) <= found["w"] * (1 + 1e-9)
+
+
+def _share(op: Op, x: Fact, before: Shape, after: Shape) -> dict[str, float]:
+    return dict(shares(op, [x], [before], after, Cotangent(1.0), weights=POINT))
+
+
+def _operand(shape: Shape, name: str, gain: float = 1.0) -> Operand:
+    array = np.ones(shape)
+    return Operand(array, array, {name: gain})
+
+
+def test_attained() -> None:
+    x = Fact.of((1, 2), 3.0)
+    assert _share(Dense(_operand((2, 2), "w"), _operand((2,), "b")), x, (1, 2), (1, 2)) == {
+        "w": 3.0,
+        "b": 1.0,
+    }
+    image = Fact.of((1, 2, 3, 3), 3.0)
+    assert _share(Shift(_operand((1, 2, 1, 1), "b")), image, (1, 2, 3, 3), (1, 2, 3, 3)) == {
+        "b": 3.0
+    }
+    one = Window((1, 1), (1, 1), (1, 1), (0, 0), (3, 3))
+    conv = Conv(_operand((2, 2, 1, 1), "w"), _operand((2,), "b"), one, 1, transposed=False)
+    assert _share(conv, image, (1, 2, 3, 3), (1, 2, 3, 3)) == {"w": 3.0, "b": 3.0}
+    box = Fact.of((1, 2, 3, 3), box=exact(np.array([1.0, 2.0]).reshape(1, 2, 1, 1)))
+    scale = Scale(_operand((1, 2, 1, 1), "s"))
+    assert _share(scale, box, (1, 2, 3, 3), (1, 2, 3, 3))["s"] == pytest.approx(6.0, rel=1e-12)
+    four = [_operand((2,), name) for name in ("scale", "shift", "mean", "inverse")]
+    found = _share(BatchNorm(*four), box, (1, 2, 3, 3), (1, 2, 3, 3))
+    assert found == pytest.approx({"scale": 3.0, "shift": 3.0, "mean": 3.0, "inverse": 3.0})
+
+
+def test_slopes_see_negative_numbers_only() -> None:
+    box = exact(np.array([[3.0, -4.0, 5.0]]))
+    x = Fact.of((1, 3), box=box)
+    assert _share(PRelu(_operand((1, 1), "s")), x, (1, 3), (1, 3))["s"] == pytest.approx(4.0)
+
+
+def test_runs_bound_what_one_factor_per_token_meets() -> None:
+    x = Fact.of((1, 5, 4), 8.0, run=7.5)
+    assert _share(Scale(_operand((1, 5, 1), "s")), x, (1, 5, 4), (1, 5, 4))["s"] == 7.5
+    assert _share(Scale(_operand((1, 1, 4), "s")), x, (1, 5, 4), (1, 5, 4))["s"] == 8.0
+
+
+def test_gains_multiply_and_unknown_ones_are_unknown() -> None:
+    x = Fact.of((1, 2), 3.0)
+    assert _share(Dense(_operand((2, 2), "w", 2.0), None), x, (1, 2), (1, 2)) == {"w": 6.0}
+    assert _share(Dense(_operand((2, 2), "w", math.inf), None), x, (1, 2), (1, 2)) == {
+        "w": math.inf
+    }
+    assert _share(Dense(_operand((2, 2), "w"), None), Fact.of((1, 2)), (1, 2), (1, 2)) == {
+        "w": math.inf
+    }
