@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 from lipcert.certificate.records import (
     Certificate,
@@ -21,6 +21,7 @@ from lipcert.certificate.records import (
 from lipcert.checker.coverage import operands
 from lipcert.checker.graph.program import Conv, Dense, Program, Step
 from lipcert.checker.norms.claim import FloatMatrix
+from lipcert.checker.norms.definite import Definite, definite_exact, definite_float
 from lipcert.checker.norms.float_engine import norm_at_most_float
 from lipcert.checker.norms.fused import fused_norm_at_most
 from lipcert.checker.norms.integer_engine import norm_at_most_exact
@@ -29,12 +30,23 @@ from lipcert.checker.reader.records import shown
 
 __all__ = ["ENGINES", "Engine", "Evidence", "Proved", "is_proved", "prove"]
 
-Engine: TypeAlias = Callable[[FloatMatrix, float], bool]
+
+@final
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An arithmetic for proofs about matrices. norms: of ‖W‖₂ ≤ c; definite: of λ_min(M) ≥ c."""
+
+    norms: Callable[[FloatMatrix, float], bool]
+    definite: Definite
+
 
 ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
-    {"float": norm_at_most_float, "exact": norm_at_most_exact}
+    {
+        "float": Engine(norm_at_most_float, definite_float),
+        "exact": Engine(norm_at_most_exact, definite_exact),
+    }
 )
-"""Two ways to prove ‖W‖₂ ≤ c; a check uses one of them."""
+"""Two ways to the same proofs; a check uses one of them."""
 
 
 @final
@@ -103,7 +115,7 @@ def is_proved(
     if any(evidence.free & set(o.sources) for step in steps for o in operands(step.op)):
         return False
     witness = NormWitness(claim.method, claim.twists, claim.counts)
-    first, engine = steps[0], evidence.engine
+    first, engine = steps[0], evidence.engine.norms
     try:
         if len(steps) > 1:
             return fused_norm_at_most(steps, program.shapes, claim.bound, witness, engine)

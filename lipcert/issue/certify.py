@@ -53,7 +53,7 @@ from lipcert.checker.verdict import Report, Verdict
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.costs import Cost, costs_of
-from lipcert.issue.evidence import Found, find_evidence
+from lipcert.issue.evidence import Found, find_evidence, with_chains
 from lipcert.issue.names import tensors_of
 from lipcert.issue.premises import check_certifiable, delta_of, premises_of, scope_claim
 from lipcert.norms.operator_norm import Tier
@@ -92,10 +92,11 @@ def certify(
     path = Path(model.path)
     try:
         read = read_model(path)
-        program = lower(read, _output(read, model, settings))
+        output = _output(read, model, settings)
+        program = lower(read, output)
     except (Unsupported, ModelReadError) as error:
         raise NoVerdictError(f"certify: the checker does not know this model: {error}") from error
-    draft = _Draft(model, settings, analysis, read, program, observe)
+    draft = _Draft(model, settings, analysis, _Read(read, program, output), observe)
     certificate, costs = draft.finished()
     data = write_certificate(certificate)
     report = check(data, path, Choices(engine))
@@ -104,6 +105,16 @@ def certify(
             f"the checker does not accept what was derived: {'; '.join(report.reasons[:3])}"
         )
     return Issued(data, certificate, report, analysis, costs)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """What the checker makes of the file. output: the name of the output in the file."""
+
+    model: Model
+    program: Program
+    output: str
 
 
 def _output(read: Model, model: ImportedModel, settings: Settings) -> str:
@@ -123,15 +134,15 @@ class _Draft:
         imported: ImportedModel,
         settings: Settings,
         analysis: Analysis,
-        model: Model,
-        program: Program,
+        read: _Read,
         observe: Progress | None,
     ) -> None:
         self._imported = imported
         self._settings = settings
         self._analysis = analysis
-        self._model = model
-        self._program = program
+        self._model = read.model
+        self._program = read.program
+        self._output = read.output
         self._progress = observe
         self._done = 0
         self._tensors = self._trained()
@@ -142,7 +153,7 @@ class _Draft:
         constraints = constraints_of(self._imported.graph, self._settings)
         scope = scope_claim(self._settings, dict(self._tensors), dict(constraints))
         found = find_evidence(self._program, scope, Tier(self._settings.tier), self._observe)
-        evidence = found.evidence
+        evidence = with_chains(self._program, self._premises, found.evidence)
         derived = derive(self._program, self._premises, evidence)
         gradients = {name: derived.gradients.get(name, 0.0) for name in scope.trained}
         bare = Certificate(
@@ -192,7 +203,7 @@ class _Draft:
             structure=structural_digest(model),
             semantics=SEMANTICS,
             opset=dict(model.opset),
-            output=self._program.output,
+            output=self._output,
         )
 
     def _nodes(self, derived: Derived, found: Found) -> tuple[NodeClaim, ...]:

@@ -10,11 +10,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.certificate.records import NormClaim, RunWitness, ScopeClaim
+from lipcert.certificate.records import ChainWitness, NormClaim, RunWitness, ScopeClaim
 from lipcert.checker.coverage import operands
+from lipcert.checker.derivation import derive
 from lipcert.checker.graph.program import (
     Add,
     AveragePool,
@@ -27,13 +28,15 @@ from lipcert.checker.graph.program import (
     Shift,
     Step,
 )
+from lipcert.checker.ledger import Premises
 from lipcert.checker.norms.fused import fused_kernel
 from lipcert.checker.norms.steps import Kernel
-from lipcert.checker.witnesses import ENGINES, Evidence
+from lipcert.checker.witnesses import ENGINES, Evidence, is_proved
+from lipcert.issue.chains import backward_chains, forward_chains
 from lipcert.issue.norms import norm_claim
 from lipcert.norms.operator_norm import Tier
 
-__all__ = ["Found", "Observer", "find_evidence"]
+__all__ = ["Found", "Observer", "find_evidence", "with_chains"]
 
 Observer = Callable[[str], None]
 _MOST_THREADS: Final = 4
@@ -50,20 +53,26 @@ class Found:
 
 
 def find_evidence(program: Program, scope: ScopeClaim, tier: Tier, observe: Observer) -> Found:
-    """Norms of all linear steps whose weights the scope leaves as they are, and of their runs."""
+    """Norms of all linear steps whose weights the scope leaves as they are, and of their runs.
+
+    What the checker cannot prove is left out; its rules then do without.
+    """
     free = frozenset(scope.trained) if scope.kind == "constraint-set" else frozenset()
     candidates = list(_candidates(program, free))
+    bare = Evidence(scope, {}, (), (), ENGINES["float"])
     with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
 
         def claimed(steps: tuple[Step, ...]) -> NormClaim | None:
             kernel = _kernel(steps, program)
-            return None if kernel is None else norm_claim(kernel, tier)
+            claim = None if kernel is None else norm_claim(kernel, tier)
+            return claim if claim is None or is_proved(steps, claim, program, bare) else None
 
         claims = []
         for steps, claim in zip(candidates, pool.map(claimed, candidates), strict=True):
             observe(steps[-1].output)
             claims.append(claim)
-    norms, runs = {}, []
+    norms: dict[str, NormClaim] = {}
+    runs: list[RunWitness] = []
     for steps, claim in zip(candidates, claims, strict=True):
         if claim is None:
             continue
@@ -73,6 +82,22 @@ def find_evidence(program: Program, scope: ScopeClaim, tier: Tier, observe: Obse
             runs.append(RunWitness(tuple(step.output for step in steps), claim))
     bounds = {value: claim.bound for value, claim in norms.items()}
     return Found(Evidence(scope, bounds, tuple(runs), (), ENGINES["float"]), norms)
+
+
+def with_chains(program: Program, premises: Premises, evidence: Evidence) -> Evidence:
+    """With multipliers for chains, chosen for the facts that hold without and then with them."""
+    facts = derive(program, premises, evidence).facts
+    centred = tuple(forward_chains(program, facts, evidence.free))
+    if centred:
+        facts = derive(program, premises, replace(evidence, chains=centred)).facts
+    hull = premises.loss in {"cross-entropy", "focal"}
+    passed = tuple(backward_chains(program, facts, evidence.free, hull=hull))
+    return replace(evidence, chains=_distinct((*centred, *passed)))
+
+
+def _distinct(chains: tuple[ChainWitness, ...]) -> tuple[ChainWitness, ...]:
+    """One for each pair of ends; the last, which was tuned for what is to pass."""
+    return tuple({(chain.start, chain.stop): chain for chain in chains}.values())
 
 
 def _kernel(steps: tuple[Step, ...], program: Program) -> Kernel | None:

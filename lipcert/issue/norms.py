@@ -8,6 +8,7 @@ proves nothing to the last bit.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -37,14 +38,23 @@ _ROUTES: Final = {
 _BUDGET: Final = 1e13
 
 
-def norm_claim(kernel: Kernel, tier: Tier) -> NormClaim:
-    """What the checker will accept as the norm of every map by a kernel in its interval."""
+def norm_claim(kernel: Kernel, tier: Tier) -> NormClaim | None:
+    """What the checker will accept as the norm of every map by a kernel in its interval.
+
+    None for a convolution of moved entries (behind padding by repetition, say) that is too large
+    to be written out.
+    """
     lo, hi = kernel.entries.lo, kernel.entries.hi
     middle = np.ascontiguousarray(np.where(lo == hi, lo, 0.5 * lo + 0.5 * hi))
     if kernel.is_matrix:
         bound = operator_norm(DenseMap(Operand(middle[:, :, 0])), tier)
         return NormClaim(_raised(bound.value.value), "dense")
-    frame = kernel.frame
+    frame = replace(kernel.frame, kernel=middle)
+    if frame.moved:
+        if not frame.is_small:
+            return None
+        bound = operator_norm(DenseMap(Operand(frame.matrix())), tier)
+        return NormClaim(_raised(bound.value.value), "explicit")
     geometry = _geometry(frame)
     bound = operator_norm(ConvMap(Operand(middle), geometry, frame.groups), tier)
     if bound.rule in _ROUTES:
@@ -63,25 +73,16 @@ def _on_torus(kernel: FloatArray, groups: int, geometry: Geometry, bound: Bound)
 
     The supremum over all frequencies, which a Laurent bound is, is one on every torus.
     """
-    counts = tuple(torus_size(window) for window in geometry)
-    untwisted = (0,) * len(counts)
     witness, value = bound.witness, bound.value.value
     if bound.rule != "norms.laurent" and not isinstance(witness, TorusCertificate):
         kernels = kernel.reshape(groups, -1, *kernel.shape[1:])
         proved = circulant_norm(kernels, geometry, _BUDGET)
         witness, value = proved.witness, proved.bound.value
-    if not isinstance(witness, TorusCertificate):
-        return NormClaim(_raised(value), "torus", untwisted, counts)
-    twists, sizes = iter(witness.torus.twists), iter(witness.torus.counts)
-    long = [_is_long(window) for window in geometry]
-    return NormClaim(
-        _raised(value),
-        "torus",
-        tuple(next(twists) if several else 0 for several in long),
-        tuple(
-            next(sizes) if several else count for several, count in zip(long, counts, strict=True)
-        ),
-    )
+    if isinstance(witness, TorusCertificate):
+        torus = witness.torus
+        return NormClaim(_raised(value), "torus", torus.twists, torus.counts)
+    counts = tuple(torus_size(window) for window in geometry if _is_long(window))
+    return NormClaim(_raised(value), "torus", (0,) * len(counts), counts)
 
 
 def _is_long(window: Window) -> bool:

@@ -43,6 +43,8 @@ from lipcert.checker.interval import Interval, exact
 
 __all__ = ["needed_steps", "rewritten"]
 
+_HIDDEN = -1000.0
+"""entries of a mask that are there to hide, and not to be trained"""
 _ROOT_TWO = Interval(np.asarray(sqrt_down(2)), np.asarray(sqrt_up(2)))
 
 
@@ -360,14 +362,18 @@ def _attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _masked(rewriter: Rewriter, scores: str) -> tuple[Operand | None, str]:
-    """The mask and what it is added to; one that hides a whole row, or is trained, is none."""
+    """The mask and what it is added to.
+
+    One that hides a whole row is none, and one that hides nothing may be trained: it stays a step.
+    """
     found = rewriter.made(scores, Shift)
-    if found is None or found[0].offset.sources:
+    if found is None or not (found[0].offset.hi <= _HIDDEN).any():
         return None, scores
     mask = found[0].offset
     hidden = np.broadcast_to(np.isneginf(mask.hi), found[1].shape).all(axis=-1)
     if hidden.any() or not (mask.hi < np.inf).all():
         return None, scores
+    rewriter.swallow(mask)
     return mask, found[1].inputs[0]
 
 

@@ -221,8 +221,7 @@ def _nearest(place: int, scale: Fraction, target: int, coordinates: str, roundin
         raise Unsupported("its rounding is not known")
     moved = position + Fraction(shift[rounding], 2)
     distance = abs(moved - round(moved))
-    parts = (scale.numerator, scale.denominator)
-    is_exact = all(part & (part - 1) == 0 for part in parts)
+    is_exact = scale.denominator & (scale.denominator - 1) == 0  # a quotient by it is, if a float
     if distance < Fraction(1, 1000) and not (is_exact and distance == 0):
         raise Unsupported("its positions lie too close to a tie")
     down = position.__floor__() if rounding == "floor" else (position + Fraction(1, 2)).__floor__()

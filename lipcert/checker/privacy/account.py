@@ -38,7 +38,7 @@ __all__ = ["epsilon_upper", "gaussian_epsilon", "zero_concentrated"]
 
 _RELATIONS: Final = frozenset({"add-remove", "zero-out", "replace-one"})
 _UNAMPLIFIED: Final = frozenset({"shuffle", "full-batch"})
-_FINEST: Final = 5e7
+_FINEST: Final = 3e7
 _WIDEST: Final = 2.0**19
 _MOST_RELEASES: Final = 1 << 28
 
@@ -164,7 +164,7 @@ def _grid(
     wanted = max(
         min(1e-3, spread / 200.0),
         max(reach, -stay) * bits / _FINEST,
-        24.0 * math.sqrt(releases) * spread / _WIDEST,
+        16.0 * math.sqrt(releases) * spread / _WIDEST,
     )
     scale = math.ceil(-math.log2(wanted)) + 7
     gap = Fraction(math.ceil(wanted * 2.0**scale), 1 << scale)

@@ -160,14 +160,14 @@ def _best_tilt(logs: _Reals, losses: _Reals, steps: int, delta: Fraction) -> flo
 
 
 def _composed(tilted: _Tilted, steps: int) -> _Composed | None:
-    """The window is 12 deviations to both sides of the mean; what wraps around is counted twice.
+    """The window is 8 deviations to both sides of the mean; what wraps around is counted twice.
 
     Proof: cyclic sums hold the terms they stand for, and more. Folding adds few terms in each bin.
     """
     offsets = np.arange(len(tilted.masses)) - tilted.peak
     mean = float(np.dot(offsets, tilted.masses))
     variance = max(0.0, float(np.dot((offsets - mean) ** 2, tilted.masses)))
-    half = 12.0 * math.sqrt(steps * variance) + 64.0
+    half = 8.0 * math.sqrt(steps * variance) + 64.0
     if not half < _LONGEST / 2:
         return None
     size = 1 << math.ceil(math.log2(2.0 * half))

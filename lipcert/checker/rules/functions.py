@@ -195,7 +195,7 @@ def _erf() -> Function:
 def _softplus() -> Function:
     """ln(1 + e^x), or x itself from some guard of 15 or more on, as frameworks compute it.
 
-    The guarded function falls by less than 1 there, and is at least x from 14 on.
+    From 14 on, x is below both; what is smaller than ln(1 + e^14) has an argument below 14.
     """
 
     def at(x: Interval) -> Interval:

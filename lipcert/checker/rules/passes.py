@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from lipcert.checker.arithmetic import add_up, multiply_up
+from lipcert.checker.arithmetic import add_up
 from lipcert.checker.graph.program import Move, Program, Step
 from lipcert.checker.rules import linear, nonlinear
 from lipcert.checker.rules.facts import Cotangent, Fact
@@ -47,8 +47,8 @@ _NOTHING = Refinement()
 def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
     """What the rule of one step finds about its output."""
     inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
-    rules = linear if isinstance(step.op, linear.LINEAR) else nonlinear
-    return rules.output_fact(step.op, inputs, shapes, step.shape, weights, step.output)
+    rule = linear.output_fact if isinstance(step.op, linear.LINEAR) else nonlinear.output_fact
+    return rule(step.op, inputs, shapes, step.shape, weights, step.output)
 
 
 def forward(
@@ -141,12 +141,8 @@ def _pulled(
 ) -> Cotangent:
     """What the input at an index receives through one step."""
     inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
-    if isinstance(step.op, linear.LINEAR):
-        return linear.pulled(
-            step.op, index, received, inputs, shapes, step.shape, weights, step.output
-        )
-    stretch = nonlinear.lipschitz(step.op, index, inputs, shapes, step.shape, weights, step.output)
-    return Cotangent(multiply_up(stretch, received.norm))
+    rule = linear.pulled if isinstance(step.op, linear.LINEAR) else nonlinear.pulled
+    return rule(step.op, index, received, inputs, shapes, step.shape, weights, step.output)
 
 
 def _capped(value: str, cotangents: Mapping[str, Cotangent], refined: Refinement) -> Cotangent:

@@ -125,7 +125,8 @@ class Constrained:
         sources = [name for name in operand.sources if name in self.trained]
         kind, radius = self.constraints.get(sources[0], ("frobenius", math.inf))
         gain = operand.sources[sources[0]]
-        if len(sources) > 1 or not 0.0 <= min(gain, radius) <= max(gain, radius) < math.inf:
+        known = all(0.0 <= number < math.inf for number in (gain, radius))
+        if len(sources) > 1 or not known:
             return "frobenius", math.inf
         return kind, multiply_up(gain if kind == "frobenius" else max(1.0, gain), radius)
 

@@ -1,4 +1,4 @@
-"""Affine steps: every fact, Lipschitz constant and pulled hull, attacked with torch as the oracle."""
+"""Affine steps: every fact, Lipschitz constant and pulled hull, with torch as the oracle."""
 
 from __future__ import annotations
 

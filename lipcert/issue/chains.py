@@ -1,0 +1,190 @@
+"""Chains for certificates: where quadratic forms help, and the multipliers that shape them.
+
+What enters: the checker's program and facts. What leaves: a `ChainWitness` for each chain worth a
+form, with the engine's multipliers as the numbers that the checker asks for. Nothing is trusted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from lipcert.certificate.records import ChainWitness
+from lipcert.checker.coverage import operands
+from lipcert.checker.forms.links import Diagonal, Link, Matrix, links_of
+from lipcert.checker.graph.program import Activation, PRelu, Program, Step
+from lipcert.checker.interval import Interval as Slopes
+from lipcert.checker.rules.facts import Fact
+from lipcert.checker.rules.nonlinear import slopes
+from lipcert.forms.multipliers import tuned
+from lipcert.forms.quadratic import (
+    Multipliers,
+    QuadraticForm,
+    default_multipliers,
+    middle_and_radius,
+)
+from lipcert.interval import Interval
+from lipcert.upper import FloatArray
+
+__all__ = ["backward_chains", "forward_chains"]
+
+_LARGEST_RUN: Final = 1024
+_LARGEST_FORM: Final = 2048
+_LARGEST_MATRIX: Final = 1 << 21
+_ROOM: Final = 1.0 + 2.0**-20
+_Number = FloatArray | Interval
+
+
+def forward_chains(
+    program: Program, facts: Mapping[str, Fact], free: frozenset[str]
+) -> list[ChainWitness]:
+    """From the input up to every value of the chain that begins there, behind its first matrix."""
+    for steps in _paths(program, facts, free, only_way=False):
+        if steps[0].inputs[0] == program.input:
+            parts = [steps[:stop] for stop in range(2, len(steps) + 1)]
+            found = [_witness(program, part, facts, hull=False) for part in parts]
+            return [witness for witness in found if witness is not None]
+    return []
+
+
+def backward_chains(
+    program: Program, facts: Mapping[str, Fact], free: frozenset[str], *, hull: bool
+) -> list[ChainWitness]:
+    """From the start of each chain, and from above each trained step in it, to its end.
+
+    hull: whether the loss sends class differences into the output.
+    """
+    found = []
+    for steps in _paths(program, facts, free, only_way=True):
+        for start in range(len(steps) - 1):
+            if start and not any(True for _ in operands(steps[start - 1].op)):
+                continue
+            at_output = hull and steps[-1].output == program.output
+            found.append(_witness(program, steps[start:], facts, hull=at_output))
+    return [witness for witness in found if witness is not None]
+
+
+def _paths(
+    program: Program, facts: Mapping[str, Fact], free: frozenset[str], *, only_way: bool
+) -> Iterator[tuple[Step, ...]]:
+    """The longest rows of steps that can be links, of sizes that can be handled.
+
+    only_way: nothing else may read what lies between.
+    """
+    readers = Counter(name for step in program.steps for name in step.inputs)
+    readers[program.output] += 1
+    growing: dict[str, tuple[Step, ...]] = {}
+    for step in program.steps:
+        if len(step.inputs) != 1 or not _can_link(program, step, facts, free):
+            continue
+        below = step.inputs[0]
+        unread = not only_way or readers[below] == 1
+        longer = (*growing[below], step) if below in growing and unread else (step,)
+        if len(longer) > 1 and not _fits(program, longer, facts):
+            longer = (step,)
+        if len(longer) > 1 and only_way:
+            del growing[below]
+        growing[step.output] = longer
+    ended = {steps[-2].output for steps in growing.values() if len(steps) > 1}
+    for value, steps in growing.items():
+        if len(steps) > 1 and (only_way or value not in ended):
+            yield steps
+
+
+def _can_link(
+    program: Program, step: Step, facts: Mapping[str, Fact], free: frozenset[str]
+) -> bool:
+    if any(free & set(operand.sources) for operand in operands(step.op)):
+        return False
+    return _links(program, (step,), facts) is not None
+
+
+def _fits(program: Program, steps: Sequence[Step], facts: Mapping[str, Fact]) -> bool:
+    """Whether the form of these steps is of a size that the checker, and patience, allow."""
+    links = _links(program, steps, facts)
+    if links is None:
+        return False
+    sizes = [_length(link) for link in links[_first_matrix(links) + 1 :]]
+    matrices = [link.centre.size for link in links if isinstance(link, Matrix)]
+    if matrices and max(matrices) > _LARGEST_MATRIX:
+        return False
+    unknown = sum(_length(link) for link in links if isinstance(link, Diagonal))
+    return max(sizes, default=0) <= _LARGEST_RUN and unknown <= _LARGEST_FORM
+
+
+def _links(
+    program: Program, steps: Sequence[Step], facts: Mapping[str, Fact]
+) -> tuple[Link, ...] | None:
+    found: dict[str, Slopes] = {}
+    for step in steps:
+        if isinstance(step.op, Activation | PRelu):
+            below = step.inputs[0]
+            known = slopes(step.op, facts[below], program.shapes[below])
+            if known is None:
+                return None
+            found[step.output] = known
+    try:
+        linked = links_of(steps, program.shapes, found, ())
+    except ValueError:
+        return None
+    return None if linked is None else linked[0]
+
+
+def _witness(
+    program: Program, steps: Sequence[Step], facts: Mapping[str, Fact], *, hull: bool
+) -> ChainWitness | None:
+    """Multipliers for the unknown slopes of a chain; None where a product of norms says as much."""
+    links = _links(program, steps, facts)
+    if links is None:
+        return None
+    first = _first_matrix(links)
+    if first == len(links) or len(links) - first < 2:
+        return None
+    numbers = [_number(link) for link in links]
+    form = QuadraticForm.of(numbers[first])
+    proposals = tuned(form.matrix, numbers[first + 1 :], hull)
+    multipliers: list[tuple[float, ...]] = []
+    for index, step in enumerate(steps):
+        chosen: tuple[float, ...] = ()
+        if index > first:
+            link, proposal = numbers[index], proposals[index - first - 1]
+            if isinstance(link, Interval):
+                chosen = _multipliers(form, link, proposal)
+            form = form.through(link, proposal)
+        if isinstance(step.op, Activation | PRelu):
+            multipliers.append(chosen)
+    return ChainWitness(steps[0].inputs[0], steps[-1].output, tuple(multipliers))
+
+
+def _multipliers(
+    form: QuadraticForm, link: Interval, proposal: Multipliers | None
+) -> tuple[float, ...]:
+    """t = κ/p², κ = ratio·λ_max(PQP), for slopes m ± r and δ = Ms + Pf; 1 for known slopes.
+
+    The constraints f² ≤ (r/p)²s² with multiplier κ are t(w − αs)(βs − w) ≥ 0.
+    """
+    middle, radius, _ = middle_and_radius(link)
+    if proposal is None or not proposal.is_usable(radius):
+        proposal = default_multipliers(form.matrix, middle, radius)
+    weights = np.where(radius > 0.0, proposal.weights, 0.0)
+    largest = float(np.linalg.eigvalsh(np.outer(weights, weights) * form.matrix)[-1])
+    level = max(largest, 1e-300) * max(proposal.ratio, _ROOM) * 4.0**form.scale
+    found = np.divide(level, weights**2, out=np.ones_like(weights), where=weights > 0.0)
+    return tuple(float(number) for number in found)
+
+
+def _first_matrix(links: Sequence[Link]) -> int:
+    return next((i for i, link in enumerate(links) if isinstance(link, Matrix)), len(links))
+
+
+def _length(link: Link) -> int:
+    return len(link.centre) if isinstance(link, Matrix) else link.slopes.lo.size
+
+
+def _number(link: Link) -> _Number:
+    if isinstance(link, Matrix):
+        return link.centre
+    return Interval(link.slopes.lo, link.slopes.hi)
