@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from lipcert.certificate.records import NodeClaim, ValueClaim
 from lipcert.checker.graph.program import (
     Activation,
+    Attention,
     BatchNorm,
     Conv,
     Dense,
@@ -25,7 +26,7 @@ from lipcert.checker.graph.program import (
 from lipcert.checker.reader.records import Model, Tensor
 
 __all__ = ["expected_nodes", "frozen_tensors", "operands", "rule_of", "tensors"]
-__all__ += ["tensors_read"]
+__all__ += ["tensors_read", "without_gradient"]
 
 _VERSION = 1
 
@@ -51,6 +52,13 @@ def expected_nodes(model: Model, program: Program) -> tuple[NodeClaim, ...]:
     )
 
 
+def without_gradient(program: Program) -> frozenset[str]:
+    """Tensors that take part in ways of which no rule of a gradient speaks: as plain numbers."""
+    masks = (step.op.mask for step in program.steps if isinstance(step.op, Attention))
+    hidden = (name for mask in masks if mask is not None for name in mask.sources)
+    return program.untracked.union(hidden)
+
+
 def rule_of(op: Op) -> str:
     """The versioned name of the rule for a step: its kind, and the function of an activation."""
     kind = type(op).__name__.lower()
@@ -68,6 +76,8 @@ def operands(op: Op) -> Iterator[Operand]:
             yield from (scale, shift, mean, inverse)
         case Scale(operand) | Shift(operand) | PRelu(operand):
             yield operand
+        case Attention(_, mask) if mask is not None:
+            yield mask
 
 
 def tensors_read(steps: tuple[Step, ...]) -> frozenset[str]:

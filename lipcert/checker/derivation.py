@@ -7,6 +7,7 @@ What enters: nothing that is only claimed. What leaves: upper bounds, inf where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -14,6 +15,7 @@ from typing import final
 
 import numpy as np
 
+from lipcert.checker.coverage import without_gradient
 from lipcert.checker.graph.program import Program
 from lipcert.checker.interval import Interval
 from lipcert.checker.ledger import Premises
@@ -58,7 +60,10 @@ def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
     return Derived(
         facts=facts,
         cotangents=cotangents,
-        gradients=gradients(program, facts, cotangents, weights),
+        gradients={
+            **gradients(program, facts, cotangents, weights),
+            **dict.fromkeys(without_gradient(program), math.inf),
+        },
         lipschitz=input_lipschitz(program, facts, weights, refined),
         unused=tuple(
             f"the chain from {shown(item.start)} to {shown(item.stop)} proves nothing"

@@ -7,6 +7,7 @@ with the exact result between them. No floating-point number is involved.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import Final
 
 __all__ = ["exp_bounds", "log_bounds"]
@@ -49,7 +50,7 @@ def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
     scaled = x / (1 << exponent) if exponent >= 0 else x * (1 << -exponent)
     unit = bits + 16 + bits.bit_length()
     low, high = _artanh((scaled - 1) / (scaled + 1), unit)
-    two = _artanh(Fraction(1, 3), unit)
+    two = _log_two(unit)
     below, above = sorted((exponent * two[0], exponent * two[1]))
     return Fraction(2 * (low + below), 1 << unit), Fraction(2 * (high + above), 1 << unit)
 
@@ -65,6 +66,12 @@ def _small_exp(r: Fraction, unit: int) -> tuple[int, int]:
         term_low = (term_low * below >> unit) // n
         term_high = -(-_shifted_up(term_high * above, unit) // n)
     return low, high + 2 * term_high
+
+
+@cache
+def _log_two(unit: int) -> tuple[int, int]:
+    """Half of log 2."""
+    return _artanh(Fraction(1, 3), unit)
 
 
 def _artanh(z: Fraction, unit: int) -> tuple[int, int]:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         data = read_certificate_file(options.certificate)
-        choices = Choices(options.engine, accepted_ids(options.accept_assumption))
+        choices = Choices(options.engine, accepted_ids(options.accept_assumption), options.weights)
         report = check(data, options.model, choices)
     except CertificateFileError as error:
         sys.stderr.write(f"lipcert-check: error: {error}\n")
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("lipcert-check", description=__doc__, epilog=_EPILOG)
     parser.add_argument("certificate", type=Path, nargs="?", help="the certificate file")
     parser.add_argument("--model", type=Path, help="the ONNX file that it speaks of")
+    parser.add_argument("--weights", type=Path, help="weights to be within the constraints")
     parser.add_argument("--engine", choices=("float", "exact"), default="float")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument(

@@ -31,6 +31,7 @@ from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Program
 from lipcert.checker.ledger import CHECKED, Circumstances, Premises
+from lipcert.checker.membership import membership_faults
 from lipcert.checker.promise import promise
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError, shown
@@ -251,8 +252,11 @@ def _ledger(state: _State) -> Iterator[str]:
 
 
 def _leftovers(state: _State) -> Iterator[str]:
-    """9: every witness proves something."""
+    """9: every witness proves something; given weights lie within the constraints."""
     yield from state.derived.unused
+    if state.choices.weights is not None:
+        engine = ENGINES[state.choices.engine]
+        yield from membership_faults(state.certificate, state.model, state.choices.weights, engine)
 
 
 _STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (

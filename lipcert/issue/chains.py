@@ -31,8 +31,8 @@ from lipcert.upper import FloatArray
 
 __all__ = ["backward_chains", "forward_chains"]
 
-_LARGEST_RUN: Final = 1024
-_LARGEST_FORM: Final = 2048
+_LARGEST_RUN: Final = 600
+_LARGEST_FORM: Final = 1600
 _LARGEST_MATRIX: Final = 1 << 21
 _ROOM: Final = 1.0 + 2.0**-20
 _Number = FloatArray | Interval

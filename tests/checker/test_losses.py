@@ -17,7 +17,7 @@ from lipcert.checker.interval import Interval
 from lipcert.checker.losses import loss_cotangent
 from lipcert.checker.losses.softmax_error import SoftmaxDomain
 from lipcert.checker.rules.facts import Fact
-from lipcert.facts import Bound, ValueFacts
+from lipcert.facts import Bound, ValueFacts, no_bound
 from lipcert.interval import Interval as EngineInterval
 from lipcert.losses import make_loss
 from lipcert.upper import Upper
@@ -48,7 +48,7 @@ CASES: list[tuple[str, dict[str, Fraction | bool | str]]] = [
     ("hkr", {"hkr_weight": Fraction(3), "margin": ONE}),
     ("cosine", {"cosine_floor": Fraction(1, 4)}),
 ]
-SHAPES = [(1, 2), (1, 5), (1, 4, 1, 1)]
+SHAPES = [(1, 2), (1, 5, 1)]
 
 
 def fact(shape: tuple[int, ...], radius: float, bias: float = 0.0, width: float = math.inf) -> Fact:
@@ -78,7 +78,8 @@ def test_the_bounds_of_the_engine(
     box = EngineInterval(
         *(np.broadcast_to(end, shape).copy() for end in (found.box.lo, found.box.hi))
     )
-    facts = ValueFacts.of(shape, Bound(Upper(found.norm), "test"), box)
+    norm = Bound(Upper(found.norm), "test") if math.isfinite(found.norm) else no_bound("test", "-")
+    facts = ValueFacts.of(shape, norm, box)
     theirs = loss.cotangent(facts)
     if not math.isfinite(ours.norm):
         assert not theirs.norm.value.is_finite
@@ -178,7 +179,7 @@ def _assert_in_hull(gradient: np.ndarray, scale: float, smoothing: float) -> Non
     st.sampled_from([Fraction(0), Fraction(1, 8), Fraction(7, 8)]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_softmax_errors(
     classes: int, radius: float, width: float, smoothing: Fraction, seed: int
 ) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.checker.graph.call import Call
-from lipcert.checker.graph.entry_ops import activated
 from lipcert.checker.graph.errors import Unsupported
+from lipcert.checker.graph.functions import activated
 from lipcert.checker.graph.layout_ops import check_apart, normal_axes, same_order
 from lipcert.checker.graph.linear_ops import images
 from lipcert.checker.graph.program import (

@@ -1,8 +1,4 @@
-"""Computations on constants: sizes exactly, real numbers in intervals.
-
-Sizes may be multiples c·N of the batch size. They are followed where the result is known for
-every N to be such a multiple again, or not to depend on N, and refused elsewhere.
-"""
+"""Computations on constants: real numbers in intervals, sizes as `size_ops` says."""
 
 from __future__ import annotations
 
@@ -17,13 +13,14 @@ from lipcert.checker.arithmetic import multiply_up
 from lipcert.checker.graph.call import Call
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.layout_ops import normal_axes
-from lipcert.checker.graph.values import FIXED, Constant, Place, Value, broadcast, check_size
+from lipcert.checker.graph.size_ops import equal, filled, marks, numbers_from, whole, within
+from lipcert.checker.graph.values import FIXED, Constant, Value, broadcast
 from lipcert.checker.interval import Interval
 from lipcert.checker.interval import down as below
 from lipcert.checker.interval import up as above
 from lipcert.checker.reader.records import Tensor
 
-__all__ = ["CONSTANT_OPS", "literal", "quotient", "shape_of", "size_of", "sum_of_sources"]
+__all__ = ["CONSTANT_OPS", "literal", "quotient", "sum_of_sources"]
 
 Array = npt.NDArray[Any]
 
@@ -48,64 +45,6 @@ def _interval(constant: Constant) -> Interval:
     if not constant.is_float:
         raise Unsupported("constants of different types are combined")
     return Interval(constant.lo, constant.hi)
-
-
-# sizes ----------------------------------------------------------------------------------------
-
-
-def shape_of(call: Call) -> Value:
-    """Shape: the dimension that carries the batch grows with it."""
-    value = call.value(0)
-    rank = len(value.shape)
-    chosen = slice(call.integer("start", 0), call.integer("end", rank))
-    grows = np.zeros(rank, dtype=bool)
-    if value.place is not None:
-        grows[value.place.axis] = True
-    return _plain(np.asarray(value.shape, dtype=np.int64)[chosen], grows[chosen])
-
-
-def size_of(call: Call) -> Value:
-    """Size: the number of entries."""
-    value = call.value(0)
-    count = np.asarray(math.prod(value.shape), dtype=np.int64)
-    return _plain(count, np.asarray(value.place is not None))
-
-
-def _marks(constant: Constant) -> Array:
-    return np.zeros(constant.shape, dtype=bool) if constant.grows is None else constant.grows
-
-
-def _checked(numbers: Array, dtype: np.dtype[Any]) -> Array:
-    """Python integers as numbers of this type, which must hold them."""
-    bounds = np.iinfo(dtype)
-    if any(not bounds.min <= item <= bounds.max for item in numbers.reshape(-1)):
-        raise Unsupported("a whole number is too large")
-    return numbers.astype(dtype)
-
-
-def _whole(operation: str, first: Constant, second: Constant) -> Constant:
-    """Arithmetic of integers: c·N times or over a fixed whole number, and (c·N)/(d·N)."""
-    if first.lo.dtype != second.lo.dtype or first.lo.dtype.kind not in "iu":
-        raise Unsupported("constants of different types are combined")
-    shape, place = broadcast((first, second))
-    a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
-    left, right = (np.broadcast_to(_marks(item), shape) for item in (first, second))
-    both, either = left & right, left | right
-    match operation:
-        case "Add" | "Sub":
-            allowed, grows = ~either, either
-            result = a + b if operation == "Add" else a - b
-        case "Mul":
-            allowed, grows, result = ~both, either, a * b
-        case _:
-            if (b <= 0).any() or (a < 0).any():
-                raise Unsupported("a quotient of numbers that are not positive")
-            result = a // b
-            divides = np.asarray(result * b == a, dtype=bool)
-            allowed, grows = ~either | (left & divides), left & ~right
-    if not np.asarray(allowed, dtype=bool).all():
-        raise Unsupported("it computes with the size of the batch")
-    return Constant(*2 * (_checked(np.asarray(result), first.lo.dtype),), {}, place, grows)
 
 
 # real numbers ---------------------------------------------------------------------------------
@@ -135,7 +74,7 @@ def _arithmetic(call: Call) -> Value:
     first, second = call.constant(0), call.constant(1)
     operation = call.node.op_type
     if not first.is_float:
-        return _whole(operation, first, second)
+        return whole(operation, first, second)
     _, place = broadcast((first, second))
     left, right = _interval(first), _interval(second)
     match operation:
@@ -164,40 +103,21 @@ def _gains(call: Call, first: Constant, second: Constant) -> Mapping[str, float]
     return {name: multiply_up(gain, largest) for name, gain in source.sources.items()}
 
 
-def _entrywise(call: Call) -> Value:
-    """Neg, Abs, Sqrt, Reciprocal, Relu, Identity-like functions of one constant."""
+def _negative(call: Call) -> Value:
     constant = call.constant(0)
-    if call.node.op_type == "Neg":
-        low, high = -constant.hi, -constant.lo
-        high = low if constant.lo is constant.hi else high
-        constant.check_fixed()
-        return Constant(low, high, constant.sources, constant.place)
+    constant.check_fixed()
+    low = -constant.hi
+    high = low if constant.lo is constant.hi else -constant.lo
+    return Constant(low, high, constant.sources, constant.place)
+
+
+def _root(call: Call) -> Value:
+    constant = call.constant(0)
     known = _interval(constant)
-    match call.node.op_type:
-        case "Sqrt":
-            if (known.lo < 0.0).any():
-                raise Unsupported("a root of a negative number")
-            result = Interval(np.maximum(below(np.sqrt(known.lo)), 0.0), above(np.sqrt(known.hi)))
-        case "Reciprocal":
-            result = quotient(constant)
-        case "Relu":
-            result = Interval(np.maximum(known.lo, 0.0), np.maximum(known.hi, 0.0))
-        case _:
-            inside = (known.lo <= 0.0) & (known.hi >= 0.0)
-            ends = np.minimum(np.abs(known.lo), np.abs(known.hi))
-            result = Interval(np.where(inside, 0.0, ends), known.magnitude())
-    return Constant(result.lo, result.hi, sum_of_sources(constant), constant.place)
-
-
-def _power(call: Call) -> Value:
-    """A square."""
-    base, exponent = call.constant(0), call.number(1)
-    if exponent != 2.0:
-        raise Unsupported("a power of constants other than the square")
-    known = _interval(base)
-    product = known * known
-    low = np.where((known.lo <= 0.0) & (known.hi >= 0.0), 0.0, product.lo)
-    return Constant(np.maximum(low, 0.0), product.hi, sum_of_sources(base), base.place)
+    if (known.lo < 0.0).any():
+        raise Unsupported("a root of a negative number")
+    low, high = np.maximum(below(np.sqrt(known.lo)), 0.0), above(np.sqrt(known.hi))
+    return Constant(low, high, sum_of_sources(constant), constant.place)
 
 
 def _cast(call: Call) -> Value:
@@ -218,7 +138,7 @@ def _cast(call: Call) -> Value:
             constant.check_fixed()
             flags = whole != 0
             return Constant(flags, flags, {}, constant.place)
-        cast = _checked(whole.astype(object), np.dtype(kind))
+        cast = within(whole.astype(object), np.dtype(kind))
         return Constant(cast, cast, {}, constant.place, constant.grows)
     low = constant.lo.astype(kind).astype(np.float64)
     high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
@@ -252,42 +172,6 @@ def _constant(call: Call) -> Value:
     return _plain(np.asarray(whole, dtype=np.int64))
 
 
-def _filled(call: Call) -> Value:
-    """One number everywhere, for every example if a size grows."""
-    sizes = call.constant(0)
-    tensor = call.tensor("value")
-    number = np.zeros(1) if tensor is None else tensor.values().reshape(-1)
-    shape = check_size(tuple(int(item) for item in sizes.lo.reshape(-1)))
-    if number.size != 1 or sizes.lo.dtype.kind != "i" or min(shape, default=0) < 0:
-        raise Unsupported("its value or its sizes do not fit")
-    grown = np.flatnonzero(_marks(sizes)).tolist()
-    if len(grown) > 1:
-        raise Unsupported(FIXED)
-    array = np.full(shape, number[0])
-    return Constant(array, array, {}, Place(grown[0]) if grown else None)
-
-
-def _range(call: Call) -> Value:
-    """Whole numbers from, to, step."""
-    start, stop, step = (call.whole(place)[0] for place in range(3))
-    check_size((len(range(start, stop, step)),))
-    return _plain(np.arange(start, stop, step, dtype=np.int64))
-
-
-def _equal(call: Call) -> Value:
-    """Equality of exact numbers; c·N is not equal to a number below 1."""
-    first, second = call.constant(0), call.constant(1)
-    shape, place = broadcast((first, second))
-    left, right = (np.broadcast_to(_marks(item), shape) for item in (first, second))
-    a, b = np.broadcast_to(first.lo, shape), np.broadcast_to(second.lo, shape)
-    known = ~(left | right) | (left & ~right & (b <= 0)) | (right & ~left & (a <= 0))
-    if first.lo is not first.hi or second.lo is not second.hi or not known.all():
-        raise Unsupported("it compares with the size of the batch, or numbers that are not exact")
-    call.sink.untracked.update(sum_of_sources(first, second))
-    flags = np.asarray((a == b) & ~(left | right))
-    return Constant(flags, flags, {}, place)
-
-
 def _where(call: Call) -> Value:
     """One constant or the other, entry by entry."""
     condition, first, second = (call.constant(place) for place in range(3))
@@ -298,7 +182,7 @@ def _where(call: Call) -> Value:
     low = np.where(condition.lo, first.lo, second.lo)
     exact = first.lo is first.hi and second.lo is second.hi
     high = low if exact else np.where(condition.lo, first.hi, second.hi)
-    grows = np.where(condition.lo, _marks(first), _marks(second))
+    grows = np.where(condition.lo, marks(first), marks(second))
     return Constant(low, high, sum_of_sources(first, second), place, grows)
 
 
@@ -312,36 +196,20 @@ def _concat(call: Call) -> Value:
     low = np.concatenate([part.lo for part in parts], axis)
     exact = all(part.lo is part.hi for part in parts)
     high = low if exact else np.concatenate([part.hi for part in parts], axis)
-    grows = np.concatenate([_marks(part) for part in parts], axis)
+    grows = np.concatenate([marks(part) for part in parts], axis)
     sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
     return Constant(low, high, sources, parts[0].place, grows)
 
 
-def _product(call: Call) -> Value:
-    """ReduceProd of sizes, at most one of which grows."""
-    constant = call.constant(0)
-    axes, keep = call.axes(1, 18), call.integer("keepdims", 1)
-    call.integer("noop_with_empty_axes", 0)
-    if constant.lo.ndim != 1 or axes not in (None, [0], [-1]) or constant.lo.dtype.kind != "i":
-        raise Unsupported("a product of constants")
-    if _marks(constant).sum() > 1:
-        raise Unsupported("it computes with the size of the batch")
-    total = np.asarray(math.prod(int(item) for item in constant.lo), dtype=object)
-    shape = (1,) if keep else ()
-    array = _checked(total, constant.lo.dtype).reshape(shape)
-    return _plain(array, np.full(shape, bool(_marks(constant).any())))
-
-
 CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
     **dict.fromkeys(["Add", "Sub", "Mul", "Div"], _arithmetic),
-    **dict.fromkeys(["Neg", "Abs", "Sqrt", "Reciprocal", "Relu"], _entrywise),
     "Cast": _cast,
     "Concat": _concat,
     "Constant": _constant,
-    "ConstantOfShape": _filled,
-    "Equal": _equal,
-    "Pow": _power,
-    "Range": _range,
-    "ReduceProd": _product,
+    "ConstantOfShape": filled,
+    "Equal": equal,
+    "Neg": _negative,
+    "Range": numbers_from,
+    "Sqrt": _root,
     "Where": _where,
 }

@@ -27,14 +27,12 @@ from lipcert.checker.graph.values import (
 
 __all__ = [
     "check_apart",
-    "depth_to_space",
     "expand",
     "flatten",
     "normal_axes",
     "permuted",
     "reshape",
     "same_order",
-    "space_to_depth",
     "squeeze",
     "tile",
     "transpose",
@@ -207,38 +205,4 @@ def tile(call: Call) -> Value:
         return _repeated(value, index, grown, grown[0])
     if value.place is not None and counts[value.place.axis] != 1:
         raise MixingError("it repeats the batch axis")
-    return call.move(value, index, value.place)
-
-
-def _images(call: Call) -> tuple[Value, int]:
-    value, block = call.value(0), call.integer("blocksize", 0)
-    if len(value.shape) != 4 or block < 1 or _batch_axis(value) > 0:
-        raise Unsupported("it works on images, with the batch on axis 0")
-    return value, block
-
-
-def depth_to_space(call: Call) -> Value:
-    """Groups of channels become blocks of pixels, in the order of the mode."""
-    value, b = _images(call)
-    n, c, h, w = value.shape
-    mode = call.text("mode", "DCR")
-    if mode not in {"DCR", "CRD"} or c % (b * b):
-        raise Unsupported("the mode or the block size does not fit")
-    if mode == "DCR":
-        parts = indices(value.shape).reshape(n, b, b, c // (b * b), h, w)
-        index = parts.transpose(0, 3, 4, 1, 5, 2)
-    else:
-        parts = indices(value.shape).reshape(n, c // (b * b), b, b, h, w)
-        index = parts.transpose(0, 1, 4, 2, 5, 3)
-    return call.move(value, index.reshape(n, c // (b * b), h * b, w * b), value.place)
-
-
-def space_to_depth(call: Call) -> Value:
-    """Blocks of pixels become channels."""
-    value, b = _images(call)
-    n, c, h, w = value.shape
-    if h % b or w % b:
-        raise Unsupported("the block size does not fit")
-    parts = indices(value.shape).reshape(n, c, h // b, b, w // b, b)
-    index = parts.transpose(0, 3, 5, 1, 2, 4).reshape(n, c * b * b, h // b, w // b)
     return call.move(value, index, value.place)

@@ -7,9 +7,9 @@ import numpy as np
 from lipcert.checker.graph.call import Call
 from lipcert.checker.graph.entry_ops import combined, scaled
 from lipcert.checker.graph.errors import MixingError, Unsupported
-from lipcert.checker.graph.layout_ops import permuted, same_order
+from lipcert.checker.graph.layout_ops import permuted
 from lipcert.checker.graph.program import BatchNorm, Conv, Dense, MatMul, Operand
-from lipcert.checker.graph.values import FIXED, Constant, Data, Place, Value, broadcast, indices
+from lipcert.checker.graph.values import FIXED, Constant, Data, Value, broadcast, indices
 from lipcert.checker.graph.windows import adjoint_windows, windows
 from lipcert.checker.interval import Interval, exact
 from lipcert.checker.interval import down as below
@@ -55,7 +55,8 @@ def matmul(call: Call) -> Value:
     if isinstance(first, Data) and isinstance(second, Data):
         return _product(call, first, second)
     if isinstance(second, Constant):
-        return _times(call, call.data(0), second)
+        value = call.data(0)
+        return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
     assert isinstance(first, Constant)  # noqa: S101
     value = call.data(1)
     rank = len(value.shape)
@@ -64,18 +65,6 @@ def matmul(call: Call) -> Value:
     swap = [*range(rank - 2), rank - 1, rank - 2]
     product = _dense(call, _permuted(call, value, swap), _matrix(first, rank))
     return permuted(call, product, swap)
-
-
-def _times(call: Call, value: Data, weight: Constant) -> Value:
-    if len(weight.shape) != 1:
-        return _dense(call, value, _turned(_matrix(weight, max(2, len(value.shape)))))
-    row = weight.rearranged(indices(weight.shape).reshape(1, -1), None)
-    column = _dense(call, value, row)
-    grows = [
-        column.place == Place(axis, column.place.before) if column.place else False
-        for axis in range(len(column.shape) - 1)
-    ]
-    return same_order(call, column, column.shape[:-1], grows)
 
 
 def _product(call: Call, first: Data, second: Data) -> Data:

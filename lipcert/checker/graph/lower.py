@@ -9,98 +9,24 @@ sizes are fixed, so that no rule can follow N, is read as one example at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
 
-from lipcert.checker.graph import axis_ops, layout_ops, linear_ops, selection_ops
 from lipcert.checker.graph.call import Call, Sink
-from lipcert.checker.graph.constant_ops import CONSTANT_OPS, literal, shape_of, size_of
-from lipcert.checker.graph.entry_ops import ENTRY_OPS, activated
+from lipcert.checker.graph.constant_ops import literal
 from lipcert.checker.graph.errors import MixingError, Unsupported
 from lipcert.checker.graph.macros import needed_steps, rewritten
+from lipcert.checker.graph.operators import rule_of
 from lipcert.checker.graph.program import Attention, Operand, Program, Shape, Step
-from lipcert.checker.graph.values import Constant, Data, Place, Value
+from lipcert.checker.graph.values import Data, Place, Value
 from lipcert.checker.reader.records import Input, Model, Node, shown
 
 __all__ = ["lower"]
 
 _VERSIONS: Final = range(7, 27)
-_Rule = Callable[[Call], "Value | list[Value]"]
-
-
-def _same(call: Call) -> Value:
-    """Identity, Dropout at inference, and types of real numbers, which are all real here."""
-    kind = call.node.op_type
-    if kind == "Dropout":
-        call.real("ratio", 0.5), call.integer("seed", 0)
-        if call.has(2) and call.constant(2).lo.any():
-            raise Unsupported("dropout in training mode")
-        if call.version >= 12 and call.has(1):
-            call.number(1)
-    if kind == "Cast" and call.integer("to", 0) not in {1, 10, 11, 16}:
-        raise Unsupported("it rounds to whole numbers")
-    if kind in {"Cast", "CastLike"}:
-        call.integer("saturate", 1), call.text("round_mode", "up")
-    if kind == "CastLike":
-        like, value = call.value(1), call.value(0)
-        if any(isinstance(item, Constant) and not item.is_float for item in (like, value)):
-            raise Unsupported("it converts between real and whole numbers")
-        if isinstance(value, Constant) and not _is_single(value):
-            raise Unsupported("it may round a constant")
-    return call.value(0)
-
-
-def _is_single(value: Constant) -> bool:
-    """Whether float32 holds the numbers."""
-    with np.errstate(over="ignore"):
-        return all(np.array_equal(ends.astype(np.float32), ends) for ends in (value.lo, value.hi))
-
-
-_LAYOUT: Final[Mapping[str, _Rule]] = {
-    "CastLike": _same,
-    "DepthToSpace": layout_ops.depth_to_space,
-    "Dropout": _same,
-    "Expand": layout_ops.expand,
-    "Flatten": layout_ops.flatten,
-    "Gather": selection_ops.gather,
-    "Identity": _same,
-    "Pad": selection_ops.pad,
-    "Reshape": layout_ops.reshape,
-    "Resize": selection_ops.resize,
-    "Shape": shape_of,
-    "Size": size_of,
-    "Slice": selection_ops.slice_,
-    "SpaceToDepth": layout_ops.space_to_depth,
-    "Split": selection_ops.split,
-    "Squeeze": layout_ops.squeeze,
-    "Tile": layout_ops.tile,
-    "Transpose": layout_ops.transpose,
-    "Unsqueeze": layout_ops.unsqueeze,
-    "Upsample": selection_ops.resize,
-}
-_DATA: Final[Mapping[str, _Rule]] = {
-    **ENTRY_OPS,
-    **dict.fromkeys(["AveragePool", "LpPool", "MaxPool"], axis_ops.pool),
-    **dict.fromkeys(["GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"], axis_ops.global_pool),
-    **dict.fromkeys(
-        ["ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
-         "ReduceSumSquare"], axis_ops.reduction,
-    ),
-    **dict.fromkeys(["Softmax", "LogSoftmax"], axis_ops.softmax),
-    **dict.fromkeys(
-        ["GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"],
-        axis_ops.normalization,
-    ),
-    **dict.fromkeys(["Conv", "ConvTranspose"], linear_ops.conv),
-    "BatchNormalization": linear_ops.batch_norm,
-    "Cast": _same,
-    "Gemm": linear_ops.gemm,
-    "MatMul": linear_ops.matmul,
-    "TopK": axis_ops.top,
-}  # fmt: skip
 
 
 def lower(model: Model, output: str) -> Program:
@@ -191,7 +117,7 @@ def _lower_node(
         inputs = [_known(values, name) if name else None for name in node.inputs]
         call = Call(node, position, opset.get("", 0), inputs, sink)
         start = len(sink.steps)
-        found = _rule(node, inputs)(call)
+        found = rule_of(node, inputs)(call)
         call.check_read()
     except MixingError as error:
         raise MixingError(f"{where}: {error}") from None
@@ -215,38 +141,6 @@ def _known(values: Mapping[str, Value], name: str) -> Value:
     if name not in values:
         raise Unsupported(f"{shown(name)} is a result that is not supported")
     return values[name]
-
-
-def _rule(node: Node, inputs: Sequence[Value | None]) -> _Rule:
-    kind = node.op_type
-    if node.domain == "com.microsoft" and kind in {"Gelu", "FastGelu", "QuickGelu"}:
-        return _MICROSOFT[kind]
-    if node.domain:
-        raise Unsupported(f"the domain {shown(node.domain)} is not supported")
-    rule = _LAYOUT.get(kind)
-    if rule is None:
-        table = _DATA if any(isinstance(item, Data) for item in inputs) else CONSTANT_OPS
-        rule = table.get(kind)
-    if rule is None:
-        raise Unsupported("the operator is not supported")
-    return rule
-
-
-def _microsoft(name: str) -> _Rule:
-    def rule(call: Call) -> Value:
-        if len(call) != 1:
-            raise Unsupported("an activation with a built-in bias")
-        numbers = (call.real("alpha", 1.702),) if name == "quick_gelu" else ()
-        return activated(call, call.data(), name, *numbers)
-
-    return rule
-
-
-_MICROSOFT: Final = {
-    "FastGelu": _microsoft("gelu_tanh"),
-    "Gelu": _microsoft("gelu"),
-    "QuickGelu": _microsoft("quick_gelu"),
-}
 
 
 def _check_finite(step: Step, model: Model) -> None:

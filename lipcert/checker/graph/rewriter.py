@@ -18,7 +18,7 @@ from lipcert.checker.graph.call import Sink
 from lipcert.checker.graph.program import Activation, Move, Op, Operand, Scale, Shape, Shift, Step
 from lipcert.checker.interval import Interval, exact
 
-__all__ = ["ONE", "Rewriter", "Rule", "as_operand", "needed_steps", "product"]
+__all__ = ["ONE", "Rewriter", "Rule", "as_interval", "as_operand", "needed_steps", "product"]
 
 ONE = exact(1.0)
 _Kind = TypeVar("_Kind", bound=Op)
@@ -134,6 +134,13 @@ class Rewriter:
             made.append(Step(real, (value,), name, step.shape, step.node))
             value = name
         return made
+
+
+def as_interval(operand: Operand | None) -> Interval:
+    """The one number of an operand; 1 where there is none."""
+    if operand is None:
+        return ONE
+    return Interval(operand.lo.reshape(()), operand.hi.reshape(()))
 
 
 def as_operand(factor: Interval, rank: int) -> Operand:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from lipcert.checker.graph.call import Call
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.layout_ops import check_apart, normal_axes
 from lipcert.checker.graph.program import IndexArray, Operand, Shift
-from lipcert.checker.graph.values import Constant, Place, Value, check_size, indices
+from lipcert.checker.graph.values import FIXED, Constant, Place, Value, check_size, indices
 
 __all__ = ["gather", "pad", "resize", "select", "slice_", "split"]
 
@@ -141,89 +141,60 @@ def _padded(index: IndexArray, axis: int, begin: int, end: int, mode: str) -> In
     widths = [(0, 0)] * index.ndim
     widths[axis] = (max(0, begin), max(0, end))
     check_size((*index.shape[:axis], size + sum(widths[axis]), *index.shape[axis + 1 :]))
-    if mode == "constant":
-        return np.pad(kept, widths, constant_values=-1)
-    return np.pad(kept, widths, mode=mode)  # type: ignore[call-overload]
+    padded: IndexArray = (
+        np.pad(kept, widths, constant_values=-1)
+        if mode == "constant"
+        else np.pad(kept, widths, mode=mode)  # type: ignore[call-overload]
+    )
+    return padded
+
+
+_WHOLE: Final = frozenset(
+    {
+        ("asymmetric", "floor"),
+        ("half_pixel", "round_prefer_ceil"),
+        ("half_pixel", "round_prefer_floor"),
+        ("pytorch_half_pixel", "round_prefer_ceil"),
+        ("pytorch_half_pixel", "round_prefer_floor"),
+        ("tf_half_pixel_for_nn", "floor"),
+    }
+)
+"""coordinates and roundings by which every entry is repeated k times"""
 
 
 def resize(call: Call) -> Value:
-    """Resize and Upsample by the nearest neighbour."""
+    """Resize and Upsample to the nearest neighbour, by whole factors.
+
+    Proof: output q = k·i + r, 0 ≤ r < k, lies at q/k or (q + 1/2)/k in [i, i + 1), which is rounded
+    down to i, or at (q + 1/2)/k − 1/2, which lies within 1/2 of i and of nothing else.
+    """
     value = call.value(0)
     old = call.version < 11
     coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     rounding = call.text("nearest_mode", "floor" if old else "round_prefer_floor")
     call.real("cubic_coeff_a", -0.75), call.integer("exclude_outside", 0)
-    call.real("extrapolation_value", 0.0)
-    if call.text("mode", "nearest") != "nearest" or call.integer("antialias", 0):
+    if call.text("mode", "nearest") != "nearest" or (coordinates, rounding) not in _WHOLE:
         raise Unsupported("only the nearest neighbour is supported")
-    if call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise Unsupported("it keeps the aspect ratio")
-    for axis, scale in enumerate(_scales(call, value)):
-        if scale == 1:
-            continue
-        if old and scale.denominator != 1:
-            raise Unsupported("the old operator is supported for whole factors only")
-        size = value.shape[axis]
-        target = int(size * scale)
-        places = [_nearest(place, scale, target, coordinates, rounding) for place in range(target)]
-        value = select(call, value, axis, [min(max(place, 0), size - 1) for place in places])
+    for axis, factor in enumerate(_factors(call, value)):
+        if factor != 1:
+            value = select(call, value, axis, np.repeat(range(value.shape[axis]), factor).tolist())
     return value
 
 
-def _scales(call: Call, value: Value) -> list[Fraction]:
-    """By how much every axis grows: as given, or the ratio of the sizes."""
-    rank = len(value.shape)
-    axes = call.integers("axes")
-    named = list(range(rank)) if axes is None else [axis % rank for axis in axes]
-    normal_axes(named, rank)
-    result = [Fraction(1)] * rank
-    given = call.reals("scales")
+def _factors(call: Call, value: Value) -> list[int]:
+    """By how much every axis grows, from scales or from sizes."""
+    given, position = call.reals("scales"), 2 if call.version >= 11 else 1
+    if given is None and call.has(position) and call.constant(position).lo.size:
+        scales = call.constant(position)
+        scales.check_fixed()
+        given = (scales.lo if scales.lo is scales.hi else np.zeros(1)).reshape(-1).tolist()
     if given is None:
-        position = 2 if call.version >= 11 else 1
-        if call.has(position) and call.constant(position).lo.size:
-            scales = call.constant(position)
-            scales.check_fixed()
-            if scales.lo is not scales.hi:
-                raise Unsupported("its scales are not exact")
-            given = [float(item) for item in scales.lo.reshape(-1)]
-    if given is not None:
-        for axis, scale in zip(named, given, strict=True):
-            result[axis] = Fraction(scale)
-    else:
         sizes = call.constant(3)
-        grows = np.zeros(sizes.lo.size, bool) if sizes.grows is None else sizes.grows.reshape(-1)
-        for axis, size, grown in zip(named, sizes.lo.reshape(-1), grows, strict=True):
-            own = value.place is not None and value.place.axis == axis
-            if bool(grown) != own:
-                raise Unsupported("its sizes fit one batch size only")
-            result[axis] = Fraction(int(size), value.shape[axis])
-    if min(result) <= 0:
-        raise Unsupported("a scale is not positive")
-    return result
-
-
-def _nearest(place: int, scale: Fraction, target: int, coordinates: str, rounding: str) -> int:
-    """The position nearest to an output position; refused where rounding errors decide."""
-    match coordinates:
-        case "asymmetric":
-            position = place / scale
-        case "half_pixel":
-            position = (place + Fraction(1, 2)) / scale - Fraction(1, 2)
-        case "pytorch_half_pixel":
-            half = Fraction(1, 2)
-            position = (place + half) / scale - half if target > 1 else Fraction(0)
-        case "tf_half_pixel_for_nn":
-            position = (place + Fraction(1, 2)) / scale
-        case _:
-            raise Unsupported("its coordinates are not supported")
-    shift = {"floor": 0, "ceil": 0, "round_prefer_floor": 1, "round_prefer_ceil": 1}
-    if rounding not in shift:
-        raise Unsupported("its rounding is not known")
-    moved = position + Fraction(shift[rounding], 2)
-    distance = abs(moved - round(moved))
-    is_exact = scale.denominator & (scale.denominator - 1) == 0  # a quotient by it is, if a float
-    if distance < Fraction(1, 1000) and not (is_exact and distance == 0):
-        raise Unsupported("its positions lie too close to a tie")
-    down = position.__floor__() if rounding == "floor" else (position + Fraction(1, 2)).__floor__()
-    up = position.__ceil__() if rounding == "ceil" else (position - Fraction(1, 2)).__ceil__()
-    return down if rounding in {"floor", "round_prefer_ceil"} else up
+        grows = np.zeros(sizes.shape, bool) if sizes.grows is None else sizes.grows
+        own = -1 if value.place is None else value.place.axis
+        if grows.tolist() != [axis == own for axis in range(len(value.shape))]:
+            raise Unsupported(FIXED)
+        given = [b / a for a, b in zip(value.shape, sizes.lo.tolist(), strict=True)]
+    if len(given) != len(value.shape) or any(item < 1 or item != int(item) for item in given):
+        raise Unsupported("its factors are not whole")
+    return [int(item) for item in given]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from lipcert.checker.arithmetic import round_up
 from lipcert.checker.exponential import exp_bounds, log_bounds
 from lipcert.checker.losses.search import largest_on
 
 __all__ = ["focal_scale"]
 
 _VANISHING: Final = Fraction(-(1 << 16))
-_LARGEST_ENTROPY: Final = exp_bounds(Fraction(-1))[1]
+_BITS: Final = 48
+_INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
 
 
 def focal_scale(gamma: Fraction, miss: Fraction) -> float:
@@ -27,23 +27,24 @@ def focal_scale(gamma: Fraction, miss: Fraction) -> float:
         rest = 1 - left
         return _power(rest, gamma) * (rest + gamma * _largest_entropy(left, right))
 
-    return round_up(largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound))
+    return largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound)
 
 
 def _largest_entropy(left: Fraction, right: Fraction) -> Fraction:
     """≥ −p·log p on [left, right]."""
-    low, high = exp_bounds(Fraction(-1))
+    low, high = _INVERSE_E
     if left <= high and right >= low:
-        return _LARGEST_ENTROPY
+        return high
     return max(_entropy(left), _entropy(right))
 
 
 def _entropy(p: Fraction) -> Fraction:
-    return -p * log_bounds(p)[0] if p > 0 else Fraction(0)
+    return -p * log_bounds(p, _BITS)[0] if p > 0 else Fraction(0)
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     """≥ base^exponent for 0 ≤ base ≤ 1, which falls with the exponent."""
     if base == 0:
         return Fraction(int(exponent == 0))
-    return exp_bounds(max(exponent * min(log_bounds(base)[1], Fraction(0)), _VANISHING))[1]
+    logarithm = min(log_bounds(base, _BITS)[1], Fraction(0))
+    return exp_bounds(max(exponent * logarithm, _VANISHING), _BITS)[1]

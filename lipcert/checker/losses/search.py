@@ -11,26 +11,32 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
+from lipcert.checker.arithmetic import round_up
+
 __all__ = ["largest_on"]
 
-_SPLITS: Final = 3000
+_SPLITS: Final = 2000
 _FINEST: Final = Fraction(1, 1 << 24)
 
 
 def largest_on(
     left: Fraction, right: Fraction, bound: Callable[[Fraction, Fraction], Fraction]
-) -> Fraction:
+) -> float:
     """The largest bound of the cells of a partition of [left, right].
 
     Proof: the cells always cover the interval, so the largest of their bounds holds everywhere.
     The cell that has it is halved, until it is narrow or patience ends.
     """
-    cells = [(-bound(left, right), left, right)]
+
+    def cell(low: Fraction, high: Fraction) -> tuple[float, Fraction, Fraction]:
+        return -round_up(bound(low, high)), low, high
+
+    cells = [cell(left, right)]
     for _ in range(_SPLITS):
         _, low, high = cells[0]
         if high - low <= _FINEST:
             break
         middle = (low + high) / 2
-        heapq.heapreplace(cells, (-bound(low, middle), low, middle))
-        heapq.heappush(cells, (-bound(middle, high), middle, high))
+        heapq.heapreplace(cells, cell(low, middle))
+        heapq.heappush(cells, cell(middle, high))
     return -cells[0][0]

@@ -116,7 +116,7 @@ class SoftmaxDomain:
                 unit = scale / (1 + s * s)
                 return near((1 - s * s) * unit, 2 * s * unit, right - left)
 
-            return largest_on(Fraction(-1), Fraction(1), bound)
+            return Fraction(largest_on(Fraction(-1), Fraction(1), bound))
 
         return max(on_half(radius), on_half(-radius))
 

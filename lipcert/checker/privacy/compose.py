@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lipcert.checker.arithmetic import round_up
 from lipcert.checker.exponential import exp_bounds, log_bounds
 from lipcert.checker.interval import Array
-from lipcert.checker.privacy.curve import Losses
+from lipcert.checker.privacy.pair import Losses
 from lipcert.checker.privacy.transform import convolution_power
 
 __all__ = ["composed_epsilon"]
@@ -72,10 +72,10 @@ def _between(composed: _Composed, low: int, high: int, rest: Fraction, gap: Frac
 @final
 @dataclass(frozen=True, slots=True)
 class _Tilted:
-    """masses[i] ≥ p·g^(i−peak)/M; origin: the loss index of the peak."""
+    """masses[i] ≥ p_j·g^(j−origin)/M at the loss index j = origin + offsets[i]."""
 
     masses: Array
-    peak: int
+    offsets: npt.NDArray[np.int64]
     origin: int
     growth: float
     norm: float
@@ -117,25 +117,23 @@ class _Composed:
 
 
 def _tilted(losses: Losses, steps: int, delta: Fraction) -> _Tilted | None:
-    """Proof: powers of g by repeated products or quotients are off by one rounding each."""
+    """Proof: powers of g by repeated quotients are off by one rounding each."""
     step = math.log1p(float(losses.gap))
     logs = np.log(losses.masses)
-    index = np.arange(len(logs))
-    rise = min(0.4, _best_tilt(logs, (losses.first + index) * step, steps, delta) * step)
+    rise = min(0.4, _best_tilt(logs, losses.indices * step, steps, delta) * step)
     growth = math.exp(rise)
-    peak = int(np.argmax(logs + index * rise))
-    distance = np.abs(index - peak)
-    above = _powers_down(growth, len(logs) - 1 - peak)
-    if above[-1] < _TINY or not growth > 1.0:
+    peak = int(losses.indices[np.argmax(logs + losses.indices * rise)])
+    offsets = losses.indices - peak
+    distance = np.abs(offsets)
+    powers = _powers_down(growth, int(np.max(distance)))
+    if powers[np.max(offsets)] < _TINY or not growth > 1.0:
         return None
-    weights = np.concatenate([_powers_down(growth, peak)[:0:-1], 1.0 / above])
+    weights = np.where(offsets > 0, 1.0 / np.maximum(powers, _TINY)[distance], powers[distance])
     masses = losses.masses * weights * (1.0 + (distance + 8) * 2.0**-51) + _TINY
     norm = float(np.sum(masses)) * (1.0 + 2.0**-40)
     if not math.isfinite(norm):
         return None
-    return _Tilted(
-        masses / norm * (1.0 + 2.0**-51), peak, losses.first + peak, growth, norm, losses.gap
-    )
+    return _Tilted(masses / norm * (1.0 + 2.0**-51), offsets, peak, growth, norm, losses.gap)
 
 
 def _best_tilt(logs: _Reals, losses: _Reals, steps: int, delta: Fraction) -> float:
@@ -164,7 +162,7 @@ def _composed(tilted: _Tilted, steps: int) -> _Composed | None:
 
     Proof: cyclic sums hold the terms they stand for, and more. Folding adds few terms in each bin.
     """
-    offsets = np.arange(len(tilted.masses)) - tilted.peak
+    offsets = tilted.offsets
     mean = float(np.dot(offsets, tilted.masses))
     variance = max(0.0, float(np.dot((offsets - mean) ** 2, tilted.masses)))
     half = 8.0 * math.sqrt(steps * variance) + 64.0
@@ -173,7 +171,7 @@ def _composed(tilted: _Tilted, steps: int) -> _Composed | None:
     size = 1 << math.ceil(math.log2(2.0 * half))
     bottom = math.floor(steps * mean - half)
     bins = np.bincount(offsets % size, tilted.masses, size)
-    folded = bins * (1.0 + (len(offsets) // size + 4) * 2.0**-51)
+    folded = np.asarray(bins * (1.0 + (len(offsets) // size + 4) * 2.0**-51), dtype=np.float64)
     power, error = convolution_power(folded, steps)
     excess = Fraction(float(np.sum(folded))) * (1 + Fraction(1, 1 << 30)) - 1
     if not error < math.inf or steps * excess > Fraction(1, 2):
@@ -191,7 +189,7 @@ def _window(tilted: _Tilted, steps: int, bottom: int, cyclic: Array) -> _Compose
     fine = _powers_down(1.0 + float(tilted.gap), len(cyclic))
     steep = _powers_down(tilted.growth, len(cyclic))
     weights = steep * ((1.0 - fine) + (np.arange(len(fine)) + 8) * 2.0**-50) + _TINY
-    largest = steps * (len(tilted.masses) - 1 - tilted.peak)
+    largest = steps * int(np.max(tilted.offsets))
     return _Composed(
         tail,
         start,

@@ -1,46 +1,27 @@
-"""One release: its hockey-stick curve H(E) = sup_S P(S) − E·Q(S), and a discrete pair above it.
+"""One release: its hockey-stick curve H(E) = sup_S P(S) − E·Q(S).
 
 What enters: the largest shift μ of N(0, 1) that one example causes, and the probability q that it
-is in the sample. What leaves: probabilities of privacy losses i·log r, r = 1 + gap. The numbers
-are fixed-point with an error far below 2^−`_SLACK`, which is added wherever a bound needs it.
+is in the sample. What leaves: H in fixed point, off by less than 2^−`SLACK_BITS`, which whoever
+needs a bound adds.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
 
-import numpy as np
-
-from lipcert.checker.arithmetic import round_up
-from lipcert.checker.interval import Array, up
 from lipcert.checker.privacy.fixed import MOST_BITS, NormalTail, logarithm
 
-__all__ = ["Losses", "Removed", "Replaced", "bits_for", "replaced_pair", "sampled_pairs"]
+__all__ = ["SLACK_BITS", "Removed", "Replaced", "bits_for"]
 
-_SLACK: Final = 160
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Probability `masses[i]` of the loss (first + i)·log(1 + gap), `infinite` of any loss.
-
-    Upper bounds; composing such pairs is monotone in each of them.
-    """
-
-    gap: Fraction
-    first: int
-    masses: Array
-    infinite: float
+SLACK_BITS: Final = 160
 
 
 def bits_for(largest: float, rate: Fraction) -> int | None:
     """A scale for ratios up to e^largest at sampling rates down to `rate`; None: too fine."""
-    bits = _SLACK + 64 + max(0, math.ceil(1.45 * largest)) + rate.denominator.bit_length()
+    bits = SLACK_BITS + 64 + max(0, math.ceil(1.45 * largest)) + rate.denominator.bit_length()
     return bits if bits <= MOST_BITS else None
 
 
@@ -75,7 +56,7 @@ class Removed:
 
     def upper(self, ratio: int) -> Fraction:
         """Upper bound of H(ratio)."""
-        return Fraction(self(ratio), 1 << self.bits) + Fraction(1, 1 << _SLACK)
+        return Fraction(self(ratio), 1 << self.bits) + Fraction(1, 1 << SLACK_BITS)
 
 
 @final
@@ -109,64 +90,3 @@ class Replaced:
         near, far = self.tail(at - self.shift), self.tail(at + self.shift)
         absent = -rest * self.tail(at) >> bits
         return absent + n * (near - (ratio * far >> bits)) // d
-
-
-def sampled_pairs(
-    curve: Removed, gap: Fraction, lowest: int, highest: int
-) -> tuple[Losses, Losses]:
-    """(P, Q) on the grid lowest..highest ≥ 1, and (Q, P) on its mirror image.
-
-    Proof: H is convex, decreasing, H(0) = 1 and H(E) ≥ 1 − E. The piecewise linear curve through
-    (0, 1) and its values on the grid, constant beyond, is above it, and is that of the discrete
-    pair with masses (r·H_(i−1) − (1+r)·H_i + H_(i+1))/gap: slopes change by the Q-masses p_i/E_i.
-    A pair with a curve above composes to a curve above (Zhu, Dong and Wang, AISTATS 2022, theorem
-    10; connect-the-dots of Doroshenko et al., PETS 2022).
-    """
-    ratios = _ratios(curve.bits, gap, lowest, highest)
-    values = [curve(ratio) for ratio in ratios]
-    mirrored = _mirrored(curve.bits, values, ratios)
-    return (
-        _losses(curve.bits, gap, lowest, values),
-        _losses(curve.bits, gap, -highest, mirrored),
-    )
-
-
-def replaced_pair(curve: Replaced, gap: Fraction, highest: int) -> Losses:
-    """(P, Q) on the grid −highest..highest; (Q, P) is its reflection, with the same curve."""
-    ratios = _ratios(curve.bits, gap, 0, highest)
-    values = [curve(ratio) for ratio in ratios]
-    mirrored = _mirrored(curve.bits, values, ratios)
-    return _losses(curve.bits, gap, -highest, mirrored[:-1] + values)
-
-
-def _ratios(bits: int, gap: Fraction, lowest: int, highest: int) -> list[int]:
-    """r^i, off by less than 2·|i| + 1 units of the larger of it and 1."""
-    part, whole = gap.as_integer_ratio()
-    powers = [1 << bits]
-    for _ in range(max(-lowest, highest)):
-        powers.append(powers[-1] + powers[-1] * part // whole)
-    inverses = [(1 << 2 * bits) // powers[i] for i in range(-lowest, 0, -1)]
-    return inverses + powers[: highest + 1]
-
-
-def _mirrored(bits: int, values: list[int], ratios: list[int]) -> list[int]:
-    """H_(Q,P)(1/E) = 1 − 1/E + H_(P,Q)(E)/E, in increasing order of 1/E."""
-    one = 1 << bits
-    pairs = zip(reversed(values), reversed(ratios), strict=True)
-    return [one + ((value - one) << bits) // ratio for value, ratio in pairs]
-
-
-def _losses(bits: int, gap: Fraction, first: int, curve: list[int]) -> Losses:
-    """The discrete pair; every mass is raised by the slack of the three values it is made of.
-
-    Below the grid the slope is (H_0 − 1)/E_0. A quotient of integers is rounded to nearest.
-    """
-    one, slack = 1 << bits, 1 << bits - _SLACK
-    part, whole = gap.as_integer_ratio()
-    falls = [before - after for before, after in itertools.pairwise(curve)]
-    bends = [before - after for before, after in itertools.pairwise(falls)]
-    masses = [one - curve[0] - falls[0] * whole // part]
-    masses += [fall + bend * whole // part for fall, bend in zip(falls, bends, strict=False)]
-    masses.append(falls[-1] + falls[-1] * whole // part)
-    raised = [max(mass + 5 * slack * whole // part, 0) / one for mass in masses]
-    return Losses(gap, first, up(np.array(raised)), round_up(Fraction(curve[-1] + slack, one)))

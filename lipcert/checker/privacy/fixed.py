@@ -17,7 +17,7 @@ from lipcert.checker.exponential import exp_bounds
 
 __all__ = ["MOST_BITS", "TAIL_ERROR", "NormalTail", "logarithm", "pi"]
 
-MOST_BITS: Final = 2800
+MOST_BITS: Final = 1400
 TAIL_ERROR: Final = 1 << 20
 _GUARD: Final = 64
 

@@ -1,6 +1,6 @@
-"""Gated functions x·g(x) with a rising gate 0 ≤ g ≤ 1: GELU, SiLU, Mish.
+"""Gated functions x·g(x) with a monotone gate 0 ≤ g ≤ 1: GELU, SiLU, Mish.
 
-They lie between 0 and x although their slope exceeds 1. Each derivative f' falls from 0 to a
+They lie between 0 and x although their slope exceeds 1. With a rising gate f' falls from 0 to a
 minimum, rises to a maximum and falls to 1, so that f falls to one place and then rises. The two
 turns of f' are the places where f'' changes its sign; the proof stands with each function.
 """
@@ -30,10 +30,18 @@ _HALF, _ONE, _TWO = constant(0.5), constant(1.0), constant(2.0)
 _Gate = Callable[[Interval], Interval]
 
 
-def _gated(gate: _Gate, slope: _Gate, lowest: Interval, turns: tuple[Interval, ...]) -> Function:
-    """x·g(x) and g(x) + x·g'(x)."""
-    value = Curve(lambda x: x * gate(x), (lowest,), (0.0, math.inf), _REACH)
-    steepness = Curve(lambda x: gate(x) + x * slope(x), turns, (0.0, 1.0), _REACH)
+def _gated(
+    gate: _Gate,
+    slope: _Gate,
+    lowest: Interval,
+    turns: tuple[Interval, ...],
+    *,
+    rises: bool = True,
+) -> Function:
+    """x·g(x) and g(x) + x·g'(x); a gate that falls exchanges the limits."""
+    limits, steep = ((0.0, math.inf), (0.0, 1.0)) if rises else ((-math.inf, 0.0), (1.0, 0.0))
+    value = Curve(lambda x: x * gate(x), (lowest,), limits, _REACH)
+    steepness = Curve(lambda x: gate(x) + x * slope(x), turns, steep, _REACH)
     return Function(value, (Piece(-math.inf, math.inf, steepness),), shrinks=True)
 
 
@@ -81,13 +89,13 @@ def quick_gelu(alpha: float) -> Function:
     factor = constant(alpha)
     inverse = factor.reciprocal()
     turn = near("2.399357280515467667832739697282") * inverse
-    function = _gated(
+    return _gated(
         lambda x: sigmoid(factor * x),
         lambda x: factor * (sigmoid(factor * x) * sigmoid(-(factor * x))),
         near("-1.278464542761073795109358739022") * inverse,
         (-turn, turn),
+        rises=alpha > 0.0,
     )
-    return function if alpha > 0.0 else _mirrored(function)
 
 
 def mish() -> Function:
@@ -121,20 +129,4 @@ def mish() -> Function:
         slope,
         near("-1.192431214515495212137588340421"),
         (near("-2.256376396360793120005748543950"), near("1.490571179485428459294418908198")),
-    )
-
-
-def _mirrored(function: Function) -> Function:
-    """The limits exchanged, for a gate that falls."""
-    value, (piece,) = function.value, function.slopes
-    return Function(
-        Curve(value.at, value.turns, (-math.inf, 0.0), _REACH),
-        (
-            Piece(
-                piece.start,
-                piece.stop,
-                Curve(piece.slope.at, piece.slope.turns, (1.0, 0.0), _REACH),
-            ),
-        ),
-        shrinks=True,
     )

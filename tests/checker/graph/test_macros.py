@@ -128,7 +128,8 @@ NEAR = {
         [*ERF, node("Add", "g one", "h"), node("Mul", "x h")],
         {"root": math.sqrt(2), "one": 1.5}, "gelu"),
     "mean over another axis": (
-        [node("ReduceMean", "x", "m", axes=[1]), *STANDARD[1:], node("Div", "d s")], EPS, "centred"),
+        [node("ReduceMean", "x", "m", axes=[1]), *STANDARD[1:], node("Div", "d s")],
+        EPS, "centred"),
     "sum instead of mean": (
         [node("ReduceSum", "x ax", "m"), *STANDARD[1:], node("Div", "d s")],
         {**EPS, "ax": [2]}, "centred"),

@@ -35,7 +35,7 @@ def towards(fact: Fact, member: FloatArray, aim: FloatArray) -> FloatArray:
     low, high = 0.0, 1.0
     if holds(fact, aim):
         return aim
-    for _ in range(60):
+    for _ in range(40):
         middle = 0.5 * (low + high)
         trial = member + middle * (aim - member)
         low, high = (middle, high) if holds(fact, trial) else (low, middle)
@@ -53,7 +53,7 @@ def members(
         yield list(start)
         for whole in (True, False):
             point = list(start)
-            for _ in range(3):
+            for _ in range(2):
                 leaves = [torch.tensor(x, requires_grad=True) for x in point]
                 y = compute(*leaves).reshape(-1)
                 if not len(y):
@@ -67,7 +67,7 @@ def members(
                     x if g is None else towards(f, x, x + 1e6 * _scaled(g, x))
                     for f, x, g in zip(facts, point, slopes, strict=True)
                 ]
-                yield point
+            yield point
 
 
 def _scaled(gradient: torch.Tensor, x: FloatArray) -> FloatArray:

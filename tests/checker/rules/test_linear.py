@@ -53,7 +53,7 @@ def _jacobians(case: Case) -> list[float]:
     return [spectral(j.reshape(size, -1)) if size else 0.0 for j in found]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_member_leaves_the_facts(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ def test_no_member_leaves_the_facts(kind: str, seed: int) -> None:
         assert holds(found, y, SLACK * (1.0 + size) / (1.0 + np.max(np.abs(y), initial=0.0)))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("kind", KINDS)
 def test_lipschitz_is_at_least_the_jacobian(kind: str, seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)

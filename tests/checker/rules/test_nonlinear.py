@@ -278,7 +278,7 @@ def _jacobians(case: Case, point: Sequence[Array]) -> list[torch.Tensor]:
     return [part.reshape(math.prod(case.shape), -1) for part in found]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_member_breaks_a_bound(kind: str, seed: int) -> None:
     rng = np.random.default_rng([seed, *map(ord, kind)])

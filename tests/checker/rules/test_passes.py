@@ -124,14 +124,14 @@ def _input(shape: Shape, rng: np.random.Generator) -> tuple[Fact, list[np.ndarra
     box = symmetric(1.0, (1,) * len(shape)) if rng.random() < 0.5 else None
     norm = float(rng.uniform(0.5, 3.0))
     found = []
-    for _ in range(4):
+    for _ in range(2):
         x = rng.normal(size=shape)
         x *= norm / np.linalg.norm(x)
         found.append(x if box is None else np.clip(x, -1.0, 1.0))
     return Fact.of(shape, norm, box), found
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("make", [_network, _image_network])
 def test_no_value_and_no_gradient_is_larger(make: object, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -140,7 +140,7 @@ def test_no_value_and_no_gradient_is_larger(make: object, seed: int) -> None:
     _attack(program, weights, rng, {})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(10))
 def test_no_value_and_no_gradient_is_larger_within_constraints(seed: int) -> None:
     """The head is frozen; all others are drawn from their balls."""
     rng = np.random.default_rng(seed)

@@ -1,0 +1,169 @@
+"""Membership: whether other weights of a model lie within the constraints of a certificate.
+
+What enters: a certificate for a set of weights, the model it speaks of, and a file of weights
+(another ONNX file of the same network, or safetensors). What leaves: a sentence for each tensor
+that is not within its constraint, or is not the file's although it is not trained.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lipcert.certificate.records import Certificate, Constraint
+from lipcert.checker.coverage import operands, tensors
+from lipcert.checker.digest import structural_digest
+from lipcert.checker.graph.lower import lower
+from lipcert.checker.graph.program import Conv, Dense, Program, Step
+from lipcert.checker.interval import norm_up
+from lipcert.checker.norms.steps import NormWitness, step_norm_at_most
+from lipcert.checker.reader.files import read_model_bytes
+from lipcert.checker.reader.model import read_model
+from lipcert.checker.reader.records import Model, ModelReadError, Tensor, shown
+from lipcert.checker.witnesses import Engine
+
+__all__ = ["membership_faults", "read_weights"]
+
+_TYPES: Final[Mapping[str, str]] = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+}
+_MAX_HEADER: Final = 1 << 24
+_METHODS: Final = ("windows", "explicit", "torus")
+
+
+def membership_faults(
+    certificate: Certificate, model: Model, path: Path, engine: Engine
+) -> Iterator[str]:
+    """What is wrong with the weights in a file, by exact norms.
+
+    Proof: with the trained tensors exchanged the model is the certified one again, so that nothing
+    but these tensors differs; each of them is held against its constraint by itself.
+    """
+    trained = certificate.scope.trained
+    weights = read_weights(path, model, trained, dict(_names(certificate)))
+    missing = [name for name in trained if name not in weights.initializers]
+    if missing:
+        yield f"the weights lack the trained tensor {shown(missing[0])}"
+        return
+    originals = {name: model.initializers[name] for name in trained if name in model.initializers}
+    if structural_digest(_exchanged(weights, originals)) != certificate.model.structure:
+        yield "more than trained tensors differ from the model of the certificate"
+        return
+    program = lower(weights, certificate.model.output)
+    for constraint in certificate.scope.constraints:
+        if not _is_within(constraint, weights, program, engine):
+            yield (
+                f"the tensor {shown(constraint.tensor)} could not be proved to be within "
+                f"{constraint.kind} {constraint.radius!r}"
+            )
+
+
+def read_weights(
+    path: Path, model: Model, trained: tuple[str, ...], names: Mapping[str, str]
+) -> Model:
+    """The model with the weights of a file. names: parameter by tensor, for safetensors."""
+    if path.suffix != ".safetensors":
+        return read_model(path)
+    stored = dict(_safetensors(read_model_bytes(path)))
+    found: dict[str, Tensor] = {}
+    for tensor in trained:
+        value = stored.get(names.get(tensor, tensor), stored.get(tensor))
+        if value is None or tensor not in model.initializers:
+            raise ModelReadError(f"the weights lack the trained tensor {shown(tensor)}")
+        found[tensor] = _fitted(value, model.initializers[tensor], tensor)
+    return _exchanged(model, found)
+
+
+def _exchanged(model: Model, found: Mapping[str, Tensor]) -> Model:
+    return replace(model, initializers={**model.initializers, **found})
+
+
+def _names(certificate: Certificate) -> Iterator[tuple[str, str]]:
+    for claim in certificate.parameters:
+        yield claim.tensor, claim.name
+
+
+def _fitted(value: Tensor, like: Tensor, name: str) -> Tensor:
+    """In the shape of the model's tensor; a matrix may be stored the other way round."""
+    if value.dims == like.dims:
+        return value
+    if len(value.dims) == 2 and value.dims == like.dims[::-1]:
+        stored = value.values().T.astype("<f8")
+        return Tensor("float64", like.dims, np.ascontiguousarray(stored).tobytes())
+    raise ModelReadError(f"the weights hold {shown(name)} in another shape")
+
+
+def _is_within(constraint: Constraint, weights: Model, program: Program, engine: Engine) -> bool:
+    """Frobenius: of the tensor. Spectral: of every step that uses it, or the largest magnitude."""
+    values = tensors(weights)[constraint.tensor].values()
+    if not np.isfinite(values).all():
+        return False
+    if constraint.kind == "frobenius":
+        return norm_up(np.asarray(values, dtype=np.float64)) <= constraint.radius
+    users = [
+        step
+        for step in program.steps
+        if any(constraint.tensor in operand.sources for operand in operands(step.op))
+    ]
+    return all(_has_norm(step, constraint, program, engine) for step in users)
+
+
+def _has_norm(step: Step, constraint: Constraint, program: Program, engine: Engine) -> bool:
+    """Whether the linear map of a step, or the norm of what it adds, is within the radius."""
+    op, radius = step.op, constraint.radius
+    if isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources:
+        before = program.shapes[step.inputs[0]]
+        return any(
+            step_norm_at_most(op, before, step.shape, radius, NormWitness(way), engine.norms)
+            for way in _METHODS
+        )
+    mine = [item for item in operands(op) if constraint.tensor in item.sources]
+    return all(max(norm_up(item.lo), norm_up(item.hi)) <= radius for item in mine)
+
+
+def _safetensors(content: bytes) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors file: a JSON header behind its length, then plain numbers."""
+    if len(content) < 8:
+        raise ModelReadError("this is no safetensors file")
+    (length,) = struct.unpack("<Q", content[:8])
+    if length > min(_MAX_HEADER, len(content) - 8):
+        raise ModelReadError("the header of the safetensors file is too long")
+    try:
+        header = json.loads(content[8 : 8 + length], object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise ModelReadError("the header of the safetensors file is no JSON object") from None
+    if not isinstance(header, dict):
+        raise ModelReadError("the header of the safetensors file is no JSON object")
+    body = memoryview(content)[8 + length :]
+    for name, entry in header.items():
+        if name != "__metadata__":
+            yield name, _entry(name, entry, body)
+
+
+def _entry(name: str, entry: object, body: memoryview) -> Tensor:
+    match entry:
+        case {"dtype": str(dtype), "shape": [*dims], "data_offsets": [int(start), int(stop)]}:
+            whole = all(type(dim) is int and dim >= 0 for dim in dims)
+            if dtype in _TYPES and whole and 0 <= start <= stop <= len(body):
+                size = math.prod(dims) * Tensor.item_size(_TYPES[dtype])
+                if size == stop - start:
+                    return Tensor(_TYPES[dtype], tuple(dims), bytes(body[start:stop]))
+    raise ModelReadError(f"the entry {shown(name)} of the safetensors file is not understood")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object without a key given twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
