@@ -36,6 +36,9 @@ _VERBS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "inspect": "lipcert.cli.inspect",
         "analyze": "lipcert.cli.analyze",
+        "certify": "lipcert.cli.certify",
+        "check": "lipcert.cli.check",
+        "compare": "lipcert.cli.compare",
         "privacy": "lipcert.cli.privacy",
         "explain": "lipcert.cli.explain",
         "config": "lipcert.cli.config",

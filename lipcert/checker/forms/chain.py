@@ -18,6 +18,7 @@ from lipcert.checker.forms.links import Diagonal, Link, Matrix, links_of
 from lipcert.checker.graph.program import Shape, Step
 from lipcert.checker.interval import Array, Interval, exact
 from lipcert.checker.norms.definite import MAX_SIZE, Definite, room_for
+from lipcert.checker.norms.factor import lower_factor
 
 __all__ = ["chain_form"]
 
@@ -82,13 +83,12 @@ def _proved(inequality: Inequality, guess: Array, proof: Definite) -> Array | No
 def _completion(inequality: Inequality, room: float) -> Array | None:
     """Untrusted: CᵀA⁻¹C for M − room·I = [[A, C], [Cᵀ, ·]]; None unless A is positive definite."""
     below = len(inequality.matrix) - len(inequality.block)
-    block, cross = inequality.matrix[:below, :below], inequality.matrix[:below, below:]
-    try:
-        factor = np.linalg.cholesky(block - room * np.eye(below))
-        half = np.linalg.solve(factor, cross)
-    except np.linalg.LinAlgError:
+    shifted = inequality.matrix - room * np.eye(len(inequality.matrix))
+    factor = lower_factor(shifted, below)
+    if factor is None:
         return None
-    completed: Array = half.T @ half
+    half = factor[below:]
+    completed: Array = half @ half.T
     return 0.5 * (completed + completed.T) if np.isfinite(completed).all() else None
 
 

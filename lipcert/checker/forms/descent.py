@@ -190,13 +190,17 @@ def _constraint(
     """Adds Σ t(w − αs)(w − βs), w before the variables of s; returns its drift and its mass."""
     count = len(above.rows)
     low, high = link.slopes.lo[unknown], link.slopes.hi[unknown]
-    own = np.eye(count)
-    left = np.hstack([own, -low[:, None] * above.rows])
-    right = factors[:, None] * np.hstack([own, -high[:, None] * above.rows])
-    product = left.T @ right
-    where = slice(above.first - count, above.where.stop)
-    matrix[where, where] += 0.5 * (product + product.T)
-    sizes = [norm_up(left), norm_up(right)]
+    own, rest = slice(above.first - count, above.first), above.where
+    left, right = -low[:, None] * above.rows, -high[:, None] * above.rows
+    cross = 0.5 * (factors[:, None] * (left + right))
+    matrix[own, own] += np.diag(factors)
+    matrix[own, rest] += cross
+    matrix[rest, own] += cross.T
+    if low.any():
+        product = left.T @ (factors[:, None] * right)
+        matrix[rest, rest] += 0.5 * (product + product.T)
+    whole = [np.append(left, np.ones(count)), np.append(2.0 * right, 2.0 * factors)]
+    sizes = [norm_up(part) for part in whole]
     errors = [
         norm_up(up(np.abs(low) * above.errors)),
         norm_up(up(2.0 * np.abs(high) * above.errors)),

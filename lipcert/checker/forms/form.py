@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Final, final
 
 import numpy as np
@@ -23,7 +24,7 @@ _LEVELS: Final = 200
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Form:
     """JJᵀ ≤ 4^exponent·matrix for every Jacobian J of one run: ‖Jᵀg‖² ≤ 4^exponent·gᵀ·matrix·g.
 
@@ -38,15 +39,28 @@ class Form:
 
     def cotangent(self, above: Cotangent) -> float:
         """≥ ‖Jᵀg‖ for the cotangents g above: the better of ball and hull."""
-        by_ball = multiply_up(self.over_ball(), above.norm)
-        return by_ball if above.hull is None else min(by_ball, self.over_hull(above.hull))
+        by_hull = math.inf if above.hull is None else self.over_hull(above.hull)
+        if above.hull is not None and by_hull < math.inf and above.norm > 1.38 * above.hull.scale:
+            return by_hull  # a ball of about the same radius cannot do better
+        return min(by_hull, multiply_up(self.over_ball(), above.norm))
 
     def over_ball(self) -> float:
-        """≥ ‖J‖: the root of a level that the form is proved to stay below.
+        """≥ ‖J‖."""
+        return self._ball
+
+    @cached_property
+    def _spectrum(self) -> tuple[Array, Array]:
+        """Untrusted eigenvalues, and eigenvectors as columns."""
+        values, vectors = np.linalg.eigh(self.matrix)
+        return np.asarray(values), np.asarray(vectors)
+
+    @cached_property
+    def _ball(self) -> float:
+        """The root of a level that the form is proved to stay below.
 
         Proof: the squares of the runs add up. Otherwise by the Frobenius norm.
         """
-        level = Fraction(float(np.linalg.eigvalsh(self.matrix)[-1]))
+        level = Fraction(float(self._spectrum[0][-1]))
         size = len(self.matrix)
         if level > 0:
             unit = Fraction(2) ** (_magnitude(level) + 1)
@@ -82,8 +96,8 @@ class Form:
 
         Proof: e_iᵀJJᵀe_i ≤ Q_ii.
         """
-        roots = [self._root(Fraction(max(q, 0.0))) for q in self.matrix.diagonal().tolist()]
-        return np.array([multiply_up(root, radius) for root in roots])
+        roots = up(np.sqrt(np.maximum(self.matrix.diagonal(), 0.0)))
+        return up(radius * up(np.ldexp(roots, self.exponent)))
 
     def reach(self, value: Interval, radius: float) -> float:
         """≥ ‖v + Jd‖ for every v in `value` [runs, size] and ‖d‖ ≤ radius over all runs.
@@ -141,7 +155,7 @@ class Form:
 
     def _best_level(self, offsets: Array, radius: float) -> float:
         """An untrusted λ > λ_max(Q) for which λR² + λ·vᵀ(λI − Q)⁻¹v is small."""
-        values, vectors = np.linalg.eigh(self.matrix)
+        values, vectors = self._spectrum
         squares = np.sum((offsets @ vectors) ** 2, axis=0)
         levels = max(float(values[-1]), 1e-300) * (1.0 + np.geomspace(1e-6, 1e6, _LEVELS))
         costs = levels * (radius**2 + (squares / (levels[:, None] - values)).sum(axis=1))

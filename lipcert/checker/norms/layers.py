@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.checker.norms.claim import FloatMatrix
+from lipcert.checker.norms.factor import lower_factor
 
 __all__ = ["BITS", "Layers", "unexplained"]
 
@@ -39,11 +40,8 @@ def unexplained(target: Layers) -> int | None:
 
     Hypotheses: `target` is symmetric. Y is a Cholesky factor, rounded.
     """
-    try:
-        L = np.linalg.cholesky(target.approximation())
-    except np.linalg.LinAlgError:
-        return None
-    if not (np.abs(L) <= 1.0).all():
+    L = lower_factor(target.approximation())
+    if L is None or not (np.abs(L) <= 1.0).all():
         return None
     Y = np.rint(np.ldexp(L, BITS))
     return (target - Layers.gram(Y.T)).row_sum_norm()

@@ -19,6 +19,7 @@ import numpy as np
 
 from lipcert.checker.arithmetic import sqrt_up
 from lipcert.checker.norms.claim import FloatMatrix
+from lipcert.checker.norms.factor import lower_factor
 
 __all__ = ["ETA", "U", "gamma", "norm", "square_sum", "unexplained"]
 
@@ -33,11 +34,8 @@ def unexplained(B: FloatMatrix) -> Fraction | None:
     Hypotheses: B is symmetric, its entries are below 1 in magnitude.
     """
     n = len(B)
-    try:
-        L = np.asarray(np.linalg.cholesky(B), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        return None
-    if not (np.abs(L) <= 1.0).all():  # a factor of B, whose diagonal is below 1, has no such entry
+    L = lower_factor(B)
+    if L is None or not (np.abs(L) <= 1.0).all():  # a factor of B, whose diagonal is below 1, has no such entry
         return None
     product, terms = _times_transpose(L)
     measured = norm(B - product)

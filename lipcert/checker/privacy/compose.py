@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.checker.arithmetic import round_up
+from lipcert.checker.arithmetic import add_up, round_up
 from lipcert.checker.exponential import exp_bounds, log_bounds
 from lipcert.checker.interval import Array
 from lipcert.checker.privacy.pair import Losses
@@ -36,10 +36,11 @@ def composed_epsilon(losses: Losses, steps: int, delta: Fraction) -> float | Non
     Proof: δ(ε) ≤ T·infinite + Σ_j (1 − e^ε/E_j)₊·(p^{*T})_j. At two neighbours E of the grid an
     upper bound of it is formed; between them it is below the chord, being convex in E.
     """
-    rest = delta - steps * Fraction(losses.infinite)
+    kept = _without_rare(losses, float(delta) / steps * 2.0**-20)
+    rest = delta - steps * Fraction(kept.infinite)
     if rest <= 0:
         return None
-    tilted = _tilted(losses, steps, delta)
+    tilted = _tilted(kept, steps, delta)
     composed = None if tilted is None else _composed(tilted, steps)
     if composed is None:
         return None
@@ -52,7 +53,16 @@ def composed_epsilon(losses: Losses, steps: int, delta: Fraction) -> float | Non
             high = middle
         else:
             low = middle
-    return _between(composed, low, high, rest, losses.gap)
+    return _between(composed, low, high, rest, kept.gap)
+
+
+def _without_rare(losses: Losses, share: float) -> Losses:
+    """The largest losses, of probability below `share` in all, are counted as infinite."""
+    above = np.cumsum(losses.masses[::-1])[::-1] * (1.0 + 2.0**-20)
+    cut = max(int(np.count_nonzero(above > share)), 1)
+    rare = float(above[cut]) if cut < len(above) else 0.0
+    infinite = add_up(losses.infinite, rare)
+    return Losses(losses.gap, losses.indices[:cut], losses.masses[:cut], infinite)
 
 
 def _between(composed: _Composed, low: int, high: int, rest: Fraction, gap: Fraction) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from lipcert.checker.arithmetic import multiply_up, sqrt_up
@@ -22,7 +24,8 @@ def attention_norm(
     Here ρ_q ≥ ‖q_i‖; σ_v² bounds the variance of uᵀv_j under any row of P for any unit u, and σ_k
     likewise; κ bounds the column sums of P: the number of queries, since a mask may let all of
     them see one token only.
-    Proof: heads are independent. For a row p of P, ∂y_i/∂s_i = Cov_p(v, ·), so that
+    Hypothesis: equal leading axes, the heads, so that heads are independent.
+    Proof: for a row p of P, ∂y_i/∂s_i = Cov_p(v, ·), so that
     uᵀδy_i = Cov_p(uᵀv, δs_i) ≤ σ_v·√Var_p(δs_i) by Cauchy–Schwarz.
     Q: δs_ij = scale·δq_iᵀk_j, of variance at most (scale·σ_k·‖δq_i‖)², rows being apart.
     K: δs_ij = scale·q_iᵀδk_j. Var_p(δs_i) ≤ scale²ρ_q²·Σ_j P_ij‖δk_j‖², and summing over i gives
@@ -31,6 +34,8 @@ def attention_norm(
     Attained: V by scores that make all queries pick one token.
     """
     q, k, v = inputs
+    if not _apart(shapes):
+        return math.inf
     column = root_up(shapes[0][-2])
     if index == 2:
         return column
@@ -49,10 +54,17 @@ def attended(inputs: _Three, shapes: tuple[Shape, Shape, Shape], shape: Shape) -
     Attained: with κ = n by scores that pick one token.
     """
     v = inputs[2]
+    if not _apart(shapes):
+        return Fact.of(shape)
     hull = Interval(
         np.min(v.box.lo, axis=-2, keepdims=True), np.max(v.box.hi, axis=-2, keepdims=True)
     )
     return Fact.of(shape, multiply_up(root_up(shapes[0][-2]), v.norm), hull, run=v.run)
+
+
+def _apart(shapes: tuple[Shape, Shape, Shape]) -> bool:
+    """Whether no head shares queries, keys or values with another one."""
+    return shapes[0][:-2] == shapes[1][:-2] == shapes[2][:-2]
 
 
 def _deviation(tokens: Fact, longest: float, shape: Shape, axis: int) -> float:

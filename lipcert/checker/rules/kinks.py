@@ -18,8 +18,6 @@ __all__ = [
     "hard_sigmoid",
     "hard_swish",
     "leaky_relu",
-    "negative",
-    "positive",
     "relu",
     "soft_threshold",
 ]
@@ -28,11 +26,11 @@ _INF: Final = math.inf
 _ZERO: Final = constant(0.0)
 
 
-def positive(x: Interval) -> Interval:
+def _positive(x: Interval) -> Interval:
     return clip(x, 0.0, _INF)
 
 
-def negative(x: Interval) -> Interval:
+def _negative(x: Interval) -> Interval:
     return clip(x, -_INF, 0.0)
 
 
@@ -52,13 +50,15 @@ def _lines(knots: tuple[Interval, ...], slopes: tuple[float, ...]) -> tuple[Piec
 
 
 def relu() -> Function:
-    return Function(Curve(positive), _lines((_ZERO,), (0.0, 1.0)), shrinks=True)
+    """max(x, 0)."""
+    return Function(Curve(_positive), _lines((_ZERO,), (0.0, 1.0)), shrinks=True)
 
 
 def leaky_relu(alpha: float) -> Function:
+    """x for x ≥ 0, alpha·x below; any alpha."""
     _finite("LeakyRelu", alpha)
     return Function(
-        Curve(lambda x: positive(x) + constant(alpha) * negative(x), (_ZERO,)),
+        Curve(lambda x: _positive(x) + constant(alpha) * _negative(x), (_ZERO,)),
         _lines((_ZERO,), (alpha, 1.0)),
         shrinks=0.0 <= alpha <= 1.0,
         ratio=always(max(1.0, abs(alpha))),
@@ -66,6 +66,7 @@ def leaky_relu(alpha: float) -> Function:
 
 
 def absolute() -> Function:
+    """|x|."""
     return Function(
         Curve(enclosures.absolute, (_ZERO,)),
         _lines((_ZERO,), (-1.0, 1.0)),
@@ -75,6 +76,7 @@ def absolute() -> Function:
 
 
 def clipped(low: float, high: float) -> Function:
+    """min(max(x, low), high)."""
     if not low <= high or low == _INF or high == -_INF:
         raise Unsupported("Clip with no number between its ends")
     knots = constant(low), constant(high)
@@ -82,6 +84,7 @@ def clipped(low: float, high: float) -> Function:
 
 
 def hard_sigmoid(alpha: float, beta: float) -> Function:
+    """min(max(alpha·x + beta, 0), 1); any sign of alpha."""
     _finite("HardSigmoid", alpha, beta)
     value = Curve(lambda x: clip(constant(alpha) * x + constant(beta), 0.0, 1.0))
     if alpha == 0.0:
@@ -92,12 +95,13 @@ def hard_sigmoid(alpha: float, beta: float) -> Function:
 
 
 def soft_threshold(limit: float) -> Function:
+    """x − clip(x, −limit, limit) = max(x − limit, 0) + min(x + limit, 0), both of which rise."""
     _finite("Shrink", limit)
     if limit < 0.0:
         raise Unsupported("a soft threshold below 0")
     edge = constant(limit)
     return Function(
-        Curve(lambda x: positive(x - edge) + negative(x + edge)),
+        Curve(lambda x: _positive(x - edge) + _negative(x + edge)),
         _lines((-edge, edge), (1.0, 0.0, 1.0)),
         shrinks=True,
     )
@@ -129,7 +133,7 @@ def exponential_below(gain: float, scale: float, width: float) -> Function:
     inverse = constant(width).reciprocal()
 
     def at(x: Interval) -> Interval:
-        return above * positive(x) + below * enclosures.expm1(negative(x) * inverse)
+        return above * _positive(x) + below * enclosures.expm1(_negative(x) * inverse)
 
     slope = Curve(lambda x: below * inverse * clip(exp(x * inverse), 0.0, 1.0))
     return Function(

@@ -106,7 +106,7 @@ def lipschitz(  # noqa: PLR0917 (as above)
     match op:
         case Activation() | PRelu():
             slope = slopes(op, x, weights)
-            return float(np.max(slope.magnitude(), initial=0.0)) if slope else np.inf
+            return float(np.max(slope.magnitude(), initial=0.0)) if slope is not None else np.inf
         case MaxPool():
             axes = read_axes(op.window, before)
             return root_up(overlap(axes)) if axes else np.inf

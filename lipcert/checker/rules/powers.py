@@ -23,10 +23,12 @@ _ZERO, _ONE = constant(0.0), constant(1.0)
 
 
 def exponential() -> Function:
+    """e^x."""
     return Function(Curve(exp), (Piece(-_INF, _INF, Curve(exp)),), bounds=(0.0, _INF))
 
 
 def logarithm() -> Function:
+    """ln x, for x > 0."""
     slope = Curve(lambda x: x.reciprocal())
     return Function(Curve(enclosures.log), (Piece(-_INF, _INF, slope),), least=_TINY)
 
@@ -36,6 +38,7 @@ def _root(x: Interval) -> Interval:
 
 
 def square_root() -> Function:
+    """√x, for x ≥ 0."""
     slope = Curve(lambda x: (constant(2.0) * _root(x)).reciprocal())
     return Function(Curve(_root), (Piece(-_INF, _INF, slope),), bounds=(0.0, _INF), least=0.0)
 

@@ -446,6 +446,13 @@ def test_attention_to_equal_tokens_does_not_see_the_scores() -> None:
     assert _stretch(Attention(2.0), 0, facts, shapes, (2, 3)) < 1e-12
 
 
+def test_attention_heads_that_share_their_keys_have_no_rule() -> None:
+    shapes = ((2, 2, 3), (1, 3, 4), (1, 4, 3))
+    facts = [_known(shape, 1.0) for shape in shapes]
+    assert _output(Attention(1.0), facts, shapes, (2, 2, 3)).norm == INF
+    assert _stretch(Attention(1.0), 2, facts, shapes, (2, 2, 3)) == INF
+
+
 def test_windows_that_read_padding_only_have_no_bound() -> None:
     padded = Window((1,), (1,), (1,), (1,), (3,))
     facts = [_known((1, 1, 1), 1.0)]
