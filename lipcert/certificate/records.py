@@ -348,9 +348,12 @@ class NodeClaim:
 class ChainWitness:
     """Multipliers that prove a quadratic form for the steps from one value up to another.
 
-    One list per step that acts entry by entry, from below; one number per entry.
+    use: "values" (how far the upper value is from that of one input) or "cotangents" (what the
+    lower one receives). multipliers: one list per step that acts entry by entry, from below; one
+    number per entry.
     """
 
+    use: str
     start: str
     stop: str
     multipliers: tuple[tuple[float, ...], ...]
@@ -359,6 +362,7 @@ class ChainWitness:
     def read(cls, fields: Fields) -> ChainWitness:
         """From its object."""
         found = cls(
+            use=fields.text("use"),
             start=fields.text("start"),
             stop=fields.text("stop"),
             multipliers=tuple(item.bounds("entries") for item in fields.objects("multipliers")),
@@ -371,7 +375,12 @@ class ChainWitness:
         entries: list[Json] = [
             {"entries": [write_float(number) for number in numbers]} for numbers in self.multipliers
         ]
-        return {"start": self.start, "stop": self.stop, "multipliers": entries}
+        return {
+            "use": self.use,
+            "start": self.start,
+            "stop": self.stop,
+            "multipliers": entries,
+        }
 
 
 @final

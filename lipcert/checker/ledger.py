@@ -243,7 +243,7 @@ _FIXED: Final = _declared(
 )
 _ACCOUNTING: Final = _declared(
     "A-EPSILON",
-    "The accountant that found ε is right: the checker did not find as small a one.",
+    "The accountant that found epsilon is right: the checker did not find as small a one.",
     {},
 )
 _RANDOMNESS: Final = _declared(

@@ -220,16 +220,16 @@ def _privacy(state: _State) -> Iterator[str]:
     """7: ε of the run, by an accounting of the checker's own."""
     claim, run = state.certificate.privacy, state.premises.run
     if (claim is None) != (run is None):
-        yield "an ε is claimed of no run, or a run is described without an ε"
+        yield "epsilon is claimed of no run, or a run is described without one"
     if claim is None or run is None:
         return
     if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
-        yield "δ is not between 0 and 1, or the status of ε is not known"
+        yield "delta is not between 0 and 1, or the status of epsilon is not known"
         return
     multiplier = effective_multiplier(state.certificate.groups, state.groups)
     derived = derived_epsilon(claim, run, multiplier, state.premises.relation)
     if claim.status == "recomputed" and not claim.epsilon >= derived:
-        yield f"ε is claimed to be {claim.epsilon!r}, {derived!r} is derived"
+        yield f"epsilon is claimed to be {claim.epsilon!r}, {derived!r} is derived"
 
 
 def _ledger(state: _State) -> Iterator[str]:

@@ -42,6 +42,6 @@ def promise(certificate: Certificate) -> tuple[str, ...]:
         claim = certificate.privacy
         sentences.append(
             f"The run is ({claim.epsilon!r}, {claim.delta})-differentially private "
-            f"(ε {claim.status})."
+            f"(epsilon {claim.status})."
         )
     return tuple(sentences)

@@ -19,7 +19,7 @@ import numpy as np
 from lipcert.certificate.records import ChainWitness
 from lipcert.checker.arithmetic import add_up, multiply_up
 from lipcert.checker.coverage import operands
-from lipcert.checker.forms.centred import Ball, enclosing_ball, fact_around
+from lipcert.checker.forms.centred import enclosing_ball, fact_around
 from lipcert.checker.forms.chain import chain_form
 from lipcert.checker.forms.form import Form
 from lipcert.checker.forms.links import is_only_way, steps_between
@@ -28,10 +28,14 @@ from lipcert.checker.interval import Interval, exact
 from lipcert.checker.rules.facts import Cotangent, Fact
 from lipcert.checker.rules.nonlinear import slopes
 from lipcert.checker.rules.passes import Refinement, step_fact
-from lipcert.checker.rules.weights import Weights
+from lipcert.checker.rules.weights import Point, Weights
 from lipcert.checker.witnesses import Evidence
 
-__all__ = ["Chains", "Runs", "Witnessed", "centred_facts"]
+__all__ = ["COTANGENTS", "VALUES", "Chains", "Runs", "Witnessed", "centred_facts"]
+
+VALUES: Final = "values"
+COTANGENTS: Final = "cotangents"
+"""what a chain is used for"""
 
 _LARGEST_POINTS: Final = 1 << 20
 
@@ -94,11 +98,13 @@ class Chains:
         forms: dict[tuple[str, str], list[tuple[str, Form]]] = {}
         unused = []
         for witness in evidence.chains:
-            steps = _steps(program, witness, evidence)
-            if steps is None or not is_only_way(program, steps):
+            if witness.use != COTANGENTS:
                 continue
-            form = _form(program, steps, witness, facts, evidence)
-            if form is None:
+            steps = _steps(program, witness, evidence)
+            form = None
+            if steps is not None and is_only_way(program, steps):
+                form = _form(program, steps, witness, facts, evidence)
+            if steps is None or form is None:
                 unused.append(witness)
             else:
                 key = (witness.start, steps[0].output)
@@ -152,34 +158,27 @@ def centred_facts(
 ) -> dict[str, Fact]:
     """Facts of the values where chains from the input end; see `forms.centred`."""
     start = program.input
-    witnesses = [witness for witness in evidence.chains if witness.start == start]
+    witnesses = [chain for chain in evidence.chains if chain.use == VALUES]
     shape = program.shapes[start]
     if not witnesses or math.prod(shape) > _LARGEST_POINTS:
         return {}
     balls = [enclosing_ball(facts[start], shape, share) for share in _shares(facts[start], shape)]
+    points = [({start: ball.point()}, ball.radius) for ball in balls if ball is not None]
     found: dict[str, Fact] = {}
     for witness in witnesses:
-        steps = _steps(program, witness, evidence)
+        steps = _steps(program, witness, evidence) if witness.start == start else None
         form = None if steps is None else _form(program, steps, witness, facts, evidence)
         if steps is None or form is None:
             continue
         stop = program.shapes[witness.stop]
-        for ball in balls:
-            if ball is None:
-                continue
-            value = _at(program, steps, ball, weights).box
-            near = fact_around(value, stop, form, ball.radius)
+        for point, radius in points:
+            for step in steps:
+                if step.output not in point:
+                    point[step.output] = step_fact(program, step, point, weights)
+            near = fact_around(point[witness.stop].box, stop, form, radius)
             known = found.get(witness.stop, near)
             found[witness.stop] = known.meet(near, stop)
     return found
-
-
-def _at(program: Program, steps: Sequence[Step], ball: Ball, weights: Weights) -> Fact:
-    """The value at the centre of a ball, by the rules of the steps."""
-    facts = {steps[0].inputs[0]: ball.point()}
-    for step in steps:
-        facts[step.output] = step_fact(program, step, facts, weights)
-    return facts[steps[-1].output]
 
 
 def _shares(fact: Fact, shape: tuple[int, ...]) -> Iterator[Fraction]:
@@ -218,7 +217,7 @@ def _form(
     for step in steps:
         if isinstance(step.op, Activation | PRelu):
             below = step.inputs[0]
-            range_ = slopes(step.op, facts[below], program.shapes[below])
+            range_ = slopes(step.op, facts[below], Point(evidence.norms))
             if range_ is None:
                 return None
             found[step.output] = range_

@@ -6,17 +6,16 @@ unreadable, too large, of another schema or of wrong types gives no record.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
 
+from lipcert.cli.json_file import read_json
 from lipcert.errors import NoVerdictError
 
 __all__ = ["AnalysisFacts", "read_analysis"]
 
-_LARGEST: Final = 256 * 1024 * 1024
 _SCHEMA: Final = "lipcert.analysis/1"
 
 
@@ -75,13 +74,8 @@ def _run(privacy: object) -> Mapping[str, int | float | str]:
 
 
 def _document(path: Path) -> dict[str, object]:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise NoVerdictError(f"{path}: an analysis of more than 256 MiB is not read")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise NoVerdictError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
+    _, document = read_json(path)
+    if document.get("schema") != _SCHEMA:
         raise NoVerdictError(f"{path}: not a result of `lipcert analyze --format json` ({_SCHEMA})")
     return document
 

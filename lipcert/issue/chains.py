@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from lipcert.certificate.records import ChainWitness
 from lipcert.checker.coverage import operands
-from lipcert.checker.forms.links import Diagonal, Link, Matrix, links_of
+from lipcert.checker.forms.links import Link, Matrix, links_of
 from lipcert.checker.graph.program import Activation, PRelu, Program, Step
 from lipcert.checker.interval import Interval as Slopes
+from lipcert.checker.refinements import COTANGENTS, VALUES
 from lipcert.checker.rules.facts import Fact
 from lipcert.checker.rules.nonlinear import slopes
+from lipcert.checker.rules.weights import Point
 from lipcert.forms.multipliers import tuned
 from lipcert.forms.quadratic import (
     Multipliers,
@@ -44,10 +47,23 @@ def forward_chains(
     """From the input up to every value of the chain that begins there, behind its first matrix."""
     for steps in _paths(program, facts, free, only_way=False):
         if steps[0].inputs[0] == program.input:
-            parts = [steps[:stop] for stop in range(2, len(steps) + 1)]
-            found = [_witness(program, part, facts, hull=False) for part in parts]
-            return [witness for witness in found if witness is not None]
+            return list(_upwards(program, steps, facts))
     return []
+
+
+def _upwards(
+    program: Program, steps: Sequence[Step], facts: Mapping[str, Fact]
+) -> Iterator[ChainWitness]:
+    """Multipliers are tuned anew behind each matrix, and kept above it until the next."""
+    links = _links(program, steps, facts) or ()
+    tuned_to = 0
+    found: ChainWitness | None = None
+    for stop in range(2, len(steps) + 1):
+        if isinstance(links[stop - 1], Matrix) or found is None:
+            tuned_to = stop
+        found = _witness(program, steps[:stop], facts, hull=False, tuned_to=tuned_to)
+        if found is not None:
+            yield replace(found, use=VALUES)
 
 
 def backward_chains(
@@ -111,7 +127,7 @@ def _fits(program: Program, steps: Sequence[Step], facts: Mapping[str, Fact]) ->
     matrices = [link.centre.size for link in links if isinstance(link, Matrix)]
     if matrices and max(matrices) > _LARGEST_MATRIX:
         return False
-    unknown = sum(_length(link) for link in links if isinstance(link, Diagonal))
+    unknown = sum(_unknown(link) for link in links)
     return max(sizes, default=0) <= _LARGEST_RUN and unknown <= _LARGEST_FORM
 
 
@@ -122,7 +138,7 @@ def _links(
     for step in steps:
         if isinstance(step.op, Activation | PRelu):
             below = step.inputs[0]
-            known = slopes(step.op, facts[below], program.shapes[below])
+            known = slopes(step.op, facts[below], Point({}))
             if known is None:
                 return None
             found[step.output] = known
@@ -134,9 +150,17 @@ def _links(
 
 
 def _witness(
-    program: Program, steps: Sequence[Step], facts: Mapping[str, Fact], *, hull: bool
+    program: Program,
+    steps: Sequence[Step],
+    facts: Mapping[str, Fact],
+    *,
+    hull: bool,
+    tuned_to: int | None = None,
 ) -> ChainWitness | None:
-    """Multipliers for the unknown slopes of a chain; None where a product of norms says as much."""
+    """Multipliers for the unknown slopes of a chain; None where a product of norms says as much.
+
+    tuned_to: how many of the links they are tuned for; the others have default ones.
+    """
     links = _links(program, steps, facts)
     if links is None:
         return None
@@ -145,7 +169,8 @@ def _witness(
         return None
     numbers = [_number(link) for link in links]
     form = QuadraticForm.of(numbers[first])
-    proposals = tuned(form.matrix, numbers[first + 1 :], hull)
+    proposals = tuned(form.matrix, numbers[first + 1 : tuned_to], hull)
+    proposals += [None] * (len(numbers) - first - 1 - len(proposals))
     multipliers: list[tuple[float, ...]] = []
     for index, step in enumerate(steps):
         chosen: tuple[float, ...] = ()
@@ -156,7 +181,7 @@ def _witness(
             form = form.through(link, proposal)
         if isinstance(step.op, Activation | PRelu):
             multipliers.append(chosen)
-    return ChainWitness(steps[0].inputs[0], steps[-1].output, tuple(multipliers))
+    return ChainWitness(COTANGENTS, steps[0].inputs[0], steps[-1].output, tuple(multipliers))
 
 
 def _multipliers(
@@ -182,6 +207,13 @@ def _first_matrix(links: Sequence[Link]) -> int:
 
 def _length(link: Link) -> int:
     return len(link.centre) if isinstance(link, Matrix) else link.slopes.lo.size
+
+
+def _unknown(link: Link) -> int:
+    """Entries of a diagonal that the facts leave open."""
+    if isinstance(link, Matrix):
+        return 0
+    return int(np.count_nonzero(link.slopes.lo < link.slopes.hi))
 
 
 def _number(link: Link) -> _Number:

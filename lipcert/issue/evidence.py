@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.certificate.records import ChainWitness, NormClaim, RunWitness, ScopeClaim
+from lipcert.certificate.records import NormClaim, RunWitness, ScopeClaim
 from lipcert.checker.coverage import operands
 from lipcert.checker.derivation import derive
 from lipcert.checker.graph.program import (
@@ -92,12 +92,7 @@ def with_chains(program: Program, premises: Premises, evidence: Evidence) -> Evi
         facts = derive(program, premises, replace(evidence, chains=centred)).facts
     hull = premises.loss in {"cross-entropy", "focal"}
     passed = tuple(backward_chains(program, facts, evidence.free, hull=hull))
-    return replace(evidence, chains=_distinct((*centred, *passed)))
-
-
-def _distinct(chains: tuple[ChainWitness, ...]) -> tuple[ChainWitness, ...]:
-    """One for each pair of ends; the last, which was tuned for what is to pass."""
-    return tuple({(chain.start, chain.stop): chain for chain in chains}.values())
+    return replace(evidence, chains=(*centred, *passed))
 
 
 def _kernel(steps: tuple[Step, ...], program: Program) -> Kernel | None:

@@ -16,7 +16,7 @@ from lipcert.report.privacy_statement import comparison_rows, privacy_promise, s
 from lipcert.report.safe import safe
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 
-__all__ = ["analysis_markdown"]
+__all__ = ["analysis_markdown", "escaped", "table"]
 
 _SPECIAL: Final = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#!&@$:"})
 
@@ -25,20 +25,20 @@ def analysis_markdown(analysis: Analysis) -> str:
     """The whole report."""
     sections = [
         "# LipCert analysis",
-        _text(headline(analysis)),
-        f"**{_text(promise(analysis))}**",
+        escaped(headline(analysis)),
+        f"**{escaped(promise(analysis))}**",
         "## Assumptions",
-        _table(("", ""), assumption_rows(analysis)),
+        table(("", ""), assumption_rows(analysis)),
         "## Answer",
-        _table(("bound", "value"), answer_rows(analysis)),
+        table(("bound", "value"), answer_rows(analysis)),
         *_privacy(analysis),
         "## Nodes",
-        _table(
+        table(
             ("node", "op", "shape", "input", "W", "Lipschitz", "output", "cotangent"),
             [_node_row(node) for node in analysis.nodes],
         ),
         "## Parameters",
-        _table(
+        table(
             ("parameter", "shape", "G", "Δ", "noise std", "share of G²", "group"),
             _parameter_rows(analysis),
         ),
@@ -53,7 +53,7 @@ def _privacy(analysis: Analysis) -> list[str]:
     if account is None:
         return []
     rows = [*statement_rows(account), *comparison_rows(account)]
-    return ["## Privacy", f"**{_text(privacy_promise(account))}**", _table(("", ""), rows)]
+    return ["## Privacy", f"**{escaped(privacy_promise(account))}**", table(("", ""), rows)]
 
 
 def _node_row(node: NodeReport) -> tuple[str, ...]:
@@ -94,12 +94,13 @@ def _diagnostics(analysis: Analysis) -> str:
         (found.level.value, found.code, found.node, found.message, found.remedy)
         for found in analysis.diagnostics
     ]
-    return _table(("level", "code", "node", "finding", "remedy"), rows)
+    return table(("level", "code", "node", "finding", "remedy"), rows)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; the cells are escaped, the header is not."""
     lines = [_line(header), _line(["---"] * len(header))]
-    lines += [_line([_text(cell) for cell in row]) for row in rows]
+    lines += [_line([escaped(cell) for cell in row]) for row in rows]
     return "\n".join(lines)
 
 
@@ -107,5 +108,6 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text that means itself, whatever it holds."""
     return safe(text).translate(_SPECIAL)

@@ -35,7 +35,9 @@ def unexplained(B: FloatMatrix) -> Fraction | None:
     """
     n = len(B)
     L = lower_factor(B)
-    if L is None or not (np.abs(L) <= 1.0).all():  # a factor of B, whose diagonal is below 1, has no such entry
+    if (
+        L is None or not (np.abs(L) <= 1.0).all()
+    ):  # a factor of B, whose diagonal is below 1, has no such entry
         return None
     product, terms = _times_transpose(L)
     measured = norm(B - product)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, TypeAlias, final
+from typing import final
 
 import numpy as np
 
@@ -21,18 +21,16 @@ from lipcert.checker.norms.torus import absolute_at_most, torus_at_most
 
 __all__ = ["Kernel", "NormWitness", "frobenius_at_most", "step_norm_at_most"]
 
-Method: TypeAlias = Literal["dense", "windows", "absolute", "explicit", "torus"]
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class NormWitness:
-    """How a norm is proved; "dense" and "windows" are one route, exact for matrices.
+    """How a norm is proved: "windows", "absolute", "explicit" or "torus"; "dense" is "windows".
 
     twists, counts: of `torus_at_most`.
     """
 
-    method: Method
+    method: str
     twists: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
 

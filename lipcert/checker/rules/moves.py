@@ -10,7 +10,7 @@ from lipcert.checker.graph.program import Move, Shape
 from lipcert.checker.interval import Interval
 from lipcert.checker.rules.facts import Fact, root_up
 
-__all__ = ["keeps_order", "move_fact", "move_norm"]
+__all__ = ["keeps_order", "lies_in_runs", "move_fact", "move_norm"]
 
 _Indices = npt.NDArray[np.int64]
 
@@ -46,6 +46,11 @@ def move_fact(op: Move, x: Fact, before: Shape, after: Shape) -> Fact:
     )
     box = _moved(x.box, op.sources, before)
     return Fact.of(after, multiply_up(stretch, x.norm), box, run, column)
+
+
+def lies_in_runs(sources: _Indices, before: Shape) -> bool:
+    """Whether all entries of each row of sources [rows, entries] lie in one run of x."""
+    return _stays_in(_line_of(before, -1), sources, -1)
 
 
 def _line_of(shape: Shape, axis: int) -> _Indices:

@@ -83,7 +83,8 @@ def output_fact(  # noqa: PLR0917 (one signature, one case per op)
         case Normalize():
             return normalized(op, x, shape)
         case Attention():
-            return attended((x, inputs[1], inputs[2]), (before, shapes[1], shapes[2]), shape)
+            three = (before, shapes[1], shapes[2])
+            return attended(op, (x, inputs[1], inputs[2]), three, shape, weights)
         case _:
             raise TypeError(f"no rule for {type(op).__name__} here")
 
@@ -128,7 +129,7 @@ def lipschitz(  # noqa: PLR0917 (as above)
             return normalize_norm(op, shape)
         case Attention():
             values = (x, inputs[1], inputs[2])
-            return attention_norm(op, index, values, (before, shapes[1], shapes[2]))
+            return attention_norm(op, index, values, (before, shapes[1], shapes[2]), weights)
         case _:
             raise TypeError(f"no rule for {type(op).__name__} here")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from lipcert.checker.graph.program import (
     Conv,
     Dense,
     Move,
+    Normalize,
     Op,
     Operand,
     PRelu,
@@ -32,19 +33,22 @@ from lipcert.checker.interval import Interval, norm_up, up
 from lipcert.checker.rules.convolution import conv_positions
 from lipcert.checker.rules.diagonals import batch_factor, copies, per_channel
 from lipcert.checker.rules.facts import Cotangent, Fact, lengths_up, root_up
+from lipcert.checker.rules.moves import lies_in_runs, move_norm
 from lipcert.checker.rules.weights import Weights
 from lipcert.checker.rules.windows import convolution_axes, kernel_square
 
-__all__ = ["Moved", "shares"]
+__all__ = ["Source", "shares"]
+
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Moved:
-    """The value that a move makes the input of a step of."""
+class Source:
+    """The step that computes the input of another one; what that step reads, with its shape."""
 
-    move: Move
-    norm: float
+    op: Op
+    fact: Fact
     shape: Shape
 
 
@@ -56,11 +60,11 @@ def shares(
     cotangent: Cotangent,
     *,
     weights: Weights,
-    behind: Moved | None = None,
+    behind: Source | None = None,
 ) -> list[tuple[str, float]]:
     """For each operand and each initializer in it: ≥ ‖∂loss/∂initializer‖ through this step.
 
-    behind: what is known if the input is moved from elsewhere.
+    behind: the step that computes the input, if it reads one value.
     """
     found = []
     for operand, reach in _reaches(op, inputs, shapes, shape, weights, behind):
@@ -75,7 +79,7 @@ def _reaches(  # noqa: PLR0917 (as for all rules)
     shapes: Sequence[Shape],
     shape: Shape,
     weights: Weights,
-    behind: Moved | None,
+    behind: Source | None,
 ) -> Iterator[tuple[Operand, float]]:
     """Each operand, with L.
 
@@ -93,8 +97,9 @@ def _reaches(  # noqa: PLR0917 (as for all rules)
             if op.bias is not None:
                 yield op.bias, root_up(conv_positions(shape))
         case Scale():
-            x = inputs[0]
-            yield op.factor, min(x.norm, _longest_part(x, x.box, shape, op.factor.shape))
+            x, parts = inputs[0], op.factor.shape
+            longest = min(x.norm, _longest_part(x, x.box, shape, parts))
+            yield op.factor, min(longest, _part_behind(behind, shape, parts))
         case Shift():
             yield op.offset, root_up(copies(op.offset.shape, shape))
         case PRelu():  # ∂y/∂slope is x where that is negative
@@ -109,7 +114,7 @@ def _reaches(  # noqa: PLR0917 (as for all rules)
             pass
 
 
-def _kernel_reach(op: Conv, x: Fact, before: Shape, after: Shape, behind: Moved | None) -> float:
+def _kernel_reach(op: Conv, x: Fact, before: Shape, after: Shape, behind: Source | None) -> float:
     """κX, or the Frobenius norm of all windows: every entry as often as it is read.
 
     Proof: κ is that of `kernel_square`. w ↦ y is, into each output channel, the matrix of the
@@ -122,14 +127,14 @@ def _kernel_reach(op: Conv, x: Fact, before: Shape, after: Shape, behind: Moved 
         multiply_up(root_up(kernel_square(axes)), x.norm),
         _windows_norm(x.box, before, reads),
     ]
-    if behind is not None:
+    if behind is not None and isinstance(behind.op, Move):
         every = np.ones(before)
         for axis, counts in enumerate(reads, start=2):
             every *= counts.reshape(-1, *[1] * (len(before) - 1 - axis))
-        used = behind.move.sources.ravel() >= 0
-        where = behind.move.sources.ravel()[used]
+        used = behind.op.sources.ravel() >= 0
+        where = behind.op.sources.ravel()[used]
         most = np.max(np.bincount(where, weights=every.ravel()[used]), initial=0.0)
-        bounds.append(multiply_up(root_up(int(most)), behind.norm))
+        bounds.append(multiply_up(root_up(int(most)), behind.fact.norm))
     return min(bounds)
 
 
@@ -173,13 +178,38 @@ def _longest_part(x: Fact | None, box: Interval, shape: Shape, operand: Shape) -
     """
     copies(operand, shape)
     rank, magnitude = len(shape), box.magnitude()
-    kept = [axis for axis in range(rank) if operand[axis] != 1]
     met = [axis for axis in range(rank) if operand[axis] == 1]
-    rows = magnitude.transpose(kept + met)
-    rows = rows.reshape(math.prod(rows.shape[: len(kept)]), -1)
+    rows = _parts(magnitude, operand)
     repeated = math.prod(shape[axis] for axis in met) // max(rows.shape[1], 1)
     longest = multiply_up(root_up(repeated), float(np.max(lengths_up(rows), initial=0.0)))
     if x is None:
         return longest
     long = {axis - rank for axis in met if shape[axis] != 1}
     return min(longest, x.run if long <= {-1} else longest, x.column if long <= {-2} else longest)
+
+
+def _part_behind(behind: Source | None, shape: Shape, operand: Shape) -> float:
+    """The same, from the step that computes the value; inf where that says nothing.
+
+    Proof: what comes from one run of the value behind a move holds each entry of that run at most
+    m times, hence at most √m times its norm. In a normalised block of n entries x̂² sums up to
+    n·q/(q + ε) ≤ n, q being the mean square.
+    """
+    match behind:
+        case Source(Move() as move, fact, before) if move.sources.shape == shape:
+            inside = lies_in_runs(_parts(move.sources, operand), before)
+            return multiply_up(move_norm(move), fact.run) if inside else math.inf
+        case Source(Normalize() as op):
+            axes = {axis % len(shape) for axis in op.axes}
+            met = {i for i, n in enumerate(operand) if n == 1 and shape[i] != 1}
+            return root_up(math.prod(shape[i] for i in axes)) if met <= axes else math.inf
+        case _:
+            return math.inf
+
+
+def _parts(array: npt.NDArray[_Number], operand: Shape) -> npt.NDArray[_Number]:
+    """One row for each entry of an operand, with what it meets."""
+    kept = [axis for axis, length in enumerate(operand) if length != 1]
+    met = [axis for axis, length in enumerate(operand) if length == 1]
+    rows = array.transpose(kept + met)
+    return rows.reshape(math.prod(rows.shape[: len(kept)]), -1)

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from lipcert.checker.arithmetic import add_up
-from lipcert.checker.graph.program import Move, Program, Step
+from lipcert.checker.graph.program import Program, Step
 from lipcert.checker.rules import linear, nonlinear
 from lipcert.checker.rules.facts import Cotangent, Fact
-from lipcert.checker.rules.parameters import Moved, shares
+from lipcert.checker.rules.parameters import Source, shares
 from lipcert.checker.rules.weights import Weights
 
 __all__ = ["Refinement", "backward", "forward", "gradients", "input_lipschitz", "step_fact"]
@@ -100,13 +100,13 @@ def gradients(
     Proof: the gradient is the sum of what reaches the initializer through each use.
     """
     found: dict[str, float] = {}
-    moves = {step.output: step for step in program.steps if isinstance(step.op, Move)}
+    computed_by = {step.output: step for step in program.steps}
     for step in program.steps:
         inputs, behind = [facts[name] for name in step.inputs], None
-        before = moves.get(step.inputs[0])
-        if before is not None and isinstance(before.op, Move):
+        before = computed_by.get(step.inputs[0])
+        if before is not None and len(before.inputs) == 1:
             (source,) = before.inputs
-            behind = Moved(before.op, facts[source].norm, program.shapes[source])
+            behind = Source(before.op, facts[source], program.shapes[source])
         for name, share in shares(
             step.op,
             inputs,

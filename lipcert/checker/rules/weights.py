@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, final
+from typing import Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from lipcert.checker.rules.windows import convolution_axes, kernel_square
 
 __all__ = ["Constrained", "Constraint", "Point", "Weights"]
 
-Constraint: TypeAlias = tuple[Literal["spectral", "frobenius"], float]
-"""A norm and its largest value. spectral: of the linear map of every step that uses the
+Constraint: TypeAlias = tuple[str, float]
+"""The kind of a norm, "spectral" or "frobenius", and its largest value. spectral: of the linear map of every step that uses the
 initializer, which is its largest magnitude for factors and offsets; frobenius: of its entries."""
 
 

@@ -109,6 +109,17 @@ def test_products_of_intervals_hold_every_product(seed: int) -> None:
                 assert Fraction(float(found.lo[i, j])) <= true <= Fraction(float(found.hi[i, j]))
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_long_sums_of_radii_are_rounded_up(seed: int) -> None:
+    """The ends of Σ ±r·|b| over many terms, exactly; numpy's own sum falls short about as often."""
+    rng = np.random.default_rng(seed)
+    r, b = rng.uniform(1, 2, size=(1, 2000)), rng.uniform(1, 2, size=(2000, 1))
+    found = product(Interval(-r, r), exact(b))
+    true = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in zip(r[0], b[:, 0], strict=True))
+    assert Fraction(float(found.hi.item())) >= true
+    assert Fraction(float(found.lo.item())) <= -true
+
+
 def test_products_are_tight_where_one_factor_is_known() -> None:
     left = Interval(np.array([[-1.0, 2.0]]), np.array([[3.0, 2.0]]))
     found = product(left, exact(np.array([[2.0], [-5.0]])))

@@ -116,6 +116,14 @@ def test_attained_dense_expanded_and_centred() -> None:
     assert _out(op, point, (1, 2), (1, 2), {"y": 3.0}).norm == pytest.approx(5.0)
 
 
+def test_attained_round_the_centre_of_equal_tokens() -> None:
+    """Entries in [9, 11] at 4 positions: all of them 11."""
+    x = Fact.of((1, 4, 2), box=Interval(np.full((1, 1, 1), 9.0), np.full((1, 1, 1), 11.0)))
+    found = _out(Dense(_operand(np.eye(2)), None), x, (1, 4, 2), (1, 4, 2), {"y": 1.0})
+    assert found.norm == pytest.approx(11.0 * math.sqrt(8), rel=1e-12)
+    assert found.norm >= 11.0 * math.sqrt(8)
+
+
 def test_attained_convolution_box_at_the_border() -> None:
     """Ones under a kernel of ones: 4 at corners of a padded image and 9 inside, so a range."""
     w = Window((3, 3), (1, 1), (1, 1), (1, 1), (4, 4))

@@ -234,12 +234,16 @@ def _attention(rng: Rng) -> Case:
     mask = torch.zeros(n, m, dtype=torch.float64)
     mask[torch.tensor(rng.random((n, m)) < 0.3)] = -INF
     mask[:, int(rng.integers(m))] = float(rng.normal())
+    array = mask.numpy()
+    known = Operand(array, array) if rng.random() < 0.5 else None
+    if known is None:
+        mask = torch.zeros_like(mask)
 
     def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return torch.softmax(scale * (q @ k) + mask, dim=-1) @ v
 
     shapes = ((*heads, n, d), (*heads, d, m), (*heads, m, e))
-    return Case(Attention(scale), shapes, (*heads, n, e), compute)
+    return Case(Attention(scale, known), shapes, (*heads, n, e), compute)
 
 
 KINDS: dict[str, Callable[[Rng], Case]] = {
@@ -437,6 +441,19 @@ def test_attention_on_unbounded_tokens() -> None:
     assert _stretch(Attention(1.0), 0, unknown, shapes, (2, 3)) == INF
     assert _stretch(Attention(1.0), 1, unknown, shapes, (2, 3)) == INF
     assert _stretch(Attention(1.0), 2, unknown, shapes, (2, 3)) == pytest.approx(math.sqrt(2))
+
+
+def test_attention_without_scores_spreads_evenly() -> None:
+    """All probabilities are 1/4, unless a mask leaves one token: two queries, one column."""
+    shapes = ((2, 3), (3, 4), (4, 3))
+    facts = [_known(shapes[0], 0.0), _known(shapes[1], 1.0), _known(shapes[2], 1.0)]
+    even = _stretch(Attention(1.0), 2, facts, shapes, (2, 3))
+    assert even == pytest.approx(math.sqrt(0.5))
+    lone = np.array([[0.0, -INF, -INF, -INF], [0.0, 0.0, -INF, -INF]])
+    hidden = _stretch(Attention(1.0, Operand(lone, lone)), 2, facts, shapes, (2, 3))
+    assert hidden == pytest.approx(math.sqrt(1.5))
+    unsure = Operand(np.full((2, 4), -INF), np.zeros((2, 4)))
+    assert _stretch(Attention(1.0, unsure), 2, facts, shapes, (2, 3)) == pytest.approx(math.sqrt(2))
 
 
 def test_attention_to_equal_tokens_does_not_see_the_scores() -> None:

@@ -13,6 +13,7 @@ from lipcert.checker.graph.program import (
     Conv,
     Dense,
     Move,
+    Normalize,
     Op,
     Operand,
     PRelu,
@@ -23,7 +24,7 @@ from lipcert.checker.graph.program import (
 )
 from lipcert.checker.interval import exact
 from lipcert.checker.rules.facts import Cotangent, Fact
-from lipcert.checker.rules.parameters import Moved, shares
+from lipcert.checker.rules.parameters import Source, shares
 from lipcert.checker.rules.weights import Point
 from tests.checker.rules.attack import members
 from tests.checker.rules.cases import KINDS, Case, fact
@@ -81,7 +82,7 @@ def test_kernels_behind_a_move(seed: int) -> None:
     source: Shape = (int(rng.integers(1, 9)),)
     move = Move(rng.integers(-1, source[0], size=before))
     x = rng.normal(size=source)
-    behind = Moved(move, float(np.linalg.norm(x)), source)
+    behind = Source(move, Fact.of(source, float(np.linalg.norm(x))), source)
     inside = np.append(x, 0.0)[move.sources]
     facts = [Fact.of(before)]
     found = dict(
@@ -93,6 +94,46 @@ def test_kernels_behind_a_move(seed: int) -> None:
         tensors[case.op.weight],
     )
     assert spectral(jacobian.reshape(math.prod(case.shape), -1)) <= found["w"] * (1 + 1e-9)
+
+
+def test_attained_behind_a_move() -> None:
+    """One number at all 4 places, read by 3 windows of 2 taps: a matrix of 6 ones."""
+    window = Window((2,), (1,), (1,), (0,), (3,))
+    op = Conv(_operand((1, 1, 2), "w"), None, window, 1, transposed=False)
+    behind = Source(Move(np.zeros((1, 1, 4), dtype=np.int64)), Fact.of((1, 1, 1), 1.0), (1, 1, 1))
+    found = shares(
+        op,
+        [Fact.of((1, 1, 4))],
+        [(1, 1, 4)],
+        (1, 1, 3),
+        Cotangent(1.0),
+        weights=POINT,
+        behind=behind,
+    )
+    assert dict(found)["w"] == pytest.approx(math.sqrt(6), rel=1e-15)
+
+
+@pytest.mark.parametrize(("groups", "bound"), [(2, 2.0), (1, 5.0), (4, 4.0)])
+def test_factors_of_channels_within_groups(groups: int, bound: float) -> None:
+    """4 channels of 3×3; a run behind the move holds one group of channels, or a part of one."""
+    shape, channels = (1, 4, 3, 3), (1, 4, 1, 1)
+    before = (1, groups, 36 // groups) if groups < 4 else (1, 12, 3)
+    fact = Fact.of(before, 5.0, run=2.0)
+    behind = Source(Move(np.arange(36).reshape(shape)), fact, before)
+    x = Fact.of(shape, 4.0 if groups == 4 else 5.0)
+    op = Scale(_operand(channels, "s"))
+    found = shares(op, [x], [shape], shape, Cotangent(1.0), weights=POINT, behind=behind)
+    assert dict(found)["s"] == (min(bound, 2.0) if groups == 1 else bound)
+
+
+@pytest.mark.parametrize(("axes", "bound"), [((2, 3), 3.0), ((1, 2, 3), 6.0), ((1,), 50.0)])
+def test_factors_behind_a_normalisation(axes: Shape, bound: float) -> None:
+    """√n for blocks of n entries that hold all that one factor meets."""
+    shape = (1, 4, 3, 3)
+    behind = Source(Normalize(axes, 1e-5, centred=True), Fact.of(shape), shape)
+    op, x = Scale(_operand((1, 4, 1, 1), "s")), Fact.of(shape, 50.0)
+    found = shares(op, [x], [shape], shape, Cotangent(1.0), weights=POINT, behind=behind)
+    assert dict(found)["s"] == bound
 
 
 def _share(op: Op, x: Fact, before: Shape, after: Shape) -> dict[str, float]:

@@ -1,0 +1,74 @@
+"""`lipcert compare`: what changed from one certificate or analysis to another."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import format_option
+from lipcert.cli.output import write
+from lipcert.errors import UsageError
+
+if TYPE_CHECKING:
+    from lipcert.report.comparison import Comparison
+
+__all__ = ["command"]
+
+
+@click.command("compare")
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option("--fail-on-regression", is_flag=True, help="Leave with 1 where NEW states less.")
+@click.option(
+    "--tolerance",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="By what fraction a bound may grow and be no regression (0.01: by one per cent).",
+)
+@format_option("text", "json", "markdown")
+@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+def command(
+    *,
+    old: Path,
+    new: Path,
+    fail_on_regression: bool,
+    tolerance: float,
+    output_format: str,
+    out_file: Path | None,
+) -> ExitCode:
+    """Compare OLD with NEW, each a certificate or a file of `lipcert analyze --format json`.
+
+    A regression is a bound or an ε that grew or disappeared, a noise multiplier that fell, or an
+    assumption that was added or changed, unless it assumes less than before. What the files state
+    is compared, not whether it is true: `lipcert check` tells that of certificates.
+    """
+    if not 0.0 <= tolerance < math.inf:
+        raise UsageError("--tolerance: give a number of at least 0, say 0.01")
+    from lipcert.cli.statements import read_statement
+    from lipcert.report.comparison import compared
+
+    comparison = compared(read_statement(old), read_statement(new), tolerance)
+    write(_rendered(comparison, output_format), out_file)
+    if fail_on_regression and comparison.is_regression:
+        return ExitCode.NEGATIVE
+    return ExitCode.HOLDS
+
+
+def _rendered(comparison: Comparison, output_format: str) -> str:
+    from lipcert.report.comparison_text import (
+        comparison_json,
+        comparison_markdown,
+        comparison_text,
+    )
+
+    match output_format:
+        case "json":
+            return comparison_json(comparison)
+        case "markdown":
+            return comparison_markdown(comparison)
+    return comparison_text(comparison)
