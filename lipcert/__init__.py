@@ -1,7 +1,7 @@
 """LipCert: certified gradient bounds and differential-privacy sensitivities of ONNX networks.
 
-The public names below are loaded on first use: importing `lipcert` loads neither numpy nor onnx,
-and never torch.
+The public names below are loaded on first use: importing `lipcert` loads nothing else, so that the
+checker, which lies in this package, runs without the rest of it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
-from lipcert.errors import (
-    LipCertError,
-    ModelFileError,
-    NoVerdictError,
-    Refusal,
-    UnsupportedModelError,
-    UsageError,
-)
-from lipcert.settings import ConstraintSpec, Settings
-
 if TYPE_CHECKING:
     from lipcert.analysis.pipeline import analyze
     from lipcert.analysis.records import Analysis
+    from lipcert.errors import (
+        LipCertError,
+        ModelFileError,
+        NoVerdictError,
+        Refusal,
+        UnsupportedModelError,
+        UsageError,
+    )
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
+    from lipcert.settings import ConstraintSpec, Settings
 
 __all__ = [
     "Analysis",
@@ -46,14 +45,22 @@ __version__: Final = "0.1.0"
 
 _HOMES: Final = {
     "Analysis": "lipcert.analysis.records",
+    "ConstraintSpec": "lipcert.settings",
     "ImportedModel": "lipcert.importer.model",
+    "LipCertError": "lipcert.errors",
+    "ModelFileError": "lipcert.errors",
+    "NoVerdictError": "lipcert.errors",
+    "Refusal": "lipcert.errors",
+    "Settings": "lipcert.settings",
+    "UnsupportedModelError": "lipcert.errors",
+    "UsageError": "lipcert.errors",
     "analyze": "lipcert.analysis.pipeline",
     "load_model": "lipcert.importer.load",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Load the engine when one of its names is first used (PEP 562)."""
+    """Load the home of a name when it is first used (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES[name]), name)

@@ -365,7 +365,7 @@ class ChainWitness:
             use=fields.text("use"),
             start=fields.text("start"),
             stop=fields.text("stop"),
-            multipliers=tuple(item.bounds("entries") for item in fields.objects("multipliers")),
+            multipliers=tuple(_entries(item) for item in fields.objects("multipliers")),
         )
         fields.finish()
         return found
@@ -617,6 +617,13 @@ _Record: TypeAlias = (
 
 def _all(records: Sequence[_Record]) -> list[Json]:
     return [record.written() for record in records]
+
+
+def _entries(fields: Fields) -> tuple[float, ...]:
+    """The multipliers of one step."""
+    found = fields.bounds("entries")
+    fields.finish()
+    return found
 
 
 def _put(members: Members, name: str, bound: float | None) -> None:

@@ -68,20 +68,23 @@ def group_bounds(
     Proof: the gradient with respect to several tensors is their concatenation. One example more
     or less moves a sum by at most G; one replaced by another moves it by at most 2G; a public
     divisor divides both. A clip of the whole gradient to C bounds every part by C, one of each of
-    K groups to C/√K bounds each by that.
+    K groups to C/√K bounds each by that. During a run the weights move: what holds of those of the
+    file holds of its later steps only if the ledger says so, which with a clip it does not.
     """
     tensors = {claim.name: claim.tensor for claim in certificate.parameters}
     found = []
     for group in certificate.groups:
         norms = [gradients[tensors[name]] for name in group.parameters]
-        bound = _clipped(root_sum_square(norms), len(certificate.groups), premises)
+        lasts = certificate.scope.kind == "constraint-set" or premises.run is None
+        bound = _clipped(root_sum_square(norms), len(certificate.groups), premises, lasts=lasts)
         moved = multiply_up(_FACTORS[premises.relation], bound)
         divisor = float(premises.divisor or 1)
         found.append(GroupBound(bound, divide_up(moved, divisor)))
     return tuple(found)
 
 
-def _clipped(bound: float, groups: int, premises: Premises) -> float:
+def _clipped(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
+    """lasts: whether the bound holds at every step that is spoken of."""
     if premises.clip is None:
         return bound
     norm, scope, decay = premises.clip
@@ -89,7 +92,7 @@ def _clipped(bound: float, groups: int, premises: Premises) -> float:
         norm = divide_up(norm, sqrt_down(float(groups)))
     elif groups != 1:
         return math.inf  # a clip of everything says nothing of the parts together
-    return norm if decay == "inside" else min(norm, bound)
+    return min(norm, bound) if lasts and decay == "decoupled" else norm
 
 
 def output_faults(

@@ -7,8 +7,9 @@ and for each step the value it computes and the rule that speaks of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from lipcert.certificate.records import NodeClaim, ValueClaim
+from lipcert.certificate.records import NodeClaim, ScopeClaim, ValueClaim
 from lipcert.checker.graph.program import (
     Activation,
     Attention,
@@ -23,12 +24,14 @@ from lipcert.checker.graph.program import (
     Shift,
     Step,
 )
-from lipcert.checker.reader.records import Model, Tensor
+from lipcert.checker.reader.records import Model, Tensor, shown
 
-__all__ = ["expected_nodes", "frozen_tensors", "operands", "rule_of", "tensors"]
-__all__ += ["tensors_read", "without_gradient"]
+__all__ = ["INPUT_RULE", "expected_nodes", "frozen_tensors", "operands", "rule_of", "scope_faults"]
+__all__ += ["tensors", "tensors_read", "without_gradient"]
 
 _VERSION = 1
+INPUT_RULE: Final = "input/1"
+"""the rule that speaks of the input of the network"""
 
 
 def expected_nodes(model: Model, program: Program) -> tuple[NodeClaim, ...]:
@@ -95,6 +98,32 @@ def tensors(model: Model) -> dict[str, Tensor]:
         if node.op_type == "Constant" and value is not None and isinstance(value.value, Tensor):
             found[node.outputs[0]] = value.value
     return found
+
+
+def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[str]:
+    """What is wrong with the trained tensors of a scope.
+
+    Proof: a rule speaks of a tensor that changes only where that is an operand. One that enters as
+    a plain number has no gradient bound (`without_gradient`), and no bound for other numbers; of
+    integers, and of what is read in yet another way, nothing is known to the rules.
+    """
+    known = tensors(model)
+    read = {
+        name
+        for node, role in zip(model.nodes, program.covered, strict=True)
+        if role != "unused"
+        for name in node.inputs
+    }
+    plain = without_gradient(program)
+    for name in scope.trained:
+        if name not in known:
+            yield f"the trained tensor {shown(name)} is not in the model"
+        elif known[name].values().dtype.kind != "f":
+            yield f"the trained tensor {shown(name)} does not hold real numbers"
+        elif name in read - tensors_read(program.steps) - plain or (
+            scope.kind == "constraint-set" and name in program.untracked
+        ):
+            yield f"no rule speaks of the trained tensor {shown(name)} as it is used"
 
 
 def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:

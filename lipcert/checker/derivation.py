@@ -15,12 +15,12 @@ from typing import final
 
 import numpy as np
 
+from lipcert.certificate.records import ChainWitness
 from lipcert.checker.coverage import without_gradient
 from lipcert.checker.graph.program import Program
 from lipcert.checker.interval import Interval
 from lipcert.checker.ledger import Premises
 from lipcert.checker.losses import loss_cotangent
-from lipcert.checker.reader.records import shown
 from lipcert.checker.refinements import Chains, Runs, Witnessed, centred_facts
 from lipcert.checker.rules.facts import Cotangent, Fact
 from lipcert.checker.rules.passes import backward, forward, gradients, input_lipschitz
@@ -35,14 +35,14 @@ __all__ = ["Derived", "derive", "input_fact"]
 class Derived:
     """Bounds by value and by initializer; lipschitz: of the output in the input.
 
-    unused: a sentence for each witness that proves nothing.
+    unused: chains that prove nothing.
     """
 
     facts: Mapping[str, Fact]
     cotangents: Mapping[str, Cotangent]
     gradients: Mapping[str, float]
     lipschitz: float
-    unused: tuple[str, ...] = ()
+    unused: tuple[ChainWitness, ...] = ()
 
 
 def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
@@ -65,10 +65,7 @@ def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
             **dict.fromkeys(without_gradient(program), math.inf),
         },
         lipschitz=input_lipschitz(program, facts, weights, refined),
-        unused=tuple(
-            f"the chain from {shown(item.start)} to {shown(item.stop)} proves nothing"
-            for item in refined.chains.unused
-        ),
+        unused=refined.chains.unused,
     )
 
 

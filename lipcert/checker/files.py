@@ -50,10 +50,11 @@ class TrustedFile:
 
 
 def trusted_base() -> tuple[TrustedFile, ...]:
-    """Every module of the checker and of the language of certificates."""
+    """Every module of the checker and of the language of certificates, and their package."""
     root = Path(__file__).resolve().parents[1]
     folders = ("certificate", "checker")
-    paths = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
+    modules = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
+    paths = [root / "__init__.py", *modules]
     return tuple(
         TrustedFile(
             path.relative_to(root.parent).as_posix(),

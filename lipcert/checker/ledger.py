@@ -67,9 +67,17 @@ class Run:
         fits = 1 <= run.batch_size <= run.dataset_size and 1 <= run.participations <= run.steps
         whole = run.scheme in {"shuffle"} or run.participations == run.steps
         full = run.scheme != "full-batch" or run.batch_size == run.dataset_size
-        if run.scheme not in _SCHEMES or not (fits and whole and full):
+        if run.scheme not in _SCHEMES or not (fits and whole and full and run.is_possible()):
             raise CertificateFormatError(f"{fields.where} describes no run")
         return run
+
+    def is_possible(self) -> bool:
+        """Whether some example may indeed be in no more batches than is said.
+
+        Proof: an epoch of disjoint batches has at most ⌈N/B⌉ of them, so that T steps begin at
+        least T/⌈N/B⌉ epochs, and an example is in one batch of each that is complete.
+        """
+        return self.steps <= self.participations * -(-self.dataset_size // self.batch_size)
 
     def written(self) -> Members:
         """The data of A-SAMPLING."""

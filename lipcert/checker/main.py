@@ -19,6 +19,7 @@ __all__ = ["EXIT_CODES", "main"]
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "conditional": 3, "unknown": 3}
 """by verdict; 2 is for usage, 4 for an error of the checker itself"""
+_PURPOSE: Final = "Hold a certificate against the ONNX file that it speaks of."
 _EPILOG: Final = (
     "Leaves with 0 if the certificate is valid, 1 if it is invalid, 2 for wrong usage, 3 if it is "
     "conditional on assumptions that are not accepted or cannot be judged, 4 for a defect of the "
@@ -57,7 +58,7 @@ def accepted_ids(words: Sequence[str]) -> frozenset[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("lipcert-check", description=__doc__, epilog=_EPILOG)
+    parser = argparse.ArgumentParser("lipcert-check", description=_PURPOSE, epilog=_EPILOG)
     parser.add_argument("certificate", type=Path, nargs="?", help="the certificate file")
     parser.add_argument("--model", type=Path, help="the ONNX file that it speaks of")
     parser.add_argument("--weights", type=Path, help="weights to be within the constraints")

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Final, final
 
 from lipcert.certificate.fields import CertificateFormatError
-from lipcert.certificate.records import SEMANTICS, Certificate, ExternalFile, read_certificate
+from lipcert.certificate.records import (
+    SEMANTICS,
+    Certificate,
+    ExternalFile,
+    ValueClaim,
+    read_certificate,
+)
 from lipcert.checker.claims import (
     GroupBound,
     cotangent_faults,
@@ -24,7 +30,13 @@ from lipcert.checker.claims import (
     output_faults,
     value_faults,
 )
-from lipcert.checker.coverage import expected_nodes, frozen_tensors, tensors
+from lipcert.checker.coverage import (
+    INPUT_RULE,
+    expected_nodes,
+    frozen_tensors,
+    scope_faults,
+    tensors,
+)
 from lipcert.checker.derivation import Derived, derive
 from lipcert.checker.digest import structural_digest
 from lipcert.checker.graph.errors import Unsupported
@@ -142,8 +154,8 @@ def _read(state: _State) -> Iterator[str]:
             yield f"{what} is listed twice"
     if {claim.tensor for claim in certificate.parameters} != set(trained):
         yield "the parameters are not those of the trained tensors"
-    if set(members) != set(names):
-        yield "the groups do not hold every parameter"
+    if set(members) != set(names) or not all(group.parameters for group in certificate.groups):
+        yield "the groups do not hold every parameter, or one holds none"
     if scope.kind not in {"point", "constraint-set"} or (scope.kind == "point" and constrained):
         yield "the scope is neither the weights of the file nor a set of constraints"
     if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:
@@ -182,11 +194,10 @@ def _account(state: _State) -> Iterator[str]:
         )
         if found != replace(node, claims=bare):
             yield f"node {shown(node.name)} ({shown(node.op)}) is not the one of the model"
-    if certificate.input.value != program.input or certificate.input.operator_norm is not None:
-        yield "the claims about the input are of another value"
-    missing = set(certificate.scope.trained) - set(tensors(state.model))
-    if missing:
-        yield f"the trained tensor {shown(min(missing))} is not in the model"
+    at_input = replace(certificate.input, output_norm=None, cotangent_norm=None)
+    if at_input != ValueClaim(program.input, INPUT_RULE, None, None):
+        yield "the claims about the input are of another value, or by another rule"
+    yield from scope_faults(certificate.scope, state.model, program)
 
 
 def _prove(state: _State) -> Iterator[str]:
@@ -253,7 +264,8 @@ def _ledger(state: _State) -> Iterator[str]:
 
 def _leftovers(state: _State) -> Iterator[str]:
     """9: every witness proves something; given weights lie within the constraints."""
-    yield from state.derived.unused
+    for chain in state.derived.unused:
+        yield f"the chain from {shown(chain.start)} to {shown(chain.stop)} proves nothing"
     if state.choices.weights is not None:
         engine = ENGINES[state.choices.engine]
         yield from membership_faults(state.certificate, state.model, state.choices.weights, engine)

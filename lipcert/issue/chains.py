@@ -15,7 +15,7 @@ import numpy as np
 
 from lipcert.certificate.records import ChainWitness
 from lipcert.checker.coverage import operands
-from lipcert.checker.forms.links import Link, Matrix, links_of
+from lipcert.checker.forms.links import Diagonal, Link, Matrix, links_of
 from lipcert.checker.graph.program import Activation, PRelu, Program, Step
 from lipcert.checker.interval import Interval as Slopes
 from lipcert.checker.refinements import COTANGENTS, VALUES
@@ -168,7 +168,7 @@ def _witness(
     if first == len(links) or len(links) - first < 2:
         return None
     numbers = [_number(link) for link in links]
-    form = QuadraticForm.of(numbers[first])
+    form = QuadraticForm.of(_with_slopes(links[: first + 1]))
     proposals = tuned(form.matrix, numbers[first + 1 : tuned_to], hull)
     proposals += [None] * (len(numbers) - first - 1 - len(proposals))
     multipliers: list[tuple[float, ...]] = []
@@ -207,6 +207,18 @@ def _first_matrix(links: Sequence[Link]) -> int:
 
 def _length(link: Link) -> int:
     return len(link.centre) if isinstance(link, Matrix) else link.slopes.lo.size
+
+
+def _with_slopes(links: Sequence[Link]) -> FloatArray:
+    """The matrix at the end of links, behind the largest slopes of the diagonals before it."""
+    last = links[-1]
+    if not isinstance(last, Matrix):
+        raise TypeError("the links do not end in a matrix")
+    reach = np.ones(last.centre.shape[1])
+    for link in links[:-1]:
+        if isinstance(link, Diagonal):
+            reach = reach * link.slopes.magnitude()
+    return np.asarray(last.centre * reach)
 
 
 def _unknown(link: Link) -> int:

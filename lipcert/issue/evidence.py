@@ -92,7 +92,10 @@ def with_chains(program: Program, premises: Premises, evidence: Evidence) -> Evi
         facts = derive(program, premises, replace(evidence, chains=centred)).facts
     hull = premises.loss in {"cross-entropy", "focal"}
     passed = tuple(backward_chains(program, facts, evidence.free, hull=hull))
-    return replace(evidence, chains=(*centred, *passed))
+    chained = replace(evidence, chains=(*centred, *passed))
+    useless = derive(program, premises, chained).unused
+    kept = tuple(chain for chain in chained.chains if chain not in useless)
+    return replace(chained, chains=kept)
 
 
 def _kernel(steps: tuple[Step, ...], program: Program) -> Kernel | None:

@@ -33,7 +33,7 @@ __all__ = [
     "epsilon",
 ]
 
-_LEAST_DELTA: Final = 1e-10
+_LEAST_DELTA: Final = 1e-8
 _COARSEST: Final = 1e-3
 _GRID: Final = 2e5
 _TAIL: Final = 10.0  # e^-50, the mass that dp-accounting cuts off, lies 9.9 deviations out
@@ -56,7 +56,7 @@ def accountant_named(name: str | None) -> Accountant | None:
 def accountants(plan: TrainingPlan) -> tuple[Accountant, ...]:
     """Those that are sound for a plan, the tightest first.
 
-    Below δ = 1e-10 the rounding of the Fourier transforms inside PLD (1e-13 and less of
+    Below δ = 1e-8 the rounding of the Fourier transforms inside PLD (1e-13 and less of
     probability) is no longer small against δ. dp-accounting has no PLD for samples of fixed size,
     and no RDP for Poisson samples under replace-one.
     """

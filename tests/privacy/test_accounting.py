@@ -201,6 +201,8 @@ def test_an_unsound_accountant_is_refused() -> None:
         epsilon(plan(delta=1e-12), 1.0, Accountant.PLD)
     with pytest.raises(UsageError, match="no accountant"):
         epsilon(plan(Sampling.POISSON, REPLACE, delta=1e-12), 1.0)
+    with pytest.raises(UsageError, match="accountant"):  # 4e-5 too small there, for rounding
+        epsilon(plan(delta=1e-10), 1.0, Accountant.PLD)
     assert epsilon(plan(delta=1e-12), 1.0) == epsilon(plan(delta=1e-12), 1.0, Accountant.RDP)
 
 

@@ -14,7 +14,7 @@ from lipcert.checker.graph.call import Call
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.layout_ops import normal_axes
 from lipcert.checker.graph.size_ops import equal, filled, marks, numbers_from, whole, within
-from lipcert.checker.graph.values import FIXED, Constant, Value, broadcast
+from lipcert.checker.graph.values import FIXED, Constant, Value, broadcast, indices
 from lipcert.checker.interval import Interval
 from lipcert.checker.interval import down as below
 from lipcert.checker.interval import up as above
@@ -75,7 +75,11 @@ def _arithmetic(call: Call) -> Value:
     operation = call.node.op_type
     if not first.is_float:
         return whole(operation, first, second)
-    _, place = broadcast((first, second))
+    shape, place = broadcast((first, second))
+    if operation == "Add":
+        for source, other in ((first, second), (second, first)):
+            if not other.sources and not (other.lo.any() or other.hi.any()):
+                return source.rearranged(np.broadcast_to(indices(source.shape), shape), place)
     left, right = _interval(first), _interval(second)
     match operation:
         case "Add":

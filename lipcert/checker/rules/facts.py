@@ -47,7 +47,7 @@ class Fact:
         most as large as what it is part of, norms grow with the magnitudes, and ‖x‖² is the sum
         of the squares of the runs along an axis.
         """
-        box = symmetric(math.inf, (1,) * len(shape)) if box is None else _aligned(box, len(shape))
+        box = symmetric(math.inf, (1,) * len(shape)) if box is None else box
         run, column = min(run, norm), min(column, norm)
         box = box.meet(symmetric(min(run, column), (1,) * len(shape)))
         runs = [math.prod(shape) // max(length, 1) for length in (shape[-1:] + shape[-2:-1])]
@@ -143,9 +143,3 @@ def longest_run(box: Interval, shape: Shape, axis: int) -> float:
     magnitude = np.moveaxis(box.magnitude(), axis, -1)
     copies = shape[axis] // max(magnitude.shape[-1], 1)
     return multiply_up(root_up(copies), float(np.max(lengths_up(magnitude), initial=0.0)))
-
-
-def _aligned(box: Interval, rank: int) -> Interval:
-    """With axes of length 1 in front, up to this rank."""
-    shape = (1,) * (rank - len(box.shape)) + box.shape
-    return Interval(box.lo.reshape(shape), box.hi.reshape(shape))

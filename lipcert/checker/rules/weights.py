@@ -18,8 +18,8 @@ from lipcert.checker.rules.windows import convolution_axes, kernel_square
 __all__ = ["Constrained", "Constraint", "Point", "Weights"]
 
 Constraint: TypeAlias = tuple[str, float]
-"""The kind of a norm, "spectral" or "frobenius", and its largest value. spectral: of the linear map of every step that uses the
-initializer, which is its largest magnitude for factors and offsets; frobenius: of its entries."""
+"""The kind of a norm, and its largest value. spectral: of the linear map of every step that uses
+the initializer, which is its largest magnitude for factors and offsets; frobenius: of entries."""
 
 
 class Weights(Protocol):
@@ -126,7 +126,7 @@ class Constrained:
         kind, radius = self.constraints.get(sources[0], ("frobenius", math.inf))
         gain = operand.sources[sources[0]]
         known = all(0.0 <= number < math.inf for number in (gain, radius))
-        if len(sources) > 1 or not known:
+        if len(sources) > 1 or not known or kind not in {"spectral", "frobenius"}:
             return "frobenius", math.inf
         return kind, multiply_up(gain if kind == "frobenius" else max(1.0, gain), radius)
 

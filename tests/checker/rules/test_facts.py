@@ -68,6 +68,7 @@ def test_what_follows() -> None:
     assert (x.run, x.column, x.max_abs) == (2.0, 2.0, 2.0)
     assert x.box.shape == (1, 1, 1)
     assert Fact.of(shape).norm == math.inf
+    assert Fact.of(shape, box=exact(np.ones(9))).box.shape == (1, 1, 9)
     assert Fact.of((), 2.0).box.shape == ()
     assert Fact.of((1, 0), 2.0).norm == 0.0
 

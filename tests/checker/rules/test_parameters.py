@@ -126,6 +126,16 @@ def test_factors_of_channels_within_groups(groups: int, bound: float) -> None:
     assert dict(found)["s"] == (min(bound, 2.0) if groups == 1 else bound)
 
 
+def test_factors_of_what_a_move_repeats() -> None:
+    """Every entry of a run of norm 2 stands twice where one factor meets it: √2·2."""
+    before, shape = (1, 3, 4), (1, 3, 8)
+    move = Move(np.tile(np.arange(12).reshape(before), (1, 1, 2)))
+    behind = Source(move, Fact.of(before, 3.0, run=2.0), before)
+    op, x = Scale(_operand((1, 3, 1), "s")), Fact.of(shape, 50.0)
+    found = shares(op, [x], [shape], shape, Cotangent(1.0), weights=POINT, behind=behind)
+    assert dict(found)["s"] == pytest.approx(2.0 * math.sqrt(2), rel=1e-15)
+
+
 @pytest.mark.parametrize(("axes", "bound"), [((2, 3), 3.0), ((1, 2, 3), 6.0), ((1,), 50.0)])
 def test_factors_behind_a_normalisation(axes: Shape, bound: float) -> None:
     """√n for blocks of n entries that hold all that one factor meets."""

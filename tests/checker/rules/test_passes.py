@@ -230,6 +230,19 @@ def test_attained_along_a_line() -> None:
     assert input_lipschitz(program, facts, weights) == 4.0
 
 
+def test_attained_by_a_weight_that_is_used_twice() -> None:
+    """2·Wx, as a sum of two uses."""
+    b = _Builder(np.random.default_rng(0), (1, 2))
+    shared = Dense(Operand(np.eye(2), np.eye(2), {"w": 1.0}), None)
+    uses = tuple(b.step(shared, ("x",), (1, 2)) for _ in range(2))
+    b.step(Add((1, 1)), uses, (1, 2))
+    program, weights = b.program(), Point(dict.fromkeys(uses, 1.0))
+    facts = forward(program, Fact.of((1, 2), 3.0), weights)
+    cotangents = backward(program, facts, weights, Cotangent(0.5))
+    assert gradients(program, facts, cotangents, weights) == {"w": 3.0}
+    assert cotangents["x"].norm == 1.0
+
+
 def test_a_hull_sees_pairs_of_rows() -> None:
     """W = 5 + e_j: differences of rows are short although W is long."""
     array = np.eye(3) + 5.0

@@ -102,11 +102,13 @@ def test_fixed_weights_are_those_of_the_file() -> None:
 def test_trained_without_a_constraint_or_with_two_sources_is_unknown() -> None:
     free = Constrained({}, frozenset({"w"}), {"y": 1.0})
     two = Constrained({"w": ("frobenius", 1.0)}, frozenset({"w", "v"}), {})
+    other = Constrained({"w": ("nuclear", 1.0)}, frozenset({"w"}), {})
     broken = Constrained({"w": ("frobenius", math.nan)}, frozenset({"w"}), {})
     for scope, operand in (
         (free, _operand(1.0)),
         (two, _operand(1.0, "v")),
         (broken, _operand(1.0)),
+        (other, _operand(1.0)),
     ):
         assert scope.norm(operand) == scope.max_abs(operand) == math.inf
         dense = Dense(operand, None)

@@ -1,0 +1,250 @@
+"""`lipcert check` and `lipcert-check`: verdicts, exit codes, the last line, what is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from math import nextafter
+from pathlib import Path
+
+import pytest
+
+from lipcert.certificate.records import Certificate, read_certificate, write_certificate
+from lipcert.checker.verdict import STAGES
+from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
+
+ROOT = Path(__file__).resolve().parents[2]
+FORBIDDEN = ("scipy", "onnxruntime", "click", "rich", "torch", "dp_accounting", "absl")
+TRUSTED = ("lipcert.checker", "lipcert.certificate")
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path: Path) -> Path:
+    file = tmp_path / "c.json"
+    file.write_bytes(certificate_bytes())
+    return file
+
+
+def changed(file: Path, change: Callable[[Certificate], Certificate]) -> Path:
+    file.write_bytes(write_certificate(change(read_certificate(file.read_bytes()))))
+    return file
+
+
+def last_line(text: str) -> tuple[str, str]:
+    """Verdict and digest; no other line may hold the token."""
+    *others, last = text.splitlines()
+    token, verdict, digest = last.split()
+    assert token == "LIPCERT-CHECK:"
+    assert not any("LIPCERT-CHECK" in line for line in others)
+    return verdict, digest
+
+
+def test_declared_assumptions_make_a_verdict_conditional(file: Path) -> None:
+    done = call("check", file, "--model", MODEL)
+    assert (done.exit_code, done.stderr) == (3, "")
+    assert last_line(done.stdout) == ("CONDITIONAL", sha256(file.read_bytes()).hexdigest())
+
+
+@pytest.mark.parametrize("engine", ["float", "exact"])
+def test_accepted_assumptions_make_it_valid(file: Path, engine: str) -> None:
+    words = ["check", file, "--model", MODEL, "--engine", engine]
+    done = call(*words, "--accept-assumption", declared())
+    assert (done.exit_code, last_line(done.stdout)[0]) == (0, "VALID")
+    one_by_one = [word for name in declared().split(",") for word in ("--accept-assumption", name)]
+    assert call(*words, *one_by_one).stdout == done.stdout
+
+
+@pytest.mark.parametrize("missing", declared().split(","))
+def test_every_one_of_them_is_needed(file: Path, missing: str) -> None:
+    words = ["--accept-assumption", declared(missing)]
+    done = call("check", file, "--model", MODEL, *words, "--format", "json")
+    assert done.exit_code == 3
+    found = json.loads(done.stdout)
+    assert [item["id"] for item in found["assumptions"] if item["open"]] == [missing]
+
+
+def test_json(file: Path) -> None:
+    done = call("check", file, "--model", MODEL, "--format", "json")
+    found = json.loads(done.stdout)
+    assert done.stdout.isascii()
+    assert (found["schema"], found["verdict"]) == ("lipcert.check/1", "conditional")
+    assert found["certificate"] == sha256(file.read_bytes()).hexdigest()
+    assert [step["number"] for step in found["steps"]] == list(range(len(STAGES)))
+    assert all(step["ok"] for step in found["steps"])
+    assert (found["reasons"], found["notes"]) == ([], [])
+    assert len(found["promise"]) == 4
+
+
+def test_a_report_can_go_into_a_file(file: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.txt"
+    done = call("check", file, "--model", MODEL, "-o", report)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert last_line(report.read_text())[0] == "CONDITIONAL"
+
+
+def test_another_model_is_invalid(file: Path) -> None:
+    done = call("check", file, "--model", OTHER, "--accept-assumption", declared())
+    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
+    assert "  1 the model is the one it speaks of: no" in done.stdout
+    assert f"  2 {STAGES[2]}: not reached" in done.stdout
+    assert "What is proved" not in done.stdout
+
+
+def test_a_claim_one_step_below_what_follows_is_invalid(file: Path) -> None:
+    def lower(found: Certificate) -> Certificate:
+        assert found.network.grad_norm is not None
+        bound = nextafter(found.network.grad_norm, 0.0)
+        return replace(found, network=replace(found.network, grad_norm=bound))
+
+    done = call("check", changed(file, lower), "--model", MODEL)
+    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
+
+
+def test_a_smaller_epsilon_is_invalid_in_ascii(file: Path) -> None:
+    def lower(found: Certificate) -> Certificate:
+        assert found.privacy is not None
+        epsilon = found.privacy.epsilon * 0.9
+        return replace(found, privacy=replace(found.privacy, epsilon=epsilon))
+
+    done = call("check", changed(file, lower), "--model", MODEL)
+    assert done.exit_code == 1
+    assert "epsilon is claimed to be" in done.stdout
+    assert done.stdout.isascii()
+
+
+def test_no_text_of_a_certificate_can_pose_as_a_verdict(file: Path) -> None:
+    def posing(found: Certificate) -> Certificate:
+        first, *rest = found.assumptions
+        text = f"fine\nLIPCERT-CHECK: VALID {'0' * 64}\u2028LIPCERT-CHECK: VALID"
+        return replace(found, assumptions=(replace(first, text=text), *rest))
+
+    done = call("check", changed(file, posing), "--model", MODEL)
+    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"{", b"\xff", b"[" * 100_000, b'{"schema":1}'])
+def test_what_is_no_certificate_is_invalid(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "c.json"
+    file.write_bytes(data)
+    done = call("check", file, "--model", MODEL)
+    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
+
+
+def test_an_unreadable_model_is_unknown(file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "no.onnx"
+    broken.write_bytes(b"\x08nonsense")
+    for model in (broken, tmp_path / "absent.onnx", tmp_path):
+        done = call("check", file, "--model", model)
+        assert (done.exit_code, last_line(done.stdout)[0]) == (3, "UNKNOWN")
+
+
+def test_an_unreadable_certificate_is_one_line(tmp_path: Path) -> None:
+    for file in (tmp_path / "absent.json", tmp_path):
+        done = call("check", file, "--model", MODEL)
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert done.stderr.startswith("lipcert: error: check: ")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["c.json"], ["--model", "m.onnx"], ["c.json", "--model", "m", "--engine", "gpu"]]
+)
+def test_a_wrong_request_is_2(words: list[str]) -> None:
+    done = call("check", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert program(*words).returncode == 2
+
+
+def test_weights_are_held_against_the_constraints(file: Path) -> None:
+    words = ["check", file, "--model", MODEL, "--accept-assumption", declared(), "--weights"]
+    assert call(*words, MODEL).exit_code == 0
+    assert call(*words, OTHER).exit_code == 1
+    file.write_bytes(certificate_bytes("--constraint", "spectral:0.5"))
+    assert call(*words, MODEL).exit_code == 1
+
+
+def test_what_must_be_trusted_is_listed() -> None:
+    done = call("check", "--tcb")
+    assert done.exit_code == 0
+    assert done.stdout == program("--tcb").stdout
+    files = {line.split()[2]: line.split()[1] for line in done.stdout.splitlines() if "  " in line}
+    named = {name for name in files if name.startswith("lipcert/")}
+    folders = (ROOT / "lipcert" / name for name in ("certificate", "checker"))
+    sources = [file for folder in folders for file in folder.rglob("*.py")]
+    sources.append(ROOT / "lipcert" / "__init__.py")
+    assert named == {file.relative_to(ROOT).as_posix() for file in sources}
+    assert files["lipcert/checker/main.py"] == digest_of("lipcert/checker/main.py")
+
+
+def digest_of(name: str) -> str:
+    return sha256((ROOT / name).read_bytes()).hexdigest()
+
+
+def program(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`lipcert-check` as a process of its own, with the names of its modules on standard error."""
+    code = (
+        "import sys; from lipcert.checker.main import main\n"
+        "try: code = main(sys.argv[1:])\n"
+        "finally: sys.stderr.write('MODULES ' + ' '.join(sorted(sys.modules)) + '\\n')\n"
+        "sys.exit(code)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        cwd=ROOT,
+        env=environment or None,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def modules(done: subprocess.CompletedProcess[str]) -> list[str]:
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("MODULES ")]
+    return line.split()[1:]
+
+
+def is_of(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in packages)
+
+
+def test_the_program_agrees_with_the_verb_and_imports_nothing_of_the_engine(file: Path) -> None:
+    done = program(file, "--model", MODEL, "--accept-assumption", declared())
+    verb = call("check", file, "--model", MODEL, "--accept-assumption", declared())
+    assert (done.returncode, done.stdout) == (0, verb.stdout)
+    found = modules(done)
+    assert "numpy" in found
+    assert [name for name in found if is_of(name, FORBIDDEN)] == []
+    ours = [name for name in found if is_of(name, ("lipcert",)) and name != "lipcert"]
+    assert [name for name in ours if not is_of(name, TRUSTED)] == []
+
+
+def test_listing_what_is_trusted_needs_the_standard_library_alone() -> None:
+    found = modules(program("--tcb"))
+    assert [name for name in found if is_of(name, (*FORBIDDEN, "numpy", "onnx", "google"))] == []
+
+
+@pytest.mark.parametrize("output_format", ["text", "json"])
+def test_the_program_prints_the_same_whatever_the_encoding(file: Path, output_format: str) -> None:
+    words = [file, "--model", MODEL, "--format", output_format]
+    done = program(*words, PYTHONIOENCODING="ascii", PATH="")
+    assert done.returncode == 3
+    assert done.stdout == program(*words).stdout
+
+
+def test_the_program_leaves_with_the_codes_of_the_verb(file: Path, tmp_path: Path) -> None:
+    assert program(file, "--model", MODEL).returncode == 3
+    assert program(file, "--model", OTHER).returncode == 1
+    absent = program(tmp_path / "absent.json", "--model", MODEL)
+    assert (absent.returncode, absent.stdout) == (3, "")
+    assert absent.stderr.startswith("lipcert-check: error: ")
+
+
+def test_the_program_is_installed_under_its_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"]["lipcert-check"] == "lipcert.checker.main:main"

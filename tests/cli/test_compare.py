@@ -1,0 +1,363 @@
+"""`lipcert compare`: what changed, what of it is a regression, and what it leaves with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from math import inf, nextafter
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.certificate.records import Certificate, read_certificate, write_certificate
+from lipcert.cli.statements import read_statement
+from lipcert.report.comparison import Assumed, Place, Statement, compared
+from lipcert.report.json import analysis_json
+from tests.cli.issued import MODEL, WORDS, call, certificate_bytes
+from tests.report.samples import sample
+
+Change = Callable[[Certificate], Certificate]
+
+
+@pytest.fixture(name="files")
+def _files(tmp_path: Path) -> tuple[Path, Path]:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    for file in (old, new):
+        file.write_bytes(certificate_bytes())
+    return old, new
+
+
+def change(file: Path, by: Change) -> None:
+    file.write_bytes(write_certificate(by(read_certificate(file.read_bytes()))))
+
+
+def compare(*words: str | Path) -> Result:
+    return call("compare", *words)
+
+
+def found(files: tuple[Path, Path], *words: str) -> dict:
+    done = compare(*files, "--format", "json", *words)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def scaled(factor: float) -> Change:
+    """The bound of the gradient of the first parameter, times a factor."""
+
+    def by(certificate: Certificate) -> Certificate:
+        first, *rest = certificate.parameters
+        bound = first.grad_norm * factor
+        return replace(certificate, parameters=(replace(first, grad_norm=bound), *rest))
+
+    return by
+
+
+def without_claims(certificate: Certificate) -> Certificate:
+    return replace(certificate, parameters=certificate.parameters[1:])
+
+
+def with_input(norm: str | None, box: list[str] | None) -> Change:
+    data = ({} if norm is None else {"norm": norm}) | ({} if box is None else {"box": box})
+
+    def by(certificate: Certificate) -> Certificate:
+        items = {item.id: item for item in certificate.assumptions}
+        items["A-INPUT"] = replace(items["A-INPUT"], data=data, text=f"{norm} {box}")
+        return replace(certificate, assumptions=tuple(items.values()))
+
+    return by
+
+
+def test_nothing_changed(files: tuple[Path, Path]) -> None:
+    done = compare(*files, "--fail-on-regression")
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "0 bounds grew, 0 shrank, 0 assumptions changed: no regression"
+    assert lines[-1] == "  model  both speak of the same file"
+
+
+@pytest.mark.parametrize(
+    ("factor", "words", "code", "answer"),
+    [
+        (1.25, [], 1, "1 bound grew, 0 shrank, 0 assumptions changed: a regression"),
+        (1 + 2**-52, [], 1, "1 bound grew, 0 shrank, 0 assumptions changed: a regression"),
+        (1.25, ["--tolerance", "0.26"], 0, "1 bound grew, 0 shrank, 0 assumptions changed: no"),
+        (1.25, ["--tolerance", "0.24"], 1, "1 bound grew, 0 shrank, 0 assumptions changed: a reg"),
+        (0.5, [], 0, "0 bounds grew, 1 shrank, 0 assumptions changed: no regression"),
+    ],
+)
+def test_a_bound_that_changed(
+    files: tuple[Path, Path], factor: float, words: list[str], code: int, answer: str
+) -> None:
+    change(files[1], scaled(factor))
+    done = compare(*files, "--fail-on-regression", *words)
+    assert done.exit_code == code
+    assert done.stdout.startswith(answer)
+    assert compare(*files, *words).exit_code == 0
+
+
+def test_the_smallest_growth_is_shown(files: tuple[Path, Path]) -> None:
+    change(files[1], scaled(1 + 2**-52))
+    (row,) = [line for line in compare(*files).stdout.splitlines() if "parameter" in line]
+    *_, old, new, _ = row.split()
+    assert nextafter(float(old), inf) == float(new)
+
+
+def test_bounds_that_disappear_are_regressions(files: tuple[Path, Path]) -> None:
+    change(files[1], without_claims)
+    result = found(files)
+    assert result["counts"] == {"grew": 0, "shrank": 0, "appeared": 0, "disappeared": 1}
+    assert (result["changes"][0]["new"], result["changes"][0]["regression"]) == (None, True)
+    assert compare(*files, "--fail-on-regression").exit_code == 1
+    assert compare(*reversed(files), "--fail-on-regression").exit_code == 0
+
+
+def test_a_larger_epsilon_a_larger_delta_and_less_noise(files: tuple[Path, Path]) -> None:
+    def by(certificate: Certificate) -> Certificate:
+        assert certificate.privacy is not None
+        privacy = replace(certificate.privacy, epsilon=9.0, delta=Fraction(1, 99999))
+        network = replace(certificate.network, noise_multiplier=0.5)
+        return replace(certificate, privacy=privacy, network=network)
+
+    change(files[1], by)
+    worse = [item["quantity"] for item in found(files)["changes"] if item["regression"]]
+    assert worse == ["noise_multiplier", "epsilon", "delta"]
+    assert not any(item["regression"] for item in found(files[::-1])["changes"])
+
+
+@pytest.mark.parametrize(
+    ("norm", "box", "worse"),
+    [
+        (1.0, None, False),  # the words differ, what is assumed does not
+        (2.0, None, False),
+        (0.5, None, True),
+        (1.0, (-9.0, 9.0), True),
+        (None, (-9.0, 9.0), True),
+    ],
+)
+def test_an_assumption_of_less_is_no_regression(
+    files: tuple[Path, Path],
+    norm: float | None,
+    box: tuple[float, float] | None,
+    worse: bool,
+) -> None:
+    ends = None if box is None else [end.hex() for end in box]
+    change(files[1], with_input(None if norm is None else norm.hex(), ends))
+    (item,) = found(files)["assumptions"]
+    assert (item["id"], item["change"], item["regression"]) == ("A-INPUT", "changed", worse)
+    assert compare(*files, "--fail-on-regression").exit_code == int(worse)
+
+
+def test_assumptions_added_dropped_and_checked(files: tuple[Path, Path]) -> None:
+    def by(certificate: Certificate) -> Certificate:
+        *others, last = certificate.assumptions
+        rest = [
+            replace(item, status="declared") if item.id == "A-PERSAMPLE" else item
+            for item in others
+        ]
+        return replace(certificate, assumptions=(*rest, replace(last, id="A-MORE")))
+
+    change(files[1], by)
+    items = {
+        item["id"]: (item["change"], item["regression"]) for item in found(files)["assumptions"]
+    }
+    assert items == {
+        "A-PERSAMPLE": ("changed", True),
+        "A-NUMERIC": ("dropped", False),
+        "A-MORE": ("added", True),
+    }
+    back = {item["id"]: item["regression"] for item in found(files[::-1])["assumptions"]}
+    assert back == {"A-PERSAMPLE": False, "A-NUMERIC": True, "A-MORE": False}
+
+
+def test_the_identity_of_models(files: tuple[Path, Path]) -> None:
+    def saved_again(certificate: Certificate) -> Certificate:
+        return replace(certificate, model=replace(certificate.model, sha256="0" * 64))
+
+    def another(certificate: Certificate) -> Certificate:
+        return replace(certificate, model=replace(certificate.model, structure="1" * 64))
+
+    assert found(files)["model"] == "same"
+    change(files[1], saved_again)
+    assert found(files)["model"] == "saved-again"
+    change(files[1], another)
+    assert found(files)["model"] == "other"
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        WORDS,
+        ("--input-box", "0", "0.1", "--label-smoothing", "0.25", "--batch-size", "7"),
+        ("--mechanism", "gradient-clipping", "--clip-norm", "1", "--batch-size", "7"),
+    ],
+)
+def test_an_analysis_and_its_certificate_assume_the_same(
+    tmp_path: Path, mine: tuple[str, ...]
+) -> None:
+    analysis, certificate = tmp_path / "a.json", tmp_path / "c.json"
+    analysis.write_text(call("analyze", MODEL, *mine, "--format", "json").stdout)
+    assert call("certify", MODEL, *mine, "-o", certificate).exit_code == 0
+    for files in ((analysis, certificate), (certificate, analysis)):
+        result = found(files, "--tolerance", "0.5")
+        assert (result["assumptions"], result["model"]) == ([], "same")
+        assert not result["regression"]
+
+
+def test_an_analysis_with_another_one(tmp_path: Path) -> None:
+    old, new = sample(), sample()
+    assumptions = replace(new.assumptions, input_norm=27.0, tier="tight", neighbours="zero-out")
+    network = replace(new.network, grad_norm=None, sensitivity=0.078)
+    frozen, *_ = new.parameters
+    files = tmp_path / "old.json", tmp_path / "new.json"
+    files[0].write_text(analysis_json(old))
+    files[1].write_text(
+        analysis_json(
+            replace(
+                new,
+                assumptions=assumptions,
+                network=network,
+                parameters=(replace(frozen, trainable=False), *new.parameters[1:]),
+            )
+        )
+    )
+    result = found(files)
+    assert {item["id"] for item in result["assumptions"]} == {"input_norm", "neighbours"}
+    kinds = {(item["section"], item["quantity"]): item["change"] for item in result["changes"]}
+    assert kinds == {
+        ("network", "grad_norm"): "disappeared",
+        ("network", "sensitivity"): "shrank",
+        ("parameter", "grad_norm"): "disappeared",
+    }
+
+
+def test_names_of_files_are_inert(tmp_path: Path) -> None:
+    files = tmp_path / "old.json", tmp_path / "new.json"
+    files[0].write_text(analysis_json(sample("a\n::error::<b>[x](y)\x1b[2J")))
+    files[1].write_text(analysis_json(sample()))
+    for output_format in ("text", "markdown"):
+        out = compare(*files, "--format", output_format).stdout
+        assert "\x1b" not in out
+        assert not any(line.lstrip().startswith("::") for line in out.splitlines())
+        assert output_format == "text" or "<b>" not in out
+
+
+def test_markdown_into_a_file(files: tuple[Path, Path], tmp_path: Path) -> None:
+    change(files[1], scaled(2.0))
+    change(files[1], with_input((0.5).hex(), None))
+    report = tmp_path / "report.md"
+    done = compare(*files, "--format", "markdown", "-o", report)
+    assert (done.exit_code, done.stdout) == (0, "")
+    text = report.read_text()
+    assert text.startswith("# LipCert comparison\n\n**1 bound grew, 0 shrank, 1 assumption changed")
+    assert "| worse | parameter " in text
+    assert "| A-INPUT | changed (worse) |" in text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"schema":"lipcert.certificate/2"}',
+        b'{"schema":"lipcert.certificate/1"}',
+        b'{"schema":"lipcert.analysis/1"}',
+        b'{"schema":["lipcert.analysis/1"]}',
+        b'{"schema":"lipcert.analysis/1","assumptions":1,"model":2}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
+)
+def test_unreadable_files_are_3_in_one_line(tmp_path: Path, data: bytes) -> None:
+    file, good = tmp_path / "x.json", tmp_path / "good.json"
+    file.write_bytes(data)
+    good.write_bytes(certificate_bytes())
+    for files in ((file, good), (good, file), (good, tmp_path), (tmp_path / "absent", good)):
+        done = compare(*files, "--fail-on-regression")
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert done.stderr.startswith("lipcert: error: ")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1", "NaN", "true", '"1"', "1" + "0" * 400])
+def test_numbers_that_bound_nothing_are_refused(tmp_path: Path, number: str) -> None:
+    document = json.loads(analysis_json(sample()))
+    document["network"]["lipschitz"] = "HERE"
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(document).replace('"HERE"', number))
+    assert compare(file, file).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["one"], ["a", "b", "c"], *(["a", "b", "--tolerance", x] for x in ("-1", "nan", "inf"))],
+)
+def test_a_wrong_request_is_2(words: list[str]) -> None:
+    done = compare(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("lipcert: error: ")
+
+
+def test_statements_hold_every_claim(files: tuple[Path, Path]) -> None:
+    certificate, statement = read_certificate(certificate_bytes()), read_statement(files[0])
+    numbers = statement.numbers
+    for claim in certificate.parameters:
+        assert numbers[Place("parameter", claim.name, "grad_norm")] == claim.grad_norm
+    for group in certificate.groups:
+        assert numbers[Place("group", group.name, "sensitivity")] == group.sensitivity
+    assert set(statement.assumptions) == {*(item.id for item in certificate.assumptions), "scope"}
+
+
+BOUNDS = st.none() | st.floats(0, allow_infinity=False) | st.fractions(0, 1)
+NUMBERS = st.dictionaries(
+    st.builds(Place, st.just("group"), st.sampled_from("abc"), st.sampled_from(["G", "noise_std"])),
+    BOUNDS,
+)
+
+
+def statement(numbers: dict, assumptions: dict) -> Statement:
+    return Statement("analysis", "a", "0", None, numbers, assumptions)
+
+
+@given(NUMBERS, NUMBERS, st.floats(0, 1e6))
+def test_changes_turn_around(old: dict, new: dict, tolerance: float) -> None:
+    there = compared(statement(old, {}), statement(new, {}), tolerance)
+    back = compared(statement(new, {}), statement(old, {}), tolerance)
+    assert there.count("grew") == back.count("shrank")
+    assert there.count("appeared") == back.count("disappeared")
+    for place in {*old, *new}:
+        before, after = old.get(place), new.get(place)
+        allowed = before is None or (
+            after is not None and Fraction(after) <= Fraction(before) * (1 + Fraction(tolerance))
+        )
+        worse = any(item.place == place for item in there.regressions)
+        assert worse == (place.quantity == "G" and not allowed)
+
+
+ASSUMED = st.builds(
+    Assumed,
+    st.sampled_from("xy"),
+    st.booleans(),
+    st.none() | st.tuples(st.sampled_from([1.0, 2.0, inf])),
+)
+
+
+@given(st.none() | ASSUMED, st.none() | ASSUMED)
+def test_what_assumes_more_is_a_regression(old: Assumed | None, new: Assumed | None) -> None:
+    sides = [{} if item is None else {"A": item} for item in (old, new)]
+    comparison = compared(statement({}, sides[0]), statement({}, sides[1]))
+    nothing = new is None or new.checked or old == new
+    less = (
+        old is not None
+        and new is not None
+        and not old.checked
+        and old.slack is not None
+        and new.slack is not None
+        and new.slack >= old.slack
+    )
+    assert comparison.is_regression == (not nothing and not less)
