@@ -1,14 +1,21 @@
-"""Tables of the documentation are what the examples print."""
+"""Tables of the documentation are what the examples print, its grammar is the one that is read."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from lipcert.checker.main import EXIT_CODES
+from lipcert.checker.promise import NOT_CHECKED
+from lipcert.checker.verdict import STAGES
+from tests.certificate.test_records import MEMBERS, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -44,3 +51,51 @@ def test_the_optimal_allocation_never_needs_more_noise() -> None:
     saved = [float(number) for number in re.findall(r"([\d.]+)× \|$", shown, flags=re.MULTILINE)]
     assert min(saved) >= 1.0
     assert max(saved) >= 1.4
+
+
+CERTIFICATES = (ROOT / "docs" / "certificates.md").read_text(encoding="utf-8")
+GRAMMAR = CERTIFICATES.split("<!-- grammar -->")[1].split("<!-- end -->")[0]
+
+
+def test_the_grammar_names_every_member_and_no_other() -> None:
+    objects = re.sub(r'"[^"]*"', "", GRAMMAR.split("\n\n")[0])
+    named = set(re.findall(r"[{,]\s*([a-z_0-9]+)", objects))
+    assert named == {name for _, name in MEMBERS} | {"domain"}
+
+
+def test_the_grammar_marks_what_may_be_left_out() -> None:
+    assert set(re.findall(r"([a-z_]+)\?", GRAMMAR)) == OPTIONAL
+
+
+def test_every_assumption_of_the_ledger_is_explained() -> None:
+    source = (ROOT / "lipcert" / "checker" / "ledger.py").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| `(A-[A-Z-]+)` \|", CERTIFICATES, flags=re.MULTILINE)
+    assert sorted(explained) == sorted(set(re.findall(r'"(A-[A-Z-]+)"', source)))
+
+
+def test_stages_and_verdicts_are_those_of_the_checker() -> None:
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", CERTIFICATES, flags=re.MULTILINE)
+    assert [(int(number), name) for number, name in rows] == list(enumerate(STAGES))
+    codes = re.findall(
+        r"^\| `LIPCERT-CHECK: ([A-Z]+) <sha256>` \| (\d) \|", CERTIFICATES, re.MULTILINE
+    )
+    assert {word.lower(): int(code) for word, code in codes} == EXIT_CODES
+    assert NOT_CHECKED in " ".join(CERTIFICATES.split())
+
+
+def test_the_example_for_continuous_integration(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    words = ["sh", "examples/certify_in_ci.sh", "models/digits_lipschitz_cnn.onnx", str(baseline)]
+    for expected in ("LIPCERT-CHECK: VALID", "0 bounds grew, 0 shrank, 0 assumptions changed"):
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+        assert baseline.exists()

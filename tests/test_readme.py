@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import pytest
 
@@ -18,6 +22,7 @@ RUN = shlex.split(
     "--noise-multiplier 1"
 )
 LOOSENESS = re.compile(r"at most ([\d.]+) times\s+the truth")
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -31,14 +36,25 @@ def lipcert_commands() -> list[str]:
     return [command for command in commands if command.startswith("lipcert ")]
 
 
-def run(command: str) -> subprocess.CompletedProcess[str]:
+@cache
+def certificate() -> Path:
+    """A certificate of the network that stands for MODEL."""
+    file = Path(mkdtemp()) / "certificate.json"
+    atexit.register(rmtree, file.parent)
+    assert run(f"lipcert certify MODEL -o {file}").returncode == 0
+    return file
+
+
+def run(command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command)[1:]
+    files = {"CERTIFICATE", "OLD", "NEW"}
+    words = [str(certificate()) if word in files else word for word in words]
     words = ["models/digits_mlp.onnx" if word == "MODEL" else word for word in words]
     words = ["LC007" if word == "KEY" else word for word in words]
     words = [part for word in words for part in (RUN if word == "RUN" else [word])]
     return subprocess.run(
         [sys.executable, "-m", "lipcert", *words],
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
         text=True,
@@ -50,7 +66,8 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("command", lipcert_commands())
 def test_commands_succeed(command: str) -> None:
     done = run(command)
-    assert done.returncode == 0, done.stderr
+    nobody_accepted = command.startswith("lipcert check ")
+    assert done.returncode == (3 if nobody_accepted else 0), done.stderr
     assert done.stdout
 
 
@@ -66,6 +83,33 @@ def test_shown_output_is_what_the_first_command_prints() -> None:
         assert float(ours.replace(",", "")) == pytest.approx(
             float(theirs.replace(",", "")), rel=1e-3
         )
+
+
+def test_certificates_are_issued_and_checked_as_shown(tmp_path: Path) -> None:
+    """Line by line, but for what … leaves out; numbers within 1e-3."""
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    (session,) = blocks("console")
+    sessions = session.replace("\\\n", " ").split("$ ")[1:]
+    assert [text.split()[1] for text in sessions] == ["certify", "check"]
+    for text in sessions:
+        command, _, shown = text.partition("\n")
+        done = run(command, tmp_path)
+        assert done.returncode == 0, done.stderr
+        printed = DIGEST.sub("<sha256 of the certificate>", done.stdout)
+        place = 0
+        for part in shown.split("…\n"):
+            places = range(place, len(printed.splitlines()))
+            place = next(i for i in places if alike(part, printed, i)) + len(part.splitlines())
+
+
+def alike(shown: str, printed: str, start: int) -> bool:
+    """Whether these lines are printed from this line on."""
+    lines = shown.splitlines()
+    found = "\n".join(printed.splitlines()[start : start + len(lines)])
+    pairs = list(zip(NUMBER.findall(shown), NUMBER.findall(found), strict=False))
+    return NUMBER.sub("#", "\n".join(lines)) == NUMBER.sub("#", found) and all(
+        float(ours) == pytest.approx(float(theirs), rel=1e-3) for ours, theirs in pairs
+    )
 
 
 def test_python_example_runs() -> None:

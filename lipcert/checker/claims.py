@@ -9,26 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Final, final
+from typing import final
 
 from lipcert.certificate.records import Certificate, GroupClaim
-from lipcert.checker.arithmetic import (
-    add_up,
-    divide_down,
-    divide_up,
-    multiply_up,
-    sqrt_down,
-    sqrt_up,
-)
+from lipcert.checker.arithmetic import divide_up, sqrt_down
 from lipcert.checker.derivation import Derived
 from lipcert.checker.ledger import Premises
+from lipcert.checker.privacy.sensitivity import (
+    effective_multiplier,
+    sensitivity_up,
+    total_sensitivity,
+)
 from lipcert.checker.reader.records import shown
 
-__all__ = ["GroupBound", "cotangent_faults", "group_bounds", "output_faults", "root_sum_square"]
-__all__ += ["effective_multiplier", "value_faults"]
-
-_FACTORS: Final = {"add-remove": 1.0, "zero-out": 1.0, "replace-one": 2.0}
+__all__ = ["GroupBound", "cotangent_faults", "group_bounds", "joint_multiplier", "output_faults"]
+__all__ += ["value_faults"]
 
 
 def value_faults(certificate: Certificate, derived: Derived) -> Iterator[str]:
@@ -76,10 +71,10 @@ def group_bounds(
     for group in certificate.groups:
         norms = [gradients[tensors[name]] for name in group.parameters]
         lasts = certificate.scope.kind == "constraint-set" or premises.run is None
-        bound = _clipped(root_sum_square(norms), len(certificate.groups), premises, lasts=lasts)
-        moved = multiply_up(_FACTORS[premises.relation], bound)
-        divisor = float(premises.divisor or 1)
-        found.append(GroupBound(bound, divide_up(moved, divisor)))
+        bound = _clipped(total_sensitivity(norms), len(certificate.groups), premises, lasts=lasts)
+        reduction = "sum" if premises.divisor is None else "mean"
+        moved = sensitivity_up(bound, reduction, premises.divisor, premises.relation)
+        found.append(GroupBound(bound, moved))
     return tuple(found)
 
 
@@ -115,11 +110,11 @@ def output_faults(
         yield from _below("sensitivity", group.name, group.sensitivity, bound.sensitivity)
         yield from _dimension_fault(group, sizes)
     network = certificate.network
-    total = root_sum_square([bound.grad_norm for bound in groups])
+    total = total_sensitivity([bound.grad_norm for bound in groups])
     yield from _below("gradient", "network", network.grad_norm, total)
-    moved = root_sum_square([bound.sensitivity for bound in groups])
+    moved = total_sensitivity([bound.sensitivity for bound in groups])
     yield from _below("sensitivity", "network", network.sensitivity, moved)
-    multiplier = effective_multiplier(certificate.groups, groups)
+    multiplier = joint_multiplier(certificate.groups, groups)
     if network.noise_multiplier is not None and not network.noise_multiplier <= multiplier:
         yield (
             f"the noise multiplier is claimed to be {network.noise_multiplier!r}, but the noise of "
@@ -127,26 +122,10 @@ def output_faults(
         )
 
 
-def effective_multiplier(claims: tuple[GroupClaim, ...], bounds: tuple[GroupBound, ...]) -> float:
-    """(Σ Δ²/s²)^(−1/2), rounded down: the groups of a step are one Gaussian mechanism."""
-    square = Fraction(0)
-    for claim, bound in zip(claims, bounds, strict=True):
-        if bound.sensitivity == 0.0:
-            continue
-        if claim.noise_std == 0.0 or not math.isfinite(bound.sensitivity):
-            return 0.0
-        square += (Fraction(bound.sensitivity) / Fraction(claim.noise_std)) ** 2
-    if square == 0:
-        return 0.0
-    return divide_down(1.0, sqrt_up(square))
-
-
-def root_sum_square(norms: list[float]) -> float:
-    """√Σ norm², rounded up."""
-    total = 0.0
-    for norm in norms:
-        total = add_up(total, multiply_up(norm, norm))
-    return norms[0] if len(norms) == 1 else sqrt_up(total)
+def joint_multiplier(claims: tuple[GroupClaim, ...], bounds: tuple[GroupBound, ...]) -> float:
+    """The noise multiplier of the whole release: the groups of a step are one mechanism."""
+    moved = [bound.sensitivity for bound in bounds]
+    return effective_multiplier(moved, [claim.noise_std for claim in claims])
 
 
 def _dimension_fault(group: GroupClaim, sizes: Mapping[str, int]) -> Iterator[str]:

@@ -17,10 +17,12 @@ import numpy as np
 
 from lipcert.certificate.records import ChainWitness
 from lipcert.checker.coverage import without_gradient
+from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.program import Program
 from lipcert.checker.interval import Interval
 from lipcert.checker.ledger import Premises
 from lipcert.checker.losses import loss_cotangent
+from lipcert.checker.reader.records import shown
 from lipcert.checker.refinements import Chains, Runs, Witnessed, centred_facts
 from lipcert.checker.rules.facts import Cotangent, Fact
 from lipcert.checker.rules.passes import backward, forward, gradients, input_lipschitz
@@ -46,7 +48,13 @@ class Derived:
 
 
 def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
-    """All bounds of a network with one loss."""
+    """All bounds of a network with one loss.
+
+    What enters a step as a plain number is read from the file: no other weights are admitted.
+    """
+    moving = program.untracked & evidence.free
+    if moving:
+        raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
     weights, at_input = _weights(evidence), input_fact(program, premises)
     refined = Witnessed(program, weights, Runs.of(program, evidence))
     facts = forward(program, at_input, weights, refined)

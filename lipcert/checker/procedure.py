@@ -25,8 +25,8 @@ from lipcert.certificate.records import (
 from lipcert.checker.claims import (
     GroupBound,
     cotangent_faults,
-    effective_multiplier,
     group_bounds,
+    joint_multiplier,
     output_faults,
     value_faults,
 )
@@ -237,7 +237,7 @@ def _privacy(state: _State) -> Iterator[str]:
     if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
         yield "delta is not between 0 and 1, or the status of epsilon is not known"
         return
-    multiplier = effective_multiplier(state.certificate.groups, state.groups)
+    multiplier = joint_multiplier(state.certificate.groups, state.groups)
     derived = derived_epsilon(claim, run, multiplier, state.premises.relation)
     if claim.status == "recomputed" and not claim.epsilon >= derived:
         yield f"epsilon is claimed to be {claim.epsilon!r}, {derived!r} is derived"

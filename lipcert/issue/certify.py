@@ -37,7 +37,7 @@ from lipcert.certificate.records import (
     ValueClaim,
     write_certificate,
 )
-from lipcert.checker.claims import GroupBound, effective_multiplier, group_bounds, root_sum_square
+from lipcert.checker.claims import GroupBound, group_bounds, joint_multiplier
 from lipcert.checker.coverage import expected_nodes, frozen_tensors
 from lipcert.checker.derivation import Derived, derive
 from lipcert.checker.digest import structural_digest
@@ -45,6 +45,7 @@ from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Program
 from lipcert.checker.ledger import Circumstances
+from lipcert.checker.privacy.sensitivity import total_sensitivity
 from lipcert.checker.procedure import Choices, check
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError
@@ -272,12 +273,12 @@ class _Draft:
             )
             for group, bound, noise in zip(bare.groups, bounds, allocated.groups, strict=True)
         )
-        effective = effective_multiplier(groups, bounds)
+        effective = joint_multiplier(groups, bounds)
         network = replace(
             bare.network,
-            grad_norm=root_sum_square([bound.grad_norm for bound in bounds]),
-            sensitivity=root_sum_square([bound.sensitivity for bound in bounds]),
-            noise_multiplier=effective,
+            grad_norm=total_sensitivity([bound.grad_norm for bound in bounds]),
+            sensitivity=total_sensitivity([bound.sensitivity for bound in bounds]),
+            noise_multiplier=_finite(effective),
         )
         return replace(bare, groups=groups, network=network, privacy=self._privacy(effective))
 

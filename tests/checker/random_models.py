@@ -62,7 +62,7 @@ class Builder:
 
     def store(self, array: np.ndarray) -> str:
         name = f"p{len(self.tensors)}"
-        self.tensors[name] = np.ascontiguousarray(array)
+        self.tensors[name] = array.copy()
         tensor = torch.from_numpy(self.tensors[name].copy())
         self.values[name] = tensor.double() if tensor.is_floating_point() else tensor
         return name
