@@ -127,5 +127,5 @@ def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[
 
 
 def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:
-    """The tensors on the data path that training does not change, sorted."""
-    return tuple(sorted(tensors_read(program.steps) - trained))
+    """The tensors that the output depends on and training does not change, sorted."""
+    return tuple(sorted((tensors_read(program.steps) | program.untracked) - trained))

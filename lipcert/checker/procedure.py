@@ -47,6 +47,7 @@ from lipcert.checker.membership import membership_faults
 from lipcert.checker.promise import promise
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError, shown
+from lipcert.checker.refinements import COTANGENTS, VALUES
 from lipcert.checker.spending import derived_epsilon
 from lipcert.checker.verdict import Report, Stage, Verdict
 from lipcert.checker.witnesses import ENGINES, Proved, prove
@@ -160,6 +161,10 @@ def _read(state: _State) -> Iterator[str]:
         yield "the scope is neither the weights of the file nor a set of constraints"
     if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:
         yield "a constraint is of an unknown kind, or of a tensor that is not trained"
+    if {chain.use for chain in certificate.chains} - {COTANGENTS, VALUES}:
+        yield "a chain is of an unknown use"
+    if certificate.privacy is not None and not certificate.groups:
+        yield "an epsilon is claimed, and nothing is released"
 
 
 def _identify(state: _State) -> Iterator[str]:

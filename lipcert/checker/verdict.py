@@ -52,6 +52,11 @@ class Stage:
         """What the stage establishes."""
         return STAGES[self.number]
 
+    @property
+    def code(self) -> str:
+        """The code of its failure, for `lipcert explain`."""
+        return f"LC20{self.number}"
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -74,4 +79,6 @@ class Report:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the verdict is not better."""
-        return tuple(reason for stage in self.stages for reason in stage.reasons)
+        return tuple(
+            f"[{stage.code}] {reason}" for stage in self.stages for reason in stage.reasons
+        )

@@ -80,6 +80,34 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC107": "Backpropagation clipping and gradient clipping bound gradients whatever the "
         "weights are. Lipschitz constants and the norms of activations depend on the weights, "
         "and have no bound unless constraints are declared.",
+        "LC200": "The file does not follow the grammar of certificates (canonical JSON, exact "
+        "numbers, nothing unknown), or lists something twice. It was edited, truncated or written "
+        "for another version. Issue it again with `lipcert certify`.",
+        "LC201": "The structural digest differs: an operator, an attribute, a number or a shape is "
+        "another one. (A model that was only saved again has the same digest.) Check the file that "
+        "was certified, or certify this one.",
+        "LC202": "Every node of the model must stand in the certificate once, with its operands "
+        "and the role that the checker itself finds, and trained tensors must be tensors of the "
+        "model whose every use has a gradient rule. Issue the certificate again.",
+        "LC203": "The checker factors c²I - WᵀW, or looks at every frequency of a convolution, and "
+        "did not succeed for the claimed c: the claim is too small, too close to the true norm for "
+        "finite precision, or the witness does not fit. Issue the certificate again.",
+        "LC204": "The checker derives a larger norm from the input, the proved operator norms and "
+        "its rules; claims are compared without tolerance. If `lipcert certify` wrote this file, "
+        "report it as a defect.",
+        "LC205": "The checker derives a larger norm from the gradient of the loss and its rules; "
+        "claims are compared without tolerance. If `lipcert certify` wrote this file, report it as "
+        "a defect.",
+        "LC206": "Gradients follow from norms and cotangents, sensitivities from gradients, the "
+        "neighbouring relation and the public divisor, the multiplier from the noise of every "
+        "group. One of them is stated more favourably than it follows.",
+        "LC207": "The checker's own accounting gives a larger ε for the noise, the sampling and "
+        "the number of steps that the certificate states. An ε of another accountant has to be "
+        "marked declared, and is then an assumption.",
+        "LC208": "The checker writes the list of assumptions itself, from their data, and compares "
+        "it word by word: one was dropped, added, edited or called checked without being so.",
+        "LC209": "Multipliers that prove no quadratic form do not belong in a certificate. With "
+        "--weights: a trained tensor is not within its constraint, or another one differs.",
         "LC401": "A Poisson batch has a random size. Divided by it, a mean with its noise has a "
         "noise scale that tells the size, and with it whether one example is there: no ε holds. "
         "Divide by a public constant, the expected batch size B.",

@@ -162,7 +162,8 @@ def _constant(call: Call) -> Value:
     found: Array
     if call.given("value"):
         tensor = call.tensor("value")
-        assert tensor is not None  # noqa: S101
+        if tensor is None:
+            raise Unsupported("it is used in a way that is not understood")
         return literal(tensor, name)
     if call.given("value_float") or call.given("value_floats"):
         one = call.given("value_float")

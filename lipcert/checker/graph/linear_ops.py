@@ -20,7 +20,8 @@ __all__ = ["batch_norm", "conv", "gemm", "images", "matmul"]
 
 def _permuted(call: Call, value: Data, order: list[int]) -> Data:
     result = permuted(call, value, order)
-    assert isinstance(result, Data)  # noqa: S101
+    if not isinstance(result, Data):
+        raise Unsupported("it is used in a way that is not understood")
     return result
 
 
@@ -57,7 +58,8 @@ def matmul(call: Call) -> Value:
     if isinstance(second, Constant):
         value = call.data(0)
         return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
-    assert isinstance(first, Constant)  # noqa: S101
+    if not isinstance(first, Constant):
+        raise Unsupported("it is used in a way that is not understood")
     value = call.data(1)
     rank = len(value.shape)
     if rank < 2:
@@ -96,13 +98,16 @@ def gemm(call: Call) -> Value:
     if isinstance(first, Data) and isinstance(second, Data):
         product = _product(call, first, second)
     elif isinstance(first, Data):
-        assert isinstance(second, Constant)  # noqa: S101
+        if not isinstance(second, Constant):
+            raise Unsupported("it is used in a way that is not understood")
         product = _dense(call, first, _turned(_matrix(second, 2)))
     else:
-        assert isinstance(second, Data)  # noqa: S101
+        if not isinstance(second, Data):
+            raise Unsupported("it is used in a way that is not understood")
         column = _dense(call, _permuted(call, second, [1, 0]), _matrix(first, 2))
         product = permuted(call, column, [1, 0])
-    assert isinstance(product, Data)  # noqa: S101
+    if not isinstance(product, Data):
+        raise Unsupported("it is used in a way that is not understood")
     product = scaled(call, product, call.real("alpha", 1.0))
     beta = call.real("beta", 1.0)
     if not call.has(2):

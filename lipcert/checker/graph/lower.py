@@ -76,7 +76,8 @@ def _source(model: Model, names: set[str]) -> Input:
 def _lowered(
     model: Model, output: str, needed: Sequence[bool], source: Input, *, batched: bool
 ) -> Program:
-    assert source.dims is not None  # noqa: S101
+    if source.dims is None:
+        raise Unsupported("it is used in a way that is not understood")
     dims: Shape = tuple(size for size in source.dims[1:] if isinstance(size, int))
     first = source.dims[0] if isinstance(source.dims[0], int) and not batched else 1
     start = Data(source.name, (first, *dims), Place(0) if batched else None)

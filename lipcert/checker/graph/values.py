@@ -171,7 +171,8 @@ def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
 
 
 def _length(value: Value) -> int:
-    assert value.place is not None  # noqa: S101
+    if value.place is None:
+        raise Unsupported("it is used in a way that is not understood")
     return value.shape[value.place.axis]
 
 

@@ -17,6 +17,8 @@ from lipcert.certificate.records import (
     RunWitness,
     ValueClaim,
 )
+from lipcert.checker.graph.lower import lower
+from lipcert.checker.reader.model import read_model
 from tests.checker.mutants.claims import with_value_claims
 from tests.checker.mutants.networks import Case
 from tests.checker.mutants.record import Effect, Mutant, mutant
@@ -40,10 +42,9 @@ def true_norm(case: Case, value: str) -> float:
     model = onnx.load(case.path)
     (node,) = (node for node in model.graph.node if value in node.output)
     tensors = {item.name for item in model.graph.initializer}
-    shapes = {info.name: info for info in onnx.shape_inference.infer_shapes(model).graph.value_info}
     source = next(name for name in node.input if name not in tensors)
-    info = model.graph.input[0] if source == "x" else shapes[source]
-    dims = [dim.dim_value for dim in info.type.tensor_type.shape.dim][1:]
+    read = read_model(case.path)
+    dims = lower(read, read.outputs[-1]).shapes[source][1:]
     wide = [_wide(item) for item in model.graph.initializer if item.name in node.input]
     given = helper.make_tensor_value_info(source, TensorProto.DOUBLE, None)
     result = helper.make_tensor_value_info(value, TensorProto.DOUBLE, None)
@@ -156,6 +157,10 @@ def _chains(certificate: Certificate) -> Iterator[Mutant]:
         ):
             item = replace(chain, start=start, stop=stop)
             yield mutant("chain between other values", _EITHER, changed(item))
+        for use in ("values", "cotangents"):
+            yield mutant("chain of another use", _EITHER, changed(replace(chain, use=use)))
+        unknown = changed(replace(chain, use="zeal"))
+        yield mutant("chain of an unknown use", _WEAK, unknown, {0})
         yield mutant("chain dropped", _EITHER, changed())
         yield mutant("chain doubled", _EITHER, changed(chain, chain))
 
