@@ -217,16 +217,17 @@ def _goal(
     setting: Setting, rng: np.random.Generator, label: Tensor
 ) -> Callable[[Tensor, Weights], Tensor | None]:
     """What is to become large: a value, an entry, a gradient, or a product with the Jacobian."""
-    kind = int(rng.integers(4))
+    kinds = [0, 1, 2, 3] if setting.derived.gradients else [0, 1, 3]
+    kind = kinds[int(rng.integers(len(kinds)))]
     names = [name for name in setting.program.shapes if "#" not in name]
     name = names[int(rng.integers(len(names)))]
     floats = [n for n, t in stored(setting.proto).items() if t.is_floating_point()]
-    parameter = floats[int(rng.integers(len(floats)))]
+    parameter = floats[int(rng.integers(len(floats)))] if floats else ""
     direction = torch.from_numpy(rng.standard_normal(setting.program.size(name)))
 
     def reach(x: Tensor, weights: Weights) -> Tensor | None:
         weights = dict(weights)
-        if kind >= 2 and not weights[parameter].requires_grad:
+        if kind == 2 and not weights[parameter].requires_grad:
             weights[parameter] = weights[parameter].detach().requires_grad_()
         values = compute(setting.proto, x, weights)
         if name not in values:

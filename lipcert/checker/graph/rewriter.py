@@ -2,7 +2,8 @@
 
 Invariant: a rule returns steps whose last one computes, in real arithmetic, exactly the value of
 the step it replaces, from values that are still computed. What nobody reads any more is dropped,
-so a value that has another reader stays.
+so a value that has another reader stays; it gets a name of its own, because what passes by it
+does not count in its cotangent, which is not that of the tensor of the file then.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Rewriter:
         self.steps: list[Step] = []
         self._producers: dict[str, Step] = {}
         self._same: dict[str, str] = {}
+        self._seen: set[str] = set()
+        self._passed: set[str] = set()
         for step in raw:
             for name in step.inputs:
                 self.readers[name] = self.readers.get(name, 0) + 1
@@ -72,7 +75,7 @@ class Rewriter:
         for old in raw:
             step = replace(old, inputs=tuple(self._same.get(name, name) for name in old.inputs))
             while True:
-                found = next(filter(None, (rule(self, step) for rule in rules)), None)
+                found = next(filter(None, (self._tried(rule, step) for rule in rules)), None)
                 if found is None:
                     break
                 for made in found[:-1]:
@@ -82,7 +85,28 @@ class Rewriter:
                 self._same[step.output] = step.inputs[0]
             else:
                 self._append(step)
-        return needed_steps(self.steps, output)
+        return self._renamed(needed_steps(self.steps, output), output)
+
+    def _tried(self, rule: Rule, step: Step) -> list[Step] | None:
+        """What a rule makes of a step; what it looked at and no longer reads is passed by."""
+        self._seen.clear()
+        found = rule(self, step)
+        if found is not None:
+            self._passed |= self._seen.difference(*(made.inputs for made in found))
+        return found
+
+    def _renamed(self, steps: tuple[Step, ...], output: str) -> tuple[Step, ...]:
+        """With other names for the values that were passed by and are still computed."""
+        kept = {step.output for step in steps} & self._passed - {output}
+        names = {name: self.sink.fresh(name) for name in sorted(kept)}
+        return tuple(
+            replace(
+                step,
+                output=names.get(step.output, step.output),
+                inputs=tuple(names.get(name, name) for name in step.inputs),
+            )
+            for step in steps
+        )
 
     def _append(self, step: Step) -> None:
         self.steps.append(step)
@@ -97,6 +121,7 @@ class Rewriter:
 
     def made(self, name: str, kind: type[_Kind]) -> tuple[_Kind, Step] | None:
         """The step that computes a value, if it is of this kind."""
+        self._seen.add(name)
         step = self._producers.get(name)
         return (step.op, step) if step is not None and isinstance(step.op, kind) else None
 
