@@ -29,7 +29,7 @@ from lipcert.checker.rules.passes import backward, forward, gradients, input_lip
 from lipcert.checker.rules.weights import Constrained, Point, Weights
 from lipcert.checker.witnesses import Evidence
 
-__all__ = ["Derived", "derive", "input_fact"]
+__all__ = ["Derived", "derive", "derive_facts", "input_fact"]
 
 
 @final
@@ -52,16 +52,8 @@ def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
 
     What enters a step as a plain number is read from the file: no other weights are admitted.
     """
-    moving = program.untracked & evidence.free
-    if moving:
-        raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
-    weights, at_input = _weights(evidence), input_fact(program, premises)
-    refined = Witnessed(program, weights, Runs.of(program, evidence))
-    facts = forward(program, at_input, weights, refined)
-    centred = centred_facts(program, facts, weights, evidence)
-    if centred:
-        refined = replace(refined, centred=centred)
-        facts = forward(program, at_input, weights, refined)
+    weights = _weights(evidence)
+    facts, refined = derive_facts(program, premises, evidence)
     refined = replace(refined, chains=Chains.of(program, facts, evidence))
     at_output = _loss(program, premises, facts[program.output])
     cotangents = backward(program, facts, weights, at_output, refined)
@@ -75,6 +67,23 @@ def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
         lipschitz=input_lipschitz(program, facts, weights, refined),
         unused=refined.chains.unused,
     )
+
+
+def derive_facts(
+    program: Program, premises: Premises, evidence: Evidence
+) -> tuple[dict[str, Fact], Witnessed]:
+    """The facts of every value, and what refined them."""
+    moving = program.untracked & evidence.free
+    if moving:
+        raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
+    weights, at_input = _weights(evidence), input_fact(program, premises)
+    refined = Witnessed(program, weights, Runs.of(program, evidence))
+    facts = forward(program, at_input, weights, refined)
+    centred = centred_facts(program, facts, weights, evidence)
+    if centred:
+        refined = replace(refined, centred=centred)
+        facts = forward(program, at_input, weights, refined)
+    return facts, refined
 
 
 def input_fact(program: Program, premises: Premises) -> Fact:

@@ -38,6 +38,9 @@ _LARGEST_RUN: Final = 600
 _LARGEST_FORM: Final = 1600
 _LARGEST_MATRIX: Final = 1 << 21
 _ROOM: Final = 1.0 + 2.0**-20
+_WORK: Final = 30.0
+_TUNED_WORK: Final = 3e9
+"""floating-point operations of a form, roughly, up to which multipliers are tuned; as in chains"""
 _Number = FloatArray | Interval
 
 
@@ -169,7 +172,9 @@ def _witness(
         return None
     numbers = [_number(link) for link in links]
     form = QuadraticForm.of(_with_slopes(links[: first + 1]))
-    proposals = tuned(form.matrix, numbers[first + 1 : tuned_to], hull)
+    work = sum(_WORK * _length(link) ** 3 for link in links[first:] if isinstance(link, Diagonal))
+    worth_it = work <= _TUNED_WORK
+    proposals = tuned(form.matrix, numbers[first + 1 : tuned_to], hull) if worth_it else []
     proposals += [None] * (len(numbers) - first - 1 - len(proposals))
     multipliers: list[tuple[float, ...]] = []
     for index, step in enumerate(steps):

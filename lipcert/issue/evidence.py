@@ -15,7 +15,7 @@ from typing import Final, final
 
 from lipcert.certificate.records import NormClaim, RunWitness, ScopeClaim
 from lipcert.checker.coverage import operands
-from lipcert.checker.derivation import derive
+from lipcert.checker.derivation import Derived, derive, derive_facts
 from lipcert.checker.graph.program import (
     Add,
     AveragePool,
@@ -52,10 +52,13 @@ class Found:
     norms: Mapping[str, NormClaim]
 
 
-def find_evidence(program: Program, scope: ScopeClaim, tier: Tier, observe: Observer) -> Found:
+def find_evidence(
+    program: Program, scope: ScopeClaim, tier: Tier, observe: Observer, *, proved_only: bool
+) -> Found:
     """Norms of all linear steps whose weights the scope leaves as they are, and of their runs.
 
-    What the checker cannot prove is left out; its rules then do without.
+    proved_only: what the checker cannot prove is left out, and its rules do without; that takes as
+    long as a check.
     """
     free = frozenset(scope.trained) if scope.kind == "constraint-set" else frozenset()
     candidates = list(_candidates(program, free))
@@ -65,7 +68,9 @@ def find_evidence(program: Program, scope: ScopeClaim, tier: Tier, observe: Obse
         def claimed(steps: tuple[Step, ...]) -> NormClaim | None:
             kernel = _kernel(steps, program)
             claim = None if kernel is None else norm_claim(kernel, tier)
-            return claim if claim is None or is_proved(steps, claim, program, bare) else None
+            if claim is None or not proved_only:
+                return claim
+            return claim if is_proved(steps, claim, program, bare) else None
 
         claims = []
         for steps, claim in zip(candidates, pool.map(claimed, candidates), strict=True):
@@ -84,18 +89,23 @@ def find_evidence(program: Program, scope: ScopeClaim, tier: Tier, observe: Obse
     return Found(Evidence(scope, bounds, tuple(runs), (), ENGINES["float"]), norms)
 
 
-def with_chains(program: Program, premises: Premises, evidence: Evidence) -> Evidence:
-    """With multipliers for chains, chosen for the facts that hold without and then with them."""
-    facts = derive(program, premises, evidence).facts
+def with_chains(
+    program: Program, premises: Premises, evidence: Evidence
+) -> tuple[Evidence, Derived]:
+    """With multipliers for chains, chosen for the facts that hold without and then with them.
+
+    What is derived with them comes along; chains that prove nothing are left out.
+    """
+    facts, _ = derive_facts(program, premises, evidence)
     centred = tuple(forward_chains(program, facts, evidence.free))
     if centred:
-        facts = derive(program, premises, replace(evidence, chains=centred)).facts
+        facts, _ = derive_facts(program, premises, replace(evidence, chains=centred))
     hull = premises.loss in {"cross-entropy", "focal"}
     passed = tuple(backward_chains(program, facts, evidence.free, hull=hull))
     chained = replace(evidence, chains=(*centred, *passed))
-    useless = derive(program, premises, chained).unused
-    kept = tuple(chain for chain in chained.chains if chain not in useless)
-    return replace(chained, chains=kept)
+    derived = derive(program, premises, chained)
+    kept = tuple(chain for chain in chained.chains if chain not in derived.unused)
+    return replace(chained, chains=kept), replace(derived, unused=())
 
 
 def _kernel(steps: tuple[Step, ...], program: Program) -> Kernel | None:

@@ -98,16 +98,16 @@ def _cnn() -> bytes:
 
 
 def _residual() -> bytes:
-    channels = {f"{name}{k}": (4,) for k in (0, 1) for name in ("scale", "shift")}
+    channels = {f"{name}{k}": (2,) for k in (0, 1) for name in ("scale", "shift")}
     return network(
         {
-            "k0": (4, 1, 3, 3),
-            "k1": (4, 4, 3, 3),
-            "k2": (4, 4, 1, 1),
+            "k0": (2, 1, 3, 3),
+            "k1": (2, 2, 3, 3),
+            "k2": (2, 2, 1, 1),
             **channels,
-            "mean0": (4,),
-            "variance0": (4,),
-            "w": (3, 4),
+            "mean0": (2,),
+            "variance0": (2,),
+            "w": (3, 2),
             "b": (3,),
         },
         (1, 3, 3),

@@ -1,0 +1,98 @@
+"""The ledger: premises and assumptions say the same, and every number of them counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.certificate.fields import CertificateFormatError
+from lipcert.checker.ledger import CHECKED, Circumstances, Premises, Run
+from tests.checker.forged import PREMISES
+from tests.checker.mutants.assumptions import premise_mutants
+from tests.checker.mutants.networks import certified
+from tests.checker.mutants.record import Effect, Outcome, judged
+
+BARE = Circumstances(True, (), False, False, False)
+RUN = Run("shuffle", 400, 16, 30, 2)
+numbers = st.floats(0.0, 1e300)
+
+
+@given(numbers, numbers, st.sampled_from(["add-remove", "replace-one", "zero-out"]), st.booleans())
+def test_premises_survive_the_ledger(norm, low, relation, clipped):
+    premises = replace(
+        PREMISES,
+        input_norm=norm,
+        input_box=(-low, low),
+        relation=relation,
+        divisor=7,
+        run=RUN,
+        loss_clip=0.5,
+        mechanism="gradient-clipping" if clipped else "none",
+        clip=(2.0, "flat", "decoupled") if clipped else None,
+    )
+    assert Premises.read(premises.assumptions(BARE)) == premises
+
+
+def test_circumstances_are_stated():
+    def ids(**changes):
+        known = replace(BARE, **changes)
+        return {item.id: item.status for item in PREMISES.assumptions(known)}
+
+    assert ids()["A-PERSAMPLE"] == CHECKED
+    assert ids(batch_proved=False)["A-PERSAMPLE"] != CHECKED
+    assert "A-FROZEN" in ids(frozen=("w",))
+    assert "A-PROJ" in ids(constrained=True)
+    assert "A-RNG" in ids(releases=True)
+    assert "A-EPSILON" in ids(epsilon_declared=True)
+    assert "A-NUMERIC" in ids()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scheme": "bernoulli"},
+        {"dataset_size": 15},
+        {"batch_size": 0},
+        {"participations": 0},
+        {"participations": 31},
+        {"participations": 1},
+        {"scheme": "poisson"},
+        {"scheme": "full-batch", "participations": 30},
+        {"steps": 51},
+    ],
+)
+def test_impossible_runs(change):
+    ledger = replace(PREMISES, run=replace(RUN, **change)).assumptions(BARE)
+    with pytest.raises(CertificateFormatError):
+        Premises.read(ledger)
+
+
+def test_fewest_participations():
+    """400 examples in batches of 16 are 25 batches: 50 steps enter an example at most twice."""
+    for run, possible in ((replace(RUN, steps=50), True), (replace(RUN, steps=51), False)):
+        assert run.is_possible() is possible
+    assert replace(RUN, dataset_size=401, steps=52).is_possible()
+
+
+@pytest.mark.parametrize("missing", ["A-INPUT", "A-LOSS", "A-MECHANISM", "A-NEIGH", "A-GRAD-AGG"])
+def test_premises_that_are_not_stated(missing):
+    ledger = [item for item in PREMISES.assumptions(BARE) if item.id != missing]
+    with pytest.raises(CertificateFormatError, match=missing):
+        Premises.read(ledger)
+
+
+@pytest.mark.parametrize(("sampling", "relation"), [("shuffle", "zero-out"), ("poisson", "zero-out")])
+def test_every_number_counts(tmp_path, sampling, relation):
+    """Restated consistently, each number of the assumptions changes what is derived."""
+    case = certified("mlp", tmp_path, constrained=True, sampling=sampling, neighbours=relation)
+    kinds = set()
+    for item in premise_mutants(case):
+        if item.effect is Effect.WEAKENING:
+            kinds.add(item.kind.removeprefix("premise: "))
+            outcome, said = judged(case, item, tmp_path)
+            assert outcome is Outcome.REJECTED, (item.kind, said)
+    run = "run" if sampling == "poisson" else "participations"
+    assert {"input box enlarged", "loss temperature", "relation", "divisor", run} <= kinds
