@@ -38,7 +38,7 @@ _SAMPLED: Final = "poisson"
 @final
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Part of the mutants of one certificate: every `stride`-th from `start` on."""
+    """At most so many mutants of one certificate. sampled: only other premises, by Poisson."""
 
     family: str
     constrained: bool
@@ -72,16 +72,13 @@ def main(arguments: list[str] | None = None) -> int:
     sys.stdout.write(_table(results))
     sys.stdout.writelines(f"WRONG {failure}\n" for failure in failures[:40])
     total = sum(sum(result.score.values()) for result in results)
-    rejected = sum(result.score[key] for result in results for key in result.score if _is(key))
+    scores = [item for result in results for item in result.score.items()]
+    rejected = sum(count for (_, outcome), count in scores if outcome is Outcome.REJECTED)
     seconds = time.perf_counter() - start
     sys.stdout.write(
         f"{total} mutants, {rejected} rejected, {len(failures)} wrong, {seconds:.0f} s\n"
     )
     return 1 if failures else 0
-
-
-def _is(key: tuple[str, Outcome]) -> bool:
-    return key[1] is Outcome.REJECTED
 
 
 def _jobs(most: int, engine: str) -> Iterator[Job]:

@@ -55,6 +55,8 @@ from lipcert.checker.witnesses import ENGINES, Proved, prove
 __all__ = ["Choices", "check"]
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
+_MOST_WITNESSES: Final = 8
+"""chains and runs for each step, so that the work of a check grows with the model only"""
 
 
 @final
@@ -150,6 +152,8 @@ def _read(state: _State) -> Iterator[str]:
         ("a parameter", names),
         ("a group", [group.name for group in certificate.groups]),
         ("a member of a group", members),
+        ("a chain", [(chain.use, chain.start, chain.stop) for chain in certificate.chains]),
+        ("a run", [run.values for run in certificate.runs]),
     ):
         if len(set(items)) != len(items):
             yield f"{what} is listed twice"
@@ -203,6 +207,8 @@ def _account(state: _State) -> Iterator[str]:
     if at_input != ValueClaim(program.input, INPUT_RULE, None, None):
         yield "the claims about the input are of another value, or by another rule"
     yield from scope_faults(certificate.scope, state.model, program)
+    if len(certificate.chains) + len(certificate.runs) > _MOST_WITNESSES * len(program.steps):
+        yield "there are more witnesses than a model of this size has uses for"
 
 
 def _prove(state: _State) -> Iterator[str]:

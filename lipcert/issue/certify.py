@@ -51,10 +51,12 @@ from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError
 from lipcert.checker.spending import derived_epsilon
 from lipcert.checker.verdict import Report, Verdict
+from lipcert.checker.witnesses import Evidence
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.costs import Cost, costs_of
 from lipcert.issue.evidence import Found, find_evidence, with_chains
+from lipcert.issue.examination import faults, growths
 from lipcert.issue.names import tensors_of
 from lipcert.issue.premises import check_certifiable, delta_of, premises_of, scope_claim
 from lipcert.norms.operator_norm import Tier
@@ -66,6 +68,8 @@ __all__ = ["Issued", "certify"]
 
 _TOLERATED: Final = 1.01
 """how much larger an ε of the checker's own is stated rather than the smaller one declared"""
+_SLIGHTLY_LESS: Final = 1.0 - 1e-9
+"""of a noise multiplier: what rounding the noise of each group may take away"""
 
 
 @final
@@ -158,7 +162,11 @@ class _Draft:
         scope = scope_claim(self._settings, dict(self._tensors), dict(constraints))
         tier = Tier(self._settings.tier)
         found = find_evidence(self._program, scope, tier, self._observe, proved_only=careful)
-        evidence, derived = with_chains(self._program, self._premises, found.evidence)
+        try:
+            evidence, derived = with_chains(self._program, self._premises, found.evidence)
+        except Unsupported as error:
+            raise NoVerdictError(f"certify: the checker has no rule for this: {error}") from error
+        self._compare(derived, evidence)
         gradients = {name: derived.gradients.get(name, 0.0) for name in scope.trained}
         bare = Certificate(
             tool=Tool("lipcert", __version__),
@@ -177,6 +185,17 @@ class _Draft:
         certificate = self._released(bare, bounds)
         certificate = replace(certificate, assumptions=self._assumptions(certificate))
         return certificate, costs_of(self._analysis, certificate)
+
+    def _compare(self, derived: Derived, evidence: Evidence) -> None:
+        """CertificationError where a rule of the engine gives less than the checker's same rule."""
+        graph, clip = self._imported.graph, self._premises.clip
+        tensors = self._tensors if clip is None else {}
+        found = growths(graph, self._analysis, derived, evidence, tensors)
+        wrong = [str(item) for item in faults(found)]
+        if wrong:
+            raise CertificationError(
+                f"the engine claims less than the checker derives: {'; '.join(wrong[:3])}"
+            )
 
     def _observe(self, value: str) -> None:
         self._done += 1
@@ -277,6 +296,10 @@ class _Draft:
             for group, bound, noise in zip(bare.groups, bounds, allocated.groups, strict=True)
         )
         effective = joint_multiplier(groups, bounds)
+        if effective < multiplier * _SLIGHTLY_LESS:
+            raise CertificationError(
+                f"the allocated noise amounts to a multiplier of {effective!r}, not {multiplier!r}"
+            )
         network = replace(
             bare.network,
             grad_norm=total_sensitivity([bound.grad_norm for bound in bounds]),

@@ -35,6 +35,7 @@ from lipcert.upper import FloatArray
 __all__ = ["backward_chains", "forward_chains"]
 
 _LARGEST_RUN: Final = 600
+_LARGEST_SPARSE: Final = 300
 _LARGEST_FORM: Final = 1600
 _LARGEST_MATRIX: Final = 1 << 21
 _ROOM: Final = 1.0 + 2.0**-20
@@ -131,7 +132,8 @@ def _fits(program: Program, steps: Sequence[Step], facts: Mapping[str, Fact]) ->
     if matrices and max(matrices) > _LARGEST_MATRIX:
         return False
     unknown = sum(_unknown(link) for link in links)
-    return max(sizes, default=0) <= _LARGEST_RUN and unknown <= _LARGEST_FORM
+    limit = _LARGEST_SPARSE if any(map(_is_sparse, links)) else _LARGEST_RUN
+    return max(sizes, default=0) <= limit and unknown <= _LARGEST_FORM
 
 
 def _links(
@@ -224,6 +226,11 @@ def _with_slopes(links: Sequence[Link]) -> FloatArray:
         if isinstance(link, Diagonal):
             reach = reach * link.slopes.magnitude()
     return np.asarray(last.centre * reach)
+
+
+def _is_sparse(link: Link) -> bool:
+    """Whether most of a matrix is zero: of a convolution, or repeated for several runs."""
+    return isinstance(link, Matrix) and np.count_nonzero(link.centre) < link.centre.size // 2
 
 
 def _unknown(link: Link) -> int:

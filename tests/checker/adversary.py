@@ -48,8 +48,10 @@ def random_setting(proto: ModelProto, rng: np.random.Generator, *, witnesses: bo
     scope = _scope(proto, rng)
     evidence = Evidence(scope, {}, (), (), ENGINES["float"])
     if witnesses:
-        evidence = find_evidence(program, scope, Tier.FAST, lambda _: None).evidence
-        evidence = with_chains(program, premises, evidence)
+        evidence = find_evidence(
+            program, scope, Tier.FAST, lambda _: None, proved_only=True
+        ).evidence
+        evidence, _ = with_chains(program, premises, evidence)
     return Setting(proto, program, premises, scope, derive(program, premises, evidence))
 
 

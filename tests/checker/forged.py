@@ -90,7 +90,13 @@ class Forgery:
         bare = Certificate(
             tool=Tool("forgery", "1"),
             model=ModelIdentity(
-                model.sha256, model.size, (), structural_digest(model), SEMANTICS, model.opset, output
+                model.sha256,
+                model.size,
+                (),
+                structural_digest(model),
+                SEMANTICS,
+                model.opset,
+                output,
             ),
             scope=scope,
             assumptions=(),
@@ -99,8 +105,7 @@ class Forgery:
             chains=tuple(self.chains),
             runs=tuple(self.runs),
             parameters=tuple(
-                ParameterClaim(name, name, self._clipped(gradients[name]))
-                for name in scope.trained
+                ParameterClaim(name, name, self._clipped(gradients[name])) for name in scope.trained
             ),
             groups=groups,
             network=NetworkClaim(None, None, None, None),
@@ -126,9 +131,7 @@ class Forgery:
         if self.premises.run is not None:
             claim = PrivacyClaim("own", 0.0, Fraction(1, 100000), "recomputed")
             multiplier = joint_multiplier(groups, bounds)
-            epsilon = derived_epsilon(
-                claim, self.premises.run, multiplier, self.premises.relation
-            )
+            epsilon = derived_epsilon(claim, self.premises.run, multiplier, self.premises.relation)
             claim = replace(claim, epsilon=epsilon)
         assumptions = self.premises.assumptions(circumstances)
         return replace(bare, groups=groups, assumptions=assumptions, privacy=claim)

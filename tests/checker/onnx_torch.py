@@ -105,7 +105,7 @@ def _gemm(a: Attributes, x: Tensor, w: Tensor, c: Tensor | None = None) -> Tenso
     return y if c is None else y + a.get("beta", 1.0) * c
 
 
-def _batch_norm(  # noqa: PLR0917 (as ONNX has it)
+def _batch_norm(
     a: Attributes, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
 ) -> Tensor:
     inverse = 1.0 / torch.sqrt(variance + a.get("epsilon", 1e-5))
@@ -182,13 +182,17 @@ def _pad(a: Attributes, x: Tensor, pads: Tensor, number: Tensor | None = None) -
     return x
 
 
-def _slice(  # noqa: PLR0917 (as ONNX has it)
+def _slice(
     a: Attributes, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor
 ) -> Tensor:
     del a
-    for start, end, axis, step in zip(*map(Tensor.tolist, (starts, ends, axes, steps)), strict=True):
-        x = x.index_select(axis, torch.arange(x.shape[axis])[start:end:step]) if step > 0 else (
-            x.index_select(axis, torch.tensor(list(range(x.shape[axis]))[start:end:step]))
+    for start, end, axis, step in zip(
+        *map(Tensor.tolist, (starts, ends, axes, steps)), strict=True
+    ):
+        x = (
+            x.index_select(axis, torch.arange(x.shape[axis])[start:end:step])
+            if step > 0
+            else (x.index_select(axis, torch.tensor(list(range(x.shape[axis]))[start:end:step])))
         )
     return x
 
@@ -212,7 +216,9 @@ def _prelu(a: Attributes, x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x >= 0, x, slope * x)
 
 
-def _clip(a: Attributes, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+def _clip(
+    a: Attributes, x: Tensor, low: Tensor | None = None, high: Tensor | None = None
+) -> Tensor:
     del a
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
@@ -238,7 +244,10 @@ def _elementwise(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 
 
 def _selu(a: Attributes, x: Tensor) -> Tensor:
-    alpha, gamma = a.get("alpha", 1.67326319217681884765625), a.get("gamma", 1.05070102214813232421875)
+    alpha, gamma = (
+        a.get("alpha", 1.67326319217681884765625),
+        a.get("gamma", 1.05070102214813232421875),
+    )
     return gamma * torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0)))
 
 
@@ -299,9 +308,7 @@ OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Log": _elementwise(torch.log),
     "Reciprocal": _elementwise(torch.reciprocal),
     "LeakyRelu": lambda a, x: torch.where(x >= 0, x, a.get("alpha", 0.01) * x),
-    "Elu": lambda a, x: torch.where(
-        x > 0, x, a.get("alpha", 1.0) * torch.expm1(x.clamp(max=0))
-    ),
+    "Elu": lambda a, x: torch.where(x > 0, x, a.get("alpha", 1.0) * torch.expm1(x.clamp(max=0))),
     "Celu": lambda a, x: F.celu(x, a.get("alpha", 1.0)),
     "Selu": _selu,
     "HardSigmoid": lambda a, x: (a.get("alpha", 0.2) * x + a.get("beta", 0.5)).clamp(0, 1),

@@ -125,7 +125,9 @@ class Builder:
                     break
             else:
                 t, s, d, b, e = 1, 1, 1, 0, 0
-            for items, item in zip((taps, strides, dilations, before, after), (t, s, d, b, e), strict=True):
+            for items, item in zip(
+                (taps, strides, dilations, before, after), (t, s, d, b, e), strict=True
+            ):
                 items.append(item)
         return {
             "kernel_shape": taps,
@@ -186,9 +188,7 @@ class Builder:
         if kind == "Batch":
             mean = self.store((0.4 * self.rng.standard_normal(channels)).astype(np.float32))
             variance = self.store(self.rng.uniform(0.3, 2.0, channels).astype(np.float32))
-            return self.emit(
-                "BatchNormalization", value, *scale, mean, variance, epsilon=epsilon
-            )
+            return self.emit("BatchNormalization", value, *scale, mean, variance, epsilon=epsilon)
         if kind == "Instance":
             return self.emit("InstanceNormalization", value, *scale, epsilon=epsilon)
         groups = self.pick([g for g in range(1, channels + 1) if channels % g == 0])
@@ -197,7 +197,9 @@ class Builder:
     def root_mean_square(self, value: str, epsilon: float) -> str:
         axes = self.whole_numbers(-1)
         two = self.store(_float(2.0))
-        square = self.emit("Pow", value, two) if self.chance(0.5) else self.emit("Mul", value, value)
+        square = (
+            self.emit("Pow", value, two) if self.chance(0.5) else self.emit("Mul", value, value)
+        )
         mean = self.emit("ReduceMean", square, axes, keepdims=1)
         root = self.emit("Sqrt", self.emit("Add", mean, self.store(_float(epsilon))))
         y = self.emit("Div", value, root)
@@ -265,7 +267,9 @@ class Builder:
             order = [0, *(1 + int(i) for i in self.rng.permutation(rank - 1))]
             return self.emit("Transpose", value, perm=order)
         if kind == 1:
-            indices = [self.whole(0, shape[axis] - 1) for _ in range(self.whole(1, shape[axis] + 1))]
+            indices = [
+                self.whole(0, shape[axis] - 1) for _ in range(self.whole(1, shape[axis] + 1))
+            ]
             return self.emit("Gather", value, self.whole_numbers(*indices), axis=axis)
         if kind == 2:
             mode = self.pick(["constant", "constant", "reflect", "edge", "wrap"])

@@ -77,8 +77,8 @@ def test_group_bounds(case):
     )
     assert sum(found.grad_norm**2 for found in shared) == pytest.approx(1.0)
     split = group_bounds(
-        replace(certificate, groups=parts), gradients, replace(PREMISES, clip=(1.0, "flat", "inside"))
+        replace(certificate, groups=parts),
+        gradients,
+        replace(PREMISES, clip=(1.0, "flat", "inside")),
     )
     assert all(found.grad_norm == math.inf for found in split)
-
-

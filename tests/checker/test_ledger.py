@@ -65,9 +65,12 @@ def test_circumstances_are_stated():
     ],
 )
 def test_impossible_runs(change):
-    ledger = replace(PREMISES, run=replace(RUN, **change)).assumptions(BARE)
+    ledger = replace(PREMISES, run=RUN).assumptions(BARE)
+    assert Premises.read(ledger).run == RUN
+    data = {**RUN.written(), **change}
+    edited = [replace(a, data=data) if a.id == "A-SAMPLING" else a for a in ledger]
     with pytest.raises(CertificateFormatError):
-        Premises.read(ledger)
+        Premises.read(edited)
 
 
 def test_fewest_participations():
@@ -84,7 +87,9 @@ def test_premises_that_are_not_stated(missing):
         Premises.read(ledger)
 
 
-@pytest.mark.parametrize(("sampling", "relation"), [("shuffle", "zero-out"), ("poisson", "zero-out")])
+@pytest.mark.parametrize(
+    ("sampling", "relation"), [("shuffle", "zero-out"), ("poisson", "zero-out")]
+)
 def test_every_number_counts(tmp_path, sampling, relation):
     """Restated consistently, each number of the assumptions changes what is derived."""
     case = certified("mlp", tmp_path, constrained=True, sampling=sampling, neighbours=relation)

@@ -67,7 +67,7 @@ def fact(shape: tuple[int, ...], radius: float, bias: float = 0.0, width: float 
 def test_the_bounds_of_the_engine(
     kind: str, parameters: dict, shape: tuple[int, ...], radius: float, width: float
 ) -> None:
-    """The same bounds to 1e-6, unless ours is the smaller one."""
+    """The same bounds to 1e-4, unless ours is the smaller one."""
     found = fact(shape, radius, 0.1, width)
     ours = loss_cotangent(kind, parameters, found, shape)
     given_ = {
@@ -84,14 +84,14 @@ def test_the_bounds_of_the_engine(
     if not math.isfinite(ours.norm):
         assert not theirs.norm.value.is_finite
         return
-    assert ours.norm <= theirs.norm.value.value * (1 + 1e-6)
+    assert ours.norm <= theirs.norm.value.value * (1 + 1e-4)
     if kind != "focal":
         assert ours.norm >= theirs.norm.value.value * (1 - 1e-5)
     if theirs.hull is not None:
         assert ours.hull is not None
         assert ours.hull.classes == theirs.hull.classes
         assert ours.hull.smoothing == theirs.hull.smoothing
-        assert ours.hull.scale <= theirs.hull.scale.value * (1 + 1e-6)
+        assert ours.hull.scale <= theirs.hull.scale.value * (1 + 1e-4)
 
 
 def gradients(kind: str, p: dict, z: torch.Tensor, y: int, target: torch.Tensor) -> torch.Tensor:

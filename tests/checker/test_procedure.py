@@ -78,7 +78,7 @@ def test_an_integer_tensor_is_not_trained(tmp_path):
 def test_a_plain_number_is_not_trained(tmp_path):
     """The limit of a clip: with gradients clipped its own bound holds, those of values do not."""
     nodes = [node("Clip", ["x", "", "top"], ["c"]), node("MatMul", ["c", "w0"], ["y"])]
-    arrays = {"top": np.float32(0.5), **weights((4, 3))}
+    arrays = {"top": np.float32(0.5), "w0": 20 * weights((4, 3))["w0"]}
     path = saved(tmp_path / "m.onnx", nodes, arrays, (4,))
     clipped = replace(PREMISES, mechanism="gradient-clipping", clip=(1.0, "flat", "inside"))
     assert verdict(Forgery(path, ["top", "w0"], clipped)).verdict is Verdict.CONDITIONAL
@@ -104,7 +104,9 @@ def test_a_clip_outlives_the_weights_of_the_file(tmp_path, decay):
     assert report.verdict is Verdict.INVALID
     assert report.stages[-1].number == 6
     without = replace(PREMISES, run=RUN)
-    assert "A-POINT" in {item.id for item in Forgery(path, ["w0"], without).certificate().assumptions}
+    assert "A-POINT" in {
+        item.id for item in Forgery(path, ["w0"], without).certificate().assumptions
+    }
 
 
 def test_empty_groups_do_not_share_a_clip(two_layers):
@@ -163,8 +165,7 @@ def test_extreme_weights(tmp_path, scale):
         for _ in range(10):
             x = torch.tensor(rng.uniform(0, 1, 4))
             tensors = {
-                k: torch.tensor(v.astype(np.float64), requires_grad=True)
-                for k, v in arrays.items()
+                k: torch.tensor(v.astype(np.float64), requires_grad=True) for k, v in arrays.items()
             }
             logits = torch.relu(x @ tensors["w0"]) @ tensors["w1"]
             loss = torch.nn.functional.cross_entropy(8.0 * logits[None], torch.tensor([label]))

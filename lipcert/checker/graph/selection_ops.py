@@ -187,6 +187,7 @@ def _factors(call: Call, value: Value) -> list[int]:
     if given is None and call.has(position) and call.constant(position).lo.size:
         scales = call.constant(position)
         scales.check_fixed()
+        call.sink.untracked.update(scales.sources)
         given = (scales.lo if scales.lo is scales.hi else np.zeros(1)).reshape(-1).tolist()
     if given is None:
         sizes = call.constant(3)

@@ -10,6 +10,7 @@ from lipcert.checker.losses.search import largest_on
 
 __all__ = ["focal_scale"]
 
+_SPLITS: Final = 2000
 _VANISHING: Final = Fraction(-(1 << 16))
 _BITS: Final = 48
 _INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
@@ -27,7 +28,7 @@ def focal_scale(gamma: Fraction, miss: Fraction) -> float:
         rest = 1 - left
         return _power(rest, gamma) * (rest + gamma * _largest_entropy(left, right))
 
-    return largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound)
+    return largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound, _SPLITS)
 
 
 def _largest_entropy(left: Fraction, right: Fraction) -> Fraction:

@@ -15,12 +15,15 @@ from lipcert.checker.arithmetic import round_up
 
 __all__ = ["largest_on"]
 
-_SPLITS: Final = 2000
+_SPLITS: Final = 400
 _FINEST: Final = Fraction(1, 1 << 24)
 
 
 def largest_on(
-    left: Fraction, right: Fraction, bound: Callable[[Fraction, Fraction], Fraction]
+    left: Fraction,
+    right: Fraction,
+    bound: Callable[[Fraction, Fraction], Fraction],
+    splits: int = _SPLITS,
 ) -> float:
     """The largest bound of the cells of a partition of [left, right].
 
@@ -32,7 +35,7 @@ def largest_on(
         return -round_up(bound(low, high)), low, high
 
     cells = [cell(left, right)]
-    for _ in range(_SPLITS):
+    for _ in range(splits):
         _, low, high = cells[0]
         if high - low <= _FINEST:
             break

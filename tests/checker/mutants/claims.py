@@ -114,9 +114,7 @@ def _groups(certificate: Certificate) -> Iterator[Mutant]:
         if group.sensitivity > 0.0:
             for factor in (16.0, 400.0):
                 item = replace(group, sensitivity=group.sensitivity / factor)
-                yield mutant(
-                    "sensitivity divided once more", Effect.WEAKENING, changed(item), {6}
-                )
+                yield mutant("sensitivity divided once more", Effect.WEAKENING, changed(item), {6})
             for kind, effect, factor in (
                 ("lowered", Effect.WEAKENING, 1.0 - 1e-9),
                 ("zero", Effect.WEAKENING, 0.0),

@@ -28,9 +28,7 @@ def file_mutants(case: Case, folder: Path) -> Iterator[Mutant]:
     """What computes something else is another model; what is only saved again is not."""
     content, data = case.path.read_bytes(), write_certificate(case.certificate)
     for kind, model in _others(case):
-        yield Mutant(
-            f"file: {kind}", _WEAK, data, frozenset({1, 2}), model, may_be_unknown=True
-        )
+        yield Mutant(f"file: {kind}", _WEAK, data, frozenset({1, 2}), model, may_be_unknown=True)
     for kind, model in _same(case):
         yield Mutant(f"file: {kind} (noted)", _FINE, data, frozenset(), model)
     for kind, model in (
@@ -39,9 +37,7 @@ def file_mutants(case: Case, folder: Path) -> Iterator[Mutant]:
         ("no model", b"\x00" * 64),
         ("twice", content + content),
     ):
-        yield Mutant(
-            f"file: {kind}", _WEAK, data, frozenset({1}), model, may_be_unknown=True
-        )
+        yield Mutant(f"file: {kind}", _WEAK, data, frozenset({1}), model, may_be_unknown=True)
     yield from _larger(case, folder)
 
 

@@ -126,7 +126,7 @@ def _residual() -> bytes:
 
 
 def _transformer() -> bytes:
-    square = {name: (6, 6) for name in ("query", "key", "value", "mix")}
+    square = dict.fromkeys(("query", "key", "value", "mix"), (6, 6))
     return network(
         {"scale0": (6,), "shift0": (6,), **square, "w0": (6, 8), "w1": (8, 6), "w2": (24, 3)},
         (4, 6),

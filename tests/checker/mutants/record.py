@@ -69,7 +69,9 @@ def judged(case: Case, item: Mutant, folder: Path, engine: str = "float") -> tup
         report = check(item.data, path, Choices(engine))
     except Exception as error:  # noqa: BLE001  a crash is what is looked for
         return Outcome.WRONG, f"{type(error).__name__}: {error}"
-    said = f"{report.verdict.value} at {report.stages[-1].number}: {'; '.join(report.reasons)[:200]}"
+    said = (
+        f"{report.verdict.value} at {report.stages[-1].number}: {'; '.join(report.reasons)[:200]}"
+    )
     if report.verdict in _ACCEPTED:
         return (Outcome.WRONG if item.effect is Effect.WEAKENING else Outcome.ACCEPTED), said
     wrong = set(_faults(item, report.verdict, report.stages[-1].number))

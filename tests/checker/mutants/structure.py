@@ -114,9 +114,7 @@ def _scope(certificate: Certificate) -> Iterator[Mutant]:
         claims = tuple(
             replace(c, tensor="absent") if c.tensor == tensor else c for c in certificate.parameters
         )
-        renamed = replace(
-            certificate, scope=ScopeClaim(scope.kind, unknown, ()), parameters=claims
-        )
+        renamed = replace(certificate, scope=ScopeClaim(scope.kind, unknown, ()), parameters=claims)
         yield mutant("trained tensor that is not there", _WEAK, renamed, {2})
     swapped = [claim.tensor for claim in certificate.parameters]
     swapped = swapped[1:] + swapped[:1]

@@ -1,4 +1,4 @@
-"""Mutants of the text of a certificate: bytes that are no certificate, and members edited blindly."""
+"""Mutants of the text of a certificate: bytes that are none, and members edited blindly."""
 
 from __future__ import annotations
 
