@@ -230,7 +230,9 @@ def _with_slopes(links: Sequence[Link]) -> FloatArray:
 
 def _is_sparse(link: Link) -> bool:
     """Whether most of a matrix is zero: of a convolution, or repeated for several runs."""
-    return isinstance(link, Matrix) and np.count_nonzero(link.centre) < link.centre.size // 2
+    if not isinstance(link, Matrix):
+        return False
+    return int(np.count_nonzero(link.centre)) < link.centre.size // 2
 
 
 def _unknown(link: Link) -> int:

@@ -97,7 +97,9 @@ class Form:
         Proof: e_iᵀJJᵀe_i ≤ Q_ii.
         """
         roots = up(np.sqrt(np.maximum(self.matrix.diagonal(), 0.0)))
-        return up(radius * up(np.ldexp(roots, self.exponent)))
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            lengths = up(np.ldexp(roots, self.exponent))
+            return np.where(np.isfinite(lengths), up(radius * lengths), np.inf)
 
     def reach(self, value: Interval, radius: float) -> float:
         """≥ ‖v + Jd‖ for every v in `value` [runs, size] and ‖d‖ ≤ radius over all runs.
