@@ -66,6 +66,8 @@ from lipcert.upper import Upper
 
 __all__ = ["Issued", "certify"]
 
+ROOM: Final = 2.0**-24
+"""how much more is claimed than is derived, relatively"""
 _TOLERATED: Final = 1.01
 """how much larger an ε of the checker's own is stated rather than the smaller one declared"""
 _SLIGHTLY_LESS: Final = 1.0 - 1e-9
@@ -167,7 +169,7 @@ class _Draft:
         except Unsupported as error:
             raise NoVerdictError(f"certify: the checker has no rule for this: {error}") from error
         self._compare(derived, evidence)
-        gradients = {name: derived.gradients.get(name, 0.0) for name in scope.trained}
+        gradients = {name: _stated(derived.gradients.get(name, 0.0)) for name in scope.trained}
         bare = Certificate(
             tool=Tool("lipcert", __version__),
             model=self._identity(),
@@ -179,7 +181,7 @@ class _Draft:
             runs=evidence.runs,
             parameters=self._parameters(gradients),
             groups=self._groups(),
-            network=NetworkClaim(_finite(derived.lipschitz), None, None, None),
+            network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
         )
         bounds = group_bounds(bare, gradients, self._premises)
         certificate = self._released(bare, bounds)
@@ -318,7 +320,7 @@ class _Draft:
         )
         derived = derived_epsilon(claim, run, multiplier, self._premises.relation)
         if derived <= account.epsilon * _TOLERATED:
-            return replace(claim, epsilon=max(derived, account.epsilon))
+            return replace(claim, epsilon=max(_stated(derived), account.epsilon))
         return replace(claim, status="declared")
 
     def _assumptions(self, certificate: Certificate) -> tuple[Assumption, ...]:
@@ -339,9 +341,18 @@ def _value_claim(claim: ValueClaim, derived: Derived) -> ValueClaim:
     cotangent = derived.cotangents.get(claim.value)
     return replace(
         claim,
-        output_norm=_finite(derived.facts[claim.value].norm),
-        cotangent_norm=0.0 if cotangent is None else _finite(cotangent.norm),
+        output_norm=_finite(_stated(derived.facts[claim.value].norm)),
+        cotangent_norm=0.0 if cotangent is None else _finite(_stated(cotangent.norm)),
     )
+
+
+def _stated(bound: float) -> float:
+    """A derived bound as it is claimed.
+
+    Matrix products differ in their last bits from machine to machine, and with them what is
+    derived; a claim of the exact number would hold where it was issued and nowhere else.
+    """
+    return bound * (1.0 + ROOM)
 
 
 def _finite(bound: float) -> float | None:
