@@ -23,7 +23,7 @@ from lipcert.checker.digest import structural_digest
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Conv, Dense, Program, Step
-from lipcert.checker.interval import norm_up
+from lipcert.checker.interval import Array, norm_up
 from lipcert.checker.norms.steps import NormWitness, step_norm_at_most
 from lipcert.checker.reader.files import read_model_bytes
 from lipcert.checker.reader.model import read_model
@@ -126,16 +126,27 @@ def _is_within(constraint: Constraint, weights: Model, program: Program, engine:
 
 
 def _is_outside(constraint: Constraint, weights: Model, program: Program) -> bool:
-    """Whether the whole norm, or that of a row or column of a matrix, is clearly too large."""
+    """Whether the Euclidean norm, or what a matrix does to one vector, is clearly too large.
+
+    Proof: ‖W‖ ≥ ‖Wv‖/‖v‖ for every v; the rounding of Wv is at most γ_n·‖|W||v|‖, which is far
+    below the margin unless Wv cancels, and then the norm of |W||v| stands in its way.
+    """
     values = np.asarray(tensors(weights)[constraint.tensor].values(), dtype=np.float64)
     if not np.isfinite(values).all():
         return True
-    parts = [values]
-    if constraint.kind == "spectral":
-        dense = [s.op.weight for s in program.steps if isinstance(s.op, Dense)]
-        mine = [weight.lo for weight in dense if constraint.tensor in weight.sources]
-        parts = [part for matrix in mine for part in (*matrix, *matrix.T)]
-    return any(norm_up(part) * (1.0 - _CLEARLY) > constraint.radius for part in parts)
+    if constraint.kind == "frobenius":
+        return norm_up(values) * (1.0 - _CLEARLY) > constraint.radius
+    dense = [s.op.weight for s in program.steps if isinstance(s.op, Dense)]
+    mine = [weight.lo for weight in dense if constraint.tensor in weight.sources]
+    return any(_reached(matrix) > constraint.radius for matrix in mine)
+
+
+def _reached(matrix: Array) -> float:
+    """‖Wv‖/‖v‖ for a good v, rounded down."""
+    v = np.linalg.svd(matrix)[2][0]
+    rounding = norm_up(np.abs(matrix) @ np.abs(v)) * len(v) * 2.0**-50
+    length = norm_up(matrix @ v) * (1.0 - _CLEARLY) - rounding
+    return max(length, 0.0) / (norm_up(v) * (1.0 + _CLEARLY))
 
 
 def _has_norm(step: Step, constraint: Constraint, program: Program, engine: Engine) -> bool:

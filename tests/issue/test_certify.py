@@ -1,0 +1,80 @@
+"""Certificates state what the checker derives, a little more, and never less than the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
+from lipcert.checker.procedure import Choices, check
+from lipcert.checker.verdict import Verdict
+from lipcert.issue.certify import ROOM, Issued, certify
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+RUN = {
+    "dataset_size": 1437,
+    "batch_size": 64,
+    "epochs": 20,
+    "sampling": "poisson",
+    "delta": 1e-5,
+    "noise_multiplier": 1.0,
+}
+
+
+def issued(name: str, **settings: object) -> Issued:
+    return certify(load_model(MODELS / f"{name}.onnx"), Settings(**settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["float", "exact"])
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn", "digits_resnet_groupnorm"])
+def test_shipped_models_are_certified_for_both_engines(name: str, engine: str) -> None:
+    found = issued(name)
+    report = check(found.data, MODELS / f"{name}.onnx", Choices(engine))
+    assert report.verdict is Verdict.CONDITIONAL
+    assert {item.status for item in report.assumptions} <= {"declared", "checked"}
+
+
+def test_claims_are_those_of_the_analysis_or_tell_what_they_cost() -> None:
+    found = issued("digits_mlp")
+    costs = {cost.what: cost.ratio for cost in found.costs}
+    analysed = {item.name: item.grad_norm for item in found.analysis.parameters}
+    for claim in found.certificate.parameters:
+        bound = analysed[claim.name]
+        assert bound is not None
+        looser = claim.grad_norm / bound
+        assert looser <= 1.0 + 1.1e-3 or f"gradient of {claim.name}" in costs
+    assert max(costs.values(), default=1.0) < 1.05
+
+
+def test_what_is_proved_for_a_set_does_not_depend_on_the_weights() -> None:
+    settings = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 1.0, **RUN}
+    found = issued("digits_mlp", mechanism="clipless", **settings)
+    assert found.certificate.scope.kind == "constraint-set"
+    assert not [
+        claim for node in found.certificate.nodes for claim in node.claims if claim.operator_norm
+    ]
+    assert found.certificate.privacy is not None
+    assert found.certificate.privacy.status == "recomputed"
+
+
+def test_a_clip_bounds_free_weights() -> None:
+    found = issued("digits_mlp", mechanism="gradient-clipping", clip_norm=1.0, **RUN)
+    (group,) = found.certificate.groups
+    assert group.grad_norm == 1.0
+    assert found.certificate.network.grad_norm == pytest.approx(1.0, rel=2 * ROOM)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 1.0}, "no rule"),
+        (
+            {"mechanism": "weight-clipping", "constraint": ConstraintSpec("frobenius", 2.0)},
+            "--scope constraint-set",
+        ),
+    ],
+)
+def test_what_cannot_be_certified_is_refused_with_a_reason(settings: dict, reason: str) -> None:
+    with pytest.raises(NoVerdictError, match=reason):
+        issued("digits_mlp", **settings)
