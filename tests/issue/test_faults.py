@@ -14,7 +14,7 @@ from lipcert import Settings, load_model
 from lipcert.errors import CertificationError
 from lipcert.facts import Bound, CotangentFacts, ValueFacts
 from lipcert.importer.model import ImportedModel
-from lipcert.issue import certify as issuing
+from lipcert.issue import draft as drafting
 from lipcert.issue.certify import certify
 from lipcert.ops import base
 from lipcert.upper import Upper
@@ -147,11 +147,11 @@ def test_a_norm_of_a_weight_that_is_too_small_does_not_enter(
 def test_noise_that_is_too_small_is_noticed(
     imported: ImportedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = issuing.allocate
+    right = drafting.allocate
 
     def wrong(groups: Any, multiplier: float, allocation: Any) -> Any:
         return right(groups, 0.9 * multiplier, allocation)
 
-    monkeypatch.setattr(issuing, "allocate", wrong)
+    monkeypatch.setattr(drafting, "allocate", wrong)
     with pytest.raises(CertificationError, match="the allocated noise amounts to"):
         certify(imported, _SETTINGS)

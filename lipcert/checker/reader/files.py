@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import zlib
 from pathlib import Path
 from typing import Final, final
 
@@ -20,12 +21,16 @@ __all__ = ["MAX_BYTES", "Folder", "read_model_bytes"]
 
 MAX_BYTES: Final = 1 << 30
 """bytes of a model with its external data"""
+_GZIP: Final = b"\x1f\x8b"
+_ROOM: Final = 1 << 26
+_RATIO: Final = 20
+"""a gzip file may expand to _ROOM bytes, and further by this factor"""
 _FORBIDDEN: Final = frozenset("\\:\0")
 _SAFE_FLAGS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY")
 
 
 def read_model_bytes(path: Path) -> bytes:
-    """The bytes of the model file itself, whose path is the user's own."""
+    """The bytes of the model file, whose path is the user's own; decompressed if it is a gzip."""
     try:
         with path.open("rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -35,9 +40,24 @@ def read_model_bytes(path: Path) -> bytes:
         if isinstance(error, ModelReadError):
             raise
         raise ModelReadError(f"{shown(str(path))} cannot be read") from error
+    if content.startswith(_GZIP):
+        content = _decompressed(content)
     if len(content) > MAX_BYTES:
         raise ModelReadError(f"{shown(str(path))} is larger than {MAX_BYTES} bytes")
     return content
+
+
+def _decompressed(content: bytes) -> bytes:
+    """What one gzip stream holds, and nothing behind it."""
+    limit = min(MAX_BYTES, _ROOM + _RATIO * len(content))
+    decoder = zlib.decompressobj(wbits=31)
+    try:
+        plain = decoder.decompress(content, limit)
+    except zlib.error:
+        raise ModelReadError("this is not a valid gzip file") from None
+    if not decoder.eof or decoder.unused_data:
+        raise ModelReadError("this gzip file is truncated, too large, or followed by more")
+    return plain
 
 
 @final

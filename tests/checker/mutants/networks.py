@@ -13,7 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from lipcert.certificate.records import Certificate
 from lipcert.importer.load import load_model
-from lipcert.issue import certify as issuing
+from lipcert.issue import draft
+from lipcert.issue.certify import certify
 from lipcert.settings import ConstraintSpec, Settings
 
 __all__ = ["FAMILIES", "Case", "certified", "network"]
@@ -168,7 +169,7 @@ def certified(family: str, folder: Path, *, constrained: bool, **more: object) -
         chosen |= {"constraint": ConstraintSpec("spectral", 1.5), "bias_norm": 1.0}
     imported = load_model(path, trusted=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(issuing, "ROOM", 0.0)  # so that one ulp makes a difference
-        issued = issuing.certify(imported, Settings(**chosen))  # type: ignore[arg-type]
+        patch.setattr(draft, "ROOM", 0.0)  # so that one ulp makes a difference
+        issued = certify(imported, Settings(**chosen))  # type: ignore[arg-type]
     scope = "set" if constrained else "point"
     return Case(f"{family}/{scope}", path, issued.certificate)

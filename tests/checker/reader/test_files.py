@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,3 +134,21 @@ def test_paths_without_a_model(tmp_path, name):
     with pytest.raises(ModelReadError) as caught:
         read_model(tmp_path / name)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn"])
+def test_a_compressed_model_is_the_model(tmp_path, name):
+    plain = Path(__file__).resolve().parents[3] / "models" / f"{name}.onnx"
+    packed = tmp_path / f"{name}.onnx.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_model(packed) == read_model(plain)
+
+
+def test_compressed_files_that_are_not_one_model(tmp_path):
+    plain = (Path(__file__).resolve().parents[3] / "models" / "digits_mlp.onnx").read_bytes()
+    path = tmp_path / "model.onnx.gz"
+    bomb = gzip.compress(bytes(1 << 28))
+    for content in (gzip.compress(plain)[:-9], gzip.compress(plain) + b"x", b"\x1f\x8b rest", bomb):
+        path.write_bytes(content)
+        with pytest.raises(ModelReadError):
+            read_model(path)

@@ -1,0 +1,296 @@
+"""The draft of a certificate: every claim as the checker derives it.
+
+What enters: an analysis, the settings it was made with, and what the checker reads in the file.
+What leaves: a `Certificate`, not yet checked, and what it costs to be checkable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from lipcert import __version__
+from lipcert.analysis.pipeline import Progress
+from lipcert.analysis.records import Analysis
+from lipcert.analysis.scopes import constraints_of
+from lipcert.certificate.records import (
+    SEMANTICS,
+    Assumption,
+    Certificate,
+    ExternalFile,
+    GroupClaim,
+    ModelIdentity,
+    NetworkClaim,
+    NodeClaim,
+    ParameterClaim,
+    PrivacyClaim,
+    Tool,
+    ValueClaim,
+)
+from lipcert.checker.claims import GroupBound, group_bounds, joint_multiplier
+from lipcert.checker.coverage import expected_nodes, frozen_tensors
+from lipcert.checker.derivation import Derived
+from lipcert.checker.digest import structural_digest
+from lipcert.checker.graph.errors import Unsupported
+from lipcert.checker.graph.program import Program
+from lipcert.checker.ledger import Circumstances
+from lipcert.checker.privacy.sensitivity import total_sensitivity
+from lipcert.checker.reader.records import Model
+from lipcert.checker.spending import derived_epsilon
+from lipcert.checker.witnesses import Evidence
+from lipcert.errors import CertificationError, NoVerdictError
+from lipcert.importer.model import ImportedModel
+from lipcert.issue.costs import Cost, costs_of
+from lipcert.issue.evidence import Found, find_evidence, with_chains
+from lipcert.issue.examination import faults, growths
+from lipcert.issue.names import tensors_of
+from lipcert.issue.premises import delta_of, premises_of, scope_claim
+from lipcert.norms.operator_norm import Tier
+from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
+from lipcert.settings import Settings
+from lipcert.upper import Upper
+
+__all__ = ["ROOM", "Draft", "Reading"]
+
+ROOM: Final = 2.0**-24
+"""how much more is claimed than is derived, relatively"""
+_TOLERATED: Final = 1.01
+"""how much larger an ε of the checker's own is stated rather than the smaller one declared"""
+_SLIGHTLY_LESS: Final = 1.0 - 1e-9
+"""of a noise multiplier: what rounding the noise of each group may take away"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What the checker makes of the file. output: the name of the output in the file."""
+
+    model: Model
+    program: Program
+    output: str
+
+
+@final
+class Draft:
+    """A certificate in the making."""
+
+    def __init__(
+        self,
+        imported: ImportedModel,
+        settings: Settings,
+        analysis: Analysis,
+        read: Reading,
+        observe: Progress | None,
+    ) -> None:
+        self._imported = imported
+        self._settings = settings
+        self._analysis = analysis
+        self._model = read.model
+        self._program = read.program
+        self._output = read.output
+        self._progress = observe
+        self._done = 0
+        self._tensors = self._trained()
+        self._premises = premises_of(settings, analysis)
+
+    def finished(self, *, careful: bool) -> tuple[Certificate, tuple[Cost, ...]]:
+        """The certificate with every claim as the checker derives it, and what that costs."""
+        constraints = constraints_of(self._imported.graph, self._settings)
+        scope = scope_claim(self._settings, dict(self._tensors), dict(constraints))
+        tier = Tier(self._settings.tier)
+        found = find_evidence(self._program, scope, tier, self._observe, proved_only=careful)
+        try:
+            evidence, derived = with_chains(self._program, self._premises, found.evidence)
+        except Unsupported as error:
+            raise NoVerdictError(f"certify: the checker has no rule for this: {error}") from error
+        self._compare(derived, evidence)
+        gradients = {name: _stated(derived.gradients.get(name, 0.0)) for name in scope.trained}
+        bare = Certificate(
+            tool=Tool("lipcert", __version__),
+            model=self._identity(),
+            scope=scope,
+            assumptions=(),
+            input=_value_claim(ValueClaim(self._program.input, "input/1", None, None), derived),
+            nodes=self._nodes(derived, found),
+            chains=evidence.chains,
+            runs=evidence.runs,
+            parameters=self._parameters(gradients),
+            groups=self._groups(),
+            network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
+        )
+        bounds = group_bounds(bare, gradients, self._premises)
+        certificate = self._released(bare, bounds)
+        certificate = replace(certificate, assumptions=self._assumptions(certificate))
+        return certificate, costs_of(self._analysis, certificate)
+
+    def _compare(self, derived: Derived, evidence: Evidence) -> None:
+        """CertificationError where a rule of the engine gives less than the checker's same rule."""
+        graph, clip = self._imported.graph, self._premises.clip
+        tensors = self._tensors if clip is None else {}
+        found = growths(graph, self._analysis, derived, evidence, tensors)
+        wrong = [str(item) for item in faults(found)]
+        if wrong:
+            raise CertificationError(
+                f"the engine claims less than the checker derives: {'; '.join(wrong[:3])}"
+            )
+
+    def _observe(self, value: str) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(value, self._done, max(self._done, len(self._program.steps)))
+
+    def _trained(self) -> Mapping[str, str]:
+        """Tensors of the trained parameters; none where the file does not hold what is trained."""
+        graph = self._imported.graph
+        reports = [item for item in self._analysis.parameters if item.trainable]
+        if any(graph.parameters[item.name].folded for item in reports):
+            return {}
+        found = tensors_of(graph, self._model, self._program)
+        missing = [item.name for item in reports if item.name not in found]
+        if missing:
+            raise NoVerdictError(
+                f"certify: the parameter {missing[0]!r} is no tensor of the file; export with "
+                "torch.onnx.export(..., dynamo=True, optimize=False)"
+            )
+        return {item.name: found[item.name] for item in reports}
+
+    def _identity(self) -> ModelIdentity:
+        model = self._model
+        return ModelIdentity(
+            sha256=model.sha256,
+            size=model.size,
+            external=tuple(ExternalFile(f.location, f.sha256, f.size) for f in model.external),
+            structure=structural_digest(model),
+            semantics=SEMANTICS,
+            opset=dict(model.opset),
+            output=self._output,
+        )
+
+    def _nodes(self, derived: Derived, found: Found) -> tuple[NodeClaim, ...]:
+        return tuple(
+            replace(
+                node,
+                claims=tuple(
+                    replace(
+                        _value_claim(claim, derived), operator_norm=found.norms.get(claim.value)
+                    )
+                    for claim in node.claims
+                ),
+            )
+            for node in expected_nodes(self._model, self._program)
+        )
+
+    def _parameters(self, gradients: Mapping[str, float]) -> tuple[ParameterClaim, ...]:
+        clip = self._premises.clip
+        claims = []
+        for name, tensor in self._tensors.items():
+            bound = gradients[tensor]
+            if clip is not None:
+                bound = clip[0] if clip[2] == "inside" else min(clip[0], bound)
+            if not math.isfinite(bound):
+                raise NoVerdictError(
+                    f"certify: the checker's rules give no bound of the gradient of {name!r}"
+                )
+            claims.append(ParameterClaim(name, tensor, bound))
+        return tuple(claims)
+
+    def _groups(self) -> tuple[GroupClaim, ...]:
+        """The groups of the analysis, with nothing claimed of them yet."""
+        if not self._tensors:
+            return ()
+        return tuple(
+            GroupClaim(group.name, group.parameters, group.dimension, 0.0, 0.0, 0.0)
+            for group in self._analysis.groups
+        )
+
+    def _released(self, bare: Certificate, bounds: tuple[GroupBound, ...]) -> Certificate:
+        """With sensitivities, noise for the multiplier of the analysis, and ε."""
+        if not bounds:
+            return bare
+        settings, multiplier = self._settings, self._analysis.assumptions.noise_multiplier
+        allocated = allocate(
+            [
+                NoiseGroup(
+                    group.name,
+                    group.dimension,
+                    Upper(bound.sensitivity),
+                    settings.noise_weight(group.name),
+                )
+                for group, bound in zip(bare.groups, bounds, strict=True)
+            ],
+            multiplier,
+            Allocation(settings.allocation),
+        )
+        if allocated is None:
+            raise NoVerdictError("certify: the noise exceeds the range of float64")
+        groups = tuple(
+            replace(
+                group,
+                grad_norm=bound.grad_norm,
+                sensitivity=bound.sensitivity,
+                noise_std=noise.noise_std.value,
+            )
+            for group, bound, noise in zip(bare.groups, bounds, allocated.groups, strict=True)
+        )
+        effective = joint_multiplier(groups, bounds)
+        if effective < multiplier * _SLIGHTLY_LESS:
+            raise CertificationError(
+                f"the allocated noise amounts to a multiplier of {effective!r}, not {multiplier!r}"
+            )
+        network = replace(
+            bare.network,
+            grad_norm=total_sensitivity([bound.grad_norm for bound in bounds]),
+            sensitivity=total_sensitivity([bound.sensitivity for bound in bounds]),
+            noise_multiplier=_finite(effective),
+        )
+        return replace(bare, groups=groups, network=network, privacy=self._privacy(effective))
+
+    def _privacy(self, multiplier: float) -> PrivacyClaim | None:
+        """The ε of the analysis, or the checker's own where that is hardly larger."""
+        account, run = self._analysis.privacy, self._premises.run
+        if account is None or run is None or account.epsilon is None:
+            return None
+        claim = PrivacyClaim(
+            account.accountant.value, account.epsilon, delta_of(account.plan), "recomputed"
+        )
+        derived = derived_epsilon(claim, run, multiplier, self._premises.relation)
+        if derived <= account.epsilon * _TOLERATED:
+            return replace(claim, epsilon=max(_stated(derived), account.epsilon))
+        return replace(claim, status="declared")
+
+    def _assumptions(self, certificate: Certificate) -> tuple[Assumption, ...]:
+        return self._premises.assumptions(
+            Circumstances(
+                batch_proved=self._program.batch_proved,
+                frozen=frozen_tensors(self._program, frozenset(certificate.scope.trained)),
+                constrained=bool(certificate.scope.constraints),
+                releases=bool(certificate.groups),
+                epsilon_declared=certificate.privacy is not None
+                and certificate.privacy.status == "declared",
+            )
+        )
+
+
+def _value_claim(claim: ValueClaim, derived: Derived) -> ValueClaim:
+    """With the norms that were derived; what no loss depends on has cotangent 0."""
+    cotangent = derived.cotangents.get(claim.value)
+    return replace(
+        claim,
+        output_norm=_finite(_stated(derived.facts[claim.value].norm)),
+        cotangent_norm=0.0 if cotangent is None else _finite(_stated(cotangent.norm)),
+    )
+
+
+def _stated(bound: float) -> float:
+    """A derived bound as it is claimed.
+
+    Matrix products differ in their last bits from machine to machine, and with them what is
+    derived; a claim of the exact number would hold where it was issued and nowhere else.
+    """
+    return bound * (1.0 + ROOM)
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None
