@@ -16,7 +16,7 @@ import numpy as np
 from lipcert.certificate.records import ChainWitness
 from lipcert.checker.coverage import operands
 from lipcert.checker.forms.links import Diagonal, Link, Matrix, links_of
-from lipcert.checker.graph.program import Activation, PRelu, Program, Step
+from lipcert.checker.graph.program import Activation, Dense, PRelu, Program, Step
 from lipcert.checker.interval import Interval as Slopes
 from lipcert.checker.refinements import COTANGENTS, VALUES
 from lipcert.checker.rules.facts import Fact
@@ -35,7 +35,8 @@ from lipcert.upper import FloatArray
 __all__ = ["backward_chains", "forward_chains"]
 
 _LARGEST_RUN: Final = 600
-_LARGEST_SPARSE: Final = 300
+_LARGEST_CONVOLVED: Final = 800
+_LARGEST_REPEATED: Final = 300
 _LARGEST_FORM: Final = 1600
 _LARGEST_MATRIX: Final = 1 << 21
 _ROOM: Final = 1.0 + 2.0**-20
@@ -103,7 +104,7 @@ def _paths(
         below = step.inputs[0]
         unread = not only_way or readers[below] == 1
         longer = (*growing[below], step) if below in growing and unread else (step,)
-        if len(longer) > 1 and not _fits(program, longer, facts):
+        if len(longer) > 1 and not _fits(program, longer, facts, only_way=only_way):
             longer = (step,)
         if len(longer) > 1 and only_way:
             del growing[below]
@@ -122,7 +123,9 @@ def _can_link(
     return _links(program, (step,), facts) is not None
 
 
-def _fits(program: Program, steps: Sequence[Step], facts: Mapping[str, Fact]) -> bool:
+def _fits(
+    program: Program, steps: Sequence[Step], facts: Mapping[str, Fact], *, only_way: bool
+) -> bool:
     """Whether the form of these steps is of a size that the checker, and patience, allow."""
     links = _links(program, steps, facts)
     if links is None:
@@ -132,7 +135,11 @@ def _fits(program: Program, steps: Sequence[Step], facts: Mapping[str, Fact]) ->
     if matrices and max(matrices) > _LARGEST_MATRIX:
         return False
     unknown = sum(_unknown(link) for link in links)
-    limit = _LARGEST_SPARSE if any(map(_is_sparse, links)) else _LARGEST_RUN
+    if any(map(_is_repeated, steps, links)):
+        return max(sizes, default=0) <= _LARGEST_REPEATED
+    limit = _LARGEST_RUN
+    if any(map(_is_sparse, links)):
+        limit = _LARGEST_CONVOLVED if only_way else _LARGEST_REPEATED
     return max(sizes, default=0) <= limit and unknown <= _LARGEST_FORM
 
 
@@ -228,8 +235,15 @@ def _with_slopes(links: Sequence[Link]) -> FloatArray:
     return np.asarray(last.centre * reach)
 
 
+def _is_repeated(step: Step, link: Link) -> bool:
+    """Whether a matrix stands for several runs, because other steps mix them."""
+    if not (isinstance(link, Matrix) and isinstance(step.op, Dense)):
+        return False
+    return link.centre.shape != step.op.weight.shape
+
+
 def _is_sparse(link: Link) -> bool:
-    """Whether most of a matrix is zero: of a convolution, or repeated for several runs."""
+    """Whether most of a matrix is zero, as of a convolution."""
     if not isinstance(link, Matrix):
         return False
     return int(np.count_nonzero(link.centre)) < link.centre.size // 2
