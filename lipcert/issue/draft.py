@@ -30,7 +30,7 @@ from lipcert.certificate.records import (
     ValueClaim,
 )
 from lipcert.checker.claims import GroupBound, group_bounds, joint_multiplier
-from lipcert.checker.coverage import expected_nodes, frozen_tensors
+from lipcert.checker.coverage import INPUT_RULE, expected_nodes, frozen_tensors
 from lipcert.checker.derivation import Derived
 from lipcert.checker.digest import structural_digest
 from lipcert.checker.graph.errors import Unsupported
@@ -112,7 +112,7 @@ class Draft:
             model=self._identity(),
             scope=scope,
             assumptions=(),
-            input=_value_claim(ValueClaim(self._program.input, "input/1", None, None), derived),
+            input=self._input(derived),
             nodes=self._nodes(derived, found),
             chains=evidence.chains,
             runs=evidence.runs,
@@ -124,6 +124,12 @@ class Draft:
         certificate = self._released(bare, bounds)
         certificate = replace(certificate, assumptions=self._assumptions(certificate))
         return certificate, costs_of(self._analysis, certificate)
+
+    def _input(self, derived: Derived) -> ValueClaim:
+        """The claims about the input, whose norm is stated and not derived."""
+        name = self._program.input
+        claim = _value_claim(ValueClaim(name, INPUT_RULE, None, None), derived)
+        return replace(claim, output_norm=_finite(derived.facts[name].norm))
 
     def _compare(self, derived: Derived, evidence: Evidence) -> None:
         """CertificationError where a rule of the engine gives less than the checker's same rule."""
