@@ -48,7 +48,7 @@ def certification_text(issued: Issued, target: Path) -> str:
 def _costs(issued: Issued) -> list[str]:
     """Where the certificate is looser than the analysis."""
     if not issued.costs:
-        return ["Every bound is that of the analysis."]
+        return ["No bound is looser than that of the analysis."]
     lines = ["Looser than the analysis, for want of a rule of the checker:"]
     lines += [
         f"  {safe(cost.what)}: {at_most(cost.analysed)} -> {at_most(cost.certified)}"
