@@ -23,7 +23,7 @@ from lipcert.checker.privacy.sensitivity import (
 from lipcert.checker.reader.records import shown
 
 __all__ = ["GroupBound", "cotangent_faults", "group_bounds", "joint_multiplier", "output_faults"]
-__all__ += ["value_faults"]
+__all__ += ["clipped_gradient", "value_faults"]
 
 
 def value_faults(certificate: Certificate, derived: Derived) -> Iterator[str]:
@@ -78,6 +78,14 @@ def group_bounds(
     return tuple(found)
 
 
+def clipped_gradient(bound: float, premises: Premises) -> float:
+    """The bound of one parameter's gradient after the clip of the whole, where there is one."""
+    if premises.clip is None:
+        return bound
+    norm, _, decay = premises.clip
+    return norm if decay == "inside" else min(norm, bound)
+
+
 def _clipped(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
     """lasts: whether the bound holds at every step that is spoken of."""
     if premises.clip is None:
@@ -99,11 +107,7 @@ def output_faults(
 ) -> Iterator[str]:
     """What is claimed too small of parameters, groups and the network, or noise too large."""
     for claim in certificate.parameters:
-        found = gradients[claim.tensor]
-        if premises.clip is not None:
-            found = (
-                premises.clip[0] if premises.clip[2] == "inside" else min(found, premises.clip[0])
-            )
+        found = clipped_gradient(gradients[claim.tensor], premises)
         yield from _below("gradient", claim.name, claim.grad_norm, found)
     for group, bound in zip(certificate.groups, groups, strict=True):
         yield from _below("gradient of the group", group.name, group.grad_norm, bound.grad_norm)

@@ -6,7 +6,7 @@ and for each step the value it computes and the rule that speaks of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from lipcert.certificate.records import NodeClaim, ScopeClaim, ValueClaim
@@ -83,7 +83,7 @@ def operands(op: Op) -> Iterator[Operand]:
             yield mask
 
 
-def tensors_read(steps: tuple[Step, ...]) -> frozenset[str]:
+def tensors_read(steps: Iterable[Step]) -> frozenset[str]:
     """The initializers that steps use as operands."""
     return frozenset(
         name for step in steps for operand in operands(step.op) for name in operand.sources

@@ -24,7 +24,7 @@ from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Conv, Dense, Program, Step
 from lipcert.checker.interval import Array, norm_up
-from lipcert.checker.norms.steps import NormWitness, step_norm_at_most
+from lipcert.checker.norms.steps import NormWitness, frobenius_at_most, step_norm_at_most
 from lipcert.checker.reader.files import read_model_bytes
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError, Tensor, shown
@@ -116,7 +116,7 @@ def _is_within(constraint: Constraint, weights: Model, program: Program, engine:
     if not np.isfinite(values).all():
         return False
     if constraint.kind == "frobenius":
-        return norm_up(np.asarray(values, dtype=np.float64)) <= constraint.radius
+        return frobenius_at_most(np.asarray(values, dtype=np.float64), constraint.radius)
     users = [
         step
         for step in program.steps

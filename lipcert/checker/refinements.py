@@ -18,7 +18,7 @@ import numpy as np
 
 from lipcert.certificate.records import ChainWitness
 from lipcert.checker.arithmetic import add_up, multiply_up
-from lipcert.checker.coverage import operands
+from lipcert.checker.coverage import tensors_read
 from lipcert.checker.forms.centred import enclosing_ball, fact_around
 from lipcert.checker.forms.chain import chain_form
 from lipcert.checker.forms.form import Form
@@ -201,8 +201,7 @@ def _steps(program: Program, witness: ChainWitness, evidence: Evidence) -> tuple
     steps = steps_between(program, witness.start, witness.stop)
     if steps is None:
         return None
-    used = {name for step in steps for item in operands(step.op) for name in item.sources}
-    return None if used & evidence.free else steps
+    return None if tensors_read(steps) & evidence.free else steps
 
 
 def _form(

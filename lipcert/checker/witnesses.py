@@ -18,7 +18,7 @@ from lipcert.certificate.records import (
     RunWitness,
     ScopeClaim,
 )
-from lipcert.checker.coverage import operands
+from lipcert.checker.coverage import tensors_read
 from lipcert.checker.graph.program import Conv, Dense, Program, Step
 from lipcert.checker.norms.claim import FloatMatrix
 from lipcert.checker.norms.definite import Definite, definite_exact, definite_float
@@ -112,7 +112,7 @@ def is_proved(
     steps: tuple[Step, ...], claim: NormClaim, program: Program, evidence: Evidence
 ) -> bool:
     """Whether the norm of steps in a row is proved; what does not fit proves nothing."""
-    if any(evidence.free & set(o.sources) for step in steps for o in operands(step.op)):
+    if evidence.free & tensors_read(steps):
         return False
     witness = NormWitness(claim.method, claim.twists, claim.counts)
     first, engine = steps[0], evidence.engine.norms

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.certificate.records import ChainWitness
-from lipcert.checker.coverage import operands
+from lipcert.checker.coverage import operands, tensors_read
 from lipcert.checker.forms.links import Diagonal, Link, Matrix, links_of
 from lipcert.checker.graph.program import Activation, Dense, PRelu, Program, Step
 from lipcert.checker.interval import Interval as Slopes
@@ -118,7 +118,7 @@ def _paths(
 def _can_link(
     program: Program, step: Step, facts: Mapping[str, Fact], free: frozenset[str]
 ) -> bool:
-    if any(free & set(operand.sources) for operand in operands(step.op)):
+    if free & tensors_read([step]):
         return False
     return _links(program, (step,), facts) is not None
 

@@ -29,7 +29,12 @@ from lipcert.certificate.records import (
     Tool,
     ValueClaim,
 )
-from lipcert.checker.claims import GroupBound, group_bounds, joint_multiplier
+from lipcert.checker.claims import (
+    GroupBound,
+    clipped_gradient,
+    group_bounds,
+    joint_multiplier,
+)
 from lipcert.checker.coverage import INPUT_RULE, expected_nodes, frozen_tensors
 from lipcert.checker.derivation import Derived
 from lipcert.checker.digest import structural_digest
@@ -189,12 +194,9 @@ class Draft:
         )
 
     def _parameters(self, gradients: Mapping[str, float]) -> tuple[ParameterClaim, ...]:
-        clip = self._premises.clip
         claims = []
         for name, tensor in self._tensors.items():
-            bound = gradients[tensor]
-            if clip is not None:
-                bound = clip[0] if clip[2] == "inside" else min(clip[0], bound)
+            bound = clipped_gradient(gradients[tensor], self._premises)
             if not math.isfinite(bound):
                 raise NoVerdictError(
                     f"certify: the checker's rules give no bound of the gradient of {name!r}"

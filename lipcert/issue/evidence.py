@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 from lipcert.certificate.records import NormClaim, RunWitness, ScopeClaim
-from lipcert.checker.coverage import operands
+from lipcert.checker.coverage import tensors_read
 from lipcert.checker.derivation import Derived, derive, derive_facts
 from lipcert.checker.graph.program import (
     Add,
@@ -60,9 +60,8 @@ def find_evidence(
     proved_only: what the checker cannot prove is left out, and its rules do without; that takes as
     long as a check.
     """
-    free = frozenset(scope.trained) if scope.kind == "constraint-set" else frozenset()
-    candidates = list(_candidates(program, free))
     bare = Evidence(scope, {}, (), (), ENGINES["float"])
+    candidates = list(_candidates(program, bare.free))
     with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
 
         def claimed(steps: tuple[Step, ...]) -> NormClaim | None:
@@ -86,7 +85,7 @@ def find_evidence(
         else:
             runs.append(RunWitness(tuple(step.output for step in steps), claim))
     bounds = {value: claim.bound for value, claim in norms.items()}
-    return Found(Evidence(scope, bounds, tuple(runs), (), ENGINES["float"]), norms)
+    return Found(replace(bare, norms=bounds, runs=tuple(runs)), norms)
 
 
 def with_chains(
@@ -131,7 +130,7 @@ def _candidates(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, 
         return readers[value][0] if uses[value] == 1 and value in readers else None
 
     for step in program.steps:
-        if not isinstance(step.op, Dense | Conv) or _is_free([step], free):
+        if not isinstance(step.op, Dense | Conv) or free & tensors_read([step]):
             continue
         yield (step,)
         after = [step]
@@ -150,13 +149,9 @@ def _candidates(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, 
         if end is not None and isinstance(end.op, Add) and whole[0].inputs[0] in end.inputs:
             whole.append(end)
         for run in {tuple(after), tuple(whole)}:
-            usable = len(run) > 1 and not _is_free(run, free)
+            usable = len(run) > 1 and not free & tensors_read(run)
             if usable and any(not isinstance(each.op, Shift | Dense | Conv) for each in run):
                 yield run
 
 
 _BEFORE: Final = (BatchNorm, Scale, Shift, Move)
-
-
-def _is_free(steps: Sequence[Step], free: frozenset[str]) -> bool:
-    return any(free & set(operand.sources) for step in steps for operand in operands(step.op))
