@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Operand"]
+__all__ = ["Operand", "PlaceArray"]
+
+PlaceArray = npt.NDArray[np.int32]
+"""places in a tensor, of which there are fewer than 2^31"""
 
 
 @final
@@ -25,11 +29,16 @@ class Operand:
     reshaped, sliced, repeated, scaled), or is None for a constant of the architecture. `gain`
     bounds the Lipschitz constant of θ ↦ array in the Euclidean norm: 1 for rearrangements and
     slices, |α| for a scaling, √m for an m-fold repetition.
+
+    The view itself: array = scale · θ[places], `places` being flat indices into θ of the shape of
+    `array`, with the number 0 where they are −1; None: the entries of θ in their own order.
     """
 
     array: FloatArray
     parameter: str | None = None
     gain: Upper = ONE
+    places: PlaceArray | None = None
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         must_copy = None if _is_read_only(self.array) else True
@@ -38,6 +47,8 @@ class Operand:
             raise ValueError(f"operand {self.parameter or 'constant'} holds NaN or infinity")
         array.setflags(write=False)
         object.__setattr__(self, "array", array)
+        if self.places is not None and self.places.shape != array.shape:
+            raise ValueError(f"operand {self.parameter}: {self.places.shape} places")
 
     @property
     def shape(self) -> tuple[int, ...]:

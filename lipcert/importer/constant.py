@@ -8,22 +8,20 @@ numbers silently.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, final
 
 import numpy as np
-import numpy.typing as npt
 
 from lipcert.importer.raw import Array
-from lipcert.operand import Operand
+from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray, Upper
 
 __all__ = ["Constant", "Origin", "View"]
 
-IntArray = npt.NDArray[np.int32]
-"""places in a tensor, of which there are fewer than 2^31"""
 Rearrange = Callable[[Array], Array]
 _PIECE: Final = 1 << 20
 
@@ -51,7 +49,7 @@ class View:
     """scale · origin[index], flat indices into the origin; −1 stands for the number 0."""
 
     origin: Origin
-    index: IntArray
+    index: PlaceArray
     scale: Fraction = Fraction(1)
 
     @classmethod
@@ -59,6 +57,15 @@ class View:
         """The tensor itself."""
         size = int(np.prod(origin.shape, dtype=np.int64))
         return cls(origin, np.arange(size, dtype=np.int32).reshape(origin.shape))
+
+    def is_whole(self) -> bool:
+        """Whether these are all entries of the origin, in their own order."""
+        flat = self.index.reshape(-1)
+        return flat.size == math.prod(self.origin.shape) and all(
+            np.array_equal(part, np.arange(start, start + part.size, dtype=np.int32))
+            for start in range(0, flat.size, _PIECE)
+            for part in (flat[start : start + _PIECE],)
+        )
 
     @property
     def gain(self) -> Upper:
@@ -137,7 +144,13 @@ class Constant:
         """The tensor as an op uses it; statistics and literals are plain numbers."""
         if self.view is None or not self.is_parameter:
             return Operand(self._numbers())
-        return Operand(self._numbers(), self.view.origin.name, self.view.gain)
+        return Operand(
+            self._numbers(),
+            self.view.origin.name,
+            self.view.gain,
+            None if self.view.is_whole() else self.view.index,
+            float(self.view.scale),
+        )
 
     def _numbers(self) -> FloatArray:
         """The array as an operand may keep it, without another copy."""
@@ -146,7 +159,7 @@ class Constant:
         return array
 
 
-def _copies(index: IntArray) -> int:
+def _copies(index: PlaceArray) -> int:
     """How often the most frequent place is read, −1 aside.
 
     Places that are all different, the usual case, are told by flags: large tensors have little

@@ -1,0 +1,200 @@
+"""AuditReport: the answer to `lipcert audit`, as plain records that every report format prints.
+
+What enters: counts and maxima of all units. What leaves: an `AuditReport`. None stands for "there
+is none". Norms are 2-norms of one example's tensors. This module loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, final
+
+__all__ = [
+    "BINS_PER_OCTAVE",
+    "HIGHEST_BIN",
+    "LOWEST_BIN",
+    "AuditReport",
+    "CheckReport",
+    "ExampleReference",
+    "GroupAudit",
+    "Histogram",
+    "Modes",
+    "Quantity",
+    "ValueAudit",
+    "Verdict",
+]
+
+BINS_PER_OCTAVE: Final = 4
+LOWEST_BIN: Final = -80
+HIGHEST_BIN: Final = 16
+
+
+class Verdict(Enum):
+    """What an audit found; exit code 0 for a pass, 1 for a violation, otherwise 3."""
+
+    PASS = "pass"
+    VIOLATION = "violation"
+    INCONCLUSIVE = "inconclusive"
+    """undecided even in float64, or something was skipped or not audited"""
+    MISMATCH = "mismatch"
+    """the data, the weights or the trace do not belong to what was bounded"""
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class ExampleReference:
+    """One example: at which weights ("model", "step 200", "attack"), and its index in the data."""
+
+    weights: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"example {self.index} at {self.weights}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many examples have observed/bound in [2^(k/4), 2^((k+1)/4)), by k.
+
+    k is clipped to [LOWEST_BIN, HIGHEST_BIN]; 0/bound counts in LOWEST_BIN.
+    """
+
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupAudit:
+    """Parameters noised together: their joint per-example gradient norm against its bound.
+
+    grad_norm_bound: of real arithmetic; float_bound: what the arithmetic that was audited may
+    reach if that bound is right. max_observed: over replayed data; max_attacked: over examples
+    constructed to be bad. undecided: examples still undecided after the recomputation in float64.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    dimension: int
+    grad_norm_bound: float | None
+    float_bound: float | None
+    max_observed: float | None
+    max_attacked: float | None
+    violations: int
+    undecided: int
+    recomputed: int
+    worst_example: ExampleReference | None
+    histogram: Histogram
+
+    @property
+    def tightness(self) -> float | None:
+        """Largest observed or attacked norm over the bound; above 1 is a violation."""
+        found = [norm for norm in (self.max_observed, self.max_attacked) if norm is not None]
+        if not found or not self.grad_norm_bound:
+            return None
+        return max(found) / self.grad_norm_bound
+
+    @property
+    def detectable_error_factor(self) -> float | None:
+        """A bound too small by this factor or more would have been caught."""
+        tightness = self.tightness
+        return 1.0 / tightness if tightness else None
+
+
+class Quantity(Enum):
+    """What is bounded at a value of the network."""
+
+    OUTPUT_NORM = "output_norm"
+    COTANGENT_NORM = "cotangent_norm"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ValueAudit:
+    """A value of the network, the node that computes it ("" for the input), and its bound."""
+
+    value: str
+    node: str
+    quantity: Quantity
+    bound: float | None
+    max_observed: float | None
+    violations: int
+    undecided: int
+    worst_example: ExampleReference | None
+
+    @property
+    def tightness(self) -> float | None:
+        """Largest observed norm over the bound."""
+        if self.max_observed is None or not self.bound:
+            return None
+        return self.max_observed / self.bound
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """A check besides the bounds: its code (LC3xx), what it looked at, and what it found.
+
+    name: a stable word ("weight-constraint", "admissibility", "schedule", "contribution",
+    "leave-one-out", "noise", "seed-reuse", "batch-independence", "agreement"). where: step, tensor
+    or example, "" for the whole run. measured, expected: the two numbers compared, where there are.
+    """
+
+    code: str
+    name: str
+    verdict: Verdict
+    message: str
+    where: str = ""
+    measured: float | None = None
+    expected: float | None = None
+    remedy: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """What was audited: replayed data, a recorded run, an attack (its steps; 0: none)."""
+
+    data: str | None
+    trace: str | None
+    attack_steps: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The complete result.
+
+    model: path and SHA-256 of the ONNX file. bounds_from: "analysis", or the certificate's path.
+    examples: (weights, example) pairs replayed. units, units_done: of work; where they differ the
+    verdict is not a pass. reasons: why the verdict is not a pass, one sentence each, worst first.
+    seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
+    batches, None where it was not measured.
+    """
+
+    verdict: Verdict
+    model: str
+    model_sha256: str
+    bounds_from: str
+    modes: Modes
+    assumptions: Mapping[str, str]
+    examples: int
+    units: int
+    units_done: int
+    groups: tuple[GroupAudit, ...]
+    values: tuple[ValueAudit, ...]
+    checks: tuple[CheckReport, ...]
+    reasons: tuple[str, ...]
+    device: str
+    dtype: str
+    seconds: float
+    plain_step_ratio: float | None
+
+    @property
+    def detectable_error_factor(self) -> float | None:
+        """Of the group that was tried least well; None where a group was not tried at all."""
+        factors = [group.detectable_error_factor for group in self.groups]
+        known = [factor for factor in factors if factor is not None]
+        return max(known) if known and len(known) == len(factors) else None
