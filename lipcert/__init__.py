@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lipcert.analysis.pipeline import analyze
     from lipcert.analysis.records import Analysis
+    from lipcert.audit.recorder import Recorder
     from lipcert.errors import (
         LipCertError,
         ModelFileError,
@@ -31,6 +32,7 @@ __all__ = [
     "LipCertError",
     "ModelFileError",
     "NoVerdictError",
+    "Recorder",
     "Refusal",
     "Settings",
     "UnsupportedModelError",
@@ -50,6 +52,7 @@ _HOMES: Final = {
     "LipCertError": "lipcert.errors",
     "ModelFileError": "lipcert.errors",
     "NoVerdictError": "lipcert.errors",
+    "Recorder": "lipcert.audit.recorder",
     "Refusal": "lipcert.errors",
     "Settings": "lipcert.settings",
     "UnsupportedModelError": "lipcert.errors",

@@ -171,7 +171,7 @@ class AuditReport:
     examples: (weights, example) pairs replayed. units, units_done: of work; where they differ the
     verdict is not a pass. reasons: why the verdict is not a pass, one sentence each, worst first.
     seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
-    batches, None where it was not measured.
+    batches, None where it was not measured. notes: what could not be checked, and why.
     """
 
     verdict: Verdict
@@ -191,6 +191,7 @@ class AuditReport:
     dtype: str
     seconds: float
     plain_step_ratio: float | None
+    notes: tuple[str, ...] = ()
 
     @property
     def detectable_error_factor(self) -> float | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_FORMATS: Final = ("text", "json", "markdown", "csv")
+_FORMATS: Final = ("text", "json", "markdown", "csv", "html", "sarif", "junit", "github")
 
 
 @click.command("analyze")
@@ -84,6 +84,16 @@ def _rendered(analysis: Analysis, output_format: str, color: bool, show_all: boo
             from lipcert.report.markdown import analysis_markdown
 
             return analysis_markdown(analysis)
+        case "html":
+            from lipcert.report.html.writing import study_html
+            from lipcert.report.study.joining import analysis_study
+
+            return study_html(analysis_study(analysis))
+        case "sarif" | "junit" | "github":
+            from lipcert.report.analysis_ci import analysis_ci
+            from lipcert.report.ci_formats import ci_text
+
+            return ci_text(analysis_ci(analysis), output_format)
         case "csv":
             from lipcert.report.csv import analysis_csv
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import format_option
 from lipcert.cli.output import write
 from lipcert.errors import NoVerdictError, UsageError
+
+if TYPE_CHECKING:
+    from lipcert.checker.verdict import Report
 
 __all__ = ["command"]
 
@@ -39,7 +43,7 @@ __all__ = ["command"]
     help="Take a declared assumption for granted; repeat, or join by commas.",
 )
 @click.option("--tcb", is_flag=True, help="List what must be trusted, and leave.")
-@format_option("text", "json")
+@format_option("text", "json", "sarif", "junit", "github")
 @click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
 def command(
     *,
@@ -63,12 +67,26 @@ def command(
     if certificate is None or model is None:
         raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
     from lipcert.checker.procedure import Choices, check
-    from lipcert.checker.text import report_json, report_text
 
     try:
         data = read_certificate_file(certificate)
     except CertificateFileError as error:
         raise NoVerdictError(f"check: {error}") from error
     report = check(data, model, Choices(engine, accepted_ids(accepted), weights))
-    write(report_json(report) if output_format == "json" else report_text(report), out_file)
+    write(_rendered(report, certificate, output_format), out_file)
     return ExitCode(EXIT_CODES[report.verdict.value])
+
+
+def _rendered(report: Report, certificate: Path, output_format: str) -> str:
+    from lipcert.checker.text import report_json, report_text
+
+    match output_format:
+        case "text":
+            return report_text(report)
+        case "json":
+            return report_json(report)
+        case _:
+            from lipcert.cli.check_ci import check_ci
+            from lipcert.report.ci_formats import ci_text
+
+            return ci_text(check_ci(report, certificate), output_format)

@@ -7,7 +7,7 @@ so that a verb takes only what is its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,7 +17,7 @@ from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
 from lipcert.settings import Settings
 
-__all__ = ["chosen_settings", "color_option", "format_option", "knob_options"]
+__all__ = ["chosen_settings", "color_option", "format_option", "given", "knob_options"]
 
 _GIVEN: Final = "lipcert.given"
 _CONFIG: Final = "lipcert.config"
@@ -43,6 +43,12 @@ def chosen_settings(context: click.Context) -> EffectiveSettings:
     config = context.meta.get(_CONFIG)
     file = config if isinstance(config, Path) else find_file(Path.cwd())
     return effective_settings(context.meta.get(_GIVEN, {}), os.environ, file)
+
+
+def given(context: click.Context) -> Mapping[str, object]:
+    """The knobs of the command line alone, by key."""
+    found: Mapping[str, object] = context.meta.get(_GIVEN, {})
+    return found
 
 
 def format_option(*formats: str) -> Callable[[_Command], _Command]:

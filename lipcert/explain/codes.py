@@ -108,6 +108,59 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "it word by word: one was dropped, added, edited or called checked without being so.",
         "LC209": "Multipliers that prove no quadratic form do not belong in a certificate. With "
         "--weights: a trained tensor is not within its constraint, or another one differs.",
+        "LC300": "No example was replayed, or a group was tried by none, so that the audit says "
+        "nothing of it. An empty audit is no pass. Give data with at least one example, a trace "
+        "with recorded weights, or an attack.",
+        "LC301": "An admissible example was found whose gradient, computed with all its rounding "
+        "accounted for, is longer than the certified bound. The noise computed from that bound is "
+        "too small. Look at the values and cotangents of the same audit first: the node where "
+        "their bound breaks is where the cause lies. If the model, the loss and the input domain "
+        "are those of the analysis, this is a defect of LipCert: report it with the example.",
+        "LC302": "The forward pass left the region that the bounds are derived for. With the input "
+        "within its domain and the weights within their constraints this cannot happen: check that "
+        "the weights and the preprocessing are those that were bounded.",
+        "LC303": "The backward pass grew beyond its bound. Most often the loss that is trained is "
+        "not the one that was declared: another temperature, margin or label smoothing, or a sum "
+        "in place of a mean.",
+        "LC304": "Bounds hold for inputs within the declared box and norm, and for no other. "
+        "Clip or scale the examples before training, or declare the larger domain and compute the "
+        "bounds again.",
+        "LC305": "The norm and its bound are so close that the rounding of float64 covers the "
+        "difference: neither a pass nor a violation is proved. Most often an example attains the "
+        "bound, which is no fault; noise for a bound larger by one part in a million covers it.",
+        "LC306": "A norm that is NaN or infinite lies within no bound. Replay the example alone in "
+        "float64; where it is finite there, the arithmetic of the run overflowed.",
+        "LC310": "Bounds of a constraint set hold for weights in it. At a recorded step a weight "
+        "was outside: the projection is missing, runs before the optimizer's step, or does not "
+        "reach this tensor. Project after every step, before the next forward pass.",
+        "LC311": "The accountant was told a number of steps, a sampling rate, a noise multiplier "
+        "or a divisor that is not that of the recorded run, so its ε is that of another run. "
+        "Account for what was done.",
+        "LC312": "What one example adds to the quantity that is noised is larger than the "
+        "sensitivity that the noise was computed for. Check the divisor (a sensitivity divided by "
+        "the batch size while gradients are summed is the common cause) and the loss reduction.",
+        "LC313": "The training code's own gradient was computed with and without one example, and "
+        "differs by more than the sensitivity. Where LC301 is absent, the examples are not treated "
+        "separately: look for batch statistics, or a divisor that is the size of the batch.",
+        "LC314": "The difference between the released and the clean gradient has not the declared "
+        "standard deviation, to far more than chance allows; with too little noise the claimed ε "
+        "does not hold. Check the scale, the divisor, and that every group receives noise.",
+        "LC315": "Two releases that use the same noise differ by their gradients alone: the noise "
+        "cancels and nothing is private. Seed the generator once, not in every step or worker.",
+        "LC316": "The gradient of one example changed with the other examples of its batch, so no "
+        "per-example bound applies to the run. Look for batch statistics and reductions over the "
+        "batch axis.",
+        "LC317": "The live module and the graph that was bounded give different logits or losses "
+        "for the same example, so the bounds are those of another function. Export again, in "
+        f"evaluation mode: {_EXPORT}.",
+        "LC318": "Units of work or examples are missing from the result, and what is missing might "
+        "be what violates. Run the missing units again, then merge; finished ones are not "
+        "repeated.",
+        "LC319": "Shapes, labels, names or digests of what was given are not those of the model "
+        "that was bounded. Nothing was concluded from them. Give the files that belong together.",
+        "LC320": "A line or a blob of the trace does not have the digest that was recorded, or the "
+        "chain of digests is broken: it was cut, edited or stored badly. What stands behind the "
+        "damage proves nothing. Take an intact copy, or record the run again.",
         "LC401": "A Poisson batch has a random size. Divided by it, a mean with its noise has a "
         "noise scale that tells the size, and with it whether one example is there: no ε holds. "
         "Divide by a public constant, the expected batch size B.",

@@ -36,13 +36,14 @@ class Share:
     bar: float
 
 
-def stretches(analysis: Analysis) -> list[Share]:
-    """Nodes with the largest Lipschitz constant above 1; bars on a logarithmic scale."""
+def stretches(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
+    """The nodes with the largest Lipschitz constants above 1; bars on a logarithmic scale."""
     factors = [(node, _stretch(node)) for node in analysis.nodes]
     found = [(node, factor) for node, factor in factors if factor >= _LEAST_STRETCH]
-    most = max((math.log(factor) for _, factor in found), default=0.0)
+    longest = max((math.log(factor) for _, factor in found), default=0.0)
     return _top(
-        [Share(node.name, node.op, factor, math.log(factor) / most) for node, factor in found]
+        [Share(node.name, node.op, factor, math.log(factor) / longest) for node, factor in found],
+        most,
     )
 
 
@@ -58,10 +59,10 @@ def gradient_shares(analysis: Analysis) -> dict[str, float]:
     return {name: square / whole for name, square in squares.items()}
 
 
-def largest_gradients(analysis: Analysis) -> list[Share]:
+def largest_gradients(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
     """Parameters with the largest share of the squared gradient bound G²."""
     return _top(
-        [Share(name, "", share, share) for name, share in gradient_shares(analysis).items()]
+        [Share(name, "", share, share) for name, share in gradient_shares(analysis).items()], most
     )
 
 
@@ -80,10 +81,10 @@ def _stretch(node: NodeReport) -> float:
     return max((bound for bound in node.input_lipschitz if bound is not None), default=0.0)
 
 
-def _top(shares: list[Share]) -> list[Share]:
+def _top(shares: list[Share], most: int = _SHOWN) -> list[Share]:
     """The largest; what would be displayed as nothing is left out."""
     seen = [share for share in shares if share.value >= _LEAST_SHARE]
-    return sorted(seen, key=_value, reverse=True)[:_SHOWN]
+    return sorted(seen, key=_value, reverse=True)[:most]
 
 
 def _value(share: Share) -> float:

@@ -1,0 +1,49 @@
+"""Admissibility: whether examples lie in the input domain that the bounds are about.
+
+What enters: inputs as they were fed, and the declared domain. What leaves: the indices of those
+outside. Numbers are compared exactly: every float type embeds in float64, and a norm counts as too
+large only where rounding cannot be the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.settings import Settings
+
+__all__ = ["outside"]
+
+
+def outside(x: npt.NDArray[Any], settings: Settings) -> list[tuple[int, str]]:
+    """Each inadmissible example of x [examples, ...] with the reason, in order.
+
+    An example that was scaled to the radius R and then stored may have a norm of (1 + u)·R, u the
+    largest relative error of rounding an entry to its type: it counts as admissible. So does what
+    the sum of n squares may be off by, n·2^-52.
+    """
+    flat = np.asarray(x, dtype=np.float64).reshape(len(x), math.prod(x.shape[1:]))
+    found: dict[int, str] = {}
+    box = settings.effective_input_box
+    if box is not None:
+        low, high = box
+        least, most = flat.min(axis=1, initial=low), flat.max(axis=1, initial=high)
+        for index in np.flatnonzero((least < low) | (most > high)):
+            worst = least[index] if least[index] < low else most[index]
+            found[int(index)] = f"has the entry {worst:.6g} outside [{low:.6g}, {high:.6g}]"
+    if settings.input_norm is not None:
+        norms = np.sqrt(np.sum(flat * flat, axis=1))
+        rounding = flat.shape[1] * 2.0**-52 + _unit(x.dtype)
+        for index in np.flatnonzero(norms > settings.input_norm * (1.0 + rounding)):
+            found[int(index)] = (
+                f"has the norm {norms[index]:.9g}, above the radius {settings.input_norm:.9g}"
+            )
+    return sorted(found.items())
+
+
+def _unit(dtype: np.dtype[Any]) -> float:
+    """Relative error of one rounding to a type; 0 for integers, which are exact."""
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

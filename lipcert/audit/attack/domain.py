@@ -1,0 +1,136 @@
+"""The input domain as a set to move in: box and ball, and the points of both nearest to others.
+
+What enters: arrays [examples, *shape] in float64. What leaves: points of the domain. Invariant:
+what `settled` returns lies in the domain beyond doubt; what `projected` returns does so up to
+rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.facts import ValueFacts
+from lipcert.upper import FloatArray, norm
+
+__all__ = ["Domain", "lengths"]
+
+_HALVINGS: Final = 60
+_SMALLEST_FACTOR: Final = 1e-18
+_OUTWARD: Final = 1e9
+_INWARD_SINGLE: Final = (2.0**-22, 2.0**-20)
+_INWARD_DOUBLE: Final = (2.0**-46, 2.0**-40, 2.0**-30, 2.0**-20)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Domain:
+    """Examples with every entry in a box and the whole within a ball around 0."""
+
+    facts: ValueFacts
+    low: FloatArray
+    high: FloatArray
+    radius: float
+
+    @classmethod
+    def of(cls, facts: ValueFacts) -> Self:
+        """The domain that the facts of an input describe."""
+        box = facts.box.broadcast(facts.shape)
+        return cls(facts, box.lo, box.hi, facts.norm.value.value)
+
+    @property
+    def width(self) -> float:
+        """A length that no two examples exceed as their distance, and some nearly reach."""
+        diagonal = float(np.linalg.norm((self.high - self.low).reshape(-1)))
+        return min(diagonal, 2.0 * self.radius)
+
+    def projected(self, x: FloatArray) -> FloatArray:
+        """The nearest point of the domain, example by example.
+
+        It is s·x clipped to the box, with the largest s ≤ 1 for which that lies in the ball (the
+        conditions of Karush, Kuhn and Tucker); log s is found by bisection.
+        """
+        clipped = np.clip(x, self.low, self.high)
+        outside = lengths(clipped) > self.radius
+        if not outside.any():
+            return clipped
+        far = x[outside]
+        column = (-1, *[1] * (x.ndim - 1))
+        least = np.full(len(far), np.log(_SMALLEST_FACTOR))
+        most = np.zeros(len(far))
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (least + most)
+            point = np.clip(far * np.exp(middle).reshape(column), self.low, self.high)
+            inside = lengths(point) <= self.radius
+            least, most = np.where(inside, middle, least), np.where(inside, most, middle)
+        clipped[outside] = np.clip(far * np.exp(least).reshape(column), self.low, self.high)
+        return clipped
+
+    def outward(self, directions: FloatArray) -> FloatArray:
+        """About the farthest points of the domain in these directions."""
+        length = np.maximum(lengths(directions), np.finfo(np.float64).tiny)
+        scale = _OUTWARD * max(self.width, self.radius) / length
+        return self.projected(_rows_times(scale, directions))
+
+    def drawn(self, count: int, random: np.random.Generator) -> FloatArray:
+        """The middle of the domain, then points of the inside, corners and far points in turn."""
+        shape = (count, *self.low.shape)
+        inside = self.low + (self.high - self.low) * random.random(shape)
+        shares = random.random((count, *[1] * self.low.ndim))
+        corners = np.where(random.random(shape) < shares, self.low, self.high)
+        far = self.outward(random.standard_normal(shape))
+        near = self.projected(_rows_times(random.random(count), far))
+        kinds = np.arange(count) % 4
+        found = np.empty(shape)
+        for kind, points in enumerate((near, inside, corners, far)):
+            found[kinds == kind] = points[kinds == kind]
+        found[:1] = 0.5 * (self.low + self.high)
+        return self.projected(found)
+
+    def settled(self, x: FloatArray) -> npt.NDArray[Any]:
+        """Points next to these that lie in the domain beyond doubt, [examples, *shape].
+
+        In float32, so that replaying them in any precision rounds nothing more; in float64 where
+        the domain has no such points there.
+        """
+        single = [self._moved_inward(example, np.float32, _INWARD_SINGLE) for example in x]
+        known = [example for example in single if example is not None]
+        if len(known) == len(single):
+            return np.stack(known).astype(np.float32)
+        double = [self._moved_inward(example, np.float64, _INWARD_DOUBLE) for example in x]
+        shortest = np.clip(0.0, self.low, self.high)
+        return np.stack([shortest if example is None else example for example in double])
+
+    def contains(self, example: FloatArray) -> bool:
+        """Whether an example lies in the domain beyond doubt."""
+        in_box = bool(np.all((example >= self.low) & (example <= self.high)))
+        return in_box and (self.is_box or norm(example) <= self.facts.norm.value)
+
+    @property
+    def is_box(self) -> bool:
+        """Whether the box lies within the ball as a whole."""
+        return self.facts.box.broadcast(self.facts.shape).norm() <= self.facts.norm.value
+
+    def _moved_inward(
+        self, example: FloatArray, dtype: type[np.floating[Any]], steps: tuple[float, ...]
+    ) -> FloatArray | None:
+        """The example in a type, as little nearer to 0 as makes it belong; None where none does."""
+        centre = np.clip(0.0, self.low, self.high)
+        for step in (0.0, *steps):
+            moved = centre + (1.0 - step) * (example - centre) if step else example
+            rounded = np.clip(moved, self.low, self.high).astype(dtype).astype(np.float64)
+            if self.contains(rounded):
+                return rounded
+        return None
+
+
+def lengths(x: FloatArray) -> FloatArray:
+    """The Euclidean norm of every example: [examples]."""
+    return np.asarray(np.linalg.norm(x.reshape(len(x), -1), axis=1))
+
+
+def _rows_times(factors: FloatArray, x: FloatArray) -> FloatArray:
+    return np.asarray(factors.reshape(-1, *[1] * (x.ndim - 1)) * x)

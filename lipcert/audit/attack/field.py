@@ -1,0 +1,195 @@
+"""The field in which an attack climbs: log-norms of gradients over examples, labels, weights.
+
+What enters: rows, each an example with its label. What leaves: ‖g‖ of every objective at every
+row, and the slopes of one of them per row. Everything outside is float64 numpy; a few rows at a
+time are evaluated, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lipcert.audit.attack.gradients import GradientSquares
+from lipcert.audit.attack.label_sets import Labels
+from lipcert.audit.bounds import Claims
+from lipcert.audit.losses import clipped_gradient, per_example_loss
+from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.upper import FloatArray
+
+__all__ = ["NETWORK", "Field", "Slopes"]
+
+NETWORK: Final = "network"
+_Rows = npt.NDArray[np.int64]
+_MEMORY: Final = 1 << 29
+_COPIES: Final = 6
+_MOST_ROWS: Final = 64
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Slopes:
+    """At some rows: the norm of every objective, and the slopes of the logarithm of one of them.
+
+    norms: [objectives, rows]. x, labels: [rows, …]; the slopes of class numbers are 0.
+    """
+
+    norms: FloatArray
+    x: FloatArray
+    labels: FloatArray
+
+
+@final
+class Field:
+    """Gradient norms of the claimed network at given weights.
+
+    objectives: the groups of the claims, and all of them together where there are several.
+    """
+
+    def __init__(
+        self, claims: Claims, weights: Mapping[str, FloatArray] | None, device: torch.device
+    ) -> None:
+        graph = claims.engine.graph
+        network = LoweredNetwork.of(graph, torch.float64, device, weights)
+        self._loss = claims.engine.loss
+        self._loss_clip = claims.settings.loss_clip
+        self._like = torch.empty((), dtype=torch.float64, device=device)
+        self._parameters = dict(network.parameters)
+        self._squares = GradientSquares(graph, self._like)
+        self._members = [group.parameters for group in claims.groups]
+        if len(self._members) > 1:
+            self._members.append(tuple(name for members in self._members for name in members))
+        trained = sum(p.size for p in graph.parameters.values() if p.trainable)
+        values = math.prod(graph.input_shape) + sum(math.prod(n.shape) for n in graph.nodes)
+        self._rows = max(1, min(_MEMORY // (8 * _COPIES * (trained + values)), _MOST_ROWS))
+
+    @property
+    def objectives(self) -> int:
+        """How many norms there are to climb."""
+        return len(self._members)
+
+    @property
+    def weights(self) -> Mapping[str, FloatArray]:
+        """The numbers of every parameter."""
+        return {name: array.cpu().numpy() for name, array in self._parameters.items()}
+
+    def at(self, weights: Mapping[str, FloatArray]) -> None:
+        """Move to other weights; parameters that are not named stay."""
+        for name, array in weights.items():
+            self._parameters[name] = self._tensor(array)
+
+    def logits(self, x: FloatArray) -> FloatArray:
+        """The outputs of examples."""
+        with torch.no_grad():
+            parts = [
+                self._squares.logits(self._parameters, self._tensor(x[rows])).cpu().numpy()
+                for rows in self._chunks(len(x))
+            ]
+        return np.concatenate(parts)
+
+    def norms(self, x: FloatArray, labels: Labels) -> FloatArray:
+        """‖g‖ of every objective.  # [objectives, rows]"""
+        parts = []
+        for rows in self._chunks(len(x)):
+            inputs = self._tensor(x[rows]).requires_grad_()
+            squares = self._objective_squares(
+                inputs, self._labels(labels[rows]), differentiable=False
+            )
+            parts.append(torch.sqrt(squares).detach().cpu().numpy())
+        return np.concatenate(parts, axis=1)
+
+    def slopes(self, x: FloatArray, labels: Labels, wanted: _Rows) -> Slopes:
+        """wanted: which objective each row climbs."""
+        return _joined([self._slopes(x[r], labels[r], wanted[r]) for r in self._chunks(len(x))])
+
+    def weight_slopes(
+        self, x: FloatArray, labels: Labels, wanted: int, names: tuple[str, ...]
+    ) -> Mapping[str, FloatArray]:
+        """The slopes of the logarithm of an objective at one row, by parameter."""
+        moving = {name: self._parameters[name].clone().requires_grad_() for name in names}
+        inputs = self._tensor(x[None]).requires_grad_()
+        squares = self._objective_squares(
+            inputs, self._labels(labels[None]), differentiable=True, moving=moving
+        )
+        found = torch.autograd.grad(
+            _log(squares[wanted]).sum(), list(moving.values()), allow_unused=True
+        )
+        return {
+            name: np.zeros(tuple(moving[name].shape)) if slope is None else _array(slope)
+            for name, slope in zip(names, found, strict=True)
+        }
+
+    def _slopes(self, x: FloatArray, labels: Labels, wanted: _Rows) -> Slopes:
+        inputs, targets = self._tensor(x).requires_grad_(), self._labels(labels)
+        moves = targets.dtype.is_floating_point
+        variables = [inputs, targets.requires_grad_()] if moves else [inputs]
+        squares = self._objective_squares(inputs, targets, differentiable=True)
+        chosen = squares[torch.from_numpy(wanted), torch.arange(len(x))]
+        found = torch.autograd.grad(_log(chosen).sum(), variables, allow_unused=True)
+        slopes = [None if slope is None else _array(slope) for slope in found]
+        return Slopes(
+            norms=torch.sqrt(squares).detach().cpu().numpy(),
+            x=np.zeros_like(x) if slopes[0] is None else slopes[0],
+            labels=np.zeros(labels.shape) if not moves or slopes[1] is None else slopes[1],
+        )
+
+    def _objective_squares(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        differentiable: bool,
+        moving: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """[objectives, rows]"""
+
+        def losses_of(logits: Tensor) -> Tensor:
+            clip = self._loss_clip
+            clipped = logits if clip is None else clipped_gradient(logits, clip)
+            return per_example_loss(self._loss, clipped, targets)
+
+        parameters = {**self._parameters, **(moving or {})}
+        squares = self._squares.squares(
+            parameters, inputs, losses_of, differentiable=differentiable
+        )
+        nothing = torch.zeros(len(inputs), dtype=self._like.dtype, device=self._like.device)
+        return torch.stack(
+            [
+                sum((squares[name] for name in members if name in squares), start=nothing)
+                for members in self._members
+            ]
+        )
+
+    def _chunks(self, rows: int) -> list[slice]:
+        return [slice(at, at + self._rows) for at in range(0, rows, self._rows)]
+
+    def _tensor(self, array: FloatArray) -> Tensor:
+        return torch.tensor(array, dtype=self._like.dtype, device=self._like.device)
+
+    def _labels(self, labels: Labels) -> Tensor:
+        return torch.tensor(labels, device=self._like.device)
+
+
+def _log(squares: Tensor) -> Tensor:
+    """log ‖·‖, with no slope where the norm is 0."""
+    positive = squares > 0.0
+    return torch.where(positive, 0.5 * torch.log(torch.where(positive, squares, 1.0)), 0.0)
+
+
+def _array(slope: Tensor) -> FloatArray:
+    return np.asarray(np.nan_to_num(slope.detach().cpu().numpy(), posinf=0.0, neginf=0.0))
+
+
+def _joined(parts: list[Slopes]) -> Slopes:
+    return Slopes(
+        np.concatenate([part.norms for part in parts], axis=1),
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+    )

@@ -1,0 +1,181 @@
+"""The labels that a loss admits, as sets to search: classes, corners of a cube, a ball.
+
+What enters: a loss and facts about the outputs. What leaves: labels as `checked_labels` returns
+them. Invariant: every label that leaves is admissible. Where the norm of a gradient is a convex
+function of the label, its largest values are at the extreme labels, and only those are tried.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.audit.attack.domain import lengths
+from lipcert.facts import Shape, ValueFacts
+from lipcert.losses.base import Loss, class_axis
+from lipcert.losses.cosine import Cosine
+from lipcert.losses.cross_entropy import CrossEntropy, Focal
+from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.margin import (
+    HingeKantorovichRubinstein,
+    KantorovichRubinstein,
+    MulticlassHinge,
+    MultiMargin,
+)
+from lipcert.errors import NoVerdictError
+from lipcert.upper import FloatArray
+
+__all__ = ["LabelSet", "Labels", "label_set"]
+
+Labels = npt.NDArray[Any]
+"""class numbers [examples], or targets [examples, *output shape]"""
+
+_TRIED: Final = 12
+"""so many classes are tried at an example"""
+_PATTERNS: Final = 4
+_INWARD: Final = 1e-12
+_FAR: Final = 1e6
+_LEAP: Final = 1.0
+
+
+class LabelSet(ABC):
+    """The admissible labels of one example."""
+
+    @abstractmethod
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Random labels."""
+
+    @abstractmethod
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """Labels for examples with these outputs, most wrong ones first; one array per choice."""
+
+    @abstractmethod
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """The label of one example after a step uphill; 1 is a step across the whole set."""
+
+
+def label_set(loss: Loss, outputs: ValueFacts) -> LabelSet:
+    """The labels that a loss admits. NoVerdictError where that is not known."""
+    shape, axis = outputs.shape, class_axis(outputs.shape)
+    classes = 0 if axis is None else axis.classes
+    match loss:
+        case CrossEntropy() | Focal() | MultiMargin() if classes > 1:
+            return Classes(classes)
+        case MulticlassHinge() | KantorovichRubinstein() | HingeKantorovichRubinstein():
+            if classes > 1:
+                return Classes(classes)
+            if classes == 1:
+                return Corners(shape, -1.0, 1.0)
+        case BinaryCrossEntropy():
+            return Corners(shape, 0.0, 1.0)
+        case SquaredError(label_norm=radius) | Huber(label_norm=float(radius)):
+            return Ball(shape, radius)
+        case Cosine():
+            return Ball(shape, 1.0)
+        case AbsoluteError():
+            return _beyond(outputs, 1.0)
+        case Huber(huber_delta=delta):
+            return _beyond(outputs, delta)
+    raise NoVerdictError(
+        f"attack: which labels the loss {loss.kind!r} admits for an output of shape {list(shape)} "
+        "is not known; audit with data"
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Classes(LabelSet):
+    """Class numbers 0 … classes − 1."""
+
+    classes: int
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Every class about equally often."""
+        return random.permutation(np.arange(count, dtype=np.int64) % self.classes)
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """The classes of the lowest scores."""
+        del random
+        order = np.argsort(logits.reshape(len(logits), -1), axis=1, kind="stable")
+        return list(order[:, :_TRIED].T.astype(np.int64))
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """A class stays what it is."""
+        del slopes, step
+        return labels
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Corners(LabelSet):
+    """Targets whose entries are one of two numbers each."""
+
+    shape: Shape
+    low: float
+    high: float
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Every corner equally likely."""
+        return np.where(random.random((count, *self.shape)) < 0.5, self.low, self.high)
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """The most wrong corner, its opposite, all alike, and a few drawn."""
+        wrong = np.where(logits < 0.0, self.high, self.low)
+        other = self.low + self.high - wrong
+        alike = [np.full_like(wrong, end) for end in (self.low, self.high)]
+        drawn = [self.drawn(len(logits), random) for _ in range(_PATTERNS)]
+        return [wrong, other] if wrong[0].size == 1 else [wrong, other, *alike, *drawn]
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """On a long step, the corner that the slopes point to."""
+        if step < _LEAP:
+            return labels
+        return np.where(slopes > 0.0, self.high, np.where(slopes < 0.0, self.low, labels))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ball(LabelSet):
+    """Targets of at most this norm; the extreme ones have it."""
+
+    shape: Shape
+    radius: float
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Every direction equally likely."""
+        return self._extreme(random.standard_normal((count, *self.shape)))
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """Opposite to the output, across it, and a few drawn."""
+        across = random.standard_normal(logits.shape)
+        along = np.sum((across * logits).reshape(len(logits), -1), axis=1)
+        squares = np.maximum(lengths(logits) ** 2, np.finfo(np.float64).tiny)
+        across = across - (along / squares).reshape(-1, *[1] * (logits.ndim - 1)) * logits
+        drawn = [self.drawn(len(logits), random) for _ in range(_PATTERNS)]
+        return [self._extreme(-logits), self._extreme(across), *drawn]
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """To the sphere in the direction of the slopes."""
+        length = float(np.linalg.norm(slopes.reshape(-1)))
+        if length == 0.0 or not np.isfinite(length):
+            return labels
+        return self._extreme((labels + step * self.radius / length * slopes)[None])[0]
+
+    def _extreme(self, directions: FloatArray) -> FloatArray:
+        directions = np.nan_to_num(directions)
+        column = (-1, *[1] * (directions.ndim - 1))
+        directions = np.where(lengths(directions).reshape(column) > 0.0, directions, 1.0)
+        factors = self.radius * (1.0 - _INWARD) / lengths(directions)
+        return np.asarray(factors.reshape(-1, *[1] * (directions.ndim - 1)) * directions)
+
+
+def _beyond(outputs: ValueFacts, kink: float) -> Corners:
+    """Targets that every output misses by more than the kink, on one side or the other."""
+    largest = outputs.norm.value.value
+    reach = 2.0 * (largest if np.isfinite(largest) else _FAR) + 2.0 * kink + 1.0
+    return Corners(outputs.shape, -reach, reach)

@@ -1,0 +1,98 @@
+"""Proposals: the examples, and where asked the weights, at which an audit should look.
+
+What enters: claims, weights, examples to start from. What leaves: admissible examples and labels,
+the best met for every group. The data flow: starts → ascent over examples → the best of every
+group; where weights move, again for every group with its own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import torch
+
+from lipcert.audit.attack.ascent import Best, Rows, climb
+from lipcert.audit.attack.domain import Domain
+from lipcert.audit.attack.field import Field
+from lipcert.audit.attack.label_sets import label_set
+from lipcert.audit.attack.starts import starting_rows
+from lipcert.audit.attack.weights import WeightSet, climb_weights
+from lipcert.audit.bounds import Claims
+from lipcert.audit.data import Examples
+from lipcert.audit.losses import checked_labels
+from lipcert.upper import FloatArray
+
+__all__ = ["Progress", "Proposal", "proposals"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is done, how many steps of it are done, and how many there are."""
+
+_ROWS: Final = 32
+_SOURCE: Final = "attack"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """Examples worth replaying. weights: at these; None for those that the attack was given."""
+
+    examples: Examples
+    weights: Mapping[str, FloatArray] | None
+
+
+def proposals(
+    claims: Claims,
+    weights: Mapping[str, FloatArray] | None,
+    start: Examples,
+    steps: int,
+    *,
+    move_weights: bool,
+    device: torch.device,
+    observe: Progress | None = None,
+    seed: int = 0,
+) -> Iterator[Proposal]:
+    """Attack the bounds of every group.
+
+    start: examples to begin with; those outside the domain are moved into it. steps: of every
+    ascent. Raises UsageError where weights shall move but the bounds speak of one point only.
+    """
+    watch = observe or _unobserved
+    movable = WeightSet.of(claims) if move_weights else None
+    facts = claims.engine.bounds.facts
+    outputs = facts[claims.engine.graph.output_name]
+    labels = label_set(claims.engine.loss, outputs)
+    domain = Domain.of(claims.engine.at_input)
+    random = np.random.default_rng(seed)
+    field = Field(claims, weights, device)
+    best = Best(field.objectives)
+    x = np.asarray(start.x, dtype=np.float64)
+    own = checked_labels(claims.engine.loss, start.y, outputs.shape)
+    rows = starting_rows(field, domain, labels, (x, own), best, _ROWS, random)
+    climb(
+        field, domain, labels, rows, best, steps, random, lambda n: watch("examples", n, steps)
+    )
+    yield _proposal(domain, best.rows(), None)
+    if movable is None:
+        return
+    for objective in range(field.objectives):
+        what = f"weights for {_name(claims, objective)}"
+        moved, found = climb_weights(
+            field, movable, domain, labels, best, objective, steps, random,
+            lambda n, what=what: watch(what, n, steps),
+        )
+        yield _proposal(domain, found, moved)
+
+
+def _name(claims: Claims, objective: int) -> str:
+    return claims.groups[objective].name if objective < len(claims.groups) else "the network"
+
+
+def _proposal(domain: Domain, rows: Rows, weights: Mapping[str, FloatArray] | None) -> Proposal:
+    return Proposal(Examples(domain.settled(rows.x), rows.labels, _SOURCE, ""), weights)
+
+
+def _unobserved(what: str, done: int, steps: int) -> None:
+    del what, done, steps

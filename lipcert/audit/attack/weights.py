@@ -1,0 +1,2 @@
+class WeightSet: pass
+def climb_weights(*a): pass

@@ -1,0 +1,181 @@
+"""Bench: the certified graph at one set of weights in one precision, ready to be measured.
+
+What enters: claims, a precision, weights, examples. What leaves: norms of groups, values and
+cotangents of these examples, as the mechanism of the run leaves them, and the drift to allow for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lipcert.analysis.mechanism import mechanism_of
+from lipcert.audit.arithmetic import Arithmetic
+from lipcert.audit.bounds import Claims
+from lipcert.audit.decision import joint
+from lipcert.audit.drift import Drift, drift_of
+from lipcert.audit.gradient_norms.engine import NormEngine
+from lipcert.audit.losses import checked_labels, clipped_gradient, per_example_loss
+from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.audit.measured import BatchNorms, Measured
+from lipcert.audit.precision import Precision
+from lipcert.audit.speed import plain_step_ratio
+from lipcert.audit.tally import Family
+from lipcert.privacy.mechanisms import ClipScope, GradientClipping
+from lipcert.upper import FloatArray
+
+__all__ = ["Bench", "Norms", "clip_of"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Norms:
+    """Measured norms by family and name."""
+
+    found: Mapping[Family, Mapping[str, Measured]]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def of(self, family: Family) -> Mapping[str, Measured]:
+        """Of one family."""
+        return self.found[family]
+
+    def replaced(self, other: Norms, where: npt.NDArray[np.bool_]) -> Norms:
+        """With the norms of some examples taken from another measurement."""
+        found = {
+            family: {
+                name: _replaced(measured, other.found[family][name], where)
+                for name, measured in norms.items()
+            }
+            for family, norms in self.found.items()
+        }
+        return Norms(found, self.count)
+
+
+@final
+class Bench:
+    """The network of the claims, lowered in one precision; made when it is first measured.
+
+    weights: of the parameters by name; None for those of the file.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        precision: Precision,
+        device: torch.device,
+        weights: Mapping[str, FloatArray] | None,
+        watch_values: bool,
+    ) -> None:
+        self._claims = claims
+        self._precision = precision
+        self._weights = weights
+        self._watch_values = watch_values
+        self._arithmetic = Arithmetic(device, precision)
+
+    @cached_property
+    def _network(self) -> LoweredNetwork:
+        arithmetic = self._arithmetic
+        graph = self._claims.engine.graph
+        return LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, self._weights)
+
+    @cached_property
+    def _engine(self) -> NormEngine:
+        return NormEngine(self._network, watch_values=self._watch_values)
+
+    @cached_property
+    def _drift(self) -> Drift:
+        return drift_of(self._claims.engine, self._precision, self._weights)
+
+    def drift(self, family: Family, name: str) -> float:
+        """By how much this precision may exceed the right bound of a quantity."""
+        drift = self._drift
+        match family:
+            case Family.VALUE:
+                return drift.values.get(name, math.inf)
+            case Family.COTANGENT:
+                return drift.cotangents.get(name, math.inf)
+        members = next(g.parameters for g in self._claims.groups if g.name == name)
+        return math.hypot(*(drift.parameters.get(member, math.inf) for member in members))
+
+    def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
+        """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""
+        with self._arithmetic.active():
+            found = self._engine.measure(self._inputs(x), self._losses(labels))
+        return Norms(
+            {
+                Family.GRADIENT: _groups(self._claims, found),
+                Family.VALUE: found.values,
+                Family.COTANGENT: found.cotangents,
+            },
+            len(x),
+        )
+
+    def plain_step_ratio(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+        """Time to measure these examples over that of a plain training step."""
+        graph, loss = self._claims.engine.graph, self._claims.engine.loss
+        targets = checked_labels(loss, labels, graph.output_shape)
+        return plain_step_ratio(
+            self._engine, self._network, self._arithmetic, self._inputs(x), self._losses(targets)
+        )
+
+    def _inputs(self, x: npt.NDArray[Any]) -> Tensor:
+        arithmetic = self._arithmetic
+        return torch.from_numpy(x.astype(np.float64)).to(arithmetic.device, arithmetic.dtype)
+
+    def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
+        """From logits to the loss of each example, its gradient clipped where the run does so."""
+        loss, radius = self._claims.engine.loss, self._claims.settings.loss_clip
+        targets = torch.from_numpy(labels).to(self._arithmetic.device)
+
+        def losses_of(logits: Tensor) -> Tensor:
+            clipped = logits if radius is None else clipped_gradient(logits, radius)
+            return per_example_loss(loss, clipped, targets)
+
+        return losses_of
+
+
+def _groups(claims: Claims, found: BatchNorms) -> Mapping[str, Measured]:
+    """The joint norm of each group; under gradient clipping, of what the clip leaves of it.
+
+    Under a flat clip there is one group, so that each clip is of one group by itself.
+    """
+    clip = clip_of(claims)
+    return {
+        group.name: _clipped(joint([found.parameters[name] for name in group.parameters]), clip)
+        for group in claims.groups
+    }
+
+
+def clip_of(claims: Claims) -> float:
+    """The norm to which the run clips the gradient of each group; inf where it does not."""
+    mechanism = mechanism_of(claims.settings)
+    if not isinstance(mechanism, GradientClipping):
+        return math.inf
+    if mechanism.scope is ClipScope.GROUP:
+        return mechanism.clip_norm / math.sqrt(len(claims.groups))
+    return mechanism.clip_norm
+
+
+def _clipped(measured: Measured, clip: float) -> Measured:
+    """t ↦ min(t, C) moves by no more than t does; what is not finite stays so."""
+    finite = np.isfinite(measured.norm)
+    return Measured(
+        np.where(finite, np.minimum(measured.norm, clip), measured.norm), measured.error
+    )
+
+
+def _replaced(measured: Measured, other: Measured, where: npt.NDArray[np.bool_]) -> Measured:
+    norm, error = measured.norm.copy(), measured.error.copy()
+    norm[where], error[where] = other.norm, other.error
+    return Measured(norm, error)

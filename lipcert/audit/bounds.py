@@ -1,0 +1,174 @@
+"""Claims: the bounds that an audit holds against what it measures.
+
+What enters: a model and either the settings of an analysis or a certificate. What leaves: bounds by
+the names of the graph, as plain numbers; a bound that is absent is not a key. Whatever the claims
+come from, the engine bounds the network as well: what it knows of the rounding of each op is
+needed to compare floating-point numbers with bounds of real arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final, final
+
+from lipcert.analysis.bounded import Bounded, Progress, bounded
+from lipcert.analysis.groups import Group
+from lipcert.certificate.fields import CertificateFormatError
+from lipcert.certificate.records import Certificate
+from lipcert.checker.ledger import Premises
+from lipcert.errors import NoVerdictError
+from lipcert.facts import Bound
+from lipcert.importer.model import ImportedModel
+from lipcert.norms.operator_norm import operator_norm
+from lipcert.scope import NormRule
+from lipcert.settings import ConstraintSpec, Settings
+from lipcert.upper import Upper
+
+__all__ = ["Claims", "GroupBound", "claims_of_analysis", "claims_of_certificate", "settings_of"]
+
+ANALYSIS: Final = "analysis"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupBound:
+    """Parameters noised together and the bound of their joint per-example gradient."""
+
+    name: str
+    parameters: tuple[str, ...]
+    dimension: int
+    grad_norm: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """What is claimed, of which network, under which settings.
+
+    values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the value's name; parameters: G of each.
+    engine: what the engine proves of the same network under the same settings.
+    """
+
+    origin: str
+    settings: Settings
+    engine: Bounded
+    values: Mapping[str, float]
+    cotangents: Mapping[str, float]
+    parameters: Mapping[str, float]
+    groups: tuple[GroupBound, ...]
+
+
+def claims_of_analysis(
+    model: ImportedModel,
+    settings: Settings,
+    observe: Progress | None = None,
+    certify: NormRule = operator_norm,
+) -> Claims:
+    """What `lipcert analyze` says under these settings."""
+    found = bounded(model.graph, settings, observe, certify)
+    return Claims(
+        origin=ANALYSIS,
+        settings=settings,
+        engine=found,
+        values=_finite({name: facts.norm for name, facts in found.bounds.facts.items()}),
+        cotangents=_finite({name: facts.norm for name, facts in found.bounds.cotangents.items()}),
+        parameters=_finite(found.bounds.grad_norms),
+        groups=tuple(_group(group) for group in found.groups),
+    )
+
+
+def claims_of_certificate(
+    model: ImportedModel,
+    certificate: Certificate,
+    origin: str,
+    observe: Progress | None = None,
+    certify: NormRule = operator_norm,
+) -> Claims:
+    """What a certificate says. NoVerdictError where it speaks of another file."""
+    if certificate.model.sha256 != model.sha256:
+        raise NoVerdictError(
+            f"audit: {origin} is about the file with SHA-256 {certificate.model.sha256[:16]}…, and "
+            f"{model.path} has {model.sha256[:16]}…; give the model that was certified"
+        )
+    settings = settings_of(certificate)
+    claimed = [certificate.input, *(claim for node in certificate.nodes for claim in node.claims)]
+    return Claims(
+        origin=origin,
+        settings=settings,
+        engine=bounded(model.graph, settings, observe, certify),
+        values={c.value: c.output_norm for c in claimed if c.output_norm is not None},
+        cotangents={c.value: c.cotangent_norm for c in claimed if c.cotangent_norm is not None},
+        parameters={claim.name: claim.grad_norm for claim in certificate.parameters},
+        groups=tuple(
+            GroupBound(claim.name, claim.parameters, claim.dimension, claim.grad_norm)
+            for claim in certificate.groups
+        ),
+    )
+
+
+def settings_of(certificate: Certificate) -> Settings:
+    """The settings under which a certificate's claims are made."""
+    try:
+        premises = Premises.read(certificate.assumptions)
+    except CertificateFormatError as error:
+        raise NoVerdictError(f"audit: the certificate is not well-formed: {error}") from error
+    names = {claim.tensor: claim.name for claim in certificate.parameters}
+    known = {field.name for field in fields(Settings)}
+    loss = {name: _plain(value) for name, value in premises.loss_parameters if name in known}
+    clip_norm, clip_scope, decay = premises.clip or (None, None, None)
+    run = premises.run
+    return Settings(
+        **loss,  # type: ignore[arg-type]  # names and types are those that the analysis wrote
+        loss=premises.loss,
+        loss_clip=premises.loss_clip,
+        input_norm=premises.input_norm,
+        input_box=premises.input_box,
+        scope=certificate.scope.kind,  # type: ignore[arg-type]  # checked by Settings
+        constraints=tuple(
+            (
+                _literal(names.get(item.tensor, item.tensor)),
+                ConstraintSpec(item.kind, item.radius),  # type: ignore[arg-type]  # checked there
+            )
+            for item in certificate.scope.constraints
+        ),
+        trainable=tuple(
+            _literal(names.get(tensor, tensor)) for tensor in certificate.scope.trained
+        ),
+        mechanism=premises.mechanism,  # type: ignore[arg-type]  # checked by Settings
+        clip_norm=clip_norm,
+        clip_scope=clip_scope,  # type: ignore[arg-type]  # checked by Settings
+        decay=decay,  # type: ignore[arg-type]  # checked by Settings
+        neighbours=premises.relation,  # type: ignore[arg-type]  # checked by Settings
+        reduction="sum" if premises.divisor is None else "mean",
+        batch_size=premises.divisor if run is None else run.batch_size,
+        noise_multiplier=certificate.network.noise_multiplier,
+        dataset_size=None if run is None else run.dataset_size,
+        sampling=None if run is None else run.scheme,  # type: ignore[arg-type]  # checked there
+        steps=None if run is None else run.steps,
+        delta=None if certificate.privacy is None else float(certificate.privacy.delta),
+        output=certificate.model.output,
+    )
+
+
+def _group(group: Group) -> GroupBound:
+    names = tuple(parameter.name for parameter in group.parameters)
+    return GroupBound(group.name, names, group.dimension, _number(group.grad_norm))
+
+
+def _finite(bounds: Mapping[str, Bound]) -> Mapping[str, float]:
+    return {name: bound.value.value for name, bound in bounds.items() if bound.is_finite}
+
+
+def _number(bound: Upper) -> float | None:
+    return bound.value if bound.is_finite else None
+
+
+def _plain(value: float | str) -> float | str | bool:
+    """A parameter of a loss as settings hold it."""
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+def _literal(name: str) -> str:
+    """A name as a glob that matches nothing else."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

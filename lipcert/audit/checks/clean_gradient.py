@@ -1,0 +1,188 @@
+"""The clean gradient (LC312, LC317): whether what is noised is the sum of single gradients.
+
+Statement: the recorded gradient before the noise is outer · Σ_i m(inner · ∇ℓ_i), as the bounded
+network, loss and mechanism make it. Compared: d, the distance of the two, with
+
+    a   8 times the distance between this sum in the recorded precision and in float64, plus what
+        adding n gradients one after another may round, n·u·Σ‖g_i‖: d ≤ a passes;
+    S   Σ‖g_i‖/16 + a: d > S is a violation.
+
+Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
+moved the gradient by at most 0.8 % in measurements, an eighth of what S allows every example at
+once. Between the two the check is inconclusive. It is no test of chance; no proof bounds kinks.
+A difference that is nothing but a factor is told from others: r, the distance from the nearest
+multiple α of the sum, is what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) is a
+wrong divisor. Above 1 each example contributes α times what it is thought to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.audit.checks.contribution import Batch, detailed_batches
+from lipcert.audit.checks.gradients import Gradients
+from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.precision import Precision
+from lipcert.audit.records import CheckReport, Verdict
+from lipcert.upper import FloatArray
+
+__all__ = ["clean_gradients"]
+
+_FACTOR: Final = 8.0
+_KINKS: Final = 1.0 / 16.0
+
+
+def clean_gradients(run: RecordedRun) -> Checked:
+    """A report for each recorded clean gradient that is not the sum, or one pass."""
+    if len(run.trace.ranks) > 1:
+        text = "agreement: gradients of several ranks are not compared with those of their batches"
+        return Checked(not_done=(text,))
+    compared: list[tuple[Batch, _Distance]] = []
+    for batch in detailed_batches(run):
+        if not isinstance(batch, str) and batch.step.gradients.clean is not None:
+            compared.append((batch, _distance(run, batch)))
+    if not compared:
+        text = "agreement: no step records its batch, its weights and its clean gradient"
+        return Checked(not_done=(text,) if run.steps else ())
+    reports = [_report(batch, found) for batch, found in compared]
+    bad = tuple(report for report in reports if report.verdict is not Verdict.PASS)
+    return Checked(bad or (max(reports, key=lambda report: report.measured or 0.0),))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Distance:
+    """Lengths of the module docstring. d: distance; a: allowed; s: Σ‖g_i‖; extra: tensors that
+    were recorded and are not bounded."""
+
+    d: float
+    a: float
+    s: float
+    alpha: float
+    residual: float
+    length: float
+    extra: tuple[str, ...]
+
+
+def _distance(run: RecordedRun, batch: Batch) -> _Distance:
+    weights = run.weights(batch.name)
+    exact = Gradients(run.claims, weights, run.device)
+    used = batch.step.arithmetic.precision if batch.step.arithmetic is not None else None
+    own = _comparable(used, run.device)
+    ours = _flat(run, _total(exact, batch))
+    rounded = ours
+    if own is not Precision.FLOAT64:
+        rounded = _flat(run, _total(Gradients(run.claims, weights, run.device, own), batch))
+    blob = batch.step.gradients.clean
+    snapshot = {} if blob is None else blob.tensors()
+    recorded = {
+        name: match.numbers(snapshot)
+        for name, match in run.names.items()
+        if match.recorded in snapshot
+    }
+    theirs = _flat(run, recorded)
+    known = {match.recorded for match in run.names.values()}
+    extra = [name for name, item in snapshot.items() if name not in known and np.any(item)]
+    lengths = _lengths(exact, batch)
+    unit = (used or own).unit
+    alpha = _ratio(theirs, ours)
+    return _Distance(
+        d=_norm(theirs - ours),
+        a=_FACTOR * _norm(rounded - ours) + len(batch) * unit * lengths,
+        s=lengths,
+        alpha=alpha,
+        residual=_norm(theirs - alpha * ours),
+        length=_norm(ours),
+        extra=tuple(extra),
+    )
+
+
+def _report(batch: Batch, found: _Distance) -> CheckReport:
+    d, a = found.d, found.a
+    off = abs(found.alpha - 1.0) * found.length
+    is_factor = off > _FACTOR * (found.residual + a)
+    code, verdict, remedy = "LC317", Verdict.PASS, ""
+    message = (
+        f"the clean gradient of {batch.name} is the sum of the gradients of its examples, up to "
+        f"{d / found.s if found.s else d:.2g} of their lengths"
+    )
+    if found.extra:
+        verdict = Verdict.VIOLATION
+        message = (
+            f"the gradient of {found.extra[0]!r} at {batch.name} is released, and the bounded "
+            "network has no such parameter"
+        )
+        remedy = "bound the network that is trained, or freeze the tensor"
+    elif is_factor and found.alpha > 1.0:
+        code, verdict = "LC312", Verdict.VIOLATION
+        message = (
+            f"the clean gradient of {batch.name} is {found.alpha:.6g} times what its examples "
+            "should add up to: each contributes so many times what it is thought to"
+        )
+        remedy = "divide by the public constant that is declared, once, after every clip"
+    elif is_factor:
+        verdict = Verdict.INCONCLUSIVE
+        message = (
+            f"the clean gradient of {batch.name} is {found.alpha:.6g} times what its examples "
+            "should add up to, so that its divisor is not the recorded one"
+        )
+        remedy = "record the divisor: recorder.batch(divisor=…)"
+    elif not d <= a:
+        is_clear = not d <= found.s * _KINKS + a
+        verdict = Verdict.VIOLATION if is_clear else Verdict.INCONCLUSIVE
+        message = (
+            f"the clean gradient of {batch.name} is not the sum of the gradients of its examples: "
+            f"it is {d:.4g} away, where rounding explains {a:.2g}"
+        )
+        remedy = (
+            "look for layers that mix examples (batch statistics), dropout, or another loss or "
+            "network than the exported one"
+        )
+    return CheckReport(
+        code, "agreement", verdict, message, batch.name, measured=d, expected=a, remedy=remedy
+    )
+
+
+def _comparable(used: Precision | None, device: str) -> Precision:
+    """The precision to compute in a second time; one that this device knows."""
+    if used is None or used is Precision.TF32 and device == "cpu":
+        return Precision.FLOAT32
+    return used
+
+
+def _total(gradients: Gradients, batch: Batch) -> Mapping[str, FloatArray]:
+    parts = [gradients.total(batch.x[rows], batch.labels[rows], s) for rows, s in batch.scales]
+    return {name: sum((part[name] for part in parts), np.zeros(())) for name in parts[0]}
+
+
+def _lengths(gradients: Gradients, batch: Batch) -> float:
+    """Σ‖g_i‖."""
+    total = 0.0
+    for rows, scale in batch.scales:
+        groups = gradients.contributions(batch.x[rows], batch.labels[rows], scale).values()
+        squares = sum((group.norm**2 for group in groups), np.zeros(()))
+        total += float(np.sum(np.sqrt(squares)))
+    return total
+
+
+def _flat(run: RecordedRun, gradients: Mapping[str, FloatArray]) -> FloatArray:
+    """All trained parameters in one vector; 0 where one has no gradient."""
+    parts = [
+        np.ravel(gradients.get(name, np.zeros(run.graph.parameters[name].shape)))
+        for group in run.claims.groups
+        for name in group.parameters
+    ]
+    return np.concatenate(parts)
+
+
+def _ratio(theirs: FloatArray, ours: FloatArray) -> float:
+    square = float(ours @ ours)
+    return float(theirs @ ours) / square if square > 0.0 else 1.0
+
+
+def _norm(vector: FloatArray) -> float:
+    return float(np.linalg.norm(vector))

@@ -1,0 +1,235 @@
+"""Contribution (LC312): what each recorded example adds to the quantity that is noised.
+
+Statement: with c_k the norm of what one example adds to the quantity that is noised in group k,
+and s_k the noise there, m·√Σ (c_k/s_k)² ≤ 1/σ, m being the number of gradients by which
+neighbouring data sets differ; and c_k ≤ G_k/divisor, where the run's divisor is that of the claims.
+Compared: the lower ends of c_k, computed in float64 at the recorded weights, with what is claimed.
+
+Threshold: an example violates where c_k minus its rounding error (of the norm, and of evaluating
+the network in float64) is above the claim; for the first inequality above it by more than 2^-22,
+which is what rounding a standard deviation to float32 may take away. False alarms: none. Examples
+that attain the claim up to rounding pass here: whether a bound is right to the last digit is for
+the replay to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.audit.checks.gradients import Gradients
+from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.checks.units import (
+    Scale,
+    claimed_divisor,
+    claimed_multiplier,
+    group_stds,
+    moved,
+    scale_of,
+)
+from lipcert.audit.decision import decide
+from lipcert.audit.losses import checked_labels
+from lipcert.audit.measured import Measured
+from lipcert.audit.recorded import examples_at
+from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.records import Step
+from lipcert.upper import FloatArray
+
+__all__ = ["Batch", "contribution", "detailed_batches"]
+
+_NAME = "contribution"
+_STORED: Final = 1.0 + 2.0**-22
+_Array = npt.NDArray[Any]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A recorded batch with what is needed to compute its gradient again."""
+
+    name: str
+    step: Step
+    x: _Array
+    labels: _Array
+    scales: tuple[tuple[slice, Scale], ...]
+    """of its micro-batches"""
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def detailed_batches(run: RecordedRun) -> Iterator[Batch | str]:
+    """Every batch that can be recomputed, or a sentence why not."""
+    for step in run.steps:
+        name = run.name(step)
+        if name not in run.whole_batches:
+            continue
+        examples = examples_at(run.trace, name, run.graph.input_shape)
+        labels = checked_labels(run.claims.engine.loss, examples.y, run.graph.output_shape)
+        scales: list[tuple[slice, Scale]] = []
+        start = 0
+        for micro in step.batches:
+            stop, scale = start + (micro.examples or 0), scale_of(run, micro)
+            if stop > start and scale is None:
+                yield (
+                    f"{_NAME}: {name} does not record what the sum of its gradients is divided "
+                    "by; use recorder.batch(divisor=…) or recorder.declare(reduction=…)"
+                )
+                break
+            if stop > start and scale is not None:
+                scales.append((slice(start, stop), scale))
+            start = stop
+        else:
+            yield Batch(name, step, examples.x, labels, tuple(scales))
+
+
+def contribution(run: RecordedRun) -> Checked:
+    """One report for what was exceeded most, or a pass."""
+    if not run.whole_batches:
+        text = f"{_NAME}: no step records its weights and its batch; use detail=… of the recorder"
+        return Checked(not_done=(text,) if run.steps else ())
+    found: list[_Excess] = []
+    not_done: list[str] = []
+    examples = 0
+    for batch in detailed_batches(run):
+        if isinstance(batch, str):
+            not_done.append(batch)
+            continue
+        gradients = Gradients(run.claims, run.weights(batch.name), run.device)
+        examples += len(batch)
+        found += _excesses(run, batch, gradients, not_done)
+    reports = [_report(found, kind) for kind in dict.fromkeys(item.kind for item in found)]
+    return Checked(tuple(report for report in reports if report), tuple(not_done))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Excess:
+    """The worst example of a batch in one comparison. kind: of the comparison."""
+
+    kind: str
+    where: str
+    measured: float
+    expected: float
+    violating: int
+    examples: int
+
+
+def _excesses(
+    run: RecordedRun, batch: Batch, gradients: Gradients, not_done: list[str]
+) -> Iterator[_Excess]:
+    parts = [
+        (scale, gradients.contributions(batch.x[rows], batch.labels[rows], scale))
+        for rows, scale in batch.scales
+    ]
+    drifts = {
+        group.name: max(gradients.drift(group.name, scale) for scale, _ in parts)
+        for group in run.claims.groups
+    }
+    unknown = [name for name, drift in drifts.items() if not np.isfinite(drift)]
+    if unknown:
+        not_done.append(
+            f"{_NAME}: how far rounding may move the gradient of {unknown[0]!r} is not known"
+        )
+    found = {name: _together([part[name] for _, part in parts]) for name in drifts}
+    stds = group_stds(run, batch.step)
+    sigma = claimed_multiplier(run)
+    noised = sigma is not None and stds.keys() == drifts.keys() and min(stds.values()) > 0.0
+    if noised and sigma is not None:
+        yield _protected(run, batch, found, drifts, stds, sigma)
+    else:
+        not_done.append(f"{_NAME}: the noise of {batch.name} is not stated, or its multiplier")
+    divisor = claimed_divisor(run.settings)
+    same = all(abs(scale.divisor / divisor - 1.0) < 2.0**-40 for scale, _ in parts)
+    if same or not noised:
+        yield from _claimed(run, batch, found, drifts, divisor)
+
+
+def _claimed(
+    run: RecordedRun,
+    batch: Batch,
+    found: Mapping[str, Measured],
+    drifts: Mapping[str, float],
+    divisor: float,
+) -> Iterator[_Excess]:
+    """Each group's contributions against G/divisor."""
+    for group in run.claims.groups:
+        if group.grad_norm is None:
+            continue
+        claim = group.grad_norm / divisor
+        norms = found[group.name]
+        violating = decide(norms, claim * (1.0 + 2.0**-50), drifts[group.name]).violating
+        largest = float(np.max(np.where(np.isfinite(norms.norm), norms.norm, np.inf)))
+        count = int(np.count_nonzero(violating))
+        where = f"{batch.name}, group {group.name}"
+        yield _Excess("claim", where, largest, claim, count, len(batch))
+
+
+def _protected(
+    run: RecordedRun,
+    batch: Batch,
+    found: Mapping[str, Measured],
+    drifts: Mapping[str, float],
+    stds: Mapping[str, float],
+    sigma: float,
+) -> _Excess:
+    """All groups together against the noise."""
+    factor = moved(run.settings)
+    norms: FloatArray = factor * np.sqrt(
+        sum(((found[name].norm / stds[name]) ** 2 for name in stds), np.zeros(len(batch)))
+    )
+    errors = {name: found[name].error + drifts[name] for name in stds}
+    error: FloatArray = factor * np.sqrt(
+        sum(((errors[name] / stds[name]) ** 2 for name in stds), np.zeros(len(batch)))
+    )
+    violating = decide(Measured(norms, error), _STORED / sigma, 0.0).violating
+    largest = float(np.max(np.where(np.isfinite(norms), norms, np.inf)))
+    return _Excess(
+        "noise", batch.name, largest, 1.0 / sigma, int(np.count_nonzero(violating)), len(batch)
+    )
+
+
+def _together(parts: list[Measured]) -> Measured:
+    return Measured(
+        np.concatenate([part.norm for part in parts]),
+        np.concatenate([part.error for part in parts]),
+    )
+
+
+def _report(found: list[_Excess], kind: str) -> CheckReport:
+    mine = [item for item in found if item.kind == kind]
+    worst = max(mine, key=lambda item: (item.violating > 0, item.measured / item.expected))
+    ratio = worst.measured / worst.expected
+    if kind == "claim":
+        what = f"{worst.measured:.6g} to the quantity that is noised, {ratio:.4g} of the claimed"
+        what += f" sensitivity {worst.expected:.6g} of one gradient"
+    else:
+        what = f"{worst.measured:.6g} standard deviations of the noise, which may hide"
+        what += f" {worst.expected:.6g}: the noise is {1.0 / ratio if ratio else np.inf:.4g} of"
+        what += " what is required"
+    if not worst.violating:
+        return CheckReport(
+            "LC312",
+            _NAME,
+            Verdict.PASS,
+            f"the largest contribution of an example is {what}",
+            worst.where,
+            worst.measured,
+            worst.expected,
+        )
+    return CheckReport(
+        code="LC312",
+        name=_NAME,
+        verdict=Verdict.VIOLATION,
+        message=f"{worst.violating} of {worst.examples} examples of {worst.where} contribute more "
+        f"than is claimed; the largest contribution is {what}",
+        where=worst.where,
+        measured=worst.measured,
+        expected=worst.expected,
+        remedy="compute the sensitivity of what is noised: a sensitivity divided by the batch "
+        "size belongs to gradients that were divided after every clip",
+    )

@@ -1,0 +1,164 @@
+"""Gradients at recorded weights: of single examples, and what their batch should have released.
+
+What enters: claims, a set of weights, examples, a `Scale`. What leaves: the norm of what each
+example adds to the quantity that is noised, and that quantity itself, in float64. The norms come
+from the norm engine; sums are plain backpropagation through the same ops with trained weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lipcert.audit.arithmetic import Arithmetic
+from lipcert.audit.bench import clip_of
+from lipcert.audit.bounds import Claims
+from lipcert.audit.checks.units import Scale
+from lipcert.audit.decision import joint
+from lipcert.audit.drift import Drift, drift_of
+from lipcert.audit.gradient_norms.engine import NormEngine
+from lipcert.audit.losses import clipped_gradient, per_example_loss
+from lipcert.audit.lowering.dispatch import constants, lower
+from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.audit.lowering.operands import operand_tensor
+from lipcert.audit.measured import Measured
+from lipcert.audit.precision import Precision
+from lipcert.upper import FloatArray
+
+__all__ = ["Gradients"]
+
+_CHUNK: Final = 128
+_Array = npt.NDArray[Any]
+
+
+@final
+class Gradients:
+    """The network of the claims at one set of weights; precision: float64, or the run's own."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        weights: Mapping[str, FloatArray],
+        device: str,
+        precision: Precision = Precision.FLOAT64,
+    ) -> None:
+        self._claims = claims
+        self._weights = weights
+        self._arithmetic = Arithmetic(torch.device(device), precision)
+        network = LoweredNetwork.of(
+            claims.engine.graph, self._arithmetic.dtype, self._arithmetic.device, weights
+        )
+        self._parameters = {
+            name: tensor.clone().requires_grad_(claims.engine.graph.parameters[name].trainable)
+            for name, tensor in network.parameters.items()
+        }
+        self._engine = NormEngine(network, watch_values=False)
+        self._known_drift: Drift | None = None
+
+    def contributions(self, x: _Array, labels: _Array, scale: Scale) -> Mapping[str, Measured]:
+        """‖outer · m(inner · ∇ℓ_i)‖ of each group.  # [examples] each"""
+        parts = [self._some_norms(*chunk, scale.inner) for chunk in _chunks(x, labels)]
+        return {
+            group.name: Measured(
+                scale.outer * np.concatenate([part[group.name].norm for part in parts]),
+                scale.outer * np.concatenate([part[group.name].error for part in parts]),
+            )
+            for group in self._claims.groups
+        }
+
+    def drift(self, group: str, scale: Scale) -> float:
+        """By how much rounding may make a contribution of float64 exceed its right bound."""
+        if self._known_drift is None:
+            self._known_drift = drift_of(
+                self._claims.engine, self._arithmetic.precision, self._weights
+            )
+        members = next(item.parameters for item in self._claims.groups if item.name == group)
+        found = [self._known_drift.parameters.get(name, np.inf) for name in members]
+        return float(np.hypot.reduce(found)) * scale.outer * max(1.0, scale.inner)
+
+    def total(self, x: _Array, labels: _Array, scale: Scale) -> Mapping[str, FloatArray]:
+        """outer · Σ_i m(inner · ∇ℓ_i) by name of the trained parameter."""
+        found = {
+            name: np.zeros(self._parameters[name].shape)
+            for group in self._claims.groups
+            for name in group.parameters
+        }
+        for inputs, targets in _chunks(x, labels):
+            for names, losses in self._clipped_losses(inputs, targets, scale):
+                leaves = [self._parameters[name] for name in names]
+                parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+                for name, part in zip(names, parts, strict=True):
+                    if part is not None:
+                        found[name] += scale.outer * part.detach().double().cpu().numpy()
+        return found
+
+    def _clipped_losses(
+        self, x: _Array, labels: _Array, scale: Scale
+    ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+        """Losses to differentiate, and in which parameters; each weighted by its clip."""
+        clip = clip_of(self._claims)
+        groups = self._claims.groups
+        if clip == np.inf:
+            names = tuple(name for group in groups for name in group.parameters)
+            yield names, self._losses(x, labels, scale.inner)
+            return
+        norms = self._raw_norms(x, labels, scale.inner)
+        for group in groups:
+            factors = clip / np.maximum(norms[group.name].norm, clip)
+            weights = torch.from_numpy(factors).to(self._arithmetic.device, self._arithmetic.dtype)
+            yield group.parameters, weights * self._losses(x, labels, scale.inner)
+
+    def _losses(self, x: _Array, labels: _Array, inner: float) -> Tensor:
+        """inner · ℓ_i, differentiable in the parameters."""
+        inputs, targets = self._tensors(x, labels)
+        with self._arithmetic.active():
+            return self._loss(self._output(inputs), targets, inner)
+
+    def _output(self, x: Tensor) -> Tensor:
+        graph = self._claims.engine.graph
+        values = {graph.input_name: x}
+        for node in graph.nodes:
+            tensors = dict(constants(node.op, x.dtype, x.device))
+            for slot, operand in node.op.operands().items():
+                tensors[slot] = operand_tensor(operand, self._parameters, x)
+            values[node.output] = lower(node.op, [values[name] for name in node.inputs], tensors)
+        return values[graph.output_name]
+
+    def _loss(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
+        radius = self._claims.settings.loss_clip
+        clipped = logits if radius is None else clipped_gradient(logits, radius)
+        return inner * per_example_loss(self._claims.engine.loss, clipped, targets)
+
+    def _some_norms(self, x: _Array, labels: _Array, inner: float) -> Mapping[str, Measured]:
+        clip = clip_of(self._claims)
+        return {
+            name: Measured(np.where(np.isfinite(m.norm), np.minimum(m.norm, clip), m.norm), m.error)
+            for name, m in self._raw_norms(x, labels, inner).items()
+        }
+
+    def _raw_norms(self, x: _Array, labels: _Array, inner: float) -> Mapping[str, Measured]:
+        """‖inner · ∇ℓ_i‖ of each group before clips of whole gradients."""
+        inputs, targets = self._tensors(x, labels)
+        with self._arithmetic.active():
+            found = self._engine.measure(
+                inputs, lambda logits: self._loss(logits, targets, inner)
+            ).parameters
+        return {
+            group.name: joint([found[name] for name in group.parameters])
+            for group in self._claims.groups
+        }
+
+    def _tensors(self, x: _Array, labels: _Array) -> tuple[Tensor, Tensor]:
+        device = self._arithmetic.device
+        inputs = torch.from_numpy(x.astype(np.float64)).to(device, self._arithmetic.dtype)
+        return inputs, torch.from_numpy(np.array(labels)).to(device)
+
+
+def _chunks(x: _Array, labels: _Array) -> Iterator[tuple[_Array, _Array]]:
+    for start in range(0, len(x), _CHUNK):
+        yield x[start : start + _CHUNK], labels[start : start + _CHUNK]

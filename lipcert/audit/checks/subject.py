@@ -1,0 +1,100 @@
+"""Subject: what the checks look at, and what a check leaves.
+
+What enters: claims, and the recorded run or the data that they are held against. What leaves: the
+same with what is derived from it once; findings. Invariant: what could not be checked is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+from lipcert.analysis.planned import plan_of
+from lipcert.audit.bounds import Claims
+from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
+from lipcert.audit.recorded_names import Match
+from lipcert.audit.records import CheckReport
+from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.records import Declaration, Step
+from lipcert.errors import UsageError
+from lipcert.ir import Graph
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings import Settings
+from lipcert.upper import FloatArray
+
+__all__ = ["Checked", "RecordedRun", "joined"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What checks found, and a sentence for each that could not be done."""
+
+    reports: tuple[CheckReport, ...] = ()
+    not_done: tuple[str, ...] = ()
+
+
+def joined(*parts: Checked) -> Checked:
+    """All of them in order; a sentence that several would say is said once."""
+    return Checked(
+        tuple(report for part in parts for report in part.reports),
+        tuple(dict.fromkeys(text for part in parts for text in part.not_done)),
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """A recorded run and the claims that are made of it. device: where gradients are computed."""
+
+    claims: Claims
+    trace: Trace
+    device: str = "cpu"
+
+    @property
+    def settings(self) -> Settings:
+        """Those that the claims are conditional on."""
+        return self.claims.settings
+
+    @property
+    def graph(self) -> Graph:
+        """The network as the run evaluates it, clips included."""
+        return self.claims.engine.graph
+
+    @property
+    def declared(self) -> Declaration:
+        """What the run says of itself."""
+        return self.trace.manifest.declaration
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Of all ranks, one after the other."""
+        return tuple(self.trace.steps())
+
+    @cached_property
+    def plan(self) -> TrainingPlan | None:
+        """The run that was accounted for, where the claims describe one completely."""
+        try:
+            return plan_of(self.settings)
+        except UsageError:
+            return None
+
+    @cached_property
+    def whole_batches(self) -> frozenset[str]:
+        """Steps that are replayed."""
+        return frozenset(name for name, _ in recorded_batches(self.trace))
+
+    @cached_property
+    def names(self) -> Mapping[str, Match]:
+        """The recorded tensor of each parameter of the graph."""
+        return names_in(self.trace, self.graph)
+
+    def name(self, step: Step) -> str:
+        """What a step is called."""
+        return step_name(self.trace, step)
+
+    def weights(self, name: str) -> Mapping[str, FloatArray]:
+        """Weights by the graph's names."""
+        return weights_at(self.trace, name, self.graph)

@@ -1,0 +1,184 @@
+"""Conclusion: from the sum of all units and checks to the report and its verdict.
+
+What enters: a job made ready, the sum of its units, the checks. What leaves: an `AuditReport`.
+Invariant: a pass needs that every unit was done, that something was measured, that every group has
+a bound, and that nothing is violated or undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lipcert.audit.bounds import Claims, GroupBound
+from lipcert.audit.checks import Checked
+from lipcert.audit.records import (
+    AuditReport,
+    CheckReport,
+    GroupAudit,
+    Modes,
+    Quantity,
+    ValueAudit,
+    Verdict,
+)
+from lipcert.audit.tally import Family, Tally
+from lipcert.audit.unit_result import Total
+from lipcert.audit.work import Ready
+
+__all__ = ["conclude"]
+
+_WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE)
+_QUANTITIES = {Family.VALUE: Quantity.OUTPUT_NORM, Family.COTANGENT: Quantity.COTANGENT_NORM}
+
+
+def conclude(
+    ready: Ready,
+    total: Total,
+    checked: Checked,
+    float_bounds: Mapping[str, float],
+    *,
+    seconds: float,
+    plain_step_ratio: float | None = None,
+) -> AuditReport:
+    """The report. float_bounds: of groups, what the audited arithmetic may reach."""
+    job, claims = ready.job, ready.claims
+    groups = tuple(_group(group, total, float_bounds) for group in claims.groups)
+    values = tuple(_values(claims, total))
+    checks = (*total.checks, *checked.reports)
+    reasons = list(_reasons(ready, total, groups, values, checks))
+    found = {verdict for verdict, _ in reasons}
+    ranked = [text for verdict in _WORST_FIRST for own, text in reasons if own is verdict]
+    return AuditReport(
+        verdict=next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS),
+        model=job.model,
+        model_sha256=ready.model.sha256,
+        bounds_from=claims.origin,
+        modes=Modes(job.data, job.trace, job.attack_steps),
+        assumptions=_assumptions(claims),
+        examples=total.examples,
+        units=len(ready.units),
+        units_done=len(total.done),
+        groups=groups,
+        values=values,
+        checks=checks,
+        reasons=tuple(ranked),
+        device=job.device,
+        dtype=job.precision.value,
+        seconds=seconds,
+        plain_step_ratio=plain_step_ratio,
+        notes=checked.not_done,
+    )
+
+
+def _group(group: GroupBound, total: Total, float_bounds: Mapping[str, float]) -> GroupAudit:
+    replayed = total.replayed[Family.GRADIENT].get(group.name, Tally())
+    attacked = total.attacked[Family.GRADIENT].get(group.name, Tally())
+    both = replayed.merged(attacked)
+    return GroupAudit(
+        name=group.name,
+        parameters=group.parameters,
+        dimension=group.dimension,
+        grad_norm_bound=group.grad_norm,
+        float_bound=float_bounds.get(group.name),
+        max_observed=replayed.max_observed if replayed.examples else None,
+        max_attacked=attacked.max_observed if attacked.examples else None,
+        violations=both.violations,
+        undecided=both.undecided,
+        recomputed=both.recomputed,
+        worst_example=both.worst,
+        histogram=replayed.histogram,
+    )
+
+
+def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
+    """Every value that was watched, in the order of the graph."""
+    graph = claims.engine.graph
+    producers = {node.output: node.name for node in graph.nodes}
+    bounds = {Family.VALUE: claims.values, Family.COTANGENT: claims.cotangents}
+    for family, quantity in _QUANTITIES.items():
+        for value in (graph.input_name, *producers):
+            parts = [part[family].get(value) for part in (total.replayed, total.attacked)]
+            tally = Tally.all(part for part in parts if part is not None)
+            if tally.examples:
+                yield ValueAudit(
+                    value=value,
+                    node=producers.get(value, ""),
+                    quantity=quantity,
+                    bound=bounds[family].get(value),
+                    max_observed=tally.max_observed,
+                    violations=tally.violations,
+                    undecided=tally.undecided,
+                    worst_example=tally.worst,
+                )
+
+
+def _reasons(
+    ready: Ready,
+    total: Total,
+    groups: tuple[GroupAudit, ...],
+    values: tuple[ValueAudit, ...],
+    checks: tuple[CheckReport, ...],
+) -> Iterator[tuple[Verdict, str]]:
+    """Why the verdict is not a pass, with what each reason makes of it."""
+    for group in groups:
+        what = f"the gradient of {group.name}"
+        yield from _exceeded("LC301", what, group.violations, group.undecided, group.worst_example)
+        if group.grad_norm_bound is None:
+            yield Verdict.INCONCLUSIVE, f"[LC300] {what} has no bound to hold anything against"
+    for value in values:
+        is_norm = value.quantity is Quantity.OUTPUT_NORM
+        at = value.node or "the input"
+        what = f"the {'norm' if is_norm else 'cotangent'} of {value.value} (at {at})"
+        code = "LC302" if is_norm else "LC303"
+        yield from _exceeded(code, what, value.violations, value.undecided, value.worst_example)
+    for check in checks:
+        if check.verdict is not Verdict.PASS:
+            yield check.verdict, f"[{check.code}] {check.message}"
+    missing = len(ready.units) - len(total.done)
+    if missing:
+        yield (
+            Verdict.INCONCLUSIVE,
+            f"[LC318] {missing} of {len(ready.units)} units of work have no result",
+        )
+    if not total.examples and not total.attacked[Family.GRADIENT] and not _examined(checks):
+        yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: there is no example to replay"
+
+
+def _exceeded(
+    code: str, what: str, violations: int, undecided: int, worst: object
+) -> Iterator[tuple[Verdict, str]]:
+    if violations:
+        yield (
+            Verdict.VIOLATION,
+            f"[{code}] {what} exceeds its bound in {violations} examples; the worst is {worst}",
+        )
+    if undecided:
+        yield (
+            Verdict.INCONCLUSIVE,
+            f"[LC305] {what} is too close to its bound to tell, even in float64, in {undecided} "
+            "examples",
+        )
+
+
+def _examined(checks: tuple[CheckReport, ...]) -> bool:
+    """Whether any check came to a positive conclusion."""
+    return any(check.verdict is Verdict.PASS for check in checks)
+
+
+def _assumptions(claims: Claims) -> Mapping[str, str]:
+    """What the claims are conditional on, in words."""
+    settings = claims.settings
+    domain = []
+    if settings.input_norm is not None:
+        domain.append(f"norm at most {settings.input_norm:.6g}")
+    if settings.effective_input_box is not None:
+        low, high = settings.effective_input_box
+        domain.append(f"entries in [{low:.6g}, {high:.6g}]")
+    loss = ", ".join(f"{name} {value}" for name, value in claims.engine.loss.record().items())
+    return {
+        "input": " and ".join(domain),
+        "loss": loss,
+        "scope": settings.scope,
+        "mechanism": settings.mechanism,
+        "neighbours": settings.neighbours,
+        "reduction": settings.reduction,
+    }

@@ -1,0 +1,11 @@
+"""Exact per-example gradient norms, without per-example gradients where these are not needed.
+
+What enters: a `LoweredNetwork` and batches. What leaves: `BatchNorms`, every norm with a rigorous
+bound of its rounding error.
+"""
+
+from __future__ import annotations
+
+from lipcert.audit.gradient_norms.engine import MEMORY_LIMIT, NormEngine
+
+__all__ = ["MEMORY_LIMIT", "NormEngine"]

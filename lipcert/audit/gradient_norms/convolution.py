@@ -1,0 +1,212 @@
+"""Gradient of a convolution's kernel: G[o, i, tap] = Σ_t b[o, t] · a[i, place that tap reads at t].
+
+What enters: a [examples, channels read, *grid] and b [examples, channels written, *outputs], in
+any number of dimensions, for the geometry of the convolution from a's grid to b's. What leaves:
+several exact ways to ‖G‖². A transposed convolution is the adjoint: value and cotangent exchange
+their roles, and the formula is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.gradient_norms import windows
+from lipcert.audit.gradient_norms.matrices import (
+    from_gram,
+    instantiated_distance,
+    product_of_grams,
+    with_distance,
+)
+from lipcert.audit.gradient_norms.method import Gradients, Method, OperandGradient
+from lipcert.audit.gradient_norms.pair import Pair
+from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
+from lipcert.norms.geometry import Geometry
+
+__all__ = ["KernelGradient"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KernelGradient(OperandGradient):
+    """The kernel [written, read/groups, *taps] of a convolution, or of one that is transposed."""
+
+    geometry: Geometry
+    groups: int
+    transposed: bool
+
+    @property
+    def key(self) -> Hashable:
+        """Everything but the numbers."""
+        return self
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """All that can run on this device; the library's kernels only where they sum directly."""
+        pair = self._oriented(pair)
+        width = pair.b.element_size()
+        read, written = pair.a.shape[1], pair.b.shape[1]
+        positions, taps = self._positions, self._taps
+        pixels = prod(w.size + w.pad_begin + w.pad_end for w in self.geometry)
+        padded = read * pixels if windows.pads(self.geometry) else 0
+        gradient = written * read // self.groups * taps
+        unfolded = read * taps * positions
+        grams = 2 * self.groups * positions**2
+        found = [self._method("unfolded", (padded + unfolded + gradient) * width, self._unfolded)]
+        if self.geometry[0].stride == 1 and self.geometry[0].taps > 1:
+            first = self.geometry[0]
+            lines = first.size + first.pad_begin + first.pad_end
+            by_lines = unfolded // (first.taps * first.outputs) * lines
+            scratch = (padded + by_lines + gradient) * width
+            found.append(self._method("lines", scratch, self._by_lines))
+        rows = written // self.groups + read * taps // self.groups
+        if positions * rows < 4 * written * read * taps // self.groups**2:
+            scratch = (padded + unfolded + grams) * width
+            found.append(self._method("gram", scratch, self._gram, cancels=True))
+        if taps > 1 and pixels <= 600:
+            scratch = (padded + self.groups * pixels**2 + grams) * width
+            found.append(self._method("pixel-gram", scratch, self._pixel_gram, cancels=True))
+        if len(self.geometry) <= 3 and pair.b.device.type == "cpu":
+            found.append(self._method("grouped", (padded + gradient) * width, self._grouped))
+            found.append(self._method("library", (padded + gradient) * width, self._library))
+        return found
+
+    def gradients(self, pair: Pair) -> Gradients:
+        """By unfolding.  # [examples, written, read/groups, *taps]"""
+        pair = self._oriented(pair)
+        taps = tuple(window.taps for window in self.geometry)
+        gradient = self._instantiated(pair).reshape(
+            len(pair), pair.b.shape[1], pair.a.shape[1] // self.groups, *taps
+        )
+        return Gradients(gradient, self._distance(pair))
+
+    def gradient_scratch(self, pair: Pair) -> int:
+        """Padded and unfolded values, and the gradient."""
+        pair = self._oriented(pair)
+        read, written = pair.a.shape[1], pair.b.shape[1]
+        pixels = prod(w.size + w.pad_begin + w.pad_end for w in self.geometry)
+        gradient = written * read // self.groups * self._taps
+        return 8 * (read * pixels + read * self._taps * self._positions + gradient)
+
+    @property
+    def _taps(self) -> int:
+        return prod(window.taps for window in self.geometry)
+
+    @property
+    def _positions(self) -> int:
+        return prod(window.outputs for window in self.geometry)
+
+    def _oriented(self, pair: Pair) -> Pair:
+        return pair.swapped() if self.transposed else pair
+
+    def _method(
+        self, name: str, scratch: int, squares: Callable[[Pair], Squares], cancels: bool = False
+    ) -> Method:
+        return Method(name, scratch, lambda pair: squares(self._oriented(pair)), cancels)
+
+    def _copies(self) -> int:
+        """Upper bound of how many windows read one entry of the value."""
+        return prod(max(window.multiplicity()) for window in self.geometry)
+
+    def _distance(self, pair: Pair) -> Tensor:
+        """The unfolded value is at most √copies·‖a‖ long, copies being the windows per entry."""
+        entries = pair.b.shape[1] * pair.a.shape[1] // self.groups * self._taps
+        reach = pair.reach * sqrt(self._copies())
+        return instantiated_distance(reach, self._positions, entries, pair.b.dtype)
+
+    def _columns(self, pair: Pair) -> Tensor:
+        """The cotangent as [examples·groups, written/groups, positions]."""
+        return pair.b.reshape(
+            len(pair) * self.groups, pair.b.shape[1] // self.groups, self._positions
+        )
+
+    def _rows(self, pair: Pair) -> Tensor:
+        """The unfolded value as [examples·groups, read/groups·taps, positions]."""
+        unfolded = windows.unfolded(windows.padded(pair.a, self.geometry), self.geometry)
+        rows = pair.a.shape[1] // self.groups * self._taps
+        return unfolded.reshape(len(pair) * self.groups, rows, self._positions)
+
+    def _instantiated(self, pair: Pair) -> Tensor:
+        return torch.bmm(self._columns(pair), self._rows(pair).mT)
+
+    def _unfolded(self, pair: Pair) -> Squares:
+        """All taps in one product."""
+        return with_distance(self._instantiated(pair), len(pair), self._distance(pair))
+
+    def _by_lines(self, pair: Pair) -> Squares:
+        """One product for each tap of the first dimension; unfolded along the others only.
+
+        With stride 1 along the first dimension the positions that one such tap reads are a
+        contiguous run of lines, so nothing is copied for it.
+        """
+        first, *others = self.geometry
+        value = windows.padded(pair.a, self.geometry)
+        rows = windows.unfolded_within_lines(value, tuple(others))
+        per_line = prod(window.outputs for window in others)
+        lines = rows.shape[2 + len(others)]
+        rows = rows.reshape(len(pair) * self.groups, -1, lines * per_line)
+        columns = self._columns(pair)
+        squares = Squares.zeros(len(pair), pair.b.device)
+        for tap in range(first.taps):
+            start = tap * first.dilation * per_line
+            run = rows[:, :, start : start + self._positions]
+            gradient = torch.bmm(columns, run.mT).reshape(len(pair), -1)
+            squares = squares.plus(sum_of_squares(gradient))
+        return widened(squares, self._distance(pair))
+
+    def _gram(self, pair: Pair) -> Squares:
+        """Gram matrices of the unfolded value and of the cotangent."""
+        s, q = product_of_grams(self._rows(pair), self._columns(pair))
+        terms = pair.a.shape[1] // self.groups * self._taps
+        return self._from_gram(pair, s, q, terms)
+
+    def _pixel_gram(self, pair: Pair) -> Squares:
+        """The Gram matrix of the padded pixels, shifted along both axes and summed over the taps.
+
+        Its entries are sums over channels and taps; the pixels of all taps together are as long
+        as the unfolded value.
+        """
+        value = windows.padded(pair.a, self.geometry)
+        channels = pair.a.shape[1] // self.groups
+        grid = value.shape[2:]
+        pixels = value.reshape(len(pair) * self.groups, channels, prod(grid))
+        columns = self._columns(pair)
+        gram = torch.bmm(pixels.mT, pixels).reshape(-1, *grid, *grid)
+        s = windows.sum_over_taps(gram, self.geometry)
+        s = s.reshape(-1, self._positions, self._positions)
+        return self._from_gram(pair, s, torch.bmm(columns.mT, columns), channels + self._taps)
+
+    def _from_gram(self, pair: Pair, s: Tensor, q: Tensor, terms: int) -> Squares:
+        reaches = (pair.a_squares.upper * self._copies(), pair.b_squares.upper)
+        shape = (len(pair), self.groups, self._positions, self._positions)
+        written = pair.b.shape[1] // self.groups
+        return from_gram(s.reshape(shape), q.reshape(shape), reaches, (terms, written))
+
+    def _grouped(self, pair: Pair) -> Squares:
+        """One call of the library: every example is a group of its own."""
+        value = windows.padded(pair.a, self.geometry)
+        examples, taps = len(pair), [window.taps for window in self.geometry]
+        gradient = windows.library_gradient(
+            value.reshape(1, -1, *value.shape[2:]),
+            pair.b.reshape(1, -1, *pair.b.shape[2:]),
+            (examples * pair.b.shape[1], pair.a.shape[1] // self.groups, *taps),
+            self.geometry,
+            examples * self.groups,
+        )
+        return with_distance(gradient, examples, self._distance(pair))
+
+    def _library(self, pair: Pair) -> Squares:
+        """One call of the library for each example."""
+        value = windows.padded(pair.a, self.geometry)
+        taps = [window.taps for window in self.geometry]
+        shape = (pair.b.shape[1], pair.a.shape[1] // self.groups, *taps)
+        gradient = pair.b.new_empty(len(pair), *shape)
+        for i in range(len(pair)):
+            gradient[i] = windows.library_gradient(
+                value[i : i + 1], pair.b[i : i + 1], shape, self.geometry, self.groups
+            )
+        return with_distance(gradient, len(pair), self._distance(pair))

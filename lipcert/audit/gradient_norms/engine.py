@@ -1,0 +1,158 @@
+"""NormEngine: the exact norm of every trained parameter's gradient, for every example of a batch.
+
+What enters: a lowered network, a batch, and per-example losses of its output. What leaves:
+`BatchNorms`. Invariants: nothing of size examples × parameters is kept; examples do not influence
+each other; NaN and infinity in the tensors appear in the norms; each norm knows how far it may be
+off, given the tensors that the network computed.
+
+Only cotangents are needed. The weights are frozen, so autograd skips their gradients; it starts
+at the first node with a trained operand. A hook on the output of each such node receives the
+cotangent, combines it with the node's input, and lets both go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.audit.arithmetic import exact_products
+from lipcert.audit.gradient_norms.choice import Chooser
+from lipcert.audit.gradient_norms.plan import Plan
+from lipcert.audit.gradient_norms.recording import Recording
+from lipcert.audit.gradient_norms.squares import Squares
+from lipcert.audit.lowering import LoweredNetwork
+from lipcert.audit.measured import BatchNorms, Measured
+from lipcert.ir import Node
+from lipcert.ops.shape import Reshape, Transpose
+
+__all__ = ["MEMORY_LIMIT", "NormEngine"]
+
+MEMORY_LIMIT: Final = 2**26
+"""bytes of scratch memory, on top of what a training step holds"""
+
+
+@final
+class NormEngine:
+    """Measures batches; remembers between them which methods were fastest.
+
+    watch_values: also measure every value, and every cotangent that reaches a trained parameter.
+    watch_input: also the cotangent of the input, for which autograd must run to the very start.
+    """
+
+    def __init__(
+        self,
+        network: LoweredNetwork,
+        *,
+        watch_values: bool = True,
+        watch_input: bool = False,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        self.network = network
+        self._plan = Plan.of(network)
+        self._chooser = Chooser(memory_limit)
+        self._watch_values = watch_values
+        self._watch_input = watch_input
+
+    def measure(self, x: Tensor, losses_of: Callable[[Tensor], Tensor]) -> BatchNorms:
+        """Norms of a batch [examples, *input_shape].
+
+        losses_of: the per-example losses [examples] of the network's output; may keep no example
+        from being independent of the others.
+        """
+        recording = Recording(self._plan, self._chooser, len(x), x.device)
+        if not len(x):
+            return self._nothing(recording)
+        x = x.detach()
+        with torch.enable_grad():
+            losses = losses_of(
+                self.network.forward(self._watched(x, recording), self._tap(recording))
+            )
+            if losses.shape != (len(x),):
+                raise ValueError(f"{tuple(losses.shape)} losses for {len(x)} examples")
+            if losses.requires_grad:
+                torch.autograd.backward([losses.sum()])
+        with exact_products(x.device):
+            recording.finish()
+        return BatchNorms(
+            losses.detach().double().cpu().numpy(),
+            _measured(recording.parameters),
+            _measured(recording.values) if self._watch_values else {},
+            _measured(recording.cotangents) if self._watch_values else {},
+        )
+
+    def _watched(self, x: Tensor, recording: Recording) -> Tensor:
+        """The input, measured."""
+        name = self.network.graph.input_name
+        if self._watch_values:
+            with exact_products(x.device):
+                recording.value(name, x)
+        if self._watch_input:
+            x = x.requires_grad_()
+            _on_cotangent(x, self._hook(recording, name, None, None))
+        return x
+
+    def _tap(self, recording: Recording) -> Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]:
+        """Measures values, starts autograd where it is first needed, and hooks cotangents."""
+
+        def tap(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if any(output is given for given in inputs):
+                output = output.view_as(output)  # a tensor of its own, so that it has its own hook
+            plan = self._plan.nodes.get(node.name)
+            if self._watch_values:
+                self._see(recording, node, output)
+            if plan is not None and not output.requires_grad:
+                output = output.detach().requires_grad_()
+            if output.requires_grad and (plan is not None or self._watch_values):
+                value = inputs[0].detach() if plan is not None and plan.keeps_value else None
+                _on_cotangent(output, self._hook(recording, node.output, node, value))
+            return output
+
+        return tap
+
+    def _see(self, recording: Recording, node: Node, output: Tensor) -> None:
+        if isinstance(node.op, Reshape | Transpose):
+            recording.values[node.output] = recording.values[node.inputs[0]]
+            return
+        with exact_products(output.device):
+            recording.value(node.output, output)
+
+    def _hook(
+        self, recording: Recording, name: str, node: Node | None, value: Tensor | None
+    ) -> Callable[[Tensor], None]:
+        """Combines a cotangent with the value of its node, and lets the value go."""
+        held = [value]
+
+        def hook(cotangent: Tensor) -> None:
+            kept = held.pop()
+            with exact_products(cotangent.device):
+                recording.cotangent(name, cotangent)
+                plan = None if node is None else self._plan.nodes.get(node.name)
+                if node is not None and plan is not None:
+                    names = (node.inputs[0], node.output)
+                    recording.parameters_of(plan, kept, cotangent, names)
+
+        return hook
+
+    def _nothing(self, recording: Recording) -> BatchNorms:
+        """The norms of no examples."""
+        graph = self.network.graph
+        none = Measured(np.zeros(0), np.zeros(0))
+        values = [graph.input_name, *(node.output for node in graph.nodes)]
+        return BatchNorms(
+            np.zeros(0),
+            dict.fromkeys(recording.parameters, none),
+            dict.fromkeys(values if self._watch_values else (), none),
+            {},
+        )
+
+
+def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def _measured(squares: Mapping[str, Squares]) -> Mapping[str, Measured]:
+    return {name: found.measured() for name, found in squares.items()}

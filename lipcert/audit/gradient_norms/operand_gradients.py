@@ -1,0 +1,85 @@
+"""Which gradient formula belongs to which operand of which op.
+
+What enters: a node and one of its slots. What leaves: an `OperandGradient`. Invariant: an op with
+operands that is not known here is refused, never skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.gradient_norms.convolution import KernelGradient
+from lipcert.audit.gradient_norms.dense import DenseWeight
+from lipcert.audit.gradient_norms.method import OperandGradient
+from lipcert.audit.gradient_norms.normalised import BlockScale, ChannelScale
+from lipcert.audit.gradient_norms.reductions import (
+    BiasGradient,
+    DivisorGradient,
+    ScaleGradient,
+    SlopeGradient,
+)
+from lipcert.errors import NoVerdictError
+from lipcert.facts import Shape
+from lipcert.ir import Node
+from lipcert.ops.activation import PRelu
+from lipcert.ops.affine import Divide, Scale, Shift
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+
+__all__ = ["operand_gradient"]
+
+
+def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> OperandGradient:
+    """The gradient of the operand in `slot`; `tensors`: the node's operands in torch."""
+    op = node.op
+    operand = op.operands()[slot]
+    rank = len(node.shape)
+    trailing: Shape = (*[1] * (rank - len(operand.shape)), *operand.shape)
+    channel: Shape = (*operand.shape, *[1] * (rank - 1))
+    match op, slot:
+        case Dense(), "weight":
+            return DenseWeight()
+        case Conv(geometry=geometry, groups=groups), "weight":
+            return KernelGradient(geometry, groups, transposed=False)
+        case ConvTranspose(geometry=geometry, groups=groups), "weight":
+            return KernelGradient(geometry, groups, transposed=True)
+        case ((Conv() | ConvTranspose() | BatchNorm() | GroupNorm()), "bias"):
+            return BiasGradient(channel)
+        case ((Dense() | Shift() | LayerNorm()), "bias"):
+            return BiasGradient(trailing)
+        case Scale(), "scale":
+            return ScaleGradient(trailing)
+        case Divide(), "divisor":
+            return DivisorGradient(trailing, tensors["divisor"])
+        case PRelu(), "slope":
+            return SlopeGradient(trailing)
+        case BatchNorm(), "scale":
+            return _stored_statistics(op, tensors["scale"].device)
+        case GroupNorm(groups=groups, epsilon=epsilon), "scale":
+            return BlockScale(channel, _size(node.shape) // groups, True, epsilon)
+        case LayerNorm(axes=axes, epsilon=epsilon), "scale":
+            return BlockScale(trailing, _size(node.shape[-axes:]), True, epsilon)
+        case RmsNorm(axes=axes, epsilon=epsilon), "scale":
+            return BlockScale(trailing, _size(node.shape[-axes:]), False, epsilon)
+        case _:
+            raise NoVerdictError(
+                f"node {node.name!r} ({op.kind}): no per-example gradient of its {slot} is known, "
+                "so this model cannot be audited; report the missing operation"
+            )
+
+
+def _stored_statistics(op: BatchNorm, device: torch.device) -> ChannelScale:
+    variance = torch.tensor(op.variance.array, dtype=torch.float64, device=device)
+    mean = torch.tensor(op.mean.array, dtype=torch.float64, device=device)
+    return ChannelScale(mean, 1.0 / (variance + op.epsilon).sqrt())
+
+
+def _size(shape: Shape) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

@@ -1,0 +1,89 @@
+"""What has to be measured at each node, settled once for a network.
+
+What enters: a lowered network. What leaves: for every node with trained operands, which gradients
+to measure and how each counts towards its parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.audit.gradient_norms.method import OperandGradient
+from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
+from lipcert.audit.gradient_norms.shared import Scatter
+from lipcert.audit.gradient_norms.uses import ParameterUses, uses_of
+from lipcert.audit.lowering import LoweredNetwork
+from lipcert.ir import Node
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.linear import Dense
+
+__all__ = ["NodePlan", "OperandPlan", "Plan"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class OperandPlan:
+    """A trained operand: its parameter, its gradient, and the factor of its squares.
+
+    scatter: where the entries go in the parameter, for parameters whose uses overlap.
+    """
+
+    parameter: str
+    gradient: OperandGradient
+    factor: float
+    scatter: Scatter | None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NodePlan:
+    """The trained operands of one node.
+
+    keeps_value: whether a gradient needs the node's input. rounds_value: whether the op itself
+    rounds its input to the dtype of its output, as products do under autocast.
+    """
+
+    operands: tuple[OperandPlan, ...]
+    keeps_value: bool
+    rounds_value: bool
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Nodes by name, and parameters by name."""
+
+    nodes: Mapping[str, NodePlan]
+    parameters: Mapping[str, ParameterUses]
+
+    @classmethod
+    def of(cls, network: LoweredNetwork) -> Plan:
+        """Raises NoVerdictError for an operand whose gradient is not known."""
+        parameters = uses_of(network.graph)
+        nodes: dict[str, Node] = {}
+        operands: dict[str, list[OperandPlan]] = {}
+        for parameter in parameters.values():
+            for use in parameter.uses:
+                gradient = operand_gradient(use.node, use.slot, network.operands(use.node))
+                plan = OperandPlan(
+                    parameter.name,
+                    gradient,
+                    use.operand.scale * use.operand.scale,
+                    None if parameter.disjoint else Scatter.of(use, network.device),
+                )
+                nodes[use.node.name] = use.node
+                operands.setdefault(use.node.name, []).append(plan)
+        return cls(
+            {name: _node_plan(nodes[name], tuple(found)) for name, found in operands.items()},
+            parameters,
+        )
+
+
+def _node_plan(node: Node, operands: tuple[OperandPlan, ...]) -> NodePlan:
+    return NodePlan(
+        operands,
+        keeps_value=any(plan.gradient.needs_value for plan in operands),
+        rounds_value=isinstance(node.op, Dense | Conv | ConvTranspose),
+    )

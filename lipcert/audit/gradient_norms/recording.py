@@ -1,0 +1,98 @@
+"""Recording: the squares of one batch, gathered while it runs forward and backward.
+
+What enters: values as they are computed, and cotangents as they arrive. What leaves: squares by
+name. Invariant: a value is held only until the cotangent of its node has been combined with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.gradient_norms.choice import Chooser
+from lipcert.audit.gradient_norms.pair import Pair
+from lipcert.audit.gradient_norms.plan import NodePlan, Plan
+from lipcert.audit.gradient_norms.shared import Contribution, shared_squares
+from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
+
+__all__ = ["Recording", "wide_enough"]
+
+
+@final
+class Recording:
+    """One batch under way."""
+
+    def __init__(self, plan: Plan, chooser: Chooser, examples: int, device: torch.device) -> None:
+        self.values: dict[str, Squares] = {}
+        self.cotangents: dict[str, Squares] = {}
+        zeros = Squares.zeros(examples, device)
+        self.parameters: dict[str, Squares] = dict.fromkeys(plan.parameters, zeros)
+        self._waiting: dict[str, list[Contribution]] = {}
+        self._plan = plan
+        self._chooser = chooser
+
+    def value(self, name: str, tensor: Tensor) -> Squares:
+        """The squares of a value, computed once."""
+        if name not in self.values:
+            self.values[name] = sum_of_squares(wide_enough(tensor))
+        return self.values[name]
+
+    def cotangent(self, name: str, tensor: Tensor) -> Squares:
+        """The squares of a cotangent, computed once."""
+        if name not in self.cotangents:
+            self.cotangents[name] = sum_of_squares(wide_enough(tensor))
+        return self.cotangents[name]
+
+    def parameters_of(
+        self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, names: Sequence[str]
+    ) -> None:
+        """Counts the gradients of a node's operands; names: of its input and its output."""
+        pair = self._pair(plan, value, cotangent.contiguous(), names)
+        for operand in plan.operands:
+            if operand.scatter is None:
+                squares = self._chooser.squares(operand.gradient, pair).times(operand.factor)
+                self._add(operand.parameter, squares)
+            else:
+                contribution = Contribution(operand.gradient, operand.scatter, pair)
+                self._wait(operand.parameter, contribution)
+
+    def finish(self) -> None:
+        """Settles parameters some uses of which received no cotangent at all."""
+        for parameter in list(self._waiting):
+            self._settle(parameter)
+
+    def _pair(
+        self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, names: Sequence[str]
+    ) -> Pair:
+        b, b_squares = wide_enough(cotangent), self.cotangent(names[1], cotangent)
+        if value is None:
+            return Pair(b, b, b_squares, b_squares)
+        if plan.rounds_value and cotangent.dtype.itemsize < value.dtype.itemsize:
+            read = wide_enough(value.to(cotangent.dtype))
+            return Pair(read, b, sum_of_squares(read), b_squares)
+        a = wide_enough(value)
+        if a.dtype is not b.dtype:
+            return Pair.of(a.double(), b.double())
+        return Pair(a, b, self.value(names[0], value), b_squares)
+
+    def _add(self, parameter: str, squares: Squares) -> None:
+        self.parameters[parameter] = self.parameters[parameter].plus(squares)
+
+    def _wait(self, parameter: str, contribution: Contribution) -> None:
+        waiting = self._waiting.setdefault(parameter, [])
+        waiting.append(contribution)
+        if len(waiting) == len(self._plan.parameters[parameter].uses):
+            self._settle(parameter)
+
+    def _settle(self, parameter: str) -> None:
+        found = self._waiting.pop(parameter)
+        size = self._plan.parameters[parameter].size
+        self._add(parameter, shared_squares(found, size, self._chooser.memory_limit))
+
+
+def wide_enough(tensor: Tensor) -> Tensor:
+    """In float32 or float64; 16-bit formats embed exactly."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor

@@ -1,0 +1,179 @@
+"""Gradients of operands that act entry by entry: G_j = Σ of f·b over the entries that meet j.
+
+What enters: a value, its cotangent b, and for each op the factor f = ∂output/∂operand. What
+leaves: gradients of biases (f = 1), scales (f = x), divisors (f = −x/d²) and slopes of PRelu, for
+operands of any shape that broadcasts.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.gradient_norms.method import Gradients, Method, OperandGradient
+from lipcert.audit.gradient_norms.pair import Pair
+from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
+from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
+from lipcert.facts import Shape
+
+__all__ = [
+    "BiasGradient",
+    "DivisorGradient",
+    "EntrywiseGradient",
+    "ScaleGradient",
+    "SlopeGradient",
+    "reduced",
+    "summing",
+]
+
+_BLOCK: Final = 64
+
+
+def reduced(tensor: Tensor, operand: Shape) -> Tensor:
+    """Sums over the entries of [examples, *shape] that meet one entry of the operand.
+
+    operand: as many axes as `shape`, 1 where it is repeated. Result: [examples, *operand], float64
+    unless nothing was summed. Within γ of `summing` times the sums of magnitudes.
+    """
+    pairs = zip(operand, tensor.shape[1:], strict=True)
+    axes = [axis for axis, (own, full) in enumerate(pairs, 1) if own != full]
+    if not axes:
+        return tensor
+    first, last = axes[0], axes[-1]
+    if len(axes) != last - first + 1:
+        return tensor.sum(axes, keepdim=True, dtype=torch.float64)
+    joined = tensor.reshape(
+        prod(tensor.shape[:first]), prod(tensor.shape[first : last + 1]), -1
+    )  # [before, summed, after]
+    whole = joined.shape[1] // _BLOCK * _BLOCK
+    total = joined[:, whole:].sum(1).double()
+    if whole:
+        shape = (len(joined), whole // _BLOCK, _BLOCK, joined.shape[2])
+        blocks = joined[:, :whole].reshape(shape).sum(2)
+        total = total + blocks.sum(1, dtype=torch.float64)
+    return total.reshape(len(tensor), *operand)
+
+
+def summing(terms: int, dtype: torch.dtype) -> float:
+    """Relative error of `reduced`: blocks in the tensor's dtype, blocks together in float64."""
+    return gamma(_BLOCK, dtype) + gamma(terms // _BLOCK + 4, torch.float64)
+
+
+class EntrywiseGradient(OperandGradient):
+    """An operand that multiplies, divides or shifts entry by entry.
+
+    placed: the operand's shape with as many axes as the value, 1 where it is repeated.
+    """
+
+    __slots__ = ()
+    placed: Shape
+
+    @abstractmethod
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """f·b, and a bound η of ‖fl(f·b) − f·b‖ + ‖f‖‖b‖·(error of the sums)."""
+
+    @property
+    def key(self) -> Hashable:
+        """One method only."""
+        return type(self)
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """Multiply and add up."""
+        return [Method("reduced", self._scratch(pair), self._squares)]
+
+    def gradients(self, pair: Pair) -> Gradients:
+        """The sums of the products.  # [examples, *placed]"""
+        products, distance = self._products(pair)
+        return Gradients(reduced(products, self.placed), distance * OUTWARD)
+
+    def gradient_scratch(self, pair: Pair) -> int:
+        """Products and factors."""
+        return 8 * self._scratch(pair)
+
+    def _scratch(self, pair: Pair) -> int:
+        return 3 * prod(pair.b.shape[1:]) * pair.b.element_size()
+
+    def _terms(self, pair: Pair) -> int:
+        return prod(pair.b.shape[1:]) // max(prod(self.placed), 1)
+
+    def _squares(self, pair: Pair) -> Squares:
+        found = self.gradients(pair)
+        return widened(sum_of_squares(found.gradient), found.distance)
+
+    def _multiplied(self, pair: Pair, factor: Tensor, roundings: int) -> tuple[Tensor, Tensor]:
+        """f·b for a computed factor of so many roundings.
+
+        Proof: Σ over a slice of |f||b| ≤ ‖f‖‖b‖ on it (Cauchy–Schwarz), and slices are disjoint:
+        the root sum of squares over slices is at most ‖f‖‖b‖.
+        """
+        reach = sum_of_squares(factor).upper.sqrt() * pair.b_squares.upper.sqrt()
+        dtype = pair.b.dtype
+        relative = summing(self._terms(pair), dtype) + gamma(roundings + 2, dtype)
+        lost = prod(pair.b.shape[1:]) * underflow(dtype)
+        return factor * pair.b, (reach * relative * (1.0 + 2.0 * relative) + lost) * OUTWARD
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BiasGradient(EntrywiseGradient):
+    """f = 1."""
+
+    placed: Shape
+
+    @property
+    def needs_value(self) -> bool:
+        """Only the cotangent counts."""
+        return False
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """Nothing to add up where nothing is repeated."""
+        if self._terms(pair) == 1:
+            return [Method("cotangent", 0, lambda pair: pair.b_squares)]
+        return [Method("reduced", prod(self.placed) * 8, self._squares)]
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """Proof: Σ|b| over m entries ≤ √m‖b‖ on them."""
+        terms = self._terms(pair)
+        relative = summing(terms, pair.b.dtype) * sqrt(terms) if terms > 1 else 0.0
+        return pair.b, pair.b_squares.upper.sqrt() * relative
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ScaleGradient(EntrywiseGradient):
+    """f = x."""
+
+    placed: Shape
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        return self._multiplied(pair, pair.a, 0)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class DivisorGradient(EntrywiseGradient):
+    """f = −x/d²."""
+
+    placed: Shape
+    divisor: Tensor
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        divisor = self.divisor.to(pair.b.dtype).reshape(self.placed)
+        return self._multiplied(pair, pair.a / divisor / divisor, 2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlopeGradient(EntrywiseGradient):
+    """f = x where x < 0, otherwise 0; NaN stays."""
+
+    placed: Shape
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        return self._multiplied(pair, pair.a.clamp_max(0.0), 0)

@@ -1,0 +1,98 @@
+"""What the windows of a convolution read: padded grids, unfolded views, shifted Gram matrices.
+
+What enters: tensors [examples, channels, *grid] and a geometry. What leaves: views where possible.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lipcert.norms.geometry import Geometry
+
+__all__ = [
+    "library_gradient",
+    "padded",
+    "pads",
+    "sum_over_taps",
+    "unfolded",
+    "unfolded_within_lines",
+]
+
+
+def pads(geometry: Geometry) -> bool:
+    """Whether there is any padding."""
+    return any(window.pad_begin or window.pad_end for window in geometry)
+
+
+def padded(value: Tensor, geometry: Geometry) -> Tensor:
+    """With its zeros written out; contiguous."""
+    if not pads(geometry):
+        return value.contiguous()
+    widths = [width for w in reversed(geometry) for width in (w.pad_begin, w.pad_end)]
+    return pad(value, widths)
+
+
+def unfolded(value: Tensor, geometry: Geometry) -> Tensor:
+    """A view of a padded value: [examples, channels, *taps, *outputs]."""
+    grid = value.stride()[2:]
+    steps = zip(geometry, grid, strict=True)
+    strides = [(w.dilation * step, w.stride * step) for w, step in steps]
+    shape = (*value.shape[:2], *(w.taps for w in geometry), *(w.outputs for w in geometry))
+    by_tap, by_output = zip(*strides, strict=True)
+    return value.as_strided(shape, (*value.stride()[:2], *by_tap, *by_output))
+
+
+def unfolded_within_lines(value: Tensor, others: Geometry) -> Tensor:
+    """A view that keeps the first dimension: [examples, channels, *taps, lines, *outputs]."""
+    lines, *grid = value.stride()[2:]
+    by_tap = [w.dilation * step for w, step in zip(others, grid, strict=True)]
+    by_output = [w.stride * step for w, step in zip(others, grid, strict=True)]
+    taps, outputs = [w.taps for w in others], [w.outputs for w in others]
+    shape = (*value.shape[:2], *taps, value.shape[2], *outputs)
+    return value.as_strided(shape, (*value.stride()[:2], *by_tap, lines, *by_output))
+
+
+def sum_over_taps(gram: Tensor, geometry: Geometry) -> Tensor:
+    """Σ over taps of the Gram matrix between the places that one tap reads.
+
+    gram: [blocks, *grid, *grid]; result: [blocks, *outputs, *outputs].
+    """
+    total: Tensor | None = None
+    for taps in itertools.product(*(range(window.taps) for window in geometry)):
+        reads = _read_by(taps, geometry)
+        part = gram[(slice(None), *reads, *reads)]
+        total = part.clone() if total is None else total.add_(part)
+    return gram if total is None else total
+
+
+def _read_by(taps: Sequence[int], geometry: Geometry) -> tuple[slice, ...]:
+    return tuple(
+        slice(tap * w.dilation, tap * w.dilation + w.stride * (w.outputs - 1) + 1, w.stride)
+        for tap, w in zip(taps, geometry, strict=True)
+    )
+
+
+def library_gradient(
+    value: Tensor, cotangent: Tensor, kernel: Sequence[int], geometry: Geometry, groups: int
+) -> Tensor:
+    """The library's gradient of a kernel of this shape, for a value that is already padded."""
+    ranks = len(geometry)
+    found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        cotangent,
+        value,
+        value.new_zeros(1).expand(*kernel),
+        None,
+        [window.stride for window in geometry],
+        [0] * ranks,
+        [window.dilation for window in geometry],
+        False,
+        [0] * ranks,
+        groups,
+        [False, True, False],
+    )
+    return found[1]

@@ -1,0 +1,157 @@
+"""Job: an audit as a description that other processes and machines can read, and its units.
+
+What enters: what the user asked for. What leaves: frozen records of plain values, and the same as
+JSON. Invariant: two processes with the same job do the same work on a unit, so that it does not
+matter which of them does it. This module loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import Any, Final, final
+
+from lipcert import __version__
+from lipcert.audit.precision import Precision
+from lipcert.choices import check_positive
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.settings import ConstraintSpec, Settings
+
+__all__ = ["Job", "Kind", "Unit", "units_of"]
+
+_SCHEMA: Final = "lipcert.audit-job/1"
+_SPECS: Final = frozenset({"constraint", "constraints"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An audit. Paths are as given.
+
+    model: the ONNX file; certificate: whose claims are audited, None for those of `settings`.
+    data: an .npz file; trace: a recorded run; at least one of them, or attack_steps > 0.
+    attack_steps: steps of the ascent for bad examples, 0 for none; attack_weights: whether it also
+    moves the weights within their constraints. unit_size: examples in one unit of work.
+    micro_batch: examples evaluated at once. limit: audit only the first so many examples.
+    """
+
+    model: str
+    settings: Settings
+    certificate: str | None = None
+    data: str | None = None
+    trace: str | None = None
+    attack_steps: int = 0
+    attack_weights: bool = False
+    device: str = "cpu"
+    precision: Precision = Precision.FLOAT32
+    watch_values: bool = True
+    unit_size: int = 2048
+    micro_batch: int = 128
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.trace is None and self.attack_steps == 0:
+            raise UsageError("audit: nothing to audit; give --data, --trace or --attack")
+        for name in ("unit_size", "micro_batch", "limit"):
+            check_positive(name.replace("_", "-"), getattr(self, name))
+
+    def written(self) -> str:
+        """As JSON; `read` is its inverse."""
+        members = {field.name: getattr(self, field.name) for field in fields(self)}
+        members |= {"settings": _settings(self.settings), "precision": self.precision.value}
+        return json.dumps({"schema": _SCHEMA, "lipcert": __version__, **members}, sort_keys=True)
+
+    @classmethod
+    def read(cls, text: str, where: str) -> Job:
+        """From JSON. NoVerdictError where the text is none, or another version wrote it."""
+        try:
+            members = json.loads(text)
+            if members.pop("schema") != _SCHEMA or members.pop("lipcert") != __version__:
+                raise NoVerdictError(
+                    f"audit: {where} was written by another version of lipcert; start the audit "
+                    "again in an empty folder"
+                )
+            settings = _read_settings(members.pop("settings"))
+            precision = Precision(members.pop("precision"))
+            return cls(settings=settings, precision=precision, **members)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NoVerdictError(f"audit: {where} does not describe an audit: {error}") from error
+
+    def digest(self, inputs: Mapping[str, str]) -> str:
+        """Names this job on these inputs (their digests): results of other jobs never mix in."""
+        words = json.dumps([self.written(), dict(sorted(inputs.items()))])
+        return hashlib.sha256(words.encode()).hexdigest()
+
+
+class Kind(Enum):
+    """What is done in a unit."""
+
+    REPLAY = "replay"
+    ATTACK = "attack"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A piece of a job: the examples start … stop−1 of a source, at the named weights.
+
+    weights: "model", or "step 200" of the trace. examples: "data", or "step 200". An attack starts
+    from these examples.
+    """
+
+    number: int
+    kind: Kind
+    weights: str
+    examples: str
+    start: int
+    stop: int
+
+
+def units_of(pairs: list[tuple[str, str, int]], job: Job, attacked: int) -> tuple[Unit, ...]:
+    """The units of a job, given its (weights, source of examples, number of examples).
+
+    attacked: from how many examples at each weights an attack starts.
+    """
+    units: list[Unit] = []
+    for weights, examples, count in pairs:
+        stop = count if job.limit is None else min(count, job.limit)
+        for start in range(0, stop, job.unit_size):
+            end = min(start + job.unit_size, stop)
+            units.append(Unit(len(units), Kind.REPLAY, weights, examples, start, end))
+    if job.attack_steps:
+        for weights in dict.fromkeys(weights for weights, _, _ in pairs):
+            source, count = next((e, n) for w, e, n in pairs if w == weights)
+            end = min(count, attacked)
+            units.append(Unit(len(units), Kind.ATTACK, weights, source, 0, end))
+    return tuple(units)
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    """The fields that are not their defaults, constraints as words."""
+    plain = asdict(settings)
+    if settings.constraint is not None:
+        plain["constraint"] = str(settings.constraint)
+    plain["constraints"] = [[pattern, str(spec)] for pattern, spec in settings.constraints]
+    return plain
+
+
+def _read_settings(plain: Mapping[str, Any]) -> Settings:
+    values = {name: _tuples(value) for name, value in plain.items() if name not in _SPECS}
+    constraint = plain["constraint"]
+    return Settings(
+        **values,
+        constraint=None if constraint is None else _spec(constraint),
+        constraints=tuple((str(pattern), _spec(spec)) for pattern, spec in plain["constraints"]),
+    )
+
+
+def _spec(word: str) -> ConstraintSpec:
+    kind, _, radius = word.partition(":")
+    return ConstraintSpec(kind, float(radius))  # type: ignore[arg-type]  # checked there
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

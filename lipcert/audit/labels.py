@@ -1,0 +1,165 @@
+"""Labels, checked against the loss: bounds speak of admissible labels only.
+
+What enters: an array of labels, one for each example. What leaves: class numbers [examples] for a
+loss over several classes, otherwise float64 targets [examples, *output shape]; or a NoVerdictError
+that names the first bad label. Nothing is repaired: labels are only reshaped, and one-hot rows
+read as the class that they mark.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.errors import NoVerdictError
+from lipcert.facts import Shape
+from lipcert.losses.base import Loss, class_axis
+from lipcert.losses.cosine import Cosine
+from lipcert.losses.cross_entropy import CrossEntropy, Focal
+from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.margin import (
+    HingeKantorovichRubinstein,
+    KantorovichRubinstein,
+    MulticlassHinge,
+    MultiMargin,
+)
+from lipcert.upper import FloatArray
+
+__all__ = ["checked_labels"]
+
+_Labels = npt.NDArray[Any]
+_SOFTMAX: Final = CrossEntropy | Focal
+_MARGIN: Final = MulticlassHinge | MultiMargin | KantorovichRubinstein | HingeKantorovichRubinstein
+_ROUNDINGS: Final = 8.0
+"""labels scaled to the limit in their own dtype may exceed it by so many of its roundings"""
+
+
+def checked_labels(
+    loss: Loss, labels: _Labels, output_shape: Shape, first: int = 0
+) -> npt.NDArray[Any]:
+    """The labels as `per_example_loss` takes them.
+
+    first: the number of the first example, for messages.
+    """
+    array = np.asarray(labels)
+    if array.dtype.kind not in "biuf":
+        raise NoVerdictError(
+            f"labels of type {array.dtype} are no numbers: give class numbers or targets as "
+            "integers or floats"
+        )
+    if array.ndim == 0:
+        raise NoVerdictError("labels: one number is no list of labels; give one for each example")
+    if not isinstance(loss, _SOFTMAX | _MARGIN):
+        return _targets(loss, array, output_shape, first)
+    axis = class_axis(output_shape)
+    if axis is None:
+        raise NoVerdictError(
+            f"labels: the output of one example has shape {output_shape}, and which of its axes "
+            f"holds the classes of the loss {loss.kind!r} is not stated; end the network in one "
+            "vector of class scores"
+        )
+    if axis.classes > 1 or isinstance(loss, MultiMargin):
+        return _class_numbers(loss, array, axis.classes, first)
+    if isinstance(loss, _SOFTMAX):
+        raise NoVerdictError(
+            f"labels: the loss {loss.kind!r} needs several class scores, the network has one; "
+            "use the loss bce"
+        )
+    return _targets(loss, array, output_shape, first)
+
+
+def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.NDArray[np.int64]:
+    """Class numbers, or one-hot rows, as class numbers: [examples]."""
+    numbers = array.reshape(len(array), -1) if array.size else array.reshape(len(array), 0)
+    if numbers.shape[1] == classes and classes > 1:
+        return _from_one_hot(loss, numbers, first)
+    if len(array) == 0:
+        return np.zeros(0, dtype=np.int64)
+    if numbers.shape[1] != 1:
+        raise NoVerdictError(
+            f"labels of shape {array.shape}: the loss {loss.kind!r} needs one class number, or "
+            f"one one-hot row of {classes}, for each example"
+        )
+    if array.dtype.kind not in "iu":
+        raise NoVerdictError(
+            f"labels of type {array.dtype}: class numbers are integers; convert them with "
+            "y.astype(int) if they are whole numbers"
+        )
+    column = numbers[:, 0]
+    _require(
+        (column >= 0) & (column < classes), column, first, f"is no class from 0 to {classes - 1}"
+    )
+    found: npt.NDArray[np.int64] = column.astype(np.int64)
+    return found
+
+
+def _from_one_hot(loss: Loss, rows: _Labels, first: int) -> npt.NDArray[np.int64]:
+    is_one_hot = np.all((rows == 0) | (rows == 1), axis=1) & (np.sum(rows == 1, axis=1) == 1)
+    _require(
+        is_one_hot,
+        rows,
+        first,
+        f"is not one-hot; the bounds of the loss {loss.kind!r} hold for one class per example",
+    )
+    return np.asarray(np.argmax(rows, axis=1), dtype=np.int64)
+
+
+def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> FloatArray:
+    """Float64 targets of the shape of the output, which may differ in axes of length 1 only."""
+    if _long(array.shape[1:]) != _long(output_shape):
+        raise NoVerdictError(
+            f"labels of shape {array.shape}: the loss {loss.kind!r} needs one target for each "
+            f"output, that is shape [examples, *{output_shape}]"
+        )
+    targets = np.asarray(array, dtype=np.float64).reshape(len(array), *output_shape)
+    rows = targets.reshape(len(array), int(np.prod(output_shape, dtype=np.int64)))
+    _require(np.all(np.isfinite(rows), axis=1), rows, first, "is not finite")
+    match loss:
+        case BinaryCrossEntropy():
+            ok = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)
+            _require(ok, rows, first, "is outside [0, 1]")
+        case KantorovichRubinstein():
+            ok = np.all(np.abs(rows) <= 1.0, axis=1)
+            _require(ok, rows, first, "is outside [-1, 1]")
+        case MulticlassHinge() | HingeKantorovichRubinstein():
+            ok = np.all(np.abs(rows) == 1.0, axis=1)
+            _require(ok, rows, first, "is neither -1 nor 1, the classes of a single output")
+        case SquaredError(label_norm=limit) | Huber(label_norm=limit):
+            if limit is not None:
+                _require_norm(array, rows, limit, first, "the stated --label-norm")
+        case Cosine():
+            _require_norm(array, rows, 1.0, first, "1; divide each target by its norm")
+        case AbsoluteError():
+            pass
+        case _:
+            raise NoVerdictError(f"labels: which the loss {loss.kind!r} admits is not known")
+    return targets
+
+
+def _require_norm(array: _Labels, rows: FloatArray, limit: float, first: int, why: str) -> None:
+    """The norm of each row is at most the limit, up to the rounding of the labels' own type."""
+    own = float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
+    spacing = max(own, float(np.finfo(np.float64).eps))
+    largest = np.max(np.abs(rows), axis=1, initial=0.0)  # no square overflows or vanishes
+    scaled = rows / np.where(largest > 0.0, largest, 1.0)[:, np.newaxis]
+    norms = largest * np.linalg.norm(scaled, axis=1)
+    allowed = limit * (1.0 + _ROUNDINGS * spacing)
+    _require(norms <= allowed, norms, first, f"is the norm of its target, larger than {why}")
+
+
+def _require(ok: npt.NDArray[np.bool_], shown: _Labels, first: int, what: str) -> None:
+    if np.all(ok):
+        return
+    index = int(np.argmin(ok))
+    value = np.array2string(np.asarray(shown[index]), threshold=6, edgeitems=2, separator=", ")
+    value = " ".join(value.split())
+    raise NoVerdictError(
+        f"labels: example {first + index}: {value} {what} "
+        f"({int(np.sum(~ok))} of {len(ok)} labels are not admissible)"
+    )
+
+
+def _long(shape: Shape) -> Shape:
+    return tuple(length for length in shape if length != 1)

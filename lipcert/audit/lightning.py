@@ -1,0 +1,115 @@
+"""Lightning: a callback that records what a Trainer does.
+
+    trainer = Trainer(callbacks=[LipCertCallback("trace/", loss="criterion")])
+
+What enters: the hooks of `lightning.pytorch` or `pytorch_lightning`, whichever is installed. What
+leaves: the trace that `Recorder` writes. The module must call itself (`self(x)`) in
+`training_step`, and have one optimizer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
+
+from lipcert.audit.recorder import Chosen, Recorder
+from lipcert.errors import UsageError
+
+__all__ = ["LipCertCallback", "RecordingHooks"]
+
+_HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
+
+
+class RecordingHooks:
+    """The hooks; loss: name of the module's attribute that holds its loss function.
+
+    declared: what `Recorder.declare` is told. `recorder` is there while the fit runs.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        every: Chosen = 200,
+        detail: Chosen | None = None,
+        model_file: str | os.PathLike[str] | None = None,
+        loss: str | None = None,
+        declared: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.recorder: Recorder | None = None
+        self._folder = folder
+        self._every = every
+        self._detail = detail
+        self._model_file = model_file
+        self._loss = loss
+        self._declared = dict(declared or {})
+        self._original_loss: Any = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin, once the module is on its device and the optimizers exist."""
+        optimizers = list(trainer.optimizers)
+        if len(optimizers) != 1:
+            raise UsageError(f"LipCertCallback: {len(optimizers)} optimizers; one can be recorded")
+        self.recorder = Recorder(
+            self._folder,
+            pl_module,
+            optimizers[0],
+            every=self._every,
+            detail=self._detail,
+            model_file=self._model_file,
+            rank=int(trainer.global_rank),
+            ranks=int(trainer.world_size),
+        )
+        self.recorder.declare(**self._declared)
+        if self._loss is not None:
+            if not hasattr(pl_module, self._loss):
+                raise UsageError(f"LipCertCallback: the module has no attribute {self._loss!r}")
+            self._original_loss = getattr(pl_module, self._loss)
+            if isinstance(self._original_loss, nn.Module):
+                self.recorder.wrap_loss(self._original_loss)
+            else:
+                setattr(pl_module, self._loss, self.recorder.wrap_loss(self._original_loss))
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """The training came to its end."""
+        del trainer
+        if self.recorder is not None:
+            self.recorder.close()
+        self._restore(pl_module)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The training did not: what was recorded is kept, and does not claim to be complete."""
+        del trainer
+        if self.recorder is not None:
+            self.recorder.__exit__(type(exception), exception, None)
+        self._restore(pl_module)
+
+    def _restore(self, pl_module: Any) -> None:
+        if self._loss is not None and not isinstance(self._original_loss, nn.Module):
+            setattr(pl_module, self._loss, self._original_loss)
+        self.recorder = None
+
+
+def _callback_class() -> type:
+    """The base class that Trainers expect; without Lightning any will do."""
+    for home in _HOMES:
+        try:
+            found: type = importlib.import_module(home).Callback
+        except ImportError:
+            continue
+        return found
+    return object
+
+
+if TYPE_CHECKING:
+    LipCertCallback = RecordingHooks
+else:
+    LipCertCallback = type(
+        "LipCertCallback",
+        (RecordingHooks, _callback_class()),
+        {"__doc__": RecordingHooks.__doc__, "__module__": __name__},
+    )

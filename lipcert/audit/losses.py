@@ -1,0 +1,171 @@
+"""The loss of every example in torch, exactly as its record defines it, and a clip of gradients.
+
+What enters: a loss record, logits [examples, *shape] and labels as `checked_labels` returns them.
+What leaves: one number per example [examples]; its gradient is what `Loss.cotangent` bounds. A
+reduction over the batch is no business of this module.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipcert.audit.labels import checked_labels
+from lipcert.audit.lowering.clips import with_clipped_cotangent
+from lipcert.errors import NoVerdictError
+from lipcert.losses.base import Loss, OutputReduction
+from lipcert.losses.cosine import Cosine
+from lipcert.losses.cross_entropy import CrossEntropy, Focal
+from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.margin import (
+    HingeKantorovichRubinstein,
+    KantorovichRubinstein,
+    MulticlassHinge,
+    MultiMargin,
+)
+
+__all__ = ["checked_labels", "clipped_gradient", "per_example_loss"]
+
+_SOFTPLUS_GUARD: Final = 40.0
+
+
+def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+    """ℓ of each example: [examples].
+
+    labels: class numbers [examples] for a loss over several classes, otherwise targets of the
+    shape of the logits (see `checked_labels`); on the device of the logits.
+    """
+    if len(labels) != len(logits):
+        raise NoVerdictError(f"{len(labels)} labels for {len(logits)} examples: give one for each")
+    z = logits.unsqueeze(-1).flatten(1)  # [examples, outputs]
+    if not labels.dtype.is_floating_point:
+        return _loss(loss, z, labels)
+    return _loss(loss, z, labels.unsqueeze(-1).flatten(1).to(z.dtype))
+
+
+def clipped_gradient(logits: Tensor, radius: float) -> Tensor:
+    """The logits, whose cotangent is clipped to the radius, example by example."""
+    return with_clipped_cotangent(logits, radius)
+
+
+@singledispatch
+def _loss(loss: Loss, z: Tensor, y: Tensor) -> Tensor:
+    """z: [examples, outputs]; y: class numbers [examples], or targets [examples, outputs]."""
+    del z, y
+    raise NoVerdictError(
+        f"the loss {loss.kind!r} ({type(loss).__name__}) cannot be replayed: it has no "
+        "implementation in torch; audit with another loss"
+    )
+
+
+@_loss.register
+def _cross_entropy(loss: CrossEntropy, z: Tensor, y: Tensor) -> Tensor:
+    scores = z if loss.temperature == 1.0 else z / loss.temperature
+    return functional.cross_entropy(
+        scores, y, reduction="none", label_smoothing=loss.label_smoothing
+    )
+
+
+@_loss.register
+def _focal(loss: Focal, z: Tensor, y: Tensor) -> Tensor:
+    """With u = ln Σ_{j≠y} e^{z_j} − z_y, −ln p_y = softplus(u) and ln(1 − p_y) = −softplus(−u)."""
+    others = z.scatter(1, y.unsqueeze(1), float("-inf"))
+    u = torch.logsumexp(others, dim=1) - _picked(z, y)
+    return torch.exp(-loss.focal_gamma * _softplus(-u)) * _softplus(u)
+
+
+@_loss.register
+def _binary_cross_entropy(loss: BinaryCrossEntropy, z: Tensor, y: Tensor) -> Tensor:
+    terms = functional.binary_cross_entropy_with_logits(z / loss.temperature, y, reduction="none")
+    return _reduced(terms, loss.reduction)
+
+
+@_loss.register
+def _squared_error(loss: SquaredError, z: Tensor, y: Tensor) -> Tensor:
+    error = _reduced((z - y) ** 2, loss.reduction)
+    return 0.5 * error if loss.half else error
+
+
+@_loss.register
+def _absolute_error(loss: AbsoluteError, z: Tensor, y: Tensor) -> Tensor:
+    return _reduced(torch.abs(z - y), loss.reduction)
+
+
+@_loss.register
+def _huber(loss: Huber, z: Tensor, y: Tensor) -> Tensor:
+    terms = functional.huber_loss(z, y, reduction="none", delta=loss.huber_delta)
+    return _reduced(terms, loss.reduction)
+
+
+@_loss.register
+def _multiclass_hinge(loss: MulticlassHinge, z: Tensor, y: Tensor) -> Tensor:
+    return _hinge(loss.margin, loss.reduction, z, y)
+
+
+@_loss.register
+def _multi_margin(loss: MultiMargin, z: Tensor, y: Tensor) -> Tensor:
+    gaps = torch.relu(loss.margin - _picked(z, y).unsqueeze(1) + z)
+    return _reduced(gaps * (1.0 - _one_hot(z, y)), loss.reduction)
+
+
+@_loss.register
+def _kantorovich_rubinstein(loss: KantorovichRubinstein, z: Tensor, y: Tensor) -> Tensor:
+    del loss
+    return _kr(z, y)
+
+
+@_loss.register
+def _hinge_kantorovich_rubinstein(loss: HingeKantorovichRubinstein, z: Tensor, y: Tensor) -> Tensor:
+    hinge = _hinge(loss.margin, OutputReduction.MEAN, z, y)
+    return _kr(z, y) + loss.hkr_weight * hinge
+
+
+@_loss.register
+def _cosine(loss: Cosine, z: Tensor, y: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(z, dim=1)
+    if loss.cosine_floor is not None:
+        lengths = torch.clamp(lengths, min=loss.cosine_floor)
+    return -(z * y).sum(dim=1) / lengths
+
+
+def _hinge(margin: float, reduction: OutputReduction, z: Tensor, y: Tensor) -> Tensor:
+    """The hinge of every class; in the mean the label weighs as much as all other classes."""
+    if y.dim() == 2:
+        return torch.relu(0.5 * margin - y * z).sum(dim=1)
+    is_label = _one_hot(z, y)
+    hinges = torch.relu(0.5 * margin + (1.0 - 2.0 * is_label) * z)
+    if reduction is OutputReduction.SUM:
+        return hinges.sum(dim=1)
+    classes = z.shape[1]
+    return (hinges * (1.0 + (classes - 2.0) * is_label)).sum(dim=1) / classes
+
+
+def _kr(z: Tensor, y: Tensor) -> Tensor:
+    """The mean score of the other classes, minus that of the label."""
+    if y.dim() == 2:
+        return -(y * z).sum(dim=1)
+    is_label = _one_hot(z, y)
+    return (z * (1.0 - is_label)).sum(dim=1) / (z.shape[1] - 1) - (z * is_label).sum(dim=1)
+
+
+def _picked(z: Tensor, y: Tensor) -> Tensor:
+    """The score of the label: [examples]."""
+    return z.gather(1, y.unsqueeze(1)).squeeze(1)
+
+
+def _one_hot(z: Tensor, y: Tensor) -> Tensor:
+    """1 at the label, 0 elsewhere: [examples, classes]."""
+    return torch.zeros_like(z).scatter(1, y.unsqueeze(1), 1.0)
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return functional.softplus(x, threshold=_SOFTPLUS_GUARD)
+
+
+def _reduced(terms: Tensor, reduction: OutputReduction) -> Tensor:
+    """[examples, outputs] to [examples]."""
+    return terms.mean(dim=1) if reduction is OutputReduction.MEAN else terms.sum(dim=1)

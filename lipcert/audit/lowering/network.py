@@ -1,0 +1,146 @@
+"""LoweredNetwork: a graph in torch, with its parameters in one dtype on one device.
+
+What enters: a graph, and weights where they are not those of the file. What leaves: the output of
+a batch, every node shown to a tap on the way. Invariants: every parameter exists once; parameters
+do not require gradients; a value is let go once no later node reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.lowering.dispatch import Tensors, constants, lower, obstacle
+from lipcert.audit.lowering.elementwise import domain_function, scalar_function
+from lipcert.audit.lowering.operands import operand_tensor, replaced
+from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
+from lipcert.ir import Graph, Node
+from lipcert.ops.activation import Activation
+from lipcert.ops.base import Op
+from lipcert.ops.domain import OnDomain
+from lipcert.upper import FloatArray
+
+__all__ = ["LoweredNetwork", "Tap"]
+
+Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
+"""Sees a node, its inputs and its output; what it returns is taken for the output."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredNetwork:
+    """A graph that evaluates batches [examples, *input_shape] in torch.
+
+    parameters: θ by name, in its own shape; frozen as far as autograd is concerned.
+    """
+
+    graph: Graph
+    parameters: Mapping[str, Tensor]
+    dtype: torch.dtype
+    device: torch.device
+    _tensors: Mapping[str, Tensors]
+    _read_last: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        dtype: torch.dtype,
+        device: torch.device,
+        weights: Mapping[str, FloatArray] | None = None,
+    ) -> Self:
+        """The graph with the parameters of the file, or with `weights` in their place.
+
+        Raises UnsupportedModelError naming every node without a lowering, NoVerdictError for
+        weights that are not those of this graph.
+        """
+        refusals = tuple(filter(None, map(_refusal, graph.nodes)))
+        if refusals:
+            raise UnsupportedModelError(refusals)
+        parameters = {
+            name: torch.tensor(array, dtype=dtype, device=device)
+            for name, array in replaced(graph, weights).items()
+        }
+        like = torch.empty((), dtype=dtype, device=device)
+        tensors = {
+            node.name: {
+                **constants(node.op, dtype, device),
+                **{
+                    slot: operand_tensor(operand, parameters, like)
+                    for slot, operand in node.op.operands().items()
+                },
+            }
+            for node in graph.nodes
+        }
+        return cls(graph, parameters, dtype, device, tensors, _last_readers(graph))
+
+    def converted(self, dtype: torch.dtype) -> LoweredNetwork:
+        """The same network, these very weights, in another dtype on the same device."""
+        if dtype is self.dtype:
+            return self
+        weights = {
+            name: parameter.to(torch.float64).cpu().numpy()
+            for name, parameter in self.parameters.items()
+        }
+        return LoweredNetwork.of(self.graph, dtype, self.device, weights)
+
+    def operands(self, node: Node) -> Mapping[str, Tensor]:
+        """The operands of a node by slot, as `node.op.operands()` has them."""
+        tensors = self._tensors[node.name]
+        return {slot: tensors[slot] for slot in node.op.operands()}
+
+    def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
+        """The output for a batch [examples, *input_shape]; [examples, *output_shape]."""
+        expected = self.graph.input_shape
+        if x.dim() == 0 or tuple(x.shape[1:]) != expected:
+            raise NoVerdictError(
+                f"a batch of shape {tuple(x.shape)} does not fit the input "
+                f"{self.graph.input_name!r} of the model: [examples, *{expected}]"
+            )
+        values = {self.graph.input_name: x}
+        for node in self.graph.nodes:
+            inputs = tuple(values[name] for name in node.inputs)
+            output = lower(node.op, inputs, self._tensors[node.name])
+            values[node.output] = output if tap is None else tap(node, inputs, output)
+            for name in self._read_last[node.name]:
+                del values[name]
+            del inputs, output
+        return values[self.graph.output_name]
+
+
+def _last_readers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """For each node, the values that nobody reads after it."""
+    ends: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+    seen = {graph.output_name}
+    for node in reversed(graph.nodes):
+        for name in dict.fromkeys((*node.inputs, node.output)):
+            if name not in seen:
+                seen.add(name)
+                ends[node.name].append(name)
+    return {name: tuple(values) for name, values in ends.items()}
+
+
+def _refusal(node: Node) -> Refusal | None:
+    reason = _missing(node.op)
+    if reason is None:
+        return None
+    remedy = "the audit cannot replay this model; report the missing operation"
+    return Refusal("LC003", node.name, node.op.kind, reason, remedy)
+
+
+def _missing(op: Op) -> str | None:
+    """Why an op cannot be lowered; None: it can."""
+    if lower.dispatch(type(op)) is lower.dispatch(Op):
+        return f"{type(op).__name__} has no implementation in torch"
+    match op:
+        case Activation(function=function):
+            known = scalar_function.dispatch(type(function)) is not scalar_function.dispatch(object)
+        case OnDomain(function=function):
+            known = domain_function.dispatch(type(function)) is not domain_function.dispatch(object)
+        case _:
+            return obstacle(op)
+    return None if known else f"{type(op.function).__name__} has no implementation in torch"

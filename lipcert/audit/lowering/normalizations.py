@@ -1,0 +1,82 @@
+"""Normalizations: by stored statistics, over trailing axes, over groups of channels, local."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipcert.audit.lowering.dispatch import Tensors, constants, lower
+from lipcert.ops.lrn import Lrn
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+
+__all__: list[str] = []
+
+
+@lower.register
+def _batch_norm(op: BatchNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    return functional.batch_norm(
+        inputs[0],
+        tensors["mean"],
+        tensors["variance"],
+        tensors["scale"],
+        tensors["bias"],
+        training=False,
+        eps=op.epsilon,
+    )
+
+
+@constants.register
+def _batch_norm_constants(op: BatchNorm, dtype: torch.dtype, device: torch.device) -> Tensors:
+    return {
+        "mean": torch.tensor(op.mean.array, dtype=dtype, device=device),
+        "variance": torch.tensor(op.variance.array, dtype=dtype, device=device),
+    }
+
+
+@lower.register
+def _layer_norm(op: LayerNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    (x,) = inputs
+    block = x.shape[-op.axes :]
+    if all(tensors[slot].shape == block for slot in op.operands()):
+        return functional.layer_norm(
+            x, block, tensors.get("scale"), tensors.get("bias"), op.epsilon
+        )
+    return _scaled(functional.layer_norm(x, block, eps=op.epsilon), tensors)
+
+
+@lower.register
+def _rms_norm(op: RmsNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    (x,) = inputs
+    block = x.shape[-op.axes :]
+    if all(tensors[slot].shape == block for slot in op.operands()):
+        return functional.rms_norm(x, block, tensors.get("scale"), op.epsilon)
+    return _scaled(functional.rms_norm(x, block, eps=op.epsilon), tensors)
+
+
+@lower.register
+def _group_norm(op: GroupNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    # functional.group_norm refuses a single entry per group, which is merely constant
+    return torch.group_norm(
+        inputs[0], op.groups, tensors.get("scale"), tensors.get("bias"), op.epsilon
+    )
+
+
+@lower.register
+def _lrn(op: Lrn, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    before = (op.size - 1) // 2  # torch's own function puts the larger half before
+    squares = (x * x).unsqueeze(-1).flatten(2).unsqueeze(1)  # [examples, 1, channels, rest]
+    padded = functional.pad(squares, [0, 0, before, op.size - 1 - before])
+    means = functional.avg_pool2d(padded, (op.size, 1), stride=1).reshape(x.shape)
+    return x / (op.floor + op.strength * means) ** op.power
+
+
+def _scaled(normalised: Tensor, tensors: Tensors) -> Tensor:
+    """Scale and shift by operands that broadcast from the right."""
+    if "scale" in tensors:
+        normalised = normalised * tensors["scale"]
+    return normalised + tensors["bias"] if "bias" in tensors else normalised

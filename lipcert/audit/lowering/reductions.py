@@ -1,0 +1,73 @@
+"""Reductions over axes, and softmax along one.
+
+Axes count from the first axis of the example. No axes at all: nothing is reduced, whereas torch
+would reduce everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.lowering.dispatch import Tensors, lower
+from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.softmax import LogSoftmax, Softmax
+
+__all__: list[str] = []
+
+
+@lower.register
+def _reduce_sum(op: ReduceSum, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    return x.sum(_axes(op, x), keepdim=op.keepdims) if op.axes else x.view_as(x)
+
+
+@lower.register
+def _reduce_mean(op: ReduceMean, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    return x.mean(_axes(op, x), keepdim=op.keepdims) if op.axes else x.view_as(x)
+
+
+@lower.register
+def _reduce_norm(op: ReduceNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    if not op.axes:
+        return torch.abs(x)
+    norms: Tensor = torch.linalg.vector_norm(x, ord=op.p, dim=_axes(op, x), keepdim=op.keepdims)
+    return norms
+
+
+@lower.register
+def _log_sum_exp(op: ReduceLogSumExp, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    return torch.logsumexp(x, _axes(op, x), keepdim=op.keepdims) if op.axes else x.view_as(x)
+
+
+@lower.register
+def _softmax(op: Softmax, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    return torch.softmax(x, dim=_axis(op.axis, x))
+
+
+@lower.register
+def _log_softmax(op: LogSoftmax, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    return torch.log_softmax(x, dim=_axis(op.axis, x))
+
+
+def _axes(op: ReduceSum | ReduceMean | ReduceNorm | ReduceLogSumExp, x: Tensor) -> tuple[int, ...]:
+    return tuple(_axis(axis, x) for axis in op.axes)
+
+
+def _axis(axis: int, x: Tensor) -> int:
+    """The axis of the batch for an axis of the example."""
+    return axis % (x.dim() - 1) + 1

@@ -1,0 +1,153 @@
+"""Observation: what a recorder sees of torch, without touching it.
+
+What enters: tensors, modules, generators. What leaves: copies in main memory, digests, names and
+flags. Invariant: nothing here draws a random number, writes to a tensor, or builds a graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import random
+from array import array
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lipcert import __version__
+from lipcert.audit.trace.records import Arithmetic
+from lipcert.audit.trace.tensors import StoredTensor, stored
+from lipcert.errors import UsageError
+
+__all__ = [
+    "arithmetic_of",
+    "copied",
+    "generator_digests",
+    "named_buffers",
+    "named_inputs",
+    "noise_generator_digest",
+    "unwrapped",
+    "versions",
+]
+
+_CONVOLUTIONS: Final[Any] = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+_DIGITS: Final = 32
+"""of a digest: 128 bits are enough to tell states apart"""
+_WRAPPERS: Final[Mapping[str, str]] = {
+    "AbstractGradSampleModule": "_module",
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+}
+"""class of a wrapper → attribute that holds what it wraps"""
+
+
+def copied(tensor: Tensor) -> StoredTensor:
+    """A copy of a tensor as it is now."""
+    if type(tensor).__name__ == "DTensor":
+        raise UsageError("recorder: a parameter is sharded over processes; record replicated ones")
+    dense = tensor.detach()
+    dense = dense.to_dense() if dense.layout is not torch.strided else dense
+    here = dense.to("cpu", copy=True).contiguous()
+    if here.dtype is torch.bfloat16:
+        return StoredTensor("BF16", here.view(torch.int16).numpy().view(np.uint16))
+    try:
+        return stored(here.numpy())
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"recorder: a tensor of type {here.dtype} cannot be stored") from error
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside the wrappers that parallel, private or compiled training puts around."""
+    names = {kind.__name__ for kind in type(module).__mro__}
+    for wrapper, attribute in _WRAPPERS.items():
+        inner = getattr(module, attribute, None)
+        if wrapper in names and isinstance(inner, nn.Module):
+            return unwrapped(inner)
+    return module
+
+
+def named_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers that a trace can hold: those of real numbers."""
+    return {name: item for name, item in module.named_buffers() if not item.is_complex()}
+
+
+def named_inputs(
+    arguments: tuple[object, ...], keywords: Mapping[str, object]
+) -> dict[str, Tensor]:
+    """The tensors among the arguments: "input" for the first, "input.1", "input.name" …"""
+    found: dict[str, Tensor] = {}
+    for place, value in [*enumerate(arguments), *keywords.items()]:
+        if isinstance(value, Tensor):
+            found[f"input.{place}" if found else "input"] = value
+    return found
+
+
+def arithmetic_of(parameter: Tensor) -> Arithmetic:
+    """Where a parameter lies, and the flags under which it is used now."""
+    device = parameter.device.type
+    autocast = torch.is_autocast_enabled(device)
+    return Arithmetic(
+        device=device,
+        dtype=_name(parameter.dtype),
+        autocast=_name(torch.get_autocast_dtype(device)) if autocast else None,
+        tf32_matmul=torch.backends.cuda.matmul.fp32_precision == "tf32",
+        tf32_conv=_CONVOLUTIONS.fp32_precision == "tf32",
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def generator_digests(device: torch.device) -> dict[str, str]:
+    """Digests of the states of the global random generators."""
+    found = {
+        "python": _python_digest(),
+        "numpy": _numpy_digest(),
+        "torch": _digest(torch.get_rng_state()),
+    }
+    if device.type == "cuda":
+        found["cuda"] = _digest(torch.cuda.get_rng_state(device))
+    return found
+
+
+def noise_generator_digest(generator: torch.Generator | None, device: torch.device) -> str:
+    """Digest of the state of a generator; None: of the global one of the device."""
+    if generator is not None:
+        return _digest(generator.get_state())
+    is_cuda = device.type == "cuda"
+    return _digest(torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state())
+
+
+def versions() -> dict[str, str]:
+    """Of what decides about numbers."""
+    found = {
+        "lipcert": __version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    return found if torch.version.cuda is None else {**found, "cuda": torch.version.cuda}
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _digest(state: Tensor) -> str:
+    return hashlib.sha256(state.numpy().data).hexdigest()[:_DIGITS]
+
+
+def _python_digest() -> str:
+    version, numbers, gauss = random.getstate()
+    digest = hashlib.sha256(array("Q", numbers))
+    digest.update(f"{version} {gauss}".encode("ascii"))
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _numpy_digest() -> str:
+    kind, numbers, *rest = np.random.get_state()
+    digest = hashlib.sha256(np.asarray(numbers).data)
+    digest.update(f"{kind} {rest}".encode("ascii"))
+    return digest.hexdigest()[:_DIGITS]

@@ -1,0 +1,228 @@
+"""Recorded runs: the weights and batches of a trace, by names that units of work use.
+
+What enters: a trace, and the graph that was bounded. What leaves: weights by the graph's names,
+and examples; NoVerdictError where the two do not belong together. Invariant: what is not the
+graph's to vary, that is frozen parameters and statistics, is that of the file, number by number.
+
+A set of weights is called "step 200" (those that step 200 started from) or "after step 200"; with
+several ranks "step 200, rank 1".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.audit.data import Examples, checked_examples
+from lipcert.audit.recorded_names import Match, Snapshot, matched
+from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.files import steps_name
+from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.audit.trace.records import Step
+from lipcert.audit.viewed import is_shown
+from lipcert.errors import NoVerdictError
+from lipcert.facts import Shape
+from lipcert.ir import Graph
+from lipcert.operand import Operand
+from lipcert.ops.normalization import BatchNorm
+from lipcert.upper import FloatArray
+
+__all__ = [
+    "checkpoints",
+    "examples_at",
+    "names_in",
+    "recorded_batches",
+    "step_name",
+    "weights_at",
+]
+
+INPUT: Final = "input"
+LABELS: Final = "labels"
+_STATISTICS: Final = ("running_mean", "running_var")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Recorded:
+    """What a trace holds of tensors: sets of weights in order, and steps with whole batches."""
+
+    weights: Mapping[str, Blob]
+    batches: Mapping[str, Step]
+
+
+def step_name(trace: Trace, step: Step) -> str:
+    """What the weights and the batch of a step are called."""
+    return f"step {step.number}" + (f", rank {step.rank}" if len(trace.ranks) > 1 else "")
+
+
+def checkpoints(trace: Trace) -> list[str]:
+    """Every recorded set of weights once, in order; equal ones under their first name."""
+    first: dict[str, str] = {}
+    for name, blob in _recorded(trace).weights.items():
+        first.setdefault(blob.sha256, name)
+    return list(first.values())
+
+
+def recorded_batches(trace: Trace) -> list[tuple[str, int]]:
+    """Name and number of examples of every step whose weights and whole batch were recorded."""
+    return [
+        (name, sum(batch.examples or 0 for batch in step.batches))
+        for name, step in _recorded(trace).batches.items()
+    ]
+
+
+def weights_at(trace: Trace, name: str, graph: Graph) -> Mapping[str, FloatArray]:
+    """A set of weights by the names, and in the shapes, of the graph's parameters."""
+    snapshot = _blob(trace, name).tensors()
+    names = names_in(trace, graph)
+    _require_statistics(graph, names, snapshot, name)
+    found: dict[str, FloatArray] = {}
+    for parameter, match in names.items():
+        numbers = match.numbers(snapshot)
+        if not np.all(np.isfinite(numbers)):
+            raise NoVerdictError(
+                f"[LC306] the weight {match.recorded!r} recorded at {name} holds NaN or infinity: "
+                "training had diverged, and no bound speaks of such weights"
+            )
+        if not graph.parameters[parameter].trainable and not is_shown(graph, parameter, numbers):
+            raise NoVerdictError(
+                f"[LC319] {match.recorded!r} recorded at {name} is not that of the model, which "
+                "takes it for frozen; export again, or name it with --trainable"
+            )
+        found[parameter] = numbers
+    return found
+
+
+def names_in(trace: Trace, graph: Graph) -> Mapping[str, Match]:
+    """Which recorded tensor is which parameter."""
+    recorded = _recorded(trace).weights
+
+    def snapshots() -> Iterator[Snapshot]:
+        ends = list(dict.fromkeys([*list(recorded)[:1], *list(recorded)[-1:]]))
+        yield from (recorded[name].tensors() for name in ends)
+
+    return matched(graph, trace.manifest.parameters, snapshots)
+
+
+def examples_at(trace: Trace, name: str, shape: Shape) -> Examples:
+    """The batch of a step as the network read it, its micro-batches one after another."""
+    step = _recorded(trace).batches.get(name)
+    if step is None:
+        raise NoVerdictError(f"[LC319] the trace {trace.folder} has no whole batch at {name!r}")
+    blobs = [batch.tensors for batch in step.batches if batch.tensors is not None]
+    parts = [blob.tensors() for blob in blobs]
+    source = f"{trace.folder}, {name}"
+    more = sorted({key for part in parts for key in part if key.startswith(f"{INPUT}.")})
+    if more:
+        raise NoVerdictError(
+            f"[LC319] {source}: the network was called with a further input {more[0]!r}, and the "
+            "bounds are of a network of one input"
+        )
+    x, y = (_joined([part[key] for part in parts], source, key) for key in (INPUT, LABELS))
+    digest = hashlib.sha256("".join(blob.sha256 for blob in blobs).encode())
+    return checked_examples(x, y, shape, source, digest.hexdigest())
+
+
+def _joined(parts: list[npt.NDArray[Any]], source: str, what: str) -> npt.NDArray[Any]:
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise NoVerdictError(f"[LC319] {source}: {what} of one step have several shapes")
+    return np.concatenate(parts)
+
+
+def _blob(trace: Trace, name: str) -> Blob:
+    found = _recorded(trace).weights.get(name)
+    if found is None:
+        raise NoVerdictError(f"[LC319] the trace {trace.folder} has no weights at {name!r}")
+    return found
+
+
+def _recorded(trace: Trace) -> _Recorded:
+    """Read once: units of work ask for one step each."""
+    sizes = tuple((trace.folder / steps_name(rank)).stat().st_size for rank in trace.ranks)
+    return _read(trace.folder, trace.digest, sizes)
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, digest: str, sizes: tuple[int, ...]) -> _Recorded:
+    """digest, sizes: of the trace, so that one that changed is read again."""
+    del digest, sizes
+    trace = read_trace(folder)
+    weights: dict[str, Blob] = {}
+    batches: dict[str, Step] = {}
+    for rank in trace.ranks:
+        last: Step | None = None
+        for step in trace.steps(rank):
+            name = step_name(trace, step)
+            if step.weights_before is not None:
+                weights[name] = step.weights_before
+                if _is_whole(step):
+                    batches[name] = step
+            last = step if step.weights_after is not None else last
+        if last is not None and last.weights_after is not None:
+            weights[f"after {step_name(trace, last)}"] = last.weights_after
+    return _Recorded(weights, batches)
+
+
+def _is_whole(step: Step) -> bool:
+    """Whether all its examples were recorded with their labels."""
+    filled = [batch for batch in step.batches if batch.examples != 0]
+    return bool(filled) and all(
+        batch.tensors is not None and {INPUT, LABELS} <= batch.tensors.tensors().keys()
+        for batch in filled
+    )
+
+
+def _require_statistics(
+    graph: Graph, names: Mapping[str, Match], snapshot: Snapshot, where: str
+) -> None:
+    """The statistics that normalisation layers stored are those of the file.
+
+    They are constants of the bounds, and are matched by the name of the layer's scale; where it has
+    none, or where the file spells the layer out, by their numbers.
+    """
+    statistics = {
+        name: item.astype(np.float64).reshape(-1)
+        for name, item in snapshot.items()
+        if name.rpartition(".")[2] in _STATISTICS
+    }
+    constants = [operand.array.reshape(-1) for operand in _constants(graph)]
+    for node in graph.nodes:
+        if not isinstance(node.op, BatchNorm):
+            continue
+        match = names.get(node.op.scale.parameter or "")
+        prefix = None if match is None else match.recorded.rpartition(".")[0]
+        for kind, operand in zip(_STATISTICS, (node.op.mean, node.op.variance), strict=True):
+            if prefix is None or f"{prefix}.{kind}" not in statistics:
+                values = [item for key, item in statistics.items() if key.endswith(kind)]
+                known = any(np.array_equal(item, operand.array) for item in values)
+            else:
+                known = np.array_equal(statistics.pop(f"{prefix}.{kind}"), operand.array)
+            if not known:
+                raise _other_statistics(f"the {kind} of node {node.name!r}", where)
+    for name, item in statistics.items():
+        if not any(np.array_equal(item, constant) for constant in constants):
+            raise _other_statistics(repr(name), where)
+
+
+def _constants(graph: Graph) -> Iterator[Operand]:
+    """Operands that are no parameters."""
+    for node in graph.nodes:
+        op: Any = node.op
+        if is_dataclass(op):
+            held = [getattr(op, field.name) for field in fields(op)]
+            yield from (o for o in held if isinstance(o, Operand) and o.parameter is None)
+
+
+def _other_statistics(what: str, where: str) -> NoVerdictError:
+    return NoVerdictError(
+        f"[LC319] {what} recorded at {where} is not that of the model, so the bounds speak of "
+        "another network; train with the layer in evaluation mode, or replace it (GroupNorm), and "
+        "export that network"
+    )

@@ -1,0 +1,481 @@
+"""Recorder: writes the trace of a training run from within any loop of PyTorch.
+
+    recorder = lipcert.Recorder("trace/", model, optimizer, every=200)
+    loss_fn = recorder.wrap_loss(loss_fn)
+    recorder.batch(index=idx, sampler="poisson", rate=q)  # optional, before its forward pass
+
+What enters: the model, seen by hooks around its forward pass, and the optimizer, seen by hooks
+around its step. What leaves: one line for each step, and tensors at the steps chosen. Invariant:
+training is not changed: weights come out bit for bit as without it, and no random number is drawn.
+
+Forward passes count while the model is in training mode and gradients are enabled; all of them
+between two steps of the optimizer are batches of the second one. A recorder on a folder that holds
+a trace of the same model goes on with it: steps are counted by what was done, so that steps done
+again after a return to an older checkpoint are further steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, Self, TypeAlias, TypeVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lipcert.audit import observation
+from lipcert.audit.recorded_loss import RecordedLoss, examples_losses, reduction_of
+from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.files import MANIFEST
+from lipcert.audit.trace.records import (
+    Arithmetic,
+    Batch,
+    Declaration,
+    Gradients,
+    Manifest,
+    Noise,
+    Reduction,
+    Step,
+)
+from lipcert.audit.trace.tensors import StoredTensor
+from lipcert.audit.trace.writing import TraceWriter
+from lipcert.choices import check_choice, check_nonnegative, check_positive
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy.plan import Sampling
+
+__all__ = ["Chosen", "Recorder"]
+
+Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
+"""which steps: every k-th beginning with the first, those listed, or those a function picks"""
+
+_LONGEST_INDEX: Final = 1 << 20
+_Loss = TypeVar("_Loss", bound=Callable[..., Any])
+
+
+@final
+@dataclass(slots=True)
+class _Pass:
+    """A forward pass so far: what was said of it, what was seen, and whose output it gave."""
+
+    batch: Batch
+    described: bool
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    output: weakref.ref[Tensor] | None = None
+    loss: Tensor | None = None
+
+
+@final
+@dataclass(slots=True)
+class _Flight:
+    """The step that is under way."""
+
+    detailed: bool
+    passes: list[_Pass] = field(default_factory=list)
+    generators: Mapping[str, str] = field(default_factory=dict)
+    arithmetic: Arithmetic | None = None
+    learning_rates: tuple[float, ...] = ()
+    noise: Noise | None = None
+    gradients: Gradients = field(default_factory=Gradients)
+    weights_before: Blob | None = None
+    begun: bool = False
+
+
+@final
+class Recorder:
+    """Records what one rank does; `every`: steps whose weights, `detail`: steps whose tensors.
+
+    rank, ranks: of this process, by default from RANK and WORLD_SIZE. model_file: the ONNX file
+    that audits will read; its digest is recorded.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        every: Chosen = 200,
+        detail: Chosen | None = None,
+        model_file: str | os.PathLike[str] | None = None,
+        rank: int | None = None,
+        ranks: int | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._model = observation.unwrapped(model)
+        self._every = _picker("every", every)
+        self._detail = self._every if detail is None else _picker("detail", detail)
+        self._model_sha256 = None if model_file is None else _sha256(Path(model_file))
+        self._rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+        self._ranks = int(os.environ.get("WORLD_SIZE", "1")) if ranks is None else ranks
+        self._declaration = Declaration()
+        self._said: Batch | None = None
+        self._writer: TraceWriter | None = None
+        if next(self._model.parameters(), None) is None:
+            raise UsageError("recorder: the model has no parameters")
+        if (self._folder / MANIFEST).exists():
+            self._open()
+        self._flight = self._next_flight()
+        base = _innermost(optimizer)
+        self._hooks = [
+            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            model.register_forward_hook(self._after_forward),
+            base.register_step_pre_hook(self._before_step),
+            base.register_step_post_hook(self._after_step),
+        ]
+
+    @property
+    def step(self) -> int:
+        """Number of the step that is under way."""
+        return 0 if self._writer is None else self._writer.steps
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether the step that is under way is recorded with its tensors."""
+        return self._flight.detailed
+
+    def declare(self, **declared: Any) -> None:
+        """State members of `Declaration`, before the first step; words for its enums will do."""
+        names = [item.name for item in fields(Declaration)]
+        for name in declared:
+            check_choice("recorder: declare", name, tuple(names))
+        merged = _merged(self._declaration, _declaration(declared))
+        if self._writer is not None and not _is_part(merged, self._writer.manifest.declaration):
+            raise UsageError(
+                "recorder: the trace has begun with another declaration: declare before the first "
+                "step, and the same as before when going on"
+            )
+        self._declaration = merged
+
+    def wrap_loss(self, loss_fn: _Loss) -> _Loss:
+        """The same loss function, watched: called with logits and labels in this order.
+
+        A module is watched where it is; a function comes back in a wrapper.
+        """
+        if isinstance(loss_fn, nn.Module):
+            self._hooks.append(loss_fn.register_forward_hook(self._see_loss))
+            return loss_fn
+        wrapped: Any = RecordedLoss(loss_fn, self._see_loss)
+        return wrapped  # type: ignore[no-any-return]
+
+    def batch(
+        self,
+        *,
+        index: Iterable[int] | Tensor | None = None,
+        sampler: str | None = None,
+        rate: float | None = None,
+        reduction: str | None = None,
+        divisor: float | None = None,
+    ) -> None:
+        """Describe the batch of the next forward pass, or of the last where none follows.
+
+        index: of each example in the data. rate: the probability with which an example is drawn.
+        divisor: what the sum of the gradients of the examples is divided by. An empty batch, which
+        needs no forward pass, is described by an empty index.
+        """
+        self._settle_said()
+        check_nonnegative("recorder: rate", rate)
+        check_positive("recorder: divisor", divisor)
+        numbers = None if index is None else _index(index)
+        self._said = Batch(
+            examples=None if numbers is None else len(numbers),
+            index=numbers,
+            sampler=None if sampler is None else _word(Sampling, "sampler", sampler),
+            rate=None if rate is None else float(rate),
+            reduction=None if reduction is None else _word(Reduction, "reduction", reduction),
+            divisor=None if divisor is None else float(divisor),
+        )
+
+    def noise(self, std: Mapping[str, float], *, generator: torch.Generator | None = None) -> None:
+        """State the noise of this step; call it directly before the noise is drawn.
+
+        std: standard deviation by group, as it is added. generator: what it is drawn from; None:
+        the global generator of the device.
+        """
+        state = observation.noise_generator_digest(generator, self._device)
+        stds = {group: float(value) for group, value in std.items()}
+        self._flight.noise = Noise(stds, state)
+
+    def gradients(
+        self,
+        *,
+        clean: Mapping[str, Tensor] | None = None,
+        noised: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Show gradients by name of the parameter before or after the noise, in the same units.
+
+        Nothing happens unless the step is detailed.
+        """
+        if not self._flight.detailed:
+            return
+        found = self._flight.gradients
+        if clean is not None:
+            found = replace(found, clean=self._gradient_blob(clean))
+        if noised is not None:
+            found = replace(found, noised=self._gradient_blob(noised))
+        self._flight.gradients = found
+
+    def parameter_names(self) -> dict[nn.Parameter, str]:
+        """Names of the parameters, as the trace has them."""
+        return {parameter: name for name, parameter in self._model.named_parameters()}
+
+    def close(self) -> None:
+        """End the recording; a batch without a step of the optimizer is not recorded."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Close; after an exception without saying that this was the end."""
+        if failure[0] is not None and self._writer is not None:
+            self._writer.abandon()
+        self.close()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
+    def _next_flight(self) -> _Flight:
+        return _Flight(detailed=self._detail(self.step))
+
+    def _open(self) -> TraceWriter:
+        """The writer; the first step begins the trace, so that it can be declared before."""
+        if self._writer is None:
+            manifest = Manifest(
+                versions=observation.versions(),
+                ranks=self._ranks,
+                parameters=_shapes(dict(self._model.named_parameters())),
+                buffers=_shapes(observation.named_buffers(self._model)),
+                model_sha256=self._model_sha256,
+                declaration=self._declaration,
+            )
+            self._writer = TraceWriter(self._folder, manifest, self._rank)
+        return self._writer
+
+    def _begin(self) -> _Flight:
+        """What is seen once, when a step begins."""
+        flight = self._flight
+        if not flight.begun:
+            flight.begun = True
+            flight.generators = observation.generator_digests(self._device)
+            if flight.detailed or self._every(self.step):
+                flight.weights_before = self._weights()
+        return flight
+
+    def _before_forward(
+        self, module: nn.Module, arguments: tuple[object, ...], keywords: dict[str, object]
+    ) -> None:
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        flight = self._begin()
+        flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
+        inputs = observation.named_inputs(arguments, keywords)
+        said, self._said = self._said, None
+        batch = said or Batch()
+        if "input" in inputs and inputs["input"].dim():
+            batch = _of_size(batch, len(inputs["input"]))
+        seen = _Pass(batch, described=said is not None)
+        if flight.detailed:
+            seen.tensors = {name: observation.copied(item) for name, item in inputs.items()}
+        flight.passes.append(seen)
+
+    def _after_forward(self, module: nn.Module, arguments: object, output: object) -> None:
+        del arguments
+        if module.training and torch.is_grad_enabled() and isinstance(output, Tensor):
+            self._flight.passes[-1].output = weakref.ref(output)
+
+    def _see_loss(self, loss_fn: object, arguments: tuple[object, ...], result: object) -> None:
+        """Attach a loss to the forward pass whose output it is of, else to the last without one."""
+        tensors = [item for item in arguments if isinstance(item, Tensor)]
+        if not (isinstance(result, Tensor) and result.requires_grad and tensors):
+            return
+        seen = self._pass_of(tensors[0])
+        if seen is None:
+            return
+        seen.loss = result.detach()
+        if seen.batch.reduction is None:
+            seen.batch = replace(seen.batch, reduction=reduction_of(loss_fn, result))
+        if self._flight.detailed:
+            seen.tensors["logits"] = observation.copied(tensors[0])
+            if len(tensors) > 1:
+                seen.tensors["labels"] = observation.copied(tensors[1])
+            losses = examples_losses(loss_fn, arguments, result)
+            if losses is not None and len(losses) == seen.batch.examples:
+                seen.tensors["losses"] = observation.copied(losses)
+
+    def _pass_of(self, logits: Tensor) -> _Pass | None:
+        open_passes = [seen for seen in self._flight.passes if seen.loss is None]
+        for seen in open_passes:
+            if seen.output is not None and seen.output() is logits:
+                return seen
+        return open_passes[-1] if open_passes else None
+
+    def _before_step(self, optimizer: Optimizer, *unused: object) -> None:
+        del unused
+        flight = self._begin()
+        if flight.arithmetic is None:
+            flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
+        flight.learning_rates = tuple(float(group["lr"]) for group in optimizer.param_groups)
+        if flight.detailed:
+            grads = {name: p.grad for name, p in self._model.named_parameters()}
+            seen = {name: grad for name, grad in grads.items() if grad is not None}
+            if seen:
+                applied = self._gradient_blob(seen)
+                flight.gradients = replace(flight.gradients, applied=applied)
+
+    def _after_step(self, *unused: object) -> None:
+        del unused
+        self._settle_said()
+        writer, flight = self._open(), self._flight
+        step = Step(
+            rank=self._rank,
+            number=writer.steps,
+            time=time.time(),
+            batches=tuple(self._finished(seen, writer) for seen in flight.passes),
+            learning_rates=flight.learning_rates,
+            noise=flight.noise,
+            arithmetic=flight.arithmetic,
+            generators=flight.generators,
+            weights_before=flight.weights_before,
+            weights_after=self._weights() if flight.detailed else None,
+            gradients=flight.gradients,
+        )
+        writer.append(step)
+        self._flight = self._next_flight()
+
+    def _finished(self, seen: _Pass, writer: TraceWriter) -> Batch:
+        loss = None if seen.loss is None else float(seen.loss.double().mean())
+        tensors = writer.store(seen.tensors) if seen.tensors else None
+        return replace(seen.batch, loss=loss, tensors=tensors)
+
+    def _settle_said(self) -> None:
+        """A description that no forward pass followed: of the last pass, or of an empty batch."""
+        said, self._said = self._said, None
+        if said is None:
+            return
+        passes = self._flight.passes
+        if passes and not passes[-1].described:
+            last = passes[-1]
+            last.described = True
+            merged = replace(said, reduction=said.reduction or last.batch.reduction)
+            size = last.batch.examples
+            last.batch = merged if size is None else _of_size(merged, size)
+            return
+        if said.examples:
+            raise UsageError(
+                f"recorder: {said.examples} examples were described, and no forward pass in "
+                "training mode followed: call batch() once for each pass"
+            )
+        passes.append(_Pass(said, described=True))
+
+    def _weights(self) -> Blob:
+        named = dict(self._model.named_parameters()) | observation.named_buffers(self._model)
+        return self._open().store({name: observation.copied(x) for name, x in named.items()})
+
+    def _gradient_blob(self, gradients: Mapping[str, Tensor]) -> Blob:
+        parameters = dict(self._model.named_parameters())
+        for name, gradient in gradients.items():
+            if name not in parameters or parameters[name].shape != gradient.shape:
+                shape = tuple(gradient.shape)
+                raise UsageError(f"recorder: the model has no parameter {name!r} of shape {shape}")
+        return self._open().store({name: observation.copied(x) for name, x in gradients.items()})
+
+
+def _picker(name: str, chosen: Chosen) -> Callable[[int], bool]:
+    if isinstance(chosen, int):
+        if chosen < 1:
+            raise UsageError(f"recorder: {name}={chosen}: give a number of steps from 1 on")
+        return lambda step: step % chosen == 0
+    if callable(chosen):
+        return lambda step: bool(chosen(step))
+    steps = frozenset(chosen)
+    return lambda step: step in steps
+
+
+def _innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that takes the step, inside those that wrap it."""
+    inner = getattr(optimizer, "original_optimizer", None)
+    return optimizer if inner is None else _innermost(inner)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _of_size(batch: Batch, size: int) -> Batch:
+    """The batch, whose input has this many rows."""
+    if batch.examples not in (None, size):
+        raise UsageError(
+            f"recorder: {batch.examples} examples were described, and the first axis of the "
+            f"network's input has {size}"
+        )
+    return replace(batch, examples=size)
+
+
+def _index(index: Iterable[int] | Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(list(index))
+    is_whole = values.dtype.kind in "iu" or not values.size
+    if values.ndim != 1 or not is_whole or (values.size and values.min() < 0):
+        raise UsageError("recorder: index: give one whole number from 0 on for each example")
+    if values.size > _LONGEST_INDEX:
+        raise UsageError(f"recorder: index: more than {_LONGEST_INDEX} examples in one batch")
+    return values.astype(np.int64)
+
+
+def _word(choices: Any, name: str, word: object) -> Any:
+    """A member of an enum, given as itself or as its word."""
+    if isinstance(word, choices):
+        return word
+    check_choice(f"recorder: {name}", str(word), tuple(item.value for item in choices))
+    return choices(word)
+
+
+def _declaration(declared: dict[str, Any]) -> Declaration:
+    known = dict(declared)
+    for name, choices in (("sampling", Sampling), ("reduction", Reduction)):
+        if known.get(name) is not None:
+            known[name] = _word(choices, name, known[name])
+    if "groups" in known:
+        known["groups"] = {group: tuple(names) for group, names in known["groups"].items()}
+    return Declaration(**known)
+
+
+def _merged(first: Declaration, second: Declaration) -> Declaration:
+    """Both declarations; UsageError where they contradict each other."""
+    empty = Declaration()
+    changes: dict[str, Any] = {}
+    for item in fields(Declaration):
+        old, new = getattr(first, item.name), getattr(second, item.name)
+        nothing = getattr(empty, item.name)
+        if new != nothing:
+            if old not in (nothing, new):
+                raise UsageError(f"recorder: {item.name} is declared as {old!r} and as {new!r}")
+            changes[item.name] = new
+    return replace(first, **changes)
+
+
+def _is_part(part: Declaration, whole: Declaration) -> bool:
+    """Whether everything declared in one is declared so in the other."""
+    empty = Declaration()
+    return all(
+        getattr(part, item.name) in (getattr(empty, item.name), getattr(whole, item.name))
+        for item in fields(Declaration)
+    )
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NoVerdictError(f"recorder: cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,201 @@
+"""Replay: examples through the certified graph, and every norm held against its bound.
+
+What enters: claims, weights, examples. What leaves: tallies. The data flow: examples → admissible?
+→ norms in the audited precision → decisions → the undecided again in float64 → tallies. Invariant:
+every example is in the tallies or, if the bounds do not speak of it, in a check that names it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lipcert.audit.admissibility import outside
+from lipcert.audit.bench import Bench, Norms, clip_of
+from lipcert.audit.bounds import Claims
+from lipcert.audit.data import Examples
+from lipcert.audit.decision import Decision, decide
+from lipcert.audit.losses import checked_labels
+from lipcert.audit.precision import Precision
+from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.tally import FAMILIES, Family, Places, Tallies, Tally, merged
+from lipcert.upper import FloatArray
+
+__all__ = ["Replayed", "Replayer"]
+
+_NAMED: Final = 3
+"""So many inadmissible examples are named; the others are counted."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Replayed:
+    """What replayed examples showed."""
+
+    examples: int
+    tallies: Tallies
+    checks: tuple[CheckReport, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """Norms of some examples, with the decision on each that has a bound."""
+
+    norms: Norms
+    decisions: Mapping[Family, Mapping[str, Decision]]
+
+    @property
+    def doubtful(self) -> npt.NDArray[np.bool_]:
+        """Which examples are undecided in anything.  # [examples]"""
+        undecided = [d.undecided for found in self.decisions.values() for d in found.values()]
+        return np.any(undecided, axis=0) if undecided else np.zeros(len(self.norms), np.bool_)
+
+
+@final
+class Replayer:
+    """Replays examples at one set of weights.
+
+    weights: of the parameters by name; None for those of the file. name: of the weights, for
+    reports. micro_batch: how many examples are evaluated at once.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        precision: Precision,
+        device: torch.device,
+        weights: Mapping[str, FloatArray] | None = None,
+        *,
+        name: str = "model",
+        micro_batch: int = 128,
+        watch_values: bool = True,
+    ) -> None:
+        self._claims = claims
+        self._name = name
+        self._micro_batch = micro_batch
+        self._bounds: Mapping[Family, Mapping[str, float]] = {
+            Family.GRADIENT: {
+                group.name: group.grad_norm
+                for group in claims.groups
+                if group.grad_norm is not None
+            },
+            Family.VALUE: claims.values,
+            Family.COTANGENT: claims.cotangents,
+        }
+        self._caps = {Family.GRADIENT: clip_of(claims)}
+        self._benches = [
+            Bench(claims, wanted, device, weights, watch_values)
+            for wanted in dict.fromkeys((precision, Precision.FLOAT64))
+        ]
+
+    def replay(self, examples: Examples, start: int, stop: int) -> Replayed:
+        """The examples start … stop−1, a micro-batch at a time.
+
+        Raises NoVerdictError for a label that the loss does not admit.
+        """
+        graph, loss = self._claims.engine.graph, self._claims.engine.loss
+        x, y = examples.x[start:stop], examples.y[start:stop]
+        labels = checked_labels(loss, y, graph.output_shape)
+        strangers = outside(x, self._claims.settings)
+        admissible = np.ones(stop - start, dtype=np.bool_)
+        admissible[[index for index, _ in strangers]] = False
+        places = np.flatnonzero(admissible)
+        parts = [
+            self._tallies(x[chosen], labels[chosen], start + chosen)
+            for at in range(0, len(places), self._micro_batch)
+            for chosen in (places[at : at + self._micro_batch],)
+        ]
+        checks = self._inadmissible(strangers, start, stop - start)
+        return Replayed(stop - start, merged(parts), checks)
+
+    def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
+        """Of a few admissible examples: first as audited, the doubtful again in float64."""
+        judged = self._judged(self._benches[0], x, labels)
+        doubtful = judged.doubtful
+        if len(self._benches) == 1 or not doubtful.any():
+            return self._counted(judged, np.zeros_like(doubtful), places)
+        again = self._judged(self._benches[1], x[doubtful], labels[doubtful])
+        return self._counted(_replaced(judged, again, doubtful), doubtful, places)
+
+    def _judged(self, bench: Bench, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> _Judged:
+        norms = bench.measure(x, labels)
+        decisions = {
+            family: {
+                name: decide(
+                    measured, bound, bench.drift(family, name), self._caps.get(family, math.inf)
+                )
+                for name, bound in self._bounds[family].items()
+                if (measured := norms.of(family).get(name)) is not None
+            }
+            for family in FAMILIES
+        }
+        return _Judged(norms, decisions)
+
+    def _counted(
+        self, judged: _Judged, recomputed: npt.NDArray[np.bool_], places: Places
+    ) -> Tallies:
+        return {
+            family: {
+                name: Tally.of(
+                    measured.norm,
+                    self._bounds[family].get(name),
+                    judged.decisions[family].get(name),
+                    recomputed=int(np.count_nonzero(recomputed)),
+                    weights=self._name,
+                    places=places,
+                )
+                for name, measured in judged.norms.of(family).items()
+            }
+            for family in FAMILIES
+        }
+
+    def _inadmissible(
+        self, strangers: list[tuple[int, str]], start: int, count: int
+    ) -> tuple[CheckReport, ...]:
+        if not strangers:
+            return ()
+        named = "; ".join(f"example {start + index} {why}" for index, why in strangers[:_NAMED])
+        more = f"; and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else ""
+        return (
+            CheckReport(
+                code="LC304",
+                name="admissibility",
+                verdict=Verdict.VIOLATION,
+                message=f"{len(strangers)} of {count} examples lie outside the declared input "
+                f"domain, of which alone the bounds speak: {named}{more}",
+                where=self._name,
+                remedy="clip or rescale the inputs before the network, in training too, or declare "
+                "the domain that they are in (--input-norm, --input-box)",
+            ),
+        )
+
+
+def _replaced(judged: _Judged, again: _Judged, where: npt.NDArray[np.bool_]) -> _Judged:
+    """The judgement in which some examples are judged by others' norms and decisions."""
+    decisions = {
+        family: {
+            name: Decision(
+                _put(decision.violating, other.violating, where),
+                _put(decision.undecided, other.undecided, where),
+            )
+            for name, decision in found.items()
+            for other in (again.decisions[family][name],)
+        }
+        for family, found in judged.decisions.items()
+    }
+    return _Judged(judged.norms.replaced(again.norms, where), decisions)
+
+
+def _put(
+    old: npt.NDArray[np.bool_], new: npt.NDArray[np.bool_], where: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    found = old.copy()
+    found[where] = new
+    return found

@@ -1,0 +1,85 @@
+"""Run: a whole audit in this process, alone or as one of many workers.
+
+What enters: a job, and a folder where several work on it. What leaves: the report, or None where
+another worker gives it.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lipcert.analysis.bounded import Progress
+from lipcert.audit.conclusion import conclude
+from lipcert.audit.folder import WorkFolder
+from lipcert.audit.job import Job, Unit
+from lipcert.audit.records import AuditReport
+from lipcert.audit.unit_result import UnitResult, total_of
+from lipcert.audit.work import Ready, audit_unit, checked, float_bounds, prepare, speed_of
+from lipcert.audit.workers import Worker
+from lipcert.errors import NoVerdictError
+from lipcert.norms.operator_norm import operator_norm
+from lipcert.scope import NormRule
+
+__all__ = ["audit", "merged_report"]
+
+
+def audit(
+    job: Job,
+    *,
+    folder: Path | None = None,
+    worker: Worker | None = None,
+    compare_speed: bool = False,
+    observe: Progress | None = None,
+    certify: NormRule = operator_norm,
+) -> AuditReport | None:
+    """Do a job. folder: where workers share it; None: all of it is done here.
+
+    None where another worker reports. Raises NoVerdictError where the job cannot be done.
+    """
+    worker = worker or Worker()
+    started = time.monotonic()
+    ready = prepare(job, observe, certify)
+    if folder is None:
+        results = [_done(ready, unit, observe) for unit in ready.units]
+    else:
+        shared = WorkFolder.opened(folder, job, ready.digest)
+        for unit in shared.claimed(ready.units, worker.rank * len(ready.units) // worker.count):
+            shared.keep(unit, _done(ready, unit, observe))
+        results = shared.results()
+    if not worker.reports:
+        return None
+    ratio = speed_of(ready) if compare_speed else None
+    return _concluded(ready, results, time.monotonic() - started, ratio)
+
+
+def merged_report(
+    folder: Path, observe: Progress | None = None, certify: NormRule = operator_norm
+) -> AuditReport:
+    """The report of the results that are in a folder; units without one make it inconclusive."""
+    started = time.monotonic()
+    job = WorkFolder.job_in(folder)
+    ready = prepare(job, observe, certify)
+    results = WorkFolder.opened(folder, job, ready.digest).results()
+    return _concluded(ready, results, time.monotonic() - started, None)
+
+
+def _done(ready: Ready, unit: Unit, observe: Progress | None) -> UnitResult:
+    result = audit_unit(ready.job, unit, ready)
+    if observe is not None:
+        observe(f"{unit.kind.value} at {unit.weights}", unit.number + 1, len(ready.units))
+    return result
+
+
+def _concluded(
+    ready: Ready, results: list[UnitResult], seconds: float, ratio: float | None
+) -> AuditReport:
+    found = checked(ready)
+    return conclude(
+        ready,
+        total_of(results),
+        found,
+        float_bounds(ready),
+        seconds=seconds,
+        plain_step_ratio=ratio,
+    )

@@ -1,0 +1,174 @@
+"""Tallies: what the examples of one unit of work showed, small enough to merge by the thousand.
+
+What enters: norms, decisions, and which example is which. What leaves: counts and maxima. Merging
+is associative and does not depend on the order, so that units may be done anywhere and in any
+order. This module loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.audit.decision import Decision
+from lipcert.audit.records import (
+    BINS_PER_OCTAVE,
+    HIGHEST_BIN,
+    LOWEST_BIN,
+    ExampleReference,
+    Histogram,
+)
+from lipcert.upper import FloatArray
+
+__all__ = ["FAMILIES", "Family", "Places", "Tallies", "Tally", "merged"]
+
+Places = npt.NDArray[np.int64]
+"""indices of examples in the data"""
+
+
+class Family(Enum):
+    """What is bounded: the joint gradient of a group, a value, or the cotangent of a value."""
+
+    GRADIENT = "grad_norm"
+    VALUE = "output_norm"
+    COTANGENT = "cotangent_norm"
+
+
+FAMILIES: Final = tuple(Family)
+Json = Mapping[str, Any]
+_NOT_FINITE: Final = "inf"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One bounded quantity over some examples. max_observed: inf where a norm is not finite."""
+
+    examples: int = 0
+    max_observed: float = 0.0
+    worst: ExampleReference | None = None
+    violations: int = 0
+    undecided: int = 0
+    recomputed: int = 0
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        norms: FloatArray,
+        bound: float | None,
+        decision: Decision | None,
+        *,
+        recomputed: int,
+        weights: str,
+        places: Places,
+    ) -> Tally:
+        """Of the examples at these places of the data, at the named weights."""
+        if not norms.size:
+            return cls()
+        known = np.where(np.isfinite(norms), norms, math.inf)
+        worst = int(np.argmax(known))
+        return cls(
+            examples=norms.size,
+            max_observed=float(known[worst]),
+            worst=ExampleReference(weights, int(places[worst])),
+            violations=0 if decision is None else int(np.count_nonzero(decision.violating)),
+            undecided=0 if decision is None else int(np.count_nonzero(decision.undecided)),
+            recomputed=recomputed,
+            counts=_counts(known, bound) if bound else {},
+        )
+
+    def merged(self, other: Tally) -> Tally:
+        """Of the examples of both; of two equal maxima the example that comes first is named."""
+        ranked = [t for t in (self, other) if t.worst is not None]
+        top = min(ranked, key=_rank, default=self)
+        counts = dict(self.counts)
+        for place, count in other.counts.items():
+            counts[place] = counts.get(place, 0) + count
+        return Tally(
+            examples=self.examples + other.examples,
+            max_observed=top.max_observed,
+            worst=top.worst,
+            violations=self.violations + other.violations,
+            undecided=self.undecided + other.undecided,
+            recomputed=self.recomputed + other.recomputed,
+            counts=dict(sorted(counts.items())),
+        )
+
+    @classmethod
+    def all(cls, tallies: Iterable[Tally]) -> Tally:
+        """Of the examples of all."""
+        total = cls()
+        for tally in tallies:
+            total = total.merged(tally)
+        return total
+
+    @property
+    def histogram(self) -> Histogram:
+        """Counts by observed over bound."""
+        return Histogram(self.counts)
+
+    def written(self) -> Json:
+        """As JSON."""
+        finite = math.isfinite(self.max_observed)
+        return {
+            "examples": self.examples,
+            "max_observed": self.max_observed if finite else _NOT_FINITE,
+            "worst": None if self.worst is None else [self.worst.weights, self.worst.index],
+            "violations": self.violations,
+            "undecided": self.undecided,
+            "recomputed": self.recomputed,
+            "counts": {str(place): count for place, count in self.counts.items()},
+        }
+
+    @classmethod
+    def read(cls, json: Json) -> Tally:
+        """From JSON; KeyError, TypeError or ValueError where it is something else."""
+        worst = json["worst"]
+        return cls(
+            examples=int(json["examples"]),
+            max_observed=float(json["max_observed"]),
+            worst=None if worst is None else ExampleReference(str(worst[0]), int(worst[1])),
+            violations=int(json["violations"]),
+            undecided=int(json["undecided"]),
+            recomputed=int(json["recomputed"]),
+            counts={int(place): int(count) for place, count in json["counts"].items()},
+        )
+
+
+Tallies = Mapping[Family, Mapping[str, Tally]]
+"""by family and by the name of the group or value"""
+
+
+def merged(parts: Iterable[Tallies]) -> Tallies:
+    """Of the examples of all parts."""
+    found = list(parts)
+    names = {
+        family: dict.fromkeys(name for part in found for name in part[family])
+        for family in FAMILIES
+    }
+    return {
+        family: {
+            name: Tally.all(part[family][name] for part in found if name in part[family])
+            for name in names[family]
+        }
+        for family in FAMILIES
+    }
+
+
+def _rank(tally: Tally) -> tuple[float, ExampleReference | None]:
+    return (-tally.max_observed, tally.worst)
+
+
+def _counts(norms: FloatArray, bound: float) -> Mapping[int, int]:
+    with np.errstate(divide="ignore"):
+        octaves = np.log2(norms / bound)
+    places = np.clip(np.floor(BINS_PER_OCTAVE * octaves), LOWEST_BIN, HIGHEST_BIN).astype(int)
+    found, counts = np.unique(places, return_counts=True)
+    return {int(place): int(count) for place, count in zip(found, counts, strict=True)}

@@ -1,0 +1,80 @@
+"""Files of a trace: opened without following links, private to their owner, replaced as a whole.
+
+What enters: paths within a trace. What leaves: open files or durable content. Invariant: nothing
+but a regular file is opened for reading, and a name either is absent or holds complete content.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = [
+    "BLOBS",
+    "FILE_MODE",
+    "MANIFEST",
+    "make_private_folder",
+    "open_regular",
+    "replace_durably",
+]
+__all__ += ["steps_name", "sync_folder"]
+
+MANIFEST: Final = "manifest.json"
+BLOBS: Final = "blobs"
+FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
+_READ: Final = (
+    os.O_RDONLY
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
+
+
+def steps_name(rank: int) -> str:
+    """The file that holds the lines of a rank."""
+    return f"steps-{rank}.jsonl"
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """A file to read; OSError where it is a link, a pipe, a device or a folder."""
+    handle = os.open(path, _READ)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("not a regular file")
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def make_private_folder(path: Path) -> None:
+    """A folder that nobody else can enter; one that exists stays as it is."""
+    if not path.is_dir():
+        path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        path.chmod(_FOLDER_MODE)
+
+
+def replace_durably(path: Path, temporary: Path, pieces: Sequence[bytes | memoryview]) -> None:
+    """Content under a name that shows it only once it has reached the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    with os.fdopen(os.open(temporary, flags, FILE_MODE), "wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

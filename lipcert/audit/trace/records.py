@@ -1,0 +1,259 @@
+"""Records of a trace: what a run declares, and what each of its steps used, did and released.
+
+What enters: what was observed. What leaves: frozen records, the same for who writes and who reads.
+None, or an empty tuple or mapping, stands for "was not recorded", never for zero. A number may be
+NaN or infinite where a run computed such a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.audit.precision import Precision
+from lipcert.audit.trace.blobs import Blob
+from lipcert.privacy.plan import Sampling
+
+__all__ = [
+    "SCHEMA",
+    "Arithmetic",
+    "Batch",
+    "Close",
+    "Declaration",
+    "Event",
+    "Gradients",
+    "IndexArray",
+    "Manifest",
+    "Noise",
+    "Norms",
+    "Redaction",
+    "Reduction",
+    "Resume",
+    "Start",
+    "Step",
+]
+
+SCHEMA: Final = "lipcert.trace/1"
+
+IndexArray: TypeAlias = npt.NDArray[np.int64]
+Norms: TypeAlias = Mapping[str, Mapping[str, float]]
+Shape = tuple[int, ...]
+
+
+@final
+class Reduction(Enum):
+    """How the losses of a batch become the number that is differentiated."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    NONE = "none"
+    """the loss function gives one loss for each example"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What the run says of itself; audits hold what was recorded against it.
+
+    noise_std: of the noise added to each group, in the units of what is noised (a sum, or a mean
+    that was divided by `divisor`). clip_norms: of the per-example gradients of each group. groups:
+    the parameters noised together. data, data_sha256: where the examples are, and their digest.
+    """
+
+    dataset_size: int | None = None
+    batch_size: int | None = None
+    sampling: Sampling | None = None
+    sampling_rate: float | None = None
+    steps: int | None = None
+    noise_multiplier: float | None = None
+    noise_std: Mapping[str, float] = field(default_factory=dict)
+    clip_norms: Mapping[str, float] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reduction: Reduction | None = None
+    divisor: float | None = None
+    data: str | None = None
+    data_sha256: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What a redacted trace was made of: digests of the original's manifest and last lines."""
+
+    manifest: str
+    heads: Mapping[int, str]
+    """by rank"""
+    keeps_weights: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the whole trace is about; written once, and the beginning of every chain.
+
+    versions: of libraries, by name. parameters, buffers: shapes by name, as the model names them.
+    """
+
+    versions: Mapping[str, str]
+    ranks: int
+    parameters: Mapping[str, Shape]
+    buffers: Mapping[str, Shape] = field(default_factory=dict)
+    model_sha256: str | None = None
+    """of the ONNX file"""
+    declaration: Declaration = field(default_factory=Declaration)
+    redaction: Redaction | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """One forward and backward pass; a step that accumulates gradients has several.
+
+    examples: how many. index: of each example in the data; tags: in its place in a redacted trace,
+    equal for equal indices. sampler, rate: how they were drawn. divisor: what the sum of the
+    examples' gradients was divided by. loss: as it was differentiated; the mean where `reduction`
+    is NONE. tensors: with detail only, as far as they were seen: "input" (after all transforms) and
+    "losses" with one row for each example; "logits" and "labels" as the loss function got them;
+    further inputs of the network as "input.1" or "input.name".
+    """
+
+    examples: int | None = None
+    index: IndexArray | None = None
+    tags: tuple[str, ...] = ()
+    sampler: Sampling | None = None
+    rate: float | None = None
+    reduction: Reduction | None = None
+    divisor: float | None = None
+    loss: float | None = None
+    tensors: Blob | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Noise that the run said it would add: its standard deviation by group.
+
+    generator: digest of the state from which its generator starts; two steps or ranks with the
+    same digest draw the same noise.
+    """
+
+    std: Mapping[str, float]
+    generator: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Gradients by name of the parameter, with detail only.
+
+    clean: before the noise; noised: after it, in the same units; applied: as the optimizer took
+    them (`Parameter.grad` when its step began).
+    """
+
+    clean: Blob | None = None
+    noised: Blob | None = None
+    applied: Blob | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Where and in which arithmetic the step was computed.
+
+    dtype: of the parameters; autocast: the type that products are computed in, None where autocast
+    is off. tf32_matmul, tf32_conv: allowed, which says nothing unless the device is a GPU.
+    """
+
+    device: str
+    dtype: str
+    autocast: str | None
+    tf32_matmul: bool
+    tf32_conv: bool
+    deterministic: bool
+
+    @property
+    def precision(self) -> Precision | None:
+        """The arithmetic of products; None for a type that audits do not know."""
+        name = self.autocast or self.dtype
+        if name == "float32" and self.device == "cuda" and (self.tf32_matmul or self.tf32_conv):
+            return Precision.TF32
+        return next((item for item in Precision if item.value == name), None)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One step of the optimizer, numbered from 0 within its rank; time: seconds since 1970.
+
+    generators: digests of the states of the global random generators when the step began, by
+    "python", "numpy", "torch", "cuda". weights_before, weights_after: every parameter and buffer.
+    norms: in redacted traces only: 2-norms by kind of tensor ("weights_before", "clean", "noised",
+    "noise", "applied", "input") and name.
+    """
+
+    rank: int
+    number: int
+    time: float
+    batches: tuple[Batch, ...] = ()
+    learning_rates: tuple[float, ...] = ()
+    """of the optimizer's parameter groups"""
+    noise: Noise | None = None
+    arithmetic: Arithmetic | None = None
+    generators: Mapping[str, str] = field(default_factory=dict)
+    weights_before: Blob | None = None
+    weights_after: Blob | None = None
+    gradients: Gradients = field(default_factory=Gradients)
+    norms: Norms = field(default_factory=dict)
+
+    @property
+    def has_detail(self) -> bool:
+        """Whether tensors of the batch or gradients were recorded."""
+        gradients = (self.gradients.clean, self.gradients.noised, self.gradients.applied)
+        return any((*gradients, *(batch.tensors for batch in self.batches)))
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """All tensors that the step names."""
+        gradients = self.gradients
+        named = [batch.tensors for batch in self.batches]
+        named += [gradients.clean, gradients.noised, gradients.applied]
+        named += [self.weights_before, self.weights_after]
+        return tuple(blob for blob in named if blob is not None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first line of a rank."""
+
+    time: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Recording went on after an end; cut: bytes of an unfinished line that were removed."""
+
+    time: float
+    steps: int
+    """recorded before"""
+    cut: int
+    versions: Mapping[str, str]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Recording ended on purpose."""
+
+    time: float
+    steps: int
+    """recorded before"""
+
+
+Event: TypeAlias = Start | Step | Resume | Close

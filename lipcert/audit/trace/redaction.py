@@ -1,0 +1,172 @@
+"""Redaction: a copy of a trace that somebody may see who must not see the data.
+
+What enters: a trace that is intact, and an empty place. What leaves: a trace with a chain of its
+own that keeps steps, rates, losses of whole batches, noise, and 2-norms of what was recorded in
+detail; its manifest names the digests of the original's manifest and last lines. Invariant: no
+tensor of the data, the labels or the gradients is in it. Indices and states of generators become
+tags under a random key that is thrown away: equal ones remain equal, and nothing can be tried out.
+What is kept was still computed from private data: a redacted trace is not differentially private.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.faults import FaultKind
+from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.records import (
+    Batch,
+    Close,
+    Gradients,
+    Manifest,
+    Noise,
+    Redaction,
+    Resume,
+    Start,
+    Step,
+)
+from lipcert.audit.trace.tensors import Array, stored
+from lipcert.audit.trace.verification import verify
+from lipcert.audit.trace.writing import TraceWriter
+from lipcert.errors import NoVerdictError, UsageError
+
+__all__ = ["redact"]
+
+_TAG_DIGITS: Final = 32
+_KEY_BYTES: Final = 32
+
+
+def redact(folder: Path, out: Path, *, keep_weights: bool = False) -> Manifest:
+    """Write the redacted copy; its manifest. NoVerdictError where the original is not intact."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"trace redact: {out} exists: name a new folder")
+    found = verify(folder)
+    broken = [fault for fault in found.faults if fault.kind is not FaultKind.TORN]
+    if broken:
+        raise NoVerdictError(
+            f"trace redact: {folder} is not intact ({broken[0]}): see `lipcert trace verify`"
+        )
+    trace = found.trace
+    manifest = _manifest(trace, {item.rank: item.head for item in found.ranks}, keep_weights)
+    redactor = _Redactor(keep_weights)
+    for rank in trace.ranks:
+        writer = TraceWriter(out, manifest, rank)
+        for event in trace.events(rank):
+            match event:
+                case Step():
+                    writer.append(redactor.step(event, writer))
+                case Resume() | Close():
+                    writer.append(event)
+                case Start():
+                    pass  # the writer says so itself
+        writer.abandon()
+    return manifest
+
+
+def _manifest(trace: Trace, heads: Mapping[int, str], keep_weights: bool) -> Manifest:
+    """Without the place of the data, which may itself tell something."""
+    original = trace.manifest
+    return replace(
+        original,
+        declaration=replace(original.declaration, data=None, data_sha256=None),
+        redaction=Redaction(trace.digest, heads, keep_weights),
+    )
+
+
+@final
+class _Redactor:
+    """One key for all ranks, so that what they share remains visible."""
+
+    def __init__(self, keep_weights: bool) -> None:
+        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._keep_weights = keep_weights
+
+    def step(self, step: Step, writer: TraceWriter) -> Step:
+        """The step without its tensors, and with their norms."""
+        before, after = step.weights_before, step.weights_after
+        return replace(
+            step,
+            batches=tuple(self._batch(batch) for batch in step.batches),
+            noise=None if step.noise is None else self._noise(step.noise),
+            generators={name: self._tag(state) for name, state in step.generators.items()},
+            weights_before=_copied(before, writer) if self._keep_weights else None,
+            weights_after=_copied(after, writer) if self._keep_weights else None,
+            gradients=Gradients(),
+            norms={kind: norms for kind, norms in _norms(step).items() if norms},
+        )
+
+    def _batch(self, batch: Batch) -> Batch:
+        tags = tuple(self._tag(tag) for tag in batch.tags)
+        if batch.index is not None:
+            tags = tuple(self._tag(f"example {number}") for number in batch.index.tolist())
+        return replace(batch, index=None, tags=tags, tensors=None)
+
+    def _noise(self, noise: Noise) -> Noise:
+        if noise.generator is None:
+            return noise
+        return replace(noise, generator=self._tag(noise.generator))
+
+    def _tag(self, text: str) -> str:
+        return hmac.digest(self._key, text.encode("utf-8"), "sha256").hex()[:_TAG_DIGITS]
+
+
+def _copied(blob: Blob | None, writer: TraceWriter) -> Blob | None:
+    if blob is None:
+        return None
+    tensors = {name: stored(np.array(array)) for name, array in blob.tensors().items()}
+    return replace(writer.store(tensors), expected=blob.expected)
+
+
+def _norms(step: Step) -> dict[str, dict[str, float]]:
+    """2-norms of each tensor; of inputs the largest of an example, in any batch."""
+    if step.norms:
+        return {kind: dict(norms) for kind, norms in step.norms.items()}
+    gradients = step.gradients
+    clean, noised = _loaded(gradients.clean), _loaded(gradients.noised)
+    return {
+        "weights_before": _each(_loaded(step.weights_before)),
+        "weights_after": _each(_loaded(step.weights_after)),
+        "clean": _each(clean),
+        "noised": _each(noised),
+        "noise": _each(
+            {
+                name: noised[name].astype(np.float64) - clean[name].astype(np.float64)
+                for name in clean
+                if name in noised
+            }
+        ),
+        "applied": _each(_loaded(gradients.applied)),
+        "input": _largest_inputs(step),
+    }
+
+
+def _loaded(blob: Blob | None) -> dict[str, Array]:
+    return {} if blob is None else blob.tensors()
+
+
+def _each(tensors: Mapping[str, Array]) -> dict[str, float]:
+    return {name: _norm(array) for name, array in tensors.items()}
+
+
+def _norm(array: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.sqrt(float(np.sum(np.square(array.astype(np.float64)))))
+
+
+def _largest_inputs(step: Step) -> dict[str, float]:
+    largest: dict[str, float] = {}
+    for batch in step.batches:
+        for name, array in _loaded(batch.tensors).items():
+            if name.partition(".")[0] == "input":
+                norms = [largest.get(name, 0.0), *(_norm(row) for row in array)]
+                largest[name] = math.nan if any(math.isnan(x) for x in norms) else max(norms)
+    return largest

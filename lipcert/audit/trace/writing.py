@@ -1,0 +1,227 @@
+"""Writing a trace: tensors first, then the line that names them, and never a line half.
+
+What enters: a manifest, tensors and events. What leaves: a folder that `reading` accepts at any
+moment, whatever interrupts the writer. Invariant: when a line is in the file, the tensors that it
+names are on the disk. A line is handed to the operating system before `append` returns, so that a
+killed process loses nothing of it; what the system itself loses with its power is at most what was
+written in the last seconds (`SYNC_SECONDS`) or lines (`SYNC_LINES`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self, final
+
+from lipcert.audit.trace.blobs import Blob, BlobStore
+from lipcert.audit.trace.chain import MAX_LINE, sealed
+from lipcert.audit.trace.faults import TraceError
+from lipcert.audit.trace.files import (
+    FILE_MODE,
+    MANIFEST,
+    make_private_folder,
+    replace_durably,
+    steps_name,
+    sync_folder,
+)
+from lipcert.audit.trace.lines import event_members
+from lipcert.audit.trace.manifest import manifest_bytes, read_manifest
+from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.records import Close, Declaration, Event, Manifest, Resume, Start, Step
+from lipcert.audit.trace.tensors import StoredTensor
+from lipcert.errors import NoVerdictError, UsageError
+
+__all__ = ["SYNC_LINES", "SYNC_SECONDS", "PrivateDataWarning", "TraceWriter"]
+
+SYNC_LINES: Final = 256
+SYNC_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.05
+
+
+@final
+class PrivateDataWarning(UserWarning):
+    """A folder is about to hold raw private data."""
+
+
+@final
+class TraceWriter:
+    """The one writer of the lines of one rank; begins a trace, or goes on with one.
+
+    The trace begins with rank 0, for whose manifest the others wait. Going on, the manifest must be
+    the same but for the versions, and may leave out what the run declares.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, rank: int = 0) -> None:
+        if not 0 <= rank < manifest.ranks:
+            raise UsageError(f"trace: rank {rank} of {manifest.ranks} ranks")
+        self.manifest = manifest
+        self._path = folder / steps_name(rank)
+        self._head, self._end, self._steps = "", 0, 0
+        self._unsynced = 0
+        self._synced_at = time.monotonic()
+        try:
+            trace = _settled(folder, manifest, rank)
+            self.manifest = trace.manifest
+            self._blobs = BlobStore(folder, rank)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+            self._go_on(trace, manifest, rank)
+            sync_folder(folder)
+        except OSError as error:
+            raise NoVerdictError(f"trace: cannot write {folder}: {error.strerror}") from error
+
+    @property
+    def steps(self) -> int:
+        """How many steps the rank has recorded, in this process and before."""
+        return self._steps
+
+    def store(self, tensors: Mapping[str, StoredTensor]) -> Blob:
+        """Put tensors on the disk, for a line to name."""
+        try:
+            return self._blobs.put(tensors)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def append(self, event: Event) -> None:
+        """Write a line."""
+        line, digest = sealed(event_members(event), self._head)
+        if len(line) > MAX_LINE:
+            raise UsageError(f"trace: a step of {len(line)} bytes is longer than {MAX_LINE}")
+        try:
+            _write(self._file, line, self._end)
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            raise self._failed(error) from error
+        self._head = digest
+        self._end += len(line)
+        self._steps += isinstance(event, Step)
+        self._unsynced += 1
+        self._sync(always=not isinstance(event, Step))
+
+    def close(self) -> None:
+        """Say that recording ends here, and let go of the file."""
+        if self._file >= 0:
+            self.append(Close(time.time(), self._steps))
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the file without a word about the end, as an interruption would."""
+        if self._file >= 0:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Close; after an exception without saying that this was the end."""
+        if failure[0] is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _go_on(self, trace: Trace, manifest: Manifest, rank: int) -> None:
+        """Find the end of the chain, cut what is unfinished behind it, and say so."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise UsageError(f"trace: {self._path} is being recorded by another process") from error
+        self._head, self._end, self._steps = trace.digest, 0, 0
+        try:
+            for link, event in trace.linked_events(rank):
+                self._head, self._end = link.digest, link.end
+                self._steps += isinstance(event, Step)
+        except TraceError:
+            os.close(self._file)
+            raise
+        cut = os.fstat(self._file).st_size - self._end
+        os.ftruncate(self._file, self._end)
+        now = time.time()
+        begun = self._end > 0
+        self.append(Resume(now, self._steps, cut, manifest.versions) if begun else Start(now))
+
+    def _sync(self, always: bool) -> None:
+        now = time.monotonic()
+        if always or self._unsynced >= SYNC_LINES or now - self._synced_at >= SYNC_SECONDS:
+            os.fsync(self._file)
+            self._unsynced = 0
+            self._synced_at = now
+
+    def _failed(self, error: OSError) -> NoVerdictError:
+        return NoVerdictError(
+            f"trace: cannot write to {self._path.parent}: {error.strerror or error}; the steps "
+            "recorded before are kept, and recording goes on there once this is remedied"
+        )
+
+
+def _write(file: int, line: bytes, place: int) -> None:
+    """All of a line, at its place."""
+    rest = memoryview(line)
+    while rest:
+        written = os.pwrite(file, rest, place)
+        rest, place = rest[written:], place + written
+
+
+def _settled(folder: Path, manifest: Manifest, rank: int) -> Trace:
+    """The trace with its manifest written, by this writer or before."""
+    path = folder / MANIFEST
+    if rank == 0 and not path.exists():
+        if folder.is_dir() and any(item.name != f".{MANIFEST}" for item in folder.iterdir()):
+            raise UsageError(f"trace: {folder} holds other files and no trace: name a new folder")
+        make_private_folder(folder)
+        replace_durably(path, folder / f".{MANIFEST}", [manifest_bytes(manifest)])
+        _warn(folder, manifest)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    if not path.exists():
+        raise NoVerdictError(
+            f"trace: rank {rank} waited {_PATIENCE_SECONDS:.0f} s for {path}, which rank 0 writes: "
+            "record all ranks, into one folder that they share"
+        )
+    found, digest = read_manifest(folder)
+    _require_same(path, found, manifest)
+    return Trace(folder, found, digest)
+
+
+def _require_same(path: Path, found: Manifest, given: Manifest) -> None:
+    """UsageError where a trace is of another run than the one that goes on with it."""
+    silent = given.declaration == Declaration()
+    alike = replace(
+        given,
+        versions=found.versions,
+        declaration=found.declaration if silent else given.declaration,
+    )
+    if manifest_bytes(alike) != manifest_bytes(found):
+        names = [
+            name
+            for name in (
+                "ranks",
+                "parameters",
+                "buffers",
+                "model_sha256",
+                "declaration",
+                "redaction",
+            )
+            if getattr(alike, name) != getattr(found, name)
+        ]
+        raise UsageError(
+            f"trace: {path} is of another run ({', '.join(names)} differ): name a new folder"
+        )
+
+
+def _warn(folder: Path, manifest: Manifest) -> None:
+    if manifest.redaction is None:
+        warnings.warn(
+            f"the trace {folder} will hold raw private data: inputs, labels, gradients, weights. "
+            "Keep it as safe as the data; `lipcert trace redact` makes a copy without them",
+            PrivateDataWarning,
+            stacklevel=5,
+        )

@@ -1,0 +1,144 @@
+"""`lipcert audit`: replay batches, and hold every per-example gradient against its bound."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lipcert.cli.audit_options import audit_options, job_of
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import chosen_settings, color_option, format_option, given, knob_options
+from lipcert.cli.output import parse_report, text_width, use_color, write
+from lipcert.cli.progress import ProgressReport
+from lipcert.errors import UsageError
+from lipcert.norm_sources import rules_digest
+from lipcert.report.audit_formats import AUDIT_FORMATS, audit_report
+
+if TYPE_CHECKING:
+    from lipcert.audit.records import AuditReport
+
+__all__ = ["command"]
+
+
+@click.command("audit")
+@click.argument("target", type=click.Path(path_type=Path), required=False)
+@audit_options
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Share the work with other processes that are given the same folder.",
+)
+@click.option(
+    "--merge",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Report on the results in a folder of work, and do nothing else.",
+)
+@click.option(
+    "--compare-speed",
+    is_flag=True,
+    help="Also time a plain training step on the same examples.",
+)
+@knob_options
+@format_option(*AUDIT_FORMATS)
+@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@click.option("--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report.")
+@click.option("--all", "show_all", is_flag=True, help="Show every row of long tables.")
+@click.option(
+    "--progress/--no-progress",
+    "progress",
+    default=None,
+    help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
+    "[default: a bar on a terminal]",
+)
+@color_option
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    *,
+    target: Path | None,
+    work: Path | None,
+    merge: Path | None,
+    compare_speed: bool,
+    output_format: str,
+    out_file: Path | None,
+    reports: tuple[str, ...],
+    show_all: bool,
+    progress: bool | None,
+    color: str,
+    **words: object,
+) -> ExitCode:
+    """Audit TARGET, an ONNX file or a certificate, on real batches, a recorded run or an attack.
+
+    The bounds are those of `lipcert analyze` with the same options, or those that the certificate
+    claims. Leaves with 0 when every norm is within its bound, with 1 when one is violated, with 3
+    when there is no verdict: nothing audited, undecided, or data that do not fit.
+    """
+    destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
+    settings = chosen_settings(context).settings
+    rules = rules_digest()  # before the engine is imported: see norm_sources
+    from lipcert.audit.run import audit, merged_report
+    from lipcert.audit.workers import Worker
+    from lipcert.cli.cache import open_cache
+    from lipcert.norms.operator_norm import operator_norm
+
+    certify = open_cache(settings.cache, os.environ, rules) or operator_norm
+    worker = Worker.of(os.environ)
+    with ProgressReport(progress) as shown:
+        if merge is not None:
+            _check_alone("--merge", target, work)
+            report: AuditReport | None = merged_report(merge, shown.observe, certify)
+        else:
+            _check_shared(worker.count, work)
+            job = job_of(target, settings, given(context), words)
+            report = audit(
+                job,
+                folder=work,
+                worker=worker,
+                compare_speed=compare_speed,
+                observe=shown.observe,
+                certify=certify,
+            )
+    if report is None:
+        click.echo(f"lipcert: all units are done; worker 0 of {worker.count} reports", err=True)
+        return ExitCode.HOLDS
+    for name, file in destinations:
+        write(_rendered(report, name, False, show_all), file)
+    coloured = out_file is None and use_color(color)
+    write(_rendered(report, output_format, coloured, show_all), out_file)
+    return _exit_code(report)
+
+
+def _rendered(report: AuditReport, name: str, color: bool, show_all: bool) -> str:
+    return audit_report(report, name, width=text_width(), color=color, show_all=show_all)
+
+
+def _exit_code(report: AuditReport) -> ExitCode:
+    from lipcert.audit.records import Verdict
+
+    match report.verdict:
+        case Verdict.PASS:
+            return ExitCode.HOLDS
+        case Verdict.VIOLATION:
+            return ExitCode.NEGATIVE
+    return ExitCode.NO_VERDICT
+
+
+def _check_alone(option: str, target: Path | None, work: Path | None) -> None:
+    if target is not None or work is not None:
+        raise UsageError(
+            f"audit: {option} takes the folder alone; it holds the description of the audit"
+        )
+
+
+def _check_shared(workers: int, work: Path | None) -> None:
+    if workers > 1 and work is None:
+        raise UsageError(
+            f"audit: the launcher runs {workers} workers; give them --work DIR, a folder that all "
+            "of them see, or each of them would do everything"
+        )

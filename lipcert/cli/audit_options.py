@@ -1,0 +1,169 @@
+"""The options of `lipcert audit` besides the knobs: what to replay, where, and in which precision.
+
+What enters: click's parse of them. What leaves: a `Job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from lipcert.errors import UsageError
+
+if TYPE_CHECKING:
+    from lipcert.audit.job import Job
+    from lipcert.settings import Settings
+
+__all__ = ["audit_options", "job_of"]
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_PRECISIONS: Final = ("float32", "float64", "tf32", "bfloat16", "float16")
+_STEPS: Final = 30
+
+_OPTIONS: Final = (
+    click.option(
+        "--model",
+        type=click.Path(path_type=Path),
+        help="The ONNX file that the certificate TARGET speaks of.  "
+        "[default: beside it, with the ending .onnx]",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="An .npz file of arrays x [examples, ...] and y: batches to replay.",
+    ),
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="A recorded run: replay its batches at its weights, and check its steps.",
+    ),
+    click.option(
+        "--attack",
+        type=click.Choice(("pga",)),
+        help="Also look for the worst examples, by projected gradient ascent.",
+    ),
+    click.option(
+        "--attack-steps", type=click.IntRange(min=1), metavar="N", help="Its steps.  [default: 30]"
+    ),
+    click.option(
+        "--attack-weights",
+        is_flag=True,
+        help="Let the attack move the weights too, within their constraints.",
+    ),
+    click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        metavar="NAME",
+        help="cpu, cuda, or auto: a GPU where there is one.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(_PRECISIONS),
+        default="float32",
+        show_default=True,
+        help="Arithmetic to replay in; what it leaves undecided is replayed in float64.",
+    ),
+    click.option(
+        "--values/--no-values",
+        "watch_values",
+        default=True,
+        show_default=True,
+        help="Hold the norms of values and cotangents against their bounds as well.",
+    ),
+    click.option(
+        "--limit", type=click.IntRange(min=1), metavar="N", help="Audit the first N examples only."
+    ),
+    click.option(
+        "--micro-batch",
+        type=click.IntRange(min=1),
+        default=128,
+        show_default=True,
+        metavar="N",
+        help="Examples evaluated at once; lower it where memory runs out.",
+    ),
+    click.option(
+        "--unit-size",
+        type=click.IntRange(min=1),
+        default=2048,
+        show_default=True,
+        metavar="N",
+        help="Examples in one unit of shared work.",
+    ),
+)
+
+
+def audit_options(command: _Command) -> _Command:
+    """Add them; `job_of` reads them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def job_of(
+    target: Path | None,
+    settings: Settings,
+    given: Mapping[str, object],
+    words: Mapping[str, Any],
+) -> Job:
+    """The job that the options describe. given: the knobs of the command line.
+
+    Raises UsageError where they contradict each other: a certificate states its own settings.
+    """
+    from lipcert.audit.job import Job
+    from lipcert.audit.precision import Precision
+
+    if target is None:
+        raise UsageError("audit: give an ONNX file or a certificate")
+    certificate = target if target.suffix == ".json" else None
+    if certificate is not None and given:
+        raise UsageError(
+            f"audit: --{next(iter(given))} is stated by the certificate; leave it out, or audit "
+            "the model itself"
+        )
+    if certificate is None and words["model"] is not None:
+        raise UsageError("audit: --model is for certificates; give the model alone")
+    model = target if certificate is None else words["model"] or _beside(certificate)
+    if words["attack"] is None and (words["attack_steps"] or words["attack_weights"]):
+        raise UsageError("audit: --attack-steps and --attack-weights need --attack pga")
+    return Job(
+        model=str(model),
+        settings=settings,
+        certificate=None if certificate is None else str(certificate),
+        data=_text(words["data"]),
+        trace=_text(words["trace"]),
+        attack_steps=0 if words["attack"] is None else words["attack_steps"] or _STEPS,
+        attack_weights=words["attack_weights"],
+        device=_device(words["device"]),
+        precision=Precision(words["dtype"]),
+        watch_values=words["watch_values"],
+        unit_size=words["unit_size"],
+        micro_batch=words["micro_batch"],
+        limit=words["limit"],
+    )
+
+
+def _beside(certificate: Path) -> Path:
+    """The model next to a certificate of its name, where `lipcert certify` puts it."""
+    model = certificate.with_name(certificate.name.removesuffix(".json").removesuffix(".lipcert"))
+    model = model.with_name(f"{model.name}.onnx")
+    if not model.exists():
+        raise UsageError(f"audit: {model} does not exist; say with --model what was certified")
+    return model
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

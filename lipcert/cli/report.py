@@ -1,0 +1,56 @@
+"""`lipcert report`: one page from what the other verbs wrote of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.output import write
+
+if TYPE_CHECKING:
+    from lipcert.report.study.records import Study
+
+__all__ = ["command"]
+
+
+@click.command("report")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["html", "markdown", "json"]),
+    default="html",
+    show_default=True,
+    help="html: one file with charts, without scripts; json: all documents in one.",
+)
+def command(*, inputs: tuple[str, ...], out_file: Path | None, output_format: str) -> ExitCode:
+    """Make one report of INPUTs: certificates, and results that verbs wrote as JSON.
+
+    Read are the results of analyze, check, audit and privacy, one of each, all of the same model.
+    Leaves with 0 when the report is written, whatever it says: the verbs themselves judge.
+    """
+    from lipcert.cli.report_sources import read_source
+    from lipcert.report.study.joining import joined
+
+    study = joined([read_source(Path(name)) for name in inputs])
+    write(_rendered(study, output_format), out_file)
+    return ExitCode.HOLDS
+
+
+def _rendered(study: Study, output_format: str) -> str:
+    match output_format:
+        case "json":
+            from lipcert.report.study.json import study_json
+
+            return study_json(study)
+        case "markdown":
+            from lipcert.report.page.markdown import study_markdown
+
+            return study_markdown(study)
+    from lipcert.report.html.writing import study_html
+
+    return study_html(study)

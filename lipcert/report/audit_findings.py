@@ -1,0 +1,138 @@
+"""Findings of an audit: what speaks against a pass, each under its code, worst first.
+
+What enters: an audit. What leaves: `Finding`s of groups, values, checks and of the audit as a
+whole. Invariant: an audit that is not a pass has at least one finding of level error, even where
+nothing but its verdict says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lipcert.audit.records import AuditReport, Verdict
+from lipcert.diagnostics import CODES, Level
+from lipcert.report.audit_held import Held, held_items, rank
+from lipcert.report.audit_numbers import beside, measured
+from lipcert.report.ci import Finding, by_level
+
+__all__ = ["audit_findings"]
+
+_REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "LC102": "bound the node that the analysis names, or freeze these parameters",
+        "LC300": "give data with at least one example, or --attack",
+        "LC301": "look at the first value or cotangent that exceeds its bound",
+        "LC302": "check that weights and preprocessing are those that were bounded",
+        "LC303": "check that the loss and its reduction are those that were declared",
+        "LC304": "keep the examples within the domain, or declare a larger one",
+        "LC305": "use noise for a bound larger by one part in a million",
+        "LC306": "replay the example that is named in float64",
+        "LC310": "project the weights after every step",
+        "LC311": "account for the run as it was recorded",
+        "LC312": "check the divisor and the reduction of the loss",
+        "LC313": "look for what couples the examples of a batch",
+        "LC314": "check the scale of the noise, the divisor, and that every group receives noise",
+        "LC315": "seed the generator of the noise once",
+        "LC316": "look for batch statistics and reductions over the batch axis",
+        "LC317": "export the module again, in evaluation mode",
+        "LC318": "run the missing units again, then merge",
+        "LC319": "give the model, weights and data that belong together",
+        "LC320": "take an intact copy of the trace, or record the run again",
+    }
+)
+_CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")
+_DEFAULTS: Final = {
+    Verdict.VIOLATION: "LC301",
+    Verdict.INCONCLUSIVE: "LC318",
+    Verdict.MISMATCH: "LC319",
+}
+
+
+def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
+    """Everything that a reader must know, errors first and among them the worst first."""
+    found = [f for item in sorted(held_items(report), key=rank) for f in _of_held(item)]
+    found = [*_of_checks(report), *found, *_of_whole(report)]
+    found += _of_reasons(report, {finding.code for finding in found})
+    if report.verdict is not Verdict.PASS and not any(f.level is Level.ERROR for f in found):
+        found.append(_unexplained(report))
+    return by_level(found)
+
+
+def _of_held(item: Held) -> Iterator[Finding]:
+    if item.violations:
+        finite = item.norm is None or math.isfinite(item.norm)
+        text = _exceeds(item) if finite else f"{item.subject} is NaN or infinite"
+        code = item.code if finite else "LC306"
+        yield _finding(item, code, Level.ERROR, f"{text}{_worst(item)}")
+    if item.undecided:
+        examples = "example" if item.undecided == 1 else "examples"
+        text = f"{item.subject} is undecided for {item.undecided:,} {examples}{_beside(item)}"
+        yield _finding(item, "LC305", Level.ERROR, text)
+    if item.kind != "group":
+        return
+    if item.bound is None:
+        yield _finding(item, "LC102", Level.WARNING, f"{item.subject} has no bound to hold")
+    elif item.norm is None:
+        yield _finding(item, "LC300", Level.WARNING, f"{item.subject} was not tried")
+
+
+def _finding(item: Held, code: str, level: Level, message: str) -> Finding:
+    return Finding(code, level, item.kind, item.place, message, _REMEDIES[code], item.quantity)
+
+
+def _exceeds(item: Held) -> str:
+    over = item.share is not None and item.share > 1.0
+    times = f" {measured(item.share)} times" if over else " over"
+    return f"{item.subject} is{times} its bound{_beside(item)}"
+
+
+def _beside(item: Held) -> str:
+    limit, norm = beside(item.bound, item.norm)
+    return f" ({norm} against {limit})"
+
+
+def _worst(item: Held) -> str:
+    where = "" if item.worst_example is None else f", at {item.worst_example}"
+    violations = "violation" if item.violations == 1 else "violations"
+    return f"{where}; {item.violations:,} {violations}"
+
+
+def _of_checks(report: AuditReport) -> Iterator[Finding]:
+    for check in report.checks:
+        if check.verdict is Verdict.PASS:
+            continue
+        where = f"{check.where}: " if check.where else ""
+        remedy = check.remedy or _REMEDIES.get(check.code, "")
+        name = check.name
+        yield Finding(
+            check.code, Level.ERROR, "check", name, f"{where}{check.message}", remedy, check.where
+        )
+
+
+def _of_whole(report: AuditReport) -> Iterator[Finding]:
+    if report.examples == 0 and not any(group.max_attacked for group in report.groups):
+        yield _whole("LC300", "no example was replayed")
+    if report.units_done < report.units:
+        missing = report.units - report.units_done
+        yield _whole("LC318", f"{missing:,} of {report.units:,} units of work are missing")
+
+
+def _of_reasons(report: AuditReport, known: set[str]) -> Iterator[Finding]:
+    """Reasons that begin with the code of something that no record tells of."""
+    for reason in report.reasons:
+        found = _CODE.match(reason)
+        if found and found.group(1) in CODES and found.group(1) not in known:
+            yield _whole(found.group(1), reason[found.end() :])
+
+
+def _unexplained(report: AuditReport) -> Finding:
+    reason = report.reasons[0] if report.reasons else f"the verdict is {report.verdict.value}"
+    return _whole(_DEFAULTS[report.verdict], _CODE.sub("", reason))
+
+
+def _whole(code: str, message: str) -> Finding:
+    return Finding(code, Level.ERROR, "audit", "", message, _REMEDIES.get(code, ""), code)

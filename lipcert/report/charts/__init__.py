@@ -1,0 +1,1 @@
+"""Charts: small pure functions from numbers to SVG, without scripts and without a library."""

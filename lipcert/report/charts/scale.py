@@ -1,0 +1,114 @@
+"""Scales: where a number stands on an axis, and which numbers an axis names.
+
+What enters: the range of the data and of the picture. What leaves: coordinates and ticks. A scale
+is linear or logarithmic; numbers beyond it are drawn at its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+__all__ = ["Scale", "Tick", "number_label", "scale_from_zero", "scale_of"]
+
+_WIDE: Final = 50.0
+_DECADES: Final = 12
+_FEW: Final = 1.7  # decades with ticks at 1, 2 and 5
+_SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A number that an axis names."""
+
+    value: float
+    label: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Numbers from `low` to `high` lie between the coordinates `start` and `stop`."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    is_log: bool = False
+
+    def at(self, value: float) -> float:
+        """The coordinate of a number."""
+        value = min(max(value, self.low), self.high)
+        if self.is_log:
+            part = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            part = (value - self.low) / (self.high - self.low)
+        return self.start + part * (self.stop - self.start)
+
+    def ticks(self, count: int) -> tuple[Tick, ...]:
+        """About `count` round numbers of the scale."""
+        values = self._powers(count) if self.is_log else self._multiples(count)
+        return tuple(Tick(value, number_label(value)) for value in values)
+
+    def _multiples(self, count: int) -> list[float]:
+        step = _round_up((self.high - self.low) / count)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+    def _powers(self, count: int) -> list[float]:
+        span = math.log10(self.high / self.low)
+        mantissas = (1.0, 2.0, 5.0) if span <= _FEW else (1.0,)
+        every = max(1, math.ceil(span / count))
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        found = [
+            float(f"{mantissa * 10.0**power:.6g}")
+            for power in range(first, last + 1)
+            if power % every == 0
+            for mantissa in mantissas
+        ]
+        return [value for value in found if self.low * 0.999 <= value <= self.high * 1.001]
+
+
+def scale_of(values: Iterable[float], start: float, stop: float) -> Scale:
+    """From zero up where the numbers are of one size, logarithmic where they are not."""
+    positive = [value for value in values if value > 0.0]
+    if not positive or max(positive) <= _WIDE * min(positive):
+        return scale_from_zero(positive, start, stop)
+    high = max(positive)
+    low = max(min(positive), high / 10.0**_DECADES)
+    return Scale(_round_down(low), _round_up(high), start, stop, is_log=True)
+
+
+def scale_from_zero(values: Iterable[float], start: float, stop: float) -> Scale:
+    """Linear, from zero to a little above the largest number."""
+    high = max(values, default=0.0)
+    if high <= 0.0:
+        return Scale(0.0, 1.0, start, stop)
+    step = _round_up(high / 5.0)
+    return Scale(0.0, step * math.ceil(high / step - 1e-9), start, stop)
+
+
+def number_label(value: float) -> str:
+    """A round number, short: powers of ten where it is very large or very small."""
+    if value == 0.0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        return f"{value:,.6f}".rstrip("0").rstrip(".") if value % 1.0 else f"{value:,.0f}"
+    mantissa, power = f"{value:.3e}".split("e")
+    digits = mantissa.rstrip("0").rstrip(".")
+    exponent = str(int(power)).translate(_SUPERSCRIPTS)
+    return f"10{exponent}" if digits == "1" else f"{digits}·10{exponent}"
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(m * power for m in (1.0, 2.0, 5.0, 10.0, 20.0) if value <= m * power * (1.0 + 1e-9))
+
+
+def _round_down(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(m * power for m in (0.5, 1.0, 2.0, 5.0) if m * power <= value * (1.0 + 1e-9))

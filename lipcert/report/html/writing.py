@@ -1,0 +1,61 @@
+"""Writing: a study as one HTML file.
+
+What enters: a study. What leaves: HTML without scripts, links or other files; all its data stand in
+it as JSON. Invariants: every text of a document is made safe and escaped by the environment of the
+template, not by its author; equal studies give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from lipcert import __version__
+from lipcert.report.page.building import figures_of, page_of
+from lipcert.report.safe import safe
+from lipcert.report.study.json import study_document
+from lipcert.report.study.records import Study
+
+__all__ = ["study_html"]
+
+
+def study_html(study: Study) -> str:
+    """The whole file."""
+    return (
+        _template().render(
+            page=page_of(study),
+            figures=[(figure, Markup(figure.svg)) for figure in figures_of(study)],
+            data=Markup(_embedded(study)),
+            version=__version__,
+        )
+        + "\n"
+    )
+
+
+def _embedded(study: Study) -> str:
+    """JSON that cannot end the element around it: `<`, `>` and `&` are escapes."""
+    text = json.dumps(study_document(study), ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.replace("##", "#\\u0023").replace("\x7f", "\\u007f")
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("lipcert.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_made_safe,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.jinja")
+
+
+def _made_safe(value: object) -> object:
+    """Plain strings are made safe; finished markup is the template's and the charts' own."""
+    return safe(value) if type(value) is str else value

@@ -1,0 +1,1 @@
+"""Study: what several documents of LipCert say of one model, joined for one report."""

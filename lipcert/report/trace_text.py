@@ -1,0 +1,291 @@
+"""Traces for people and tools: what one holds, whether it is intact, and what a redacted one keeps.
+
+What enters: a `TraceSummary` or a `Verification`. What leaves: text whose first lines are the
+answer, or JSON of the schemas "lipcert.trace-info/1", "lipcert.trace-verification/1" and
+"lipcert.trace-redaction/1". Invariant: names out of a trace pass through `safe`.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from lipcert.audit.trace.manifest import declared_members
+from lipcert.audit.trace.records import Arithmetic
+from lipcert.audit.trace.spelling import spelled_number
+from lipcert.audit.trace.summary import TraceSummary
+from lipcert.audit.trace.verification import Verification
+from lipcert.report.json import JsonObject, dump
+from lipcert.report.safe import safe
+from lipcert.report.text import canvas, text_of, two_columns
+
+__all__ = [
+    "redaction_json",
+    "redaction_text",
+    "summary_json",
+    "summary_text",
+    "verification_json",
+    "verification_text",
+]
+
+_MOST_FAULTS: Final = 20
+_MOST_GROUPS: Final = 8
+_LONGEST: Final = 200
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
+_LAST_TIME: Final = 253_402_300_799.0
+"""of the year 9999"""
+Rows = list[tuple[str, str]]
+
+
+def summary_text(path: str, summary: TraceSummary, *, width: int, color: bool) -> str:
+    """`lipcert trace info`."""
+    steps = sum(summary.steps)
+    ranks = f" on {len(summary.steps)} ranks" if len(summary.steps) > 1 else ""
+    redacted = ", redacted" if summary.manifest.redaction else ""
+    head = f"{_counted(steps, 'step')}{ranks} recorded{redacted}" if steps else "no step recorded"
+    rows = [
+        ("end", _end_text(summary)),
+        ("time", f"{_time_text(summary.first_time)} to {_time_text(summary.last_time)}"),
+        ("batches", _batches_text(summary)),
+        ("weights", f"before {_counted(summary.with_weights, 'step')}"),
+        ("detail", f"tensors of {_counted(summary.with_detail, 'step')}"),
+        *_noise_rows(summary),
+        *(("arithmetic", _arithmetic_text(used)) for used in summary.arithmetic),
+        ("tensors", f"{_counted(summary.blobs, 'file')}, {_bytes_text(summary.blob_bytes)}"),
+        ("model", _model_text(summary)),
+        *_declared_rows(summary),
+        ("versions", ", ".join(f"{k} {v}" for k, v in summary.manifest.versions.items())),
+    ]
+    return _page(canvas(width, color), path, Text(head, "bold" if steps else "bold red"), rows)
+
+
+def summary_json(path: str, summary: TraceSummary) -> str:
+    """`lipcert.trace-info/1`."""
+    manifest = summary.manifest
+    return dump(
+        {
+            "schema": "lipcert.trace-info/1",
+            "path": path,
+            "steps": sum(summary.steps),
+            "steps_by_rank": list(summary.steps),
+            "closed_ranks": summary.closed,
+            "resumes": summary.resumes,
+            "cut_bytes": summary.cut_bytes,
+            "torn_bytes": summary.torn_bytes,
+            "first_time": summary.first_time,
+            "last_time": summary.last_time,
+            "batches": summary.batches,
+            "examples": summary.examples,
+            "batches_with_index": summary.with_index,
+            "samplers": {name or "not recorded": n for name, n in summary.samplers.items()},
+            "steps_with_weights": summary.with_weights,
+            "steps_with_detail": summary.with_detail,
+            "steps_with_noise": summary.with_noise,
+            "noise_std": {
+                group: [spelled_number(low), spelled_number(high)]
+                for group, (low, high) in summary.noise.items()
+            },
+            "steps_with_reused_noise": summary.reused_noise,
+            "arithmetic": [_arithmetic_members(used) for used in summary.arithmetic],
+            "blobs": summary.blobs,
+            "blob_bytes": summary.blob_bytes,
+            "model_sha256": manifest.model_sha256,
+            "parameters": {name: list(shape) for name, shape in manifest.parameters.items()},
+            "buffers": {name: list(shape) for name, shape in manifest.buffers.items()},
+            "declared": declared_members(manifest.declaration),
+            "versions": dict(manifest.versions),
+            "redacted": manifest.redaction is not None,
+        }
+    )
+
+
+def verification_text(path: str, found: Verification, *, width: int, color: bool) -> str:
+    """`lipcert trace verify`."""
+    rows: Rows = [
+        (fault.kind.value, str(fault)[:_LONGEST]) for fault in found.faults[:_MOST_FAULTS]
+    ]
+    if len(found.faults) > _MOST_FAULTS:
+        rows.append(("", f"and {len(found.faults) - _MOST_FAULTS} more: --format json has all"))
+    rows += [
+        ("steps", ", ".join(f"{item.steps} of rank {item.rank}" for item in found.ranks)),
+        ("tensors", f"{_counted(found.blobs, 'file')}, {_bytes_text(found.blob_bytes)}"),
+        *([("orphans", f"{found.orphans} files that no line names")] if found.orphans else []),
+        *((f"head {item.rank}", item.head) for item in found.ranks),
+    ]
+    if not found.faults and not all(item.closed for item in found.ranks):
+        rows.append(("end", "not closed: that no steps are missing at the end cannot be seen"))
+    intact = Text("intact" if found.steps else "intact, but without a step", "bold green")
+    faults = Text(_counted(len(found.faults), "fault"), "bold red")
+    return _page(canvas(width, color), path, faults if found.faults else intact, rows)
+
+
+def verification_json(path: str, found: Verification) -> str:
+    """`lipcert.trace-verification/1`."""
+    return dump(
+        {
+            "schema": "lipcert.trace-verification/1",
+            "path": path,
+            "intact": not found.faults,
+            "steps": found.steps,
+            **_verified_members(found),
+            "faults": [
+                {
+                    "kind": fault.kind.value,
+                    "file": fault.file,
+                    "line": fault.line,
+                    "message": fault.message,
+                }
+                for fault in found.faults
+            ],
+        }
+    )
+
+
+def redaction_text(path: str, found: Verification) -> str:
+    """`lipcert trace redact`."""
+    state = "intact" if not found.faults else safe(str(found.faults[0]))
+    return (
+        f"{safe(path)}: {_counted(found.steps, 'step')} without the data, {state}. What is kept "
+        "(losses, norms, sizes) was computed from private data and is not differentially private.\n"
+    )
+
+
+def redaction_json(path: str, found: Verification) -> str:
+    """`lipcert.trace-redaction/1`."""
+    redaction = found.trace.manifest.redaction
+    heads = {} if redaction is None else redaction.heads
+    return dump(
+        {
+            "schema": "lipcert.trace-redaction/1",
+            "path": path,
+            "steps": found.steps,
+            **_verified_members(found),
+            "original_manifest": None if redaction is None else redaction.manifest,
+            "original_heads": {str(rank): head for rank, head in heads.items()},
+            "keeps_weights": redaction is not None and redaction.keeps_weights,
+        }
+    )
+
+
+def _verified_members(found: Verification) -> JsonObject:
+    return {
+        "manifest": found.trace.digest,
+        "ranks": [
+            {
+                "rank": item.rank,
+                "lines": item.lines,
+                "steps": item.steps,
+                "head": item.head,
+                "closed": item.closed,
+            }
+            for item in found.ranks
+        ],
+        "blobs": found.blobs,
+        "blob_bytes": found.blob_bytes,
+        "orphans": found.orphans,
+    }
+
+
+def _page(console: Console, path: str, head: Text, rows: Rows) -> str:
+    console.print(Text(safe(path), "bold"))
+    console.print(head)
+    grid = two_columns()
+    for topic, sentence in rows:
+        grid.add_row(Text(f"  {topic}", "dim"), Text(safe(sentence)))
+    console.print(grid)
+    return text_of(console)
+
+
+def _end_text(summary: TraceSummary) -> str:
+    ranks = len(summary.steps)
+    parts = ["closed" if summary.closed == ranks else f"{ranks - summary.closed} not closed"]
+    if summary.resumes:
+        parts.append(f"{_counted(summary.resumes, 'resume')}, {summary.cut_bytes} bytes cut")
+    if summary.torn_bytes:
+        parts.append(f"{summary.torn_bytes} bytes of unfinished lines")
+    return "; ".join(parts)
+
+
+def _batches_text(summary: TraceSummary) -> str:
+    drawn = ", ".join(f"{name or 'not stated'} {n}" for name, n in summary.samplers.items())
+    return (
+        f"{_counted(summary.batches, 'batch', 'batches')}, {summary.examples:,} examples; drawn: "
+        f"{drawn or 'none'}; {summary.with_index} with indices"
+    )
+
+
+def _noise_rows(summary: TraceSummary) -> Rows:
+    if not summary.with_noise:
+        return [("noise", "none recorded")]
+    rows = [("noise", f"stated for {_counted(summary.with_noise, 'step')}")]
+    for group, (low, high) in list(summary.noise.items())[:_MOST_GROUPS]:
+        spread = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
+        rows.append(("", f"{group}: standard deviation {spread}"))
+    if len(summary.noise) > _MOST_GROUPS:
+        rows.append(("", f"and {len(summary.noise) - _MOST_GROUPS} further groups"))
+    if summary.reused_noise:
+        again = f"{summary.reused_noise} steps share the state of their noise generator"
+        rows.append(("REUSED", again))
+    return rows
+
+
+def _arithmetic_text(used: Arithmetic) -> str:
+    parts = [f"{used.device} {used.dtype}"]
+    parts += [] if used.autocast is None else [f"autocast {used.autocast}"]
+    if used.device == "cuda":
+        parts += ["TF32 products"] if used.tf32_matmul else []
+        parts += ["TF32 convolutions"] if used.tf32_conv else []
+    return ", ".join([*parts, "deterministic" if used.deterministic else "not deterministic"])
+
+
+def _arithmetic_members(used: Arithmetic) -> JsonObject:
+    return {
+        "device": used.device,
+        "dtype": used.dtype,
+        "autocast": used.autocast,
+        "tf32_matmul": used.tf32_matmul,
+        "tf32_conv": used.tf32_conv,
+        "deterministic": used.deterministic,
+    }
+
+
+def _model_text(summary: TraceSummary) -> str:
+    manifest = summary.manifest
+    numbers = sum(math.prod(shape) for shape in manifest.parameters.values())
+    file = f"; ONNX file {manifest.model_sha256}" if manifest.model_sha256 else ""
+    return f"{_counted(len(manifest.parameters), 'parameter')}, {numbers:,} numbers{file}"
+
+
+def _declared_rows(summary: TraceSummary) -> Rows:
+    declared = declared_members(summary.manifest.declaration)
+    rows: Rows = [
+        ("", f"{name}: {value if isinstance(value, str | int | float) else _short(value)}")
+        for name, value in declared.items()
+    ]
+    return [("declared", "" if rows else "nothing"), *rows]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _bytes_text(count: int) -> str:
+    size, unit = float(count), 0
+    while size >= 1000.0 and unit + 1 < len(_UNITS):
+        size, unit = size / 1000.0, unit + 1
+    return f"{count} bytes" if unit == 0 else f"{size:.3g} {_UNITS[unit]}"
+
+
+def _time_text(seconds: float | None) -> str:
+    if seconds is None or seconds > _LAST_TIME:
+        return "unknown"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

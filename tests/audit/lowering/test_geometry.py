@@ -1,0 +1,94 @@
+"""Windows of every kind: pads, strides, dilations, groups, one to three dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lipcert.audit.lowering import lowered
+from lipcert.norms.geometry import Window
+from lipcert.operand import Operand
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
+from lipcert.ops.shape import Pad, PadMode
+
+WIDE = settings(max_examples=100)
+
+
+@st.composite
+def windows(draw, longest=7):
+    size, taps = draw(st.integers(1, longest)), draw(st.integers(1, 4))
+    stride, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    begin, end = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+    assume(size + begin + end >= dilation * (taps - 1) + 1)
+    return Window(size, taps, stride, dilation, begin, end)
+
+
+@st.composite
+def geometries(draw):
+    rank = draw(st.integers(1, 3))
+    return tuple(draw(windows(longest=7 if rank < 3 else 4)) for _ in range(rank))
+
+
+def agree(op, *inputs):
+    tensors = [torch.tensor(x) for x in inputs]
+    found = lowered(op, tensors, {s: torch.tensor(o.array) for s, o in op.operands().items()})
+    np.testing.assert_allclose(found.numpy(), op.evaluate(*inputs), rtol=1e-11, atol=1e-11)
+    none = [tensor[:0] for tensor in tensors]
+    operands = {s: torch.tensor(o.array) for s, o in op.operands().items()}
+    assert lowered(op, none, operands).shape == (0, *found.shape[1:])
+
+
+def operand(rng, *shape):
+    return Operand(rng.standard_normal(shape))
+
+
+@WIDE
+@given(geometries(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.integers(0, 99))
+def test_conv(geometry, groups, width, biased, seed):
+    rng = np.random.default_rng(seed)
+    channels = groups * width
+    kernel = operand(rng, groups * 2, width, *(w.taps for w in geometry))
+    bias = operand(rng, groups * 2) if biased else None
+    x = rng.standard_normal((2, channels, *(w.size for w in geometry)))
+    agree(Conv(kernel, bias, geometry, groups), x)
+
+
+@WIDE
+@given(geometries(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.integers(0, 99))
+def test_conv_transpose(geometry, groups, width, biased, seed):
+    rng = np.random.default_rng(seed)
+    kernel = operand(rng, groups * 2, width, *(w.taps for w in geometry))
+    bias = operand(rng, groups * width) if biased else None
+    x = rng.standard_normal((2, groups * 2, *(w.outputs for w in geometry)))
+    agree(ConvTranspose(kernel, bias, geometry, groups), x)
+
+
+@WIDE
+@given(geometries(), st.integers(1, 3), st.integers(0, 99), st.data())
+def test_pooling(geometry, p, seed, data):
+    x = np.random.default_rng(seed).standard_normal((2, 2, *(w.size for w in geometry)))
+    divisors = tuple(
+        tuple(data.draw(st.sampled_from([w.taps, max(reads, 1), 5])) for reads in w.reads())
+        for w in geometry
+    )
+    agree(AveragePool(geometry, divisors), x)
+    assume(all(min(window.reads()) > 0 for window in geometry))
+    agree(MaxPool(geometry), x)
+    agree(LpPool(geometry, p), x)
+
+
+@WIDE
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.integers(0, 9)), max_size=3),
+    st.sampled_from(PadMode),
+    st.floats(-2, 2),
+    st.integers(0, 99),
+)
+def test_pad(axes, mode, value, seed):
+    """Also wider than the value itself, where reflections and copies repeat."""
+    x = np.random.default_rng(seed).standard_normal((2, *(size for size, _, _ in axes)))
+    begin, end = (tuple(axis[i] for axis in axes) for i in (1, 2))
+    agree(Pad(begin, end, mode, value if mode is PadMode.CONSTANT else 0.0), x)

@@ -1,0 +1,210 @@
+"""Every op in torch: the numbers of `evaluate`, the gradients of single examples, vmap."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.audit.lowering import lowered
+from lipcert.audit.lowering.dispatch import lower, obstacle
+from lipcert.audit.lowering.elementwise import domain_function, scalar_function
+from lipcert.norms.geometry import Window
+from lipcert.operand import Operand
+from lipcert.ops.activation import Activation
+from lipcert.ops.attention import Attention
+from lipcert.ops.base import Op
+from lipcert.ops.clip import ClipNorm, CotangentClip
+from lipcert.ops.combine import Add
+from lipcert.ops.conv import Conv
+from lipcert.ops.domain import DomainFunction, OnDomain
+from lipcert.ops.extremum import Extremum
+from lipcert.ops.functions import Mish, ScalarFunction, Softplus
+from lipcert.ops.lrn import Lrn
+from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
+from lipcert.ops.powers import Power
+from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.shape import Expand, Select
+from lipcert.upper import Upper
+from tests import mirror
+from tests.cases import Case
+
+FOLDER = Path(__file__).resolve().parents[2] / "ops"
+EXTRA: list[tuple[Op, tuple[tuple[int, ...], ...]]] = [
+    *((Lrn(size, 0.7, 0.75, 1.5), ((5, 2, 3),)) for size in (1, 2, 3, 4, 9)),
+    (Lrn(3, 0.7, 0.75, 1.5), ((4,),)),
+    (ReduceNorm(1, (0,)), ((3, 2),)),
+    (ReduceNorm(2, (0, 1), keepdims=True), ((3, 2),)),
+    (ReduceLogSumExp((1,)), ((3, 2),)),
+    (ReduceMean((-1,), keepdims=True), ((3, 2),)),
+    (Attention(0.4, np.zeros((3, 4))), ((2, 3, 5), (2, 5, 4), (2, 4, 6))),
+    (Attention(-0.4), ((2, 3, 4), (2, 4, 3), (2, 3, 4))),
+    (Attention(0.5, np.where(np.tri(3) > 0, 0.0, -np.inf)), ((2, 3, 4), (2, 4, 3), (2, 3, 4))),
+    (Add((1.0,)), ((2, 3),)),
+    (Add((-0.5, 2.0, 1.0)), ((2, 3), (3,), (1, 3))),
+    (Extremum(True), ((2, 3), (3,), (1, 1, 3))),
+    (Select(1, (2, 0, 0)), ((2, 3),)),
+    (Select(0, (3, 2, 1)), ((4, 2),)),
+    (Select(0, (0, 2)), ((4, 2),)),
+    (Select(0, ()), ((4, 2),)),
+    (Expand((4, 2, 3)), ((2, 1),)),
+    (CotangentClip(Upper(0.7), ClipNorm.L2), ((2, 3),)),
+    (CotangentClip(Upper(0.7), ClipNorm.L15), ((2, 3),)),
+]
+NO_AXES: list[tuple[Op, tuple[tuple[int, ...], ...]]] = [
+    (op, ((3, 2),))
+    for op in (ReduceNorm(2, ()), ReduceLogSumExp(()), ReduceSum(()), ReduceMean(()))
+]
+"""nothing is reduced, whereas torch's own functions would reduce everything"""
+
+
+def cases() -> list[Case]:
+    names = sorted(path.stem for path in FOLDER.glob("cases_*.py"))
+    return [c for name in names for c in importlib.import_module(f"tests.ops.{name}").CASES]
+
+
+CASES = cases()
+OPS = [pytest.param(c.op, c.inputs, c.box, id=c.name) for c in CASES] + [
+    pytest.param(op, shapes, None, id=f"extra_{i}") for i, (op, shapes) in enumerate(EXTRA)
+]
+
+
+def values(shapes, box, examples=3, seed=0):
+    rng = np.random.default_rng(seed)
+    low, high = box or (-2.0, 2.0)
+    return [rng.uniform(low, high, (examples, *shape)) for shape in shapes]
+
+
+def operands(op: Op):
+    return {slot: torch.tensor(operand.array) for slot, operand in op.operands().items()}
+
+
+@pytest.mark.parametrize(("op", "shapes", "box"), OPS + [(*item, None) for item in NO_AXES])
+def test_values(op, shapes, box):
+    xs = values(shapes, box)
+    tensors = [torch.tensor(x) for x in xs]
+    found = lowered(op, tensors, operands(op))
+    np.testing.assert_allclose(found.numpy(), op.evaluate(*xs), rtol=1e-12, atol=1e-13)
+    assert all(
+        found is not x for x in tensors
+    )  # a value and its input have cotangents of their own
+    assert all(np.array_equal(x, t.numpy()) for x, t in zip(xs, tensors, strict=True))
+    nobody = lowered(op, [x[:0] for x in tensors], operands(op))
+    assert nobody.shape == (0, *found.shape[1:])
+
+
+@pytest.mark.parametrize(("op", "shapes", "box"), OPS)
+def test_gradients_and_vmap(op, shapes, box):
+    """Against plain torch code of one example each, differentiated by autograd."""
+    tensors = [torch.tensor(x) for x in values(shapes, box, examples=2, seed=1)]
+    weights = operands(op)
+    found, ours = gradients(lambda *x: lowered(op, x, weights), tensors)
+    for example in range(2):
+        single = [x[example] for x in tensors]
+        value, theirs = gradients(lambda *x: mirror.apply(op, list(x), weights), single, example)
+        torch.testing.assert_close(found[example], value, rtol=1e-10, atol=1e-11)
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine[example], other, rtol=1e-9, atol=1e-10)
+
+    def one(*x):
+        return lowered(op, [item.unsqueeze(0) for item in x], weights).squeeze(0)
+
+    torch.testing.assert_close(torch.func.vmap(one)(*tensors), found, rtol=1e-10, atol=1e-11)
+
+
+def gradients(function, inputs, example=None):
+    """The value, and the gradients of its product with fixed random numbers."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    value = function(*leaves)
+    shape = value.shape if example is None else (2, *value.shape)
+    factors = torch.tensor(np.random.default_rng(7).standard_normal(shape))
+    factors = factors if example is None else factors[example]
+    if not value.numel():
+        return value.detach(), [torch.zeros_like(x) for x in leaves]
+    found = torch.autograd.grad(value, leaves, factors, allow_unused=True)
+    zeros = [torch.zeros_like(x) for x in leaves]
+    return value.detach(), [z if g is None else g for g, z in zip(found, zeros, strict=True)]
+
+
+def concrete(base: type) -> set[type]:
+    direct = set(base.__subclasses__())
+    below = {leaf for child in direct for leaf in concrete(child)}
+    return below | {child for child in direct if not child.__abstractmethods__}
+
+
+def real(classes: set[type]) -> set[type]:
+    """Those of the package: neither what tests define, nor what a dataclass with slots replaced."""
+    return {
+        cls
+        for cls in classes
+        if cls.__module__.startswith("lipcert.")
+        and getattr(sys.modules[cls.__module__], cls.__name__) is cls
+    }
+
+
+def test_nothing_lacks_a_lowering():
+    for name in sorted(path.stem for path in (FOLDER.parents[1] / "lipcert/ops").glob("*.py")):
+        importlib.import_module(f"lipcert.ops.{name}")
+    ops, scalars, domains = map(real, map(concrete, (Op, ScalarFunction, DomainFunction)))
+    assert len(ops) > 35
+    assert len(scalars) > 20
+    assert len(domains) > 3
+    assert {op for op in ops if lower.dispatch(op) is lower.dispatch(object)} == set()
+    default = scalar_function.dispatch(object)
+    assert {f for f in scalars if scalar_function.dispatch(f) is default} == set()
+    default = domain_function.dispatch(object)
+    assert {f for f in domains if domain_function.dispatch(f) is default} == set()
+    tried = {type(op) for op, _ in EXTRA} | {type(case.op) for case in CASES}
+    assert {op.__name__ for op in ops - tried} == set()
+    tried = {type(c.op.function) for c in CASES if isinstance(c.op, Activation | OnDomain)}
+    assert {function.__name__ for function in (scalars | domains) - tried} == set()
+
+
+@pytest.mark.parametrize("function", [Softplus(), Mish()])
+def test_far_arguments(function):
+    x = np.array([[-800.0, -60.0, -36.0, 14.0, 20.5, 39.0, 41.0, 100.0, 1e4]])
+    t = torch.tensor(x, requires_grad=True)
+    found = lowered(Activation(function), [t], {})
+    np.testing.assert_allclose(found.detach().numpy(), function.value(x), rtol=1e-15, atol=1e-14)
+    (slope,) = torch.autograd.grad(found.sum(), t)
+    assert torch.isfinite(slope).all()
+
+
+def test_kinks_have_a_slope():
+    """Where the 2-norm has no gradient, 0 is one of its derivatives; never NaN."""
+    x = torch.zeros(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    window = Window(4, 2, 2)
+    for op in (LpPool((window, window), 2), LpPool((window, window), 3), ReduceNorm(2, (0, 1))):
+        (slope,) = torch.autograd.grad(lowered(op, [x], {}).sum(), x)
+        assert torch.equal(slope, torch.zeros_like(x))
+
+
+def test_low_precision():
+    for case in CASES:
+        inputs = [torch.tensor(x, dtype=torch.bfloat16) for x in values(case.inputs, case.box)]
+        tensors = {slot: t.to(torch.bfloat16) for slot, t in operands(case.op).items()}
+        found = lowered(case.op, inputs, tensors)
+        assert found.dtype is torch.bfloat16, case.name
+
+
+def test_too_many_dimensions():
+    windows = (Window(1, 1),) * 4
+    kernel = Operand(np.ones((1, 1, 1, 1, 1, 1)))
+    ops = [Conv(kernel, None, windows), MaxPool(windows), LpPool(windows)]
+    for op in [*ops, AveragePool(windows, ((1,),) * 4)]:
+        assert "4 spatial dimensions" in (obstacle(op) or "")
+
+
+def test_powers_of_negative_numbers():
+    x = np.array([[-2.0, -0.5, 3.0]])
+    for exponent in (0.0, 1.0, 2.0, 3.0, -1.0, -2.0):
+        op = OnDomain(Power(exponent))
+        found = lowered(op, [torch.tensor(x)], {}).numpy()
+        np.testing.assert_allclose(found, op.evaluate(x), rtol=1e-14)
+    assert math.isnan(lowered(OnDomain(Power(0.5)), [torch.tensor(x)], {})[0, 0])

@@ -1,0 +1,38 @@
+"""Which examples lie in the declared domain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lipcert.audit.admissibility import outside
+from lipcert.settings import Settings
+
+
+def test_the_box_is_exact() -> None:
+    x = np.array([[0.0, 1.0], [np.nextafter(np.float32(0), np.float32(-1)), 0.5], [0.5, 1.0000001]])
+    found = outside(x.astype(np.float32), Settings())
+    assert [index for index, _ in found] == [1, 2]
+    assert "outside [0, 1]" in found[0][1]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 10, 3000])
+def test_scaling_to_the_radius_is_admissible_and_more_is_not(dtype: type, size: int) -> None:
+    rng = np.random.default_rng(size)
+    x = rng.standard_normal((50, size))
+    x *= 3.0 / np.linalg.norm(x, axis=1, keepdims=True)
+    settings = Settings(input_norm=3.0)
+    assert outside(x.astype(dtype), settings) == []
+    more = x * (1.0 + 4.0 * np.finfo(dtype).eps + 1e-11)
+    assert len(outside(more.astype(np.float64), Settings(input_norm=3.0))) == 50
+
+
+def test_both_conditions_hold() -> None:
+    settings = Settings(input_norm=1.0, input_box=(-1.0, 1.0))
+    x = np.array([[1.0, 0.0], [1.0, 1.0], [-1.5, 0.0], [0.6, 0.8]])
+    assert [index for index, _ in outside(x, settings)] == [1, 2]
+
+
+def test_no_examples() -> None:
+    assert outside(np.zeros((0, 4), dtype=np.float32), Settings()) == []

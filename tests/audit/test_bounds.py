@@ -1,0 +1,82 @@
+"""Claims from an analysis and from its certificate speak of the same things."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lipcert.audit.bounds import claims_of_analysis, claims_of_certificate, settings_of
+from lipcert.errors import NoVerdictError
+from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
+from lipcert.issue.certify import certify
+from lipcert.settings import ConstraintSpec, Settings
+from tests.models.shipped import path_of
+
+SETTINGS = {
+    "defaults": Settings(),
+    "run": Settings(
+        input_norm=4.0,
+        loss="cross-entropy",
+        temperature=2.0,
+        label_smoothing=0.1,
+        batch_size=64,
+        dataset_size=1000,
+        sampling="poisson",
+        steps=100,
+        delta=1e-5,
+        noise_multiplier=1.1,
+        freeze=("*.bias",),
+    ),
+    "constrained": Settings(
+        mechanism="clipless", constraint=ConstraintSpec("spectral", 1.0), bias_norm=0.5
+    ),
+    "clipped": Settings(
+        mechanism="gradient-clipping", clip_norm=0.7, clip_scope="group", scope="point"
+    ),
+    "other loss": Settings(loss="mse", label_norm=1.0, half=True, loss_clip=0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> ImportedModel:
+    return load_model(path_of("digits_mlp"), trusted=True)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_a_certificate_claims_what_the_analysis_says(
+    model: ImportedModel, settings: Settings
+) -> None:
+    analysed = claims_of_analysis(model, settings)
+    certificate = certify(model, settings).certificate
+    certified = claims_of_certificate(model, certificate, "it")
+    assert certified.origin == "it"
+    assert [g.name for g in certified.groups] == [g.name for g in analysed.groups]
+    for ours, theirs in zip(certified.groups, analysed.groups, strict=True):
+        assert (ours.parameters, ours.dimension) == (theirs.parameters, theirs.dimension)
+        # the checker's rules may be a little looser, and are sometimes tighter
+        assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=0.1)
+    assert certified.values.keys() == analysed.values.keys()
+    assert certified.cotangents.keys() == analysed.cotangents.keys()
+    assert certified.parameters.keys() == analysed.parameters.keys()
+    assert certified.engine.loss == analysed.engine.loss
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_settings_of_a_certificate_certify_the_same_again(
+    model: ImportedModel, settings: Settings
+) -> None:
+    first = certify(model, settings).certificate
+    again = certify(model, settings_of(first)).certificate
+    assert again.assumptions == first.assumptions
+    assert again.scope == first.scope
+    assert [(g.name, g.grad_norm, g.sensitivity) for g in again.groups] == [
+        (g.name, g.grad_norm, g.sensitivity) for g in first.groups
+    ]
+
+
+def test_another_model_is_refused(model: ImportedModel) -> None:
+    certificate = certify(model, Settings()).certificate
+    with pytest.raises(NoVerdictError, match="give the model that was certified"):
+        claims_of_certificate(replace(model, sha256="0" * 64), certificate, "it")

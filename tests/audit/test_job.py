@@ -1,0 +1,81 @@
+"""Jobs: the same in every process that reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lipcert.audit.job import Job, Kind, units_of
+from lipcert.audit.precision import Precision
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.settings import ConstraintSpec, Settings
+
+SETTINGS = (
+    Settings(),
+    Settings(input_norm=1.5, loss="mse", label_norm=2.0, trainable=("a.*", "b"), batch_size=8),
+    Settings(
+        mechanism="clipless",
+        constraint=ConstraintSpec("spectral", 1.0),
+        constraints=(("a.weight", ConstraintSpec("frobenius", 0.1)),),
+        bias_norm=0.3,
+    ),
+    Settings(allocation="custom", noise_multipliers=(("*", 1.5),), input_box=(-1.0, 0.5)),
+    Settings(mechanism="gradient-clipping", clip_norm=1.0, clip_scope="group"),
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_json_is_the_inverse(settings: Settings) -> None:
+    job = Job("m.onnx", settings, data="d.npz", attack_steps=3, precision=Precision.TF32, limit=7)
+    assert Job.read(job.written(), "here") == job
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "lipcert.audit-job/1"}', "null"])
+def test_damage_is_named(text: str) -> None:
+    with pytest.raises(NoVerdictError, match="here"):
+        Job.read(text, "here")
+
+
+def test_another_version_is_refused() -> None:
+    text = Job("m.onnx", Settings(), data="d.npz").written()
+    with pytest.raises(NoVerdictError, match="another version"):
+        Job.read(text.replace('"lipcert": "', '"lipcert": "9'), "here")
+
+
+def test_there_must_be_something_to_audit() -> None:
+    with pytest.raises(UsageError, match="nothing to audit"):
+        Job("m.onnx", Settings())
+
+
+def test_every_field_and_every_input_is_in_the_digest() -> None:
+    job = Job("m.onnx", Settings(), data="d.npz")
+    others = [
+        dataclasses.replace(job, model="n.onnx"),
+        dataclasses.replace(job, settings=Settings(input_norm=1.0)),
+        dataclasses.replace(job, limit=3),
+        dataclasses.replace(job, precision=Precision.FLOAT64),
+    ]
+    digests = {one.digest({"model": "a"}) for one in (job, *others)}
+    assert len(digests | {job.digest({"model": "b"})}) == 6
+
+
+def test_units_cover_every_example_once() -> None:
+    job = Job("m.onnx", Settings(), data="d.npz", unit_size=4, attack_steps=2)
+    units = units_of([("model", "data", 10), ("step 5", "data", 3)], job, attacked=6)
+    replays = [unit for unit in units if unit.kind is Kind.REPLAY]
+    assert [(u.weights, u.start, u.stop) for u in replays] == [
+        ("model", 0, 4),
+        ("model", 4, 8),
+        ("model", 8, 10),
+        ("step 5", 0, 3),
+    ]
+    attacks = [unit for unit in units if unit.kind is Kind.ATTACK]
+    assert [(u.weights, u.start, u.stop) for u in attacks] == [("model", 0, 6), ("step 5", 0, 3)]
+    assert [unit.number for unit in units] == list(range(6))
+
+
+def test_a_limit_holds_for_each_source() -> None:
+    job = Job("m.onnx", Settings(), data="d.npz", unit_size=4, limit=5)
+    units = units_of([("model", "data", 10)], job, attacked=6)
+    assert [(u.start, u.stop) for u in units] == [(0, 4), (4, 5)]

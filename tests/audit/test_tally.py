@@ -1,0 +1,68 @@
+"""Tallies: counting once, in any order, whatever was counted where."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.audit.decision import decide
+from lipcert.audit.measured import Measured
+from lipcert.audit.records import HIGHEST_BIN, LOWEST_BIN
+from lipcert.audit.tally import Tally
+
+norms = st.lists(st.floats(min_value=0.0, max_value=10.0), max_size=12)
+
+
+def tally(values: list[float], first: int = 0, bound: float = 2.0) -> Tally:
+    measured = Measured(np.array(values), np.full(len(values), 0.25))
+    decision = decide(measured, bound, 0.0)
+    places = first + np.arange(len(values))
+    return Tally.of(measured.norm, bound, decision, recomputed=0, weights="model", places=places)
+
+
+@given(norms, norms, norms)
+def test_merging_is_counting_together(a: list[float], b: list[float], c: list[float]) -> None:
+    first, second = tally(a), tally(b, len(a))
+    third = tally(c, len(a) + len(b))
+    together = tally(a + b + c)
+    assert first.merged(second).merged(third) == together
+    assert third.merged(first.merged(second)) == together
+    assert second.merged(third).merged(first) == together
+
+
+@given(norms)
+def test_counts_what_is_there(values: list[float]) -> None:
+    found = tally(values)
+    assert found.examples == len(values)
+    assert sum(found.counts.values()) == len(values)
+    assert found.violations == sum(value - 0.25 > 2.0 for value in values)
+    if values:
+        assert found.max_observed == max(values)
+        assert found.worst is not None
+        assert values[found.worst.index] == max(values)
+
+
+@given(norms)
+def test_json_is_the_inverse(values: list[float]) -> None:
+    found = tally(values)
+    assert Tally.read(json.loads(json.dumps(found.written()))) == found
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_is_the_worst(bad: float) -> None:
+    found = tally([1.0, bad, 5.0])
+    assert found.max_observed == math.inf
+    assert found.worst is not None
+    assert found.worst.index == 1
+    assert found.violations == 2
+    assert Tally.read(json.loads(json.dumps(found.written()))) == found
+
+
+def test_bins_are_quarters_of_octaves() -> None:
+    found = tally([0.0, 1.0, 2.0, 2.0 * 2**0.25 * 1.0001, 1e9, 1e-9], bound=2.0)
+    assert found.counts == {LOWEST_BIN: 2, -4: 1, 0: 1, 1: 1, HIGHEST_BIN: 1}

@@ -1,0 +1,124 @@
+"""kill -9 at any moment: no recorded step is lost or told twice, and everything verifies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lipcert.audit.trace.faults import FaultKind, TraceError
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.records import Resume, Start, Step
+from lipcert.audit.trace.verification import verify
+from tests.audit.trace.made import made, opened, step
+
+KILLS = 20
+CHILD = """
+import sys
+from pathlib import Path
+from tests.audit.trace.made import opened, step
+writer = opened(Path(sys.argv[1]))
+print(writer.steps, flush=True)
+while True:
+    number = writer.steps
+    writer.append(step(writer, number, detail=number % 3 == 0))
+    print(number, flush=True)
+"""
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def killed(folder: Path, moment: float) -> list[int]:
+    """Record in a child until it is killed; the steps it said it had recorded."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(folder)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    first = child.stdout.readline()
+    time.sleep(moment)
+    os.kill(child.pid, signal.SIGKILL)
+    told = [int(line) for line in child.stdout.read().splitlines(keepends=True) if "\n" in line]
+    child.stdout.close()
+    child.wait()
+    assert first
+    return told
+
+
+def test_kills(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    rng = random.Random(5)
+    told: list[int] = []
+    for kill in range(KILLS):
+        told += killed(folder, rng.random() * 0.06)
+        if kill % 4 == 0:  # what a kill within a write would leave
+            with (folder / "steps-0.jsonl").open("ab") as file:
+                file.write(b'{"batches":[{"examples":5' * rng.randrange(1, 40))
+    opened(folder).close()
+    found = verify(folder)
+    assert found.faults == ()
+    events = list(read_trace(folder).events(0))
+    numbers = [event.number for event in events if isinstance(event, Step)]
+    assert numbers == list(range(len(numbers)))
+    assert told == sorted(set(told))
+    assert set(told) <= set(numbers)
+    assert len(numbers) - len(told) <= KILLS  # written, and killed before it could say so
+    resumes = [event for event in events if isinstance(event, Resume)]
+    assert len(resumes) == KILLS
+    assert sum(event.cut > 0 for event in resumes) >= KILLS // 4
+    assert not list((folder / "blobs").glob(".*"))
+    assert len(numbers) > KILLS
+
+
+@pytest.mark.parametrize("kept", ["none", "one", "half", "all but the end"])
+def test_every_torn_tail_is_cut(tmp_path: Path, kept: str) -> None:
+    folder = made(tmp_path / "t")
+    path = folder / "steps-0.jsonl"
+    *lines, last, _ = path.read_bytes().splitlines(keepends=True)
+    size = {"none": 0, "one": 1, "half": len(last) // 2, "all but the end": len(last) - 1}[kept]
+    path.write_bytes(b"".join(lines) + last[:size])
+    assert [fault.kind for fault in verify(folder).faults] == [FaultKind.TORN] * (size > 0)
+    assert read_trace(folder).torn_bytes(0) == size
+    with opened(folder) as writer:
+        assert writer.steps == 2
+        writer.append(step(writer, 2))
+    events = list(read_trace(folder).events(0))
+    assert [event.cut for event in events if isinstance(event, Resume)] == [size]
+    assert verify(folder).faults == ()
+    assert verify(folder).steps == 3
+
+
+def test_whole_lines_that_are_broken_are_not_cut(tmp_path: Path) -> None:
+    folder = made(tmp_path / "t")
+    path = folder / "steps-0.jsonl"
+    content = path.read_bytes().replace(b'"divisor":5.0', b'"divisor":6.0', 1)
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=r"steps-0.jsonl, line 2: the chain is broken"):
+        opened(folder)
+    assert path.read_bytes() == content
+
+
+def test_killed_before_the_first_line(tmp_path: Path) -> None:
+    folder = made(tmp_path / "t", 0)
+    (folder / "steps-0.jsonl").write_bytes(b"")
+    opened(folder).close()
+    assert isinstance(next(read_trace(folder).events(0)), Start)
+    (folder / "steps-0.jsonl").unlink()
+    opened(folder).close()
+    assert verify(folder).faults == ()
+
+
+def test_an_unfinished_tensor_is_written_again(tmp_path: Path) -> None:
+    folder = made(tmp_path / "t", 1)
+    for path in (folder / "blobs").iterdir():
+        path.write_bytes(path.read_bytes()[:10])
+    assert verify(folder).faults
+    with opened(folder) as writer:
+        step(writer, 0)
+    assert verify(folder).faults == ()

@@ -1,0 +1,255 @@
+"""What is written is read back: tensors, records, chains, private files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import hypothesis.extra.numpy as arrays_of
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from safetensors.numpy import load, save
+
+from lipcert.audit.precision import Precision
+from lipcert.audit.trace.faults import FormError
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start, Step
+from lipcert.audit.trace.tensors import StoredTensor, bytes_of, stored, tensors_in
+from lipcert.audit.trace.verification import verify
+from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
+from lipcert.errors import NoVerdictError, UsageError
+from tests.audit.trace.made import MANIFEST, made, opened, step
+
+TYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
+ARRAYS = st.sampled_from(TYPES).flatmap(
+    lambda kind: arrays_of.arrays(kind, arrays_of.array_shapes(min_dims=0, min_side=0, max_side=4))
+)
+NAMED = st.dictionaries(st.text(min_size=1, max_size=5).filter(lambda t: t.isprintable()), ARRAYS)
+
+
+def joined(tensors: dict[str, StoredTensor]) -> bytes:
+    return b"".join(bytes(piece) for piece in bytes_of(tensors))
+
+
+@given(NAMED)
+def test_tensors_come_back_and_are_safetensors(arrays: dict[str, np.ndarray]) -> None:
+    data = joined({name: stored(array) for name, array in arrays.items()})
+    found = tensors_in(data)
+    assert set(found) == set(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+        assert found[name].tobytes() == array.tobytes()
+    others = load(data)
+    assert {name: item.tobytes() for name, item in others.items()} == {
+        name: item.tobytes() for name, item in arrays.items()
+    }
+
+
+@given(NAMED.filter(bool))
+def test_files_of_the_reference_library_are_read(arrays: dict[str, np.ndarray]) -> None:
+    found = tensors_in(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}))
+    assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in arrays.items()}
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), max_size=5))
+def test_bfloat16_is_the_upper_half_of_float32(values: list[float]) -> None:
+    bits = np.array(values, np.float32).view(np.uint32) >> 16
+    found = tensors_in(joined({"x": StoredTensor("BF16", bits.astype(np.uint16))}))["x"]
+    assert found.dtype == np.float32
+    assert found.view(np.uint32).tolist() == [int(b) << 16 for b in bits]
+
+
+@pytest.mark.parametrize("kind", ["c16", "U3", "O", "M8[s]"])
+def test_other_types_are_not_stored(kind: str) -> None:
+    with pytest.raises(ValueError, match="not stored"):
+        stored(np.zeros(2, kind))
+
+
+@given(NAMED.filter(bool), st.data())
+def test_changed_tensor_files_are_refused_or_other_tensors(arrays, data) -> None:
+    """No change of a file makes the reader fail in any way but its own."""
+    content = bytearray(joined({name: stored(array) for name, array in arrays.items()}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(FormError):
+        tensors_in(bytes(content[: data.draw(st.integers(0, len(content)))]))
+
+
+def plain(value: object) -> object:
+    """Records as data that == compares, NaN included."""
+    match value:
+        case Step() | Start() | Close() | Resume():
+            return type(value).__name__, plain(dataclasses.asdict(value))
+        case dict():
+            return {key: plain(item) for key, item in value.items() if key != "expected"}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case np.ndarray():
+            return value.tolist()
+        case float() if math.isnan(value):
+            return "nan"
+    return value
+
+
+def test_records_come_back(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    with opened(folder) as writer:
+        written = [step(writer, 0), step(writer, 1, detail=False), step(writer, 2), step(writer, 3)]
+        for item in written:
+            writer.append(item)
+    trace = read_trace(folder)
+    assert trace.manifest == MANIFEST
+    assert [plain(item) for item in trace.steps()] == [plain(item) for item in written]
+    start, *_, close = trace.events(0)
+    assert isinstance(start, Start)
+    assert isinstance(close, Close)
+    assert close.steps == 4
+    assert [item.has_detail for item in trace.steps()] == [True, False, True, True]
+    assert math.isnan(list(trace.steps())[3].batches[0].loss)
+
+
+def test_tensors_of_steps_come_back(tmp_path: Path) -> None:
+    (found,) = read_trace(made(tmp_path / "t", 1)).steps()
+    rng = np.random.default_rng(0)
+    before = found.weights_before.tensors()
+    assert before["w"].tolist() == rng.standard_normal((4, 3)).astype(np.float32).tolist()
+    difference = found.gradients.noised.tensors()["b"] - found.gradients.clean.tensors()["b"]
+    assert np.abs(difference).max() > 0
+    assert found.gradients.noised == found.gradients.applied
+    assert not before["w"].flags.writeable
+
+
+def test_the_chain_is_what_its_description_says(tmp_path: Path) -> None:
+    """Recomputed from the files with nothing but json and hashlib."""
+    folder = made(tmp_path / "t")
+    previous = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    for line in (folder / "steps-0.jsonl").read_text().splitlines():
+        members = json.loads(line)
+        digest = members.pop("h")
+        assert members["prev"] == previous
+        text = json.dumps(members, sort_keys=True, separators=(",", ":"))
+        assert hashlib.sha256(text.encode()).hexdigest() == digest
+        previous = digest
+    for path in (folder / "blobs").iterdir():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+    assert verify(folder).ranks[0].head == previous
+
+
+def test_the_head_depends_on_every_rank(tmp_path: Path) -> None:
+    heads = [read_trace(made(tmp_path / str(n), n)).head for n in (1, 2)]
+    assert len({*heads, read_trace(tmp_path / "1").head}) == 2
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        folder = made(tmp_path / "t", 1)
+    finally:
+        os.umask(old)
+    for path in [folder, *folder.rglob("*")]:
+        expected = 0o700 if path.is_dir() else 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == expected, path
+
+
+def test_private_data_are_warned_of_once(tmp_path: Path) -> None:
+    with pytest.warns(PrivateDataWarning, match="raw private data"):
+        TraceWriter(tmp_path / "t", MANIFEST).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TraceWriter(tmp_path / "t", MANIFEST).close()
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path / "t"), pytest.raises(UsageError, match="another process"):
+        opened(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": {"w": (4, 4), "b": (4,)}},
+        {"ranks": 2},
+        {"model_sha256": "ef" * 32},
+        {"declaration": Declaration(steps=11)},
+    ],
+)
+def test_a_trace_of_another_run_is_not_gone_on_with(tmp_path: Path, change) -> None:
+    folder = made(tmp_path / "t")
+    before = (folder / "steps-0.jsonl").read_bytes()
+    with pytest.raises(UsageError, match=f"another run.*{next(iter(change))}"):
+        opened(folder, dataclasses.replace(MANIFEST, **change))
+    assert (folder / "steps-0.jsonl").read_bytes() == before
+
+
+def test_other_versions_and_silence_go_on(tmp_path: Path) -> None:
+    folder = made(tmp_path / "t")
+    silent = dataclasses.replace(MANIFEST, versions={"torch": "3"}, declaration=Declaration())
+    opened(folder, silent).close()
+    resume = [event for event in read_trace(folder).events(0) if isinstance(event, Resume)]
+    assert [item.versions for item in resume] == [{"torch": "3"}]
+
+
+def test_other_folders_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("data")
+    with pytest.raises(UsageError, match="holds other files"):
+        opened(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch) -> None:
+    writer = opened(tmp_path / "t")
+    writer.append(step(writer, 0, detail=False))
+    second = step(writer, 1, detail=False)
+    real = os.pwrite
+
+    def half(file: int, data: bytes, place: int) -> int:
+        if len(data) < 100:
+            raise OSError(28, "No space left on device")
+        return real(file, data[:50], place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", half)
+        with pytest.raises(NoVerdictError, match="No space left"):
+            writer.append(second)
+    writer.append(second)
+    writer.close()
+    assert verify(tmp_path / "t").faults == ()
+    assert verify(tmp_path / "t").steps == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "autocast", "tf32", "expected"),
+    [
+        ("cpu", "float32", None, True, Precision.FLOAT32),
+        ("cuda", "float32", None, True, Precision.TF32),
+        ("cuda", "float32", None, False, Precision.FLOAT32),
+        ("cuda", "float32", "bfloat16", True, Precision.BFLOAT16),
+        ("cpu", "float64", None, False, Precision.FLOAT64),
+        ("cpu", "float8_e4m3fn", None, False, None),
+    ],
+)
+def test_precision(device, dtype, autocast, tf32, expected) -> None:
+    assert Arithmetic(device, dtype, autocast, False, tf32, False).precision is expected
+
+
+def test_reading_and_writing_load_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from lipcert.audit.trace import writing, verification, redaction, summary\n"
+        "import lipcert.cli.trace, lipcert.report.trace_text\n"
+        "print('torch' in sys.modules, 'safetensors' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

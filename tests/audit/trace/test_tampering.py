@@ -1,0 +1,294 @@
+"""Changed and hostile traces: changes are noticed, nothing outside is read, nothing unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lipcert.audit.trace.chain import sealed
+from lipcert.audit.trace.faults import FaultKind, TraceError
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.verification import Verification, verify
+from tests.audit.trace.made import made, opened, step
+
+SAMPLES = 400
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder():
+    with tempfile.TemporaryDirectory() as name:
+        yield made(Path(name) / "t", 3)
+
+
+def found_in(folder: Path) -> list[FaultKind]:
+    try:
+        return [fault.kind for fault in verify(folder).faults]
+    except TraceError as error:
+        return [error.fault.kind]
+
+
+def with_content(path: Path, content: bytes, look: Callable[[], list[FaultKind]]):
+    """What is found while a file has another content."""
+    original = path.read_bytes()
+    try:
+        path.write_bytes(content)
+        return look()
+    finally:
+        path.write_bytes(original)
+
+
+def test_an_intact_trace_is_intact(folder: Path) -> None:
+    found = verify(folder)
+    assert found.faults == ()
+    assert (found.steps, found.orphans, found.ranks[0].closed) == (3, 0, True)
+
+
+def test_every_changed_byte_is_noticed(folder: Path) -> None:
+    rng = random.Random(1)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    for _ in range(SAMPLES):
+        path = rng.choice(paths if rng.random() < 0.5 else paths[-2:])
+        content = bytearray(path.read_bytes())
+        place = rng.randrange(len(content))
+        content[place] ^= rng.randrange(1, 256)
+        assert with_content(path, bytes(content), lambda: found_in(folder)), (path, place)
+
+
+def test_every_cut_and_insertion_is_noticed(folder: Path) -> None:
+    rng = random.Random(2)
+    path = folder / "steps-0.jsonl"
+    content = path.read_bytes()
+    ends = {i + 1 for i, byte in enumerate(content) if byte == ord("\n")} | {0}
+    for _ in range(100):
+        place = rng.randrange(len(content))
+        longer = content[:place] + bytes([rng.randrange(256)]) + content[place:]
+        assert with_content(path, longer, lambda: found_in(folder))
+        if place not in ends:
+            assert with_content(path, content[:place], lambda: found_in(folder))
+
+
+def test_moved_repeated_and_removed_lines_are_noticed(folder: Path) -> None:
+    path = folder / "steps-0.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for changed in (
+        [lines[0], lines[2], lines[1], *lines[3:]],
+        [*lines[:2], lines[1], *lines[2:]],
+        [lines[0], *lines[2:]],
+        lines[1:],
+    ):
+        content = b"".join(changed)
+        kinds = with_content(path, content, lambda: found_in(folder))
+        assert kinds == [FaultKind.CHAIN]
+
+
+def test_a_cut_at_the_end_shows_as_not_closed(folder: Path) -> None:
+    path = folder / "steps-0.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    def look() -> Verification:
+        return verify(folder)
+
+    assert not with_content(path, b"".join(lines[:-1]), look).ranks[0].closed
+
+
+def rewritten(folder: Path, change: Callable[[dict], object], manifest=None) -> Path:
+    """Change the first step, and recompute the chain as a forger would."""
+    previous = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    lines = []
+    for text in (folder / "steps-0.jsonl").read_bytes().splitlines():
+        members = json.loads(text)
+        del members["h"], members["prev"]
+        if members.get("step") == 0:
+            change(members)
+        line, previous = sealed(members, previous)
+        lines.append(line)
+    (folder / "steps-0.jsonl").write_bytes(b"".join(lines))
+    return folder
+
+
+def drop(name: str) -> Callable[[dict], object]:
+    return lambda members: members.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop("time"), "'time' is missing"),
+        (drop("batches"), "'batches' is missing"),
+        (lambda m: m.update(extra=1), "'extra' is not known"),
+        (lambda m: m.update(step=1), "step 1 stands where step 0 belongs"),
+        (lambda m: m.update(step=True), "not a whole number"),
+        (lambda m: m.update(step=-1), "whole number from 0"),
+        (lambda m: m.update(kind="stop"), "kind 'stop' is not known"),
+        (lambda m: m.update(time="NaN"), "finite"),
+        (lambda m: m.update(weights_before="../../etc/passwd"), "SHA-256"),
+        (lambda m: m.update(weights_before="A" * 64), "SHA-256"),
+        (lambda m: m["batches"][0].update(index=[1, 2]), "not as many indices"),
+        (lambda m: m["batches"][0].update(sampler="fair"), "not one of poisson"),
+        (lambda m: m["batches"][0].update(loss="large"), "not a number"),
+        (lambda m: m["batches"][0].update(loss=[1.0]), "not a number"),
+        (lambda m: m["batches"][0].update(index="all"), "not a list"),
+        (lambda m: m["noise"].update(std={"all": "x"}), "not a number"),
+        (lambda m: m["arithmetic"].update(tf32_conv=1), "true or false"),
+        (lambda m: m.update(gradients={"pure": "0" * 64}), "'pure' is not known"),
+    ],
+)
+def test_forged_lines_are_named(tmp_path: Path, change, message: str) -> None:
+    folder = rewritten(made(tmp_path / "t", 2), change)
+    (fault,) = verify(folder).faults
+    assert (fault.kind, fault.file, fault.line) == (FaultKind.CHAIN, "steps-0.jsonl", 2)
+    assert message in fault.message
+    with pytest.raises(TraceError, match=r"steps-0.jsonl, line 2: "):
+        list(read_trace(folder).steps())
+
+
+def exchanged(folder: Path, old: str, content: bytes) -> Path:
+    """Put other content in place of a blob, under its right digest."""
+    digest = hashlib.sha256(content).hexdigest()
+    (folder / "blobs" / digest).write_bytes(content)
+    return rewritten(folder, lambda m: m.update({old: digest}))
+
+
+def tensor_file(header: object, body: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+class Armed:
+    """What unpickling would run."""
+
+    def __reduce__(self):
+        return os.mkdir, ("pickles-were-read",)
+
+
+ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (pickle.dumps(Armed()), "pickle"),
+        (b"PK\x03\x04" + bytes(100), "pickle"),
+        (b"", "too short"),
+        (struct.pack("<Q", 1 << 60) + b"{}", "header"),
+        (tensor_file(b"[]"), "no object"),
+        (tensor_file(b"{" * 100), "not JSON"),
+        (tensor_file(b"[" * 100_000), "not JSON"),
+        (tensor_file(b'{"w":{},"w":{}}'), "twice"),
+        (tensor_file({"w": []}), "not an object"),
+        (tensor_file({"w": {**ONE, "more": 1}}, bytes(4)), "not known"),
+        (tensor_file({"w": {**ONE, "dtype": "C64"}}, bytes(4)), "type"),
+        (tensor_file({"w": {**ONE, "shape": [2]}}, bytes(4)), "place"),
+        (tensor_file({"w": {**ONE, "shape": [1 << 40, 1 << 40]}}, bytes(4)), "place"),
+        (tensor_file({"w": {**ONE, "shape": [-1]}}, bytes(4)), "whole number"),
+        (tensor_file({"w": {**ONE, "shape": [0, 1 << 61], "data_offsets": [0, 0]}}), "tensor"),
+        (tensor_file({"w": {**ONE, "data_offsets": [4, 8]}}, bytes(8)), "place"),
+        (tensor_file({"w": ONE, "v": ONE}, bytes(4)), "place"),
+        (tensor_file({"w": ONE}, bytes(2)), "behind the end"),
+        (tensor_file({"w": ONE}, bytes(9)), "no tensor"),
+        (tensor_file({"w": {**ONE, "dtype": "BOOL", "data_offsets": [0, 1]}}, b"\x02"), "truth"),
+        (tensor_file({"w": ONE}, bytes(4)), "shape"),
+        (tensor_file({"v": ONE}, bytes(4)), "knows no tensor"),
+        (tensor_file({}), "missing"),
+    ],
+)
+def test_hostile_tensors_are_refused(
+    tmp_path: Path, monkeypatch, content: bytes, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = exchanged(made(tmp_path / "t", 2), "weights_before", content)
+    (fault,) = verify(folder).faults
+    assert (fault.kind, fault.line) == (FaultKind.BLOB, 2)
+    assert message in fault.message
+    assert not (tmp_path / "pickles-were-read").exists()
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    folder = made(tmp_path / "t", 1)
+    blob = next((folder / "blobs").iterdir())
+    outside = blob.rename(tmp_path / blob.name)
+    blob.symlink_to(outside)
+    assert set(found_in(folder)) == {FaultKind.BLOB}
+    blob.unlink()
+    os.mkfifo(blob)  # a reader that waits for a writer would hang here
+    assert set(found_in(folder)) == {FaultKind.BLOB}
+    blob.unlink()
+    blob.mkdir()
+    assert set(found_in(folder)) == {FaultKind.BLOB}
+    blob.rmdir()
+    assert set(found_in(folder)) == {FaultKind.BLOB}
+    outside.rename(blob)
+    assert found_in(folder) == []
+    for name in ("manifest.json", "steps-0.jsonl", "blobs"):
+        moved = (folder / name).rename(tmp_path / name)
+        (folder / name).symlink_to(moved)
+        assert found_in(folder), name
+        (folder / name).unlink()
+        moved.rename(folder / name)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"{}\n",
+        b"[]\n",
+        b"null\n",
+        b'{"schema":"lipcert.trace/2"}\n',
+        b'{"schema":"lipcert.trace/1","schema":"lipcert.trace/1"}\n',
+        b'{"ranks":NaN,"schema":"lipcert.trace/1"}\n',
+        b"[" * 100_000 + b"\n",
+        pickle.dumps({"schema": "lipcert.trace/1"}),
+        b"\x1f\x8b\x08\x00",
+        '{"schema":"é"}\n'.encode(),
+    ],
+)
+def test_hostile_manifests_are_refused(tmp_path: Path, content: bytes) -> None:
+    folder = made(tmp_path / "t", 1)
+    (folder / "manifest.json").write_bytes(content)
+    assert found_in(folder) == [FaultKind.UNREADABLE]
+
+
+@pytest.mark.parametrize("ranks", [0, 1 << 40])
+def test_ranks_are_bounded(tmp_path: Path, ranks: int) -> None:
+    folder = made(tmp_path / "t", 1)
+    path = folder / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"ranks":1', b'"ranks":%d' % ranks))
+    assert found_in(folder) == [FaultKind.UNREADABLE]
+
+
+def test_missing_and_strange_ranks_are_named(tmp_path: Path) -> None:
+    folder = made(tmp_path / "t", 1)
+    (folder / "steps-7.jsonl").write_bytes(b"")
+    assert [fault.file for fault in verify(folder).faults] == ["steps-7.jsonl"]
+    (folder / "steps-7.jsonl").unlink()
+    (folder / "steps-0.jsonl").unlink()
+    assert [fault.file for fault in verify(folder).faults] == ["steps-0.jsonl"]
+
+
+def test_files_that_no_line_names_are_counted(tmp_path: Path) -> None:
+    folder = made(tmp_path / "t", 1)
+    with opened(folder) as writer:
+        step(writer, 8)
+    found = verify(folder)
+    assert found.faults == ()
+    assert found.orphans == 5
+
+
+def test_wrong_sizes_of_a_batch_are_noticed(tmp_path: Path) -> None:
+    def change(members: dict) -> None:
+        members["batches"][0]["examples"] = 4
+        del members["batches"][0]["index"]
+
+    (fault,) = verify(rewritten(made(tmp_path / "t", 1), change)).faults
+    assert "holds not 4 examples" in fault.message

@@ -1,0 +1,110 @@
+"""`--format sarif|junit|github` of `analyze` and `check`, and the workflow in examples/."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from lipcert.cli.main import cli
+from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
+
+WORKFLOW = Path(__file__).resolve().parents[2] / "examples" / "audit_in_github.yml"
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path: Path) -> Path:
+    file = tmp_path / "c.json"
+    file.write_bytes(certificate_bytes())
+    return file
+
+
+def test_an_analysis_in_every_format_at_once(tmp_path: Path) -> None:
+    xml, sarif = tmp_path / "a.xml", tmp_path / "a.sarif"
+    reports = ("--report", f"junit={xml}", "--report", f"sarif={sarif}")
+    done = call("analyze", MODEL, *reports, "--format", "github")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("::warning file=")
+    assert fromstring(xml.read_text(encoding="utf-8")).get("errors") == "0"
+    (run,) = json.loads(sarif.read_text(encoding="utf-8"))["runs"]
+    assert [result["ruleId"] for result in run["results"]] == ["LC104"]
+
+
+def test_an_open_assumption_is_an_error(file: Path) -> None:
+    done = call("check", file, "--model", MODEL, "--format", "junit")
+    assert done.exit_code == 3
+    root = fromstring(done.stdout)
+    assert root.get("failures") == "0"
+    assert root.find(".//testcase[@name='A-INPUT']/error") is not None
+    assert root.find(".//testcase[@name='verdict']/error") is not None
+
+
+def test_a_valid_certificate_is_green(file: Path) -> None:
+    words = ("check", file, "--model", MODEL, "--accept-assumption", declared())
+    root = fromstring(call(*words, "--format", "junit").stdout)
+    assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("0", "0", "0")
+    assert call(*words, "--format", "github").stdout.startswith("::notice file=")
+    (run,) = json.loads(call(*words, "--format", "sarif").stdout)["runs"]
+    assert run["results"] == []
+
+
+def test_a_certificate_of_another_model_fails(file: Path) -> None:
+    words = ("check", file, "--model", OTHER)
+    done = call(*words, "--format", "github")
+    assert done.exit_code == 1
+    assert re.match(r"::error file=[^:]*,title=LC201 ", done.stdout)
+    root = fromstring(call(*words, "--format", "junit").stdout)
+    assert root.find(".//testcase[@name='verdict']/failure") is not None
+    (run,) = json.loads(call(*words, "--format", "sarif").stdout)["runs"]
+    assert run["results"][0]["level"] == "error"
+
+
+def commands() -> list[str]:
+    """The text of every `run:` of the workflow; a `>-` joins the indented lines below it."""
+    found, lines = [], WORKFLOW.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        match = re.fullmatch(r"( *)run: (.*)", line)
+        if match is None:
+            continue
+        indent, text = len(match.group(1)), match.group(2)
+        if text == ">-":
+            below = []
+            for following in lines[number + 1 :]:
+                if not following.startswith(" " * (indent + 2)):
+                    break
+                below.append(following.strip())
+            text = " ".join(below)
+        found.append(text)
+    return found
+
+
+def test_the_workflow_is_laid_out_as_yaml() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    assert "\t" not in text
+    for line in text.splitlines():
+        assert (len(line) - len(line.lstrip())) % 2 == 0
+    keys = re.findall(r"^([a-z-]+):", text, flags=re.MULTILINE)
+    assert keys == ["name", "on", "permissions", "jobs"]
+    assert len(commands()) == 3
+    installed = re.search(r"lipcert\[(\w+)\]", commands()[0])
+    assert installed is not None
+    assert installed.group(1) == "audit"
+
+
+def test_every_report_of_the_workflow_is_used() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    for file in re.findall(r"--report \w+=(\S+)", text):
+        assert text.count(file) >= 3, file
+
+
+@pytest.mark.skipif("audit" not in cli.list_commands(None), reason="there is no verb `audit` yet")
+def test_the_options_of_the_workflow_exist() -> None:
+    (command,) = [text for text in commands() if text.startswith("lipcert audit ")]
+    known = call("audit", "--help").stdout
+    for word in shlex.split(command):
+        if word.startswith("--"):
+            assert re.search(rf"{re.escape(word)}\b", known), word
+    for name in re.findall(r"--report (\w+)=|--format (\w+)", command):
+        assert "".join(name) in known

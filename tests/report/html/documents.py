@@ -1,0 +1,51 @@
+"""Documents for pages: what the verbs would have written, made from the samples of the reports."""
+
+import json
+from dataclasses import replace
+
+from lipcert.audit.records import AuditReport
+from lipcert.report.audit_json import audit_json
+from lipcert.report.html.writing import study_html
+from lipcert.report.json import analysis_json
+from lipcert.report.study.joining import joined
+from lipcert.report.study.records import Source
+from tests.report import audit_samples
+from tests.report.samples import sample
+
+RUN: dict[str, object] = {
+    "epsilon": 2.5,
+    "delta": 1e-5,
+    "noise_multiplier": 2.0,
+    "sampling": "poisson",
+    "steps": 450,
+    "accountant": "pld",
+    "neighbours": "add-remove",
+    "dataset_size": 1437,
+    "batch_size": 64,
+    "statement": {"unit": "one of 1437 examples"},
+}
+
+
+def analysis_source(name: str = "conv1", run: bool = False) -> Source:
+    document = json.loads(analysis_json(sample(name)))
+    if run:
+        document["privacy"] = RUN
+    return Source(f"{name}.json", "lipcert.analysis/1", document)
+
+
+def audit_source(report: AuditReport) -> Source:
+    return Source("audit.json", "lipcert.audit/1", json.loads(audit_json(report)))
+
+
+def of_one_model(report: AuditReport) -> AuditReport:
+    """The audit of the model that the sample analysis is about."""
+    return replace(report, model_sha256=sample().model.sha256)
+
+
+def page(*sources: Source) -> str:
+    return study_html(joined(sources))
+
+
+def full_page() -> str:
+    """A page with every chart."""
+    return page(analysis_source(run=True), audit_source(of_one_model(audit_samples.passed())))

@@ -1,0 +1,171 @@
+"""A real browser draws the page: charts have a size, colours, and labels that can be read."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.report import audit_samples
+from tests.report.html.documents import audit_source, full_page, page
+from tests.report.html.png import Picture, read_png
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt install chromium)")
+BOUND = (157, 184, 221)
+OBSERVED = (194, 84, 10)
+OVER = (179, 20, 31)
+WINDOW = {1280: 4200, 400: 9000}
+"""Widths to look at, and heights in which the whole page has room."""
+
+PROBE = """<!DOCTYPE html><body style="margin:0">
+<iframe id="f" src="page.html" style="border:0;display:block;width:WIDTHpx;height:HEIGHTpx"></iframe>
+<pre id="out"></pre><script>
+const box = r => [r.left, r.top, r.width, r.height];
+document.getElementById("f").onload = event => {
+  const page = event.target.contentDocument;
+  const found = [...page.querySelectorAll("svg")].map(svg => ({
+    key: svg.closest("figure").id,
+    box: box(svg.getBoundingClientRect()),
+    size: [...svg.querySelectorAll("text")].map(t => parseFloat(
+      page.defaultView.getComputedStyle(t).fontSize) * svg.getScreenCTM().a),
+    texts: [...svg.querySelectorAll("text")].map(t => [t.textContent, box(t.getBoundingClientRect())]),
+  }));
+  document.getElementById("out").textContent = JSON.stringify({
+    charts: found, width: page.documentElement.scrollWidth,
+    height: page.documentElement.scrollHeight});
+};
+</script></body>"""
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    key: str
+    box: Box
+    sizes: tuple[float, ...]
+    texts: tuple[tuple[str, Box], ...]
+
+
+def browse(*words: str) -> str:
+    command = [
+        *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+        *("--allow-file-access-from-files", "--virtual-time-budget=4000", *words),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def layout(text: str, width: int, folder: Path) -> tuple[list[Chart], int]:
+    """Where the browser puts charts and their texts, and how wide the page is."""
+    (folder / "page.html").write_text(text, encoding="utf-8")
+    probe = PROBE.replace("WIDTH", str(width)).replace("HEIGHT", str(WINDOW[width]))
+    (folder / "probe.html").write_text(probe, encoding="utf-8")
+    dom = browse("--dump-dom", f"file://{folder}/probe.html")
+    found = re.search(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)
+    assert found is not None
+    told = json.loads(html.unescape(found[1]))
+    assert told["height"] <= WINDOW[width], "the page is higher than the window of this test"
+    charts = [
+        Chart(
+            item["key"],
+            tuple(item["box"]),
+            tuple(item["size"]),
+            tuple((text, tuple(box)) for text, box in item["texts"]),
+        )
+        for item in told["charts"]
+    ]
+    return charts, told["width"]
+
+
+def photograph(text: str, width: int, height: int, folder: Path, *words: str) -> Picture:
+    (folder / "page.html").write_text(text, encoding="utf-8")
+    picture = folder / "page.png"
+    size = f"--window-size={width},{height}"
+    browse(*words, f"--screenshot={picture}", size, f"file://{folder}/page.html")
+    return read_png(picture)
+
+
+def has_color(pixels: np.ndarray, color: tuple[int, int, int]) -> bool:
+    distance = np.abs(pixels.astype(int) - np.array(color)).max(axis=2)
+    return bool((distance <= 3).sum() >= 8)
+
+
+def overlap(one: Box, other: Box) -> float:
+    """The smaller side of the common rectangle, at most 0 where there is none."""
+    across = min(one[0] + one[2], other[0] + other[2]) - max(one[0], other[0])
+    down = min(one[1] + one[3], other[1] + other[3]) - max(one[1], other[1])
+    return min(across, down)
+
+
+@cache
+def long_page() -> str:
+    return page(audit_source(audit_samples.many()))
+
+
+@pytest.mark.parametrize("width", WINDOW)
+def test_labels_are_legible_and_apart(width: int, tmp_path: Path) -> None:
+    charts, page_width = layout(full_page(), width, tmp_path)
+    assert page_width <= width
+    assert {"bounds", "tightness", "histogram", "strips", "epsilon-steps"} <= {
+        chart.key for chart in charts
+    }
+    for chart in charts:
+        left, top, wide, high = chart.box
+        assert wide > 0.6 * min(width, 600)
+        assert high > 50
+        assert min(chart.sizes) >= 8.5, chart.key
+        for index, (text, box) in enumerate(chart.texts):
+            assert left - 1.0 <= box[0], (chart.key, text)
+            assert box[0] + box[2] <= left + wide + 1.0, (chart.key, text)
+            assert top - 1.0 <= box[1], (chart.key, text)
+            assert box[1] + box[3] <= top + high + 1.0, (chart.key, text)
+            for other, place in chart.texts[index + 1 :]:
+                assert overlap(box, place) <= 1.5, (chart.key, text, other)
+
+
+def test_charts_are_drawn_in_their_colours(tmp_path: Path) -> None:
+    text = page(audit_source(audit_samples.violated()))
+    width = 1280
+    charts, _ = layout(text, width, tmp_path)
+    bottom = max(chart.box[1] + chart.box[3] for chart in charts)
+    picture = photograph(text, width, round(bottom) + 20, tmp_path)
+    colors = {
+        "bounds": (BOUND, OBSERVED, OVER),
+        "tightness": (OBSERVED, OVER),
+        "histogram": (OBSERVED, OVER),
+        "strips": (OBSERVED,),
+    }
+    for chart in charts:
+        pixels = picture.part(*chart.box)
+        paper = pixels[0, -1].astype(int)
+        drawn = np.abs(pixels.astype(int) - paper).max(axis=2) > 24
+        assert drawn.mean() > 0.01, chart.key
+        for color in colors.get(chart.key, ()):
+            assert has_color(pixels, color), (chart.key, color)
+
+
+def test_the_page_follows_the_scheme_of_the_reader(tmp_path: Path) -> None:
+    text = full_page()
+    light = photograph(text, 400, 200, tmp_path).pixels
+    dark = photograph(text, 400, 200, tmp_path, "--force-dark-mode").pixels
+    assert light[5, 5].min() >= 250
+    assert dark[5, 5].max() <= 40
+    assert light.min() < 100
+    assert dark.max() > 180
+
+
+def test_many_groups_are_legible(tmp_path: Path) -> None:
+    charts, _ = layout(re.sub(r"<tbody>.*?</tbody>", "", long_page(), flags=re.DOTALL), 400, tmp_path)
+    for chart in charts:
+        for index, (text, box) in enumerate(chart.texts):
+            for other, place in chart.texts[index + 1 :]:
+                assert overlap(box, place) <= 1.5, (chart.key, text, other)

@@ -1,0 +1,136 @@
+"""Findings of audits: nothing that speaks against a pass is lost, the worst comes first."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipcert.audit.records import AuditReport, Quantity, Verdict
+from lipcert.diagnostics import CODES, Level
+from lipcert.report.audit_findings import audit_findings
+from lipcert.report.audit_numbers import beside, largest, share_of
+from lipcert.report.audit_rows import chosen_groups, chosen_values
+from tests.report.audit_samples import (
+    ALL,
+    check,
+    group,
+    inconclusive,
+    many,
+    mismatched,
+    nothing,
+    passed,
+    value,
+    violated,
+    with_nan,
+)
+from tests.report.audit_strategies import reports
+
+FINITE = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
+
+
+def codes(report: AuditReport) -> list[str]:
+    return [finding.code for finding in audit_findings(report)]
+
+
+def test_a_pass_has_no_findings() -> None:
+    assert codes(passed()) == []
+
+
+def test_each_kind_of_violation_has_its_code() -> None:
+    assert codes(violated()) == ["LC314", "LC301", "LC303"]
+    broken = value("h1", Quantity.OUTPUT_NORM, max_observed=40.0, violations=1)
+    assert codes(replace(passed(), verdict=Verdict.VIOLATION, values=(broken,))) == ["LC302"]
+
+
+def test_undecided_norms_and_missing_units() -> None:
+    assert codes(inconclusive()) == ["LC305", "LC318"]
+    assert "2 of 8 units" in audit_findings(inconclusive())[1].message
+
+
+def test_nan_is_a_finding_of_its_own() -> None:
+    found = audit_findings(with_nan())
+    assert {finding.place for finding in found if finding.code == "LC306"} == {
+        "nan", "attacked", "inf", "conv1",
+    }  # fmt: skip
+    assert [finding.place for finding in found if finding.code == "LC102"] == ["free"]
+
+
+def test_what_was_not_tried_is_said() -> None:
+    assert codes(mismatched())[:3] == ["LC319", "LC300", "LC318"]
+    assert codes(nothing()) == ["LC300"]
+    untried = replace(passed(), groups=(group(max_observed=None, max_attacked=None),))
+    found = audit_findings(untried)
+    assert [(finding.code, finding.level) for finding in found] == [("LC300", Level.WARNING)]
+
+
+@pytest.mark.parametrize("verdict", set(Verdict) - {Verdict.PASS})
+def test_a_verdict_alone_is_a_finding(verdict: Verdict) -> None:
+    bare = replace(passed(), verdict=verdict, reasons=("for a reason of its own",))
+    (finding,) = audit_findings(bare)
+    assert (finding.level, finding.message) == (Level.ERROR, "for a reason of its own")
+
+
+def test_codes_of_reasons_are_findings_unless_they_are_known() -> None:
+    reasons = ("[LC320] the chain is broken at step 7", "[LC305] two norms", "[LC999] none")
+    found = codes(replace(inconclusive(), reasons=reasons))
+    assert found == ["LC305", "LC318", "LC320"]
+
+
+def test_a_check_names_its_place_and_advice() -> None:
+    bad = check(verdict=Verdict.VIOLATION, where="step 3", message="too large", remedy="shrink it")
+    (finding,) = audit_findings(replace(passed(), verdict=Verdict.VIOLATION, checks=(bad,)))
+    assert (finding.message, finding.remedy) == ("step 3: too large", "shrink it")
+
+
+@given(reports)
+def test_nothing_fails_open(report: AuditReport) -> None:
+    found = audit_findings(report)
+    errors = {(finding.kind, finding.place) for finding in found if finding.level is Level.ERROR}
+    assert report.verdict is Verdict.PASS or errors
+    assert all(finding.code in CODES for finding in found)
+    for item in report.groups:
+        assert not (item.violations or item.undecided) or ("group", item.name) in errors
+    for item in report.checks:
+        assert item.verdict is Verdict.PASS or ("check", item.name) in errors
+    levels = [list(Level).index(finding.level) for finding in found]
+    assert levels == sorted(levels)
+
+
+@given(FINITE, FINITE)
+@settings(max_examples=300)
+def test_numbers_side_by_side_are_on_the_right_sides(norm: float, bound: float) -> None:
+    limit, shown = beside(bound, norm)
+    assert (Decimal(shown) <= Decimal(limit)) == (norm <= bound)
+
+
+@given(st.integers(-200, 200), st.integers(1, 10**6))
+def test_nearly_equal_numbers_too(steps: int, scale: int) -> None:
+    bound = scale / 7.0
+    norm = bound * (1.0 + steps * 2.0**-52)
+    limit, shown = beside(bound, norm)
+    assert (Decimal(shown) <= Decimal(limit)) == (norm <= bound)
+    share = share_of(group(grad_norm_bound=bound, max_observed=norm, max_attacked=None))
+    assert (float(share) > 1.0) == (norm / bound > 1.0)
+
+
+def test_nan_is_larger_than_any_number() -> None:
+    for norms in ((float("nan"), 1.0), (1.0, float("nan")), (float("inf"), float("nan"))):
+        assert str(largest(*norms)) == "nan"
+    assert largest(None, 2.0) == 2.0
+    assert largest(None, None) is None
+
+
+def test_of_many_rows_the_broken_ones_are_chosen() -> None:
+    chosen = chosen_groups(many(), 100)
+    assert all(item.violations for item in chosen.rows)
+    assert chosen.hidden == 200
+    assert chosen_values(many(), 40).rows[0].value == "block299.out"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_rows_are_all_rows(name: str) -> None:
+    report = ALL[name]()
+    assert chosen_groups(report, None).rows == report.groups
+    assert chosen_values(report, None).rows == report.values

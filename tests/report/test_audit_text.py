@@ -1,0 +1,161 @@
+"""Text and Markdown of audits: the answer first, everything bad shown, nothing active."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from lipcert.audit.records import AuditReport, Verdict
+from lipcert.report.audit_formats import AUDIT_FORMATS, audit_report
+from lipcert.report.audit_markdown import LARGEST, audit_markdown
+from lipcert.report.audit_text import audit_text
+from tests.report.audit_samples import (
+    ALL,
+    HOSTILE,
+    check,
+    group,
+    hostile,
+    inconclusive,
+    many,
+    mismatched,
+    nothing,
+    passed,
+    violated,
+    with_nan,
+)
+from tests.report.audit_strategies import reports
+
+ACTIVE = re.compile(r"^\s*::|##\[|\x1b|\u202e|\r|\x00", flags=re.MULTILINE)
+
+
+def text(report: AuditReport, *, width: int = 120, color: bool = False, show_all: bool = False):
+    return audit_text(report, width=width, color=color, show_all=show_all)
+
+
+def lines(report: AuditReport) -> list[str]:
+    return text(report, width=300).splitlines()
+
+
+def test_a_pass_says_what_it_is_worth() -> None:
+    first, second, third, *_ = lines(passed())
+    assert first.startswith("Pass: 2,048 examples replayed, 30 steps of attack, and every gradient")
+    assert second == "A bound too small by a factor of 1.25 or more would have been noticed."
+    assert "models/digits.onnx" in third
+
+
+def test_a_violation_says_so_first() -> None:
+    first, second, *rest = lines(violated())
+    assert first.startswith("Violation: gradient norms exceed their bound in 1 of 2 groups")
+    assert "noise computed from them is too small" in second
+    assert any("fc" in line and "3.75" in line and "411 at step 200" in line for line in rest)
+    assert any("LC314" in line and "declared standard deviation" in line for line in rest)
+
+
+def test_a_violation_of_a_check_alone_does_not_blame_the_bounds() -> None:
+    noise = check(verdict=Verdict.VIOLATION)
+    first, second, *_ = lines(replace(passed(), verdict=Verdict.VIOLATION, checks=(noise,)))
+    assert first == "Violation: 1 of 1 checks failed."
+    assert "is not what the bounds, or the noise, were computed for" in second
+
+
+def test_no_verdict_is_no_pass() -> None:
+    for report in (inconclusive(), mismatched(), nothing()):
+        first, second, *_ = lines(report)
+        assert first.split(":")[0] in {"Inconclusive", "Mismatch"}
+        assert second.startswith("This is no pass")
+
+
+def test_what_could_not_be_checked_is_said() -> None:
+    for shown in (text(inconclusive()), audit_markdown(inconclusive())):
+        assert "What could not be checked" in shown
+        assert "the trace does not record them" in shown
+
+
+def test_a_pass_with_an_unbounded_group_says_so() -> None:
+    report = replace(passed(), groups=(group(), group("free", grad_norm_bound=None)))
+    first, second, *_ = lines(report)
+    assert "every gradient norm that has a bound" in first
+    assert "is not known" in second
+
+
+def test_a_barely_exceeded_bound_is_shown_in_full() -> None:
+    close = group(max_observed=12.4 * (1 + 2**-50), max_attacked=None, violations=1)
+    shown = text(replace(passed(), verdict=Verdict.VIOLATION, groups=(close,)), width=200)
+    assert repr(12.4 * (1 + 2**-50)) in shown
+    assert " 12.4 " in shown
+
+
+def test_long_tables_are_folded_and_keep_what_is_broken() -> None:
+    folded, whole = text(many()), text(many(), show_all=True)
+    assert "260 further rows: --all shows them" in folded
+    assert "block0.attention" in folded
+    assert "block1.attention" not in folded
+    for i in (0, 1, 150, 299):
+        assert f"block{i}.attention" in whole
+    assert "further rows" not in whole
+
+
+def test_nan_is_written_out() -> None:
+    shown = text(with_nan())
+    assert "NaN" in shown
+    assert "infinite" in shown
+    assert "no bound" in shown
+    assert "not known" in shown
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("width", [20, 40, 80, 250])
+def test_every_width(name: str, width: int) -> None:
+    shown = text(ALL[name](), width=width)
+    assert max(len(line) for line in shown.splitlines()) <= max(width, 40)
+
+
+def test_hostile_names_are_inert() -> None:
+    for shown in (text(hostile()), text(hostile(), show_all=True), audit_markdown(hostile())):
+        assert not ACTIVE.search(shown)
+        assert "\ud800" not in shown
+    markdown = audit_markdown(hostile())
+    assert not re.search(r"(?<!\\)[<`]", markdown)
+    assert HOSTILE not in markdown
+
+
+def test_colour_is_only_given_where_it_is_asked_for() -> None:
+    assert "\x1b[" in text(violated(), color=True)
+    assert "\x1b" not in text(violated())
+
+
+def test_markdown_has_the_answer_first() -> None:
+    shown = audit_markdown(violated()).split("\n\n")
+    assert shown[0] == "# LipCert audit"
+    assert shown[1].startswith("**Violation")
+    assert "| fc | 1,040 | 2.5 | 3.75 | 1.5 | 0.667 | 12 | 411 at step 200 |" in "".join(
+        part.replace("–", "") for part in shown
+    ).replace("|  |", "|")
+
+
+def test_markdown_fits_into_a_step_summary() -> None:
+    long = "x" * 100 + "<" * 400
+    groups = tuple(group(f"{i}{long}", violations=1, max_observed=99.0) for i in range(300))
+    checks = tuple(
+        check(f"{i}{long}", message=long * 3, verdict=Verdict.VIOLATION) for i in range(250)
+    )
+    huge = replace(
+        violated(), groups=groups, checks=checks, reasons=(long,) * 300,
+        assumptions={f"{i}{long}": long for i in range(1500)},
+    )  # fmt: skip
+    shown = audit_markdown(huge)
+    assert len(shown.encode("utf-8")) <= LARGEST < 2**20
+    assert shown.endswith("does not fit into a step summary.\n")
+    assert "further rows are in the other formats" in shown
+    assert "cut" not in audit_markdown(many())
+
+
+@given(reports)
+@settings(max_examples=60)
+def test_no_audit_is_too_odd_to_print(report: AuditReport) -> None:
+    for name in AUDIT_FORMATS:
+        shown = audit_report(report, name, width=100, color=False, show_all=False)
+        assert shown.endswith("\n")
+        assert "\x00" not in shown
+        shown.encode("utf-8")
