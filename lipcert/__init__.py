@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from lipcert.version import __version__
+
 if TYPE_CHECKING:
     from lipcert.analysis.pipeline import analyze
     from lipcert.analysis.records import Analysis
@@ -41,9 +43,6 @@ __all__ = [
     "analyze",
     "load_model",
 ]
-
-__version__: Final = "0.1.0"
-
 
 _HOMES: Final = {
     "Analysis": "lipcert.analysis.records",

@@ -158,7 +158,9 @@ class Builder:
         factor = self.pick([1.0, -0.5, 2.0])
         turned = old.shape != shape or (shape[0] == shape[1] and self.chance(0.5))
         array = factor * (old.array.T if turned else old.array)
-        weight = Operand(array, old.parameter, Upper(abs(factor)))
+        places = np.arange(array.size, dtype=np.int32).reshape(old.shape)
+        places = places.T if turned else places
+        weight = Operand(array, old.parameter, Upper(abs(factor)), places, factor)
         self.views[f"v{len(self.steps)}_node", "weight"] = (
             (lambda t: factor * t.T) if turned else (lambda t: factor * t)
         )

@@ -75,12 +75,15 @@ class Bench:
         precision: Precision,
         device: torch.device,
         weights: Mapping[str, FloatArray] | None,
-        watch_values: bool,
+        *,
+        watch_values: bool = False,
+        timed: bool = True,
     ) -> None:
         self._claims = claims
         self._precision = precision
         self._weights = weights
         self._watch_values = watch_values
+        self._timed = timed
         self._arithmetic = Arithmetic(device, precision)
 
     @cached_property
@@ -91,7 +94,7 @@ class Bench:
 
     @cached_property
     def _engine(self) -> NormEngine:
-        return NormEngine(self._network, watch_values=self._watch_values)
+        return NormEngine(self._network, watch_values=self._watch_values, timed=self._timed)
 
     @cached_property
     def _drift(self) -> Drift:

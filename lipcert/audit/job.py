@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, Final, final
 
-from lipcert import __version__
+from lipcert.version import __version__
 from lipcert.audit.precision import Precision
 from lipcert.choices import check_positive
 from lipcert.errors import NoVerdictError, UsageError
@@ -35,7 +35,8 @@ class Job:
     data: an .npz file; trace: a recorded run; at least one of them, or attack_steps > 0.
     attack_steps: steps of the ascent for bad examples, 0 for none; attack_weights: whether it also
     moves the weights within their constraints. unit_size: examples in one unit of work.
-    micro_batch: examples evaluated at once. limit: audit only the first so many examples.
+    timed: whether methods are chosen by timing them, which may change the rounding of a norm from
+    process to process; shared work does without. micro_batch: examples evaluated at once. limit: audit only the first so many examples.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Job:
     device: str = "cpu"
     precision: Precision = Precision.FLOAT32
     watch_values: bool = True
+    timed: bool = True
     unit_size: int = 2048
     micro_batch: int = 128
     limit: int | None = None

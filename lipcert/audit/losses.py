@@ -8,7 +8,6 @@ reduction over the batch is no business of this module.
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch.nn import functional
 
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.lowering.clips import with_clipped_cotangent
+from lipcert.audit.lowering.elementwise import SOFTPLUS_GUARD
 from lipcert.errors import NoVerdictError
 from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine
@@ -29,8 +29,6 @@ from lipcert.losses.margin import (
 )
 
 __all__ = ["checked_labels", "clipped_gradient", "per_example_loss"]
-
-_SOFTPLUS_GUARD: Final = 40.0
 
 
 def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
@@ -163,7 +161,7 @@ def _one_hot(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _softplus(x: Tensor) -> Tensor:
-    return functional.softplus(x, threshold=_SOFTPLUS_GUARD)
+    return functional.softplus(x, threshold=SOFTPLUS_GUARD)
 
 
 def _reduced(terms: Tensor, reduction: OutputReduction) -> Tensor:

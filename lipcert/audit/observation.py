@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipcert import __version__
 from lipcert.audit.trace.records import Arithmetic
 from lipcert.audit.trace.tensors import StoredTensor, stored
 from lipcert.errors import UsageError
+from lipcert.version import __version__
 
 __all__ = [
     "arithmetic_of",

@@ -21,7 +21,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias, TypeVar, final
 
@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from lipcert.audit import observation
 from lipcert.audit.recorded_loss import RecordedLoss, examples_losses, reduction_of
 from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.declaring import declaration_of, is_part, merged, word_of
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.records import (
     Arithmetic,
@@ -46,7 +47,7 @@ from lipcert.audit.trace.records import (
 )
 from lipcert.audit.trace.tensors import StoredTensor
 from lipcert.audit.trace.writing import TraceWriter
-from lipcert.choices import check_choice, check_nonnegative, check_positive
+from lipcert.choices import check_nonnegative, check_positive
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.plan import Sampling
 
@@ -142,16 +143,13 @@ class Recorder:
 
     def declare(self, **declared: Any) -> None:
         """State members of `Declaration`, before the first step; words for its enums will do."""
-        names = [item.name for item in fields(Declaration)]
-        for name in declared:
-            check_choice("recorder: declare", name, tuple(names))
-        merged = _merged(self._declaration, _declaration(declared))
-        if self._writer is not None and not _is_part(merged, self._writer.manifest.declaration):
+        declaration = merged(self._declaration, declaration_of(declared))
+        if self._writer is not None and not is_part(declaration, self._writer.manifest.declaration):
             raise UsageError(
                 "recorder: the trace has begun with another declaration: declare before the first "
                 "step, and the same as before when going on"
             )
-        self._declaration = merged
+        self._declaration = declaration
 
     def wrap_loss(self, loss_fn: _Loss) -> _Loss:
         """The same loss function, watched: called with logits and labels in this order.
@@ -186,9 +184,9 @@ class Recorder:
         self._said = Batch(
             examples=None if numbers is None else len(numbers),
             index=numbers,
-            sampler=None if sampler is None else _word(Sampling, "sampler", sampler),
+            sampler=None if sampler is None else word_of(Sampling, "sampler", sampler),
             rate=None if rate is None else float(rate),
-            reduction=None if reduction is None else _word(Reduction, "reduction", reduction),
+            reduction=None if reduction is None else word_of(Reduction, "reduction", reduction),
             divisor=None if divisor is None else float(divisor),
         )
 
@@ -368,9 +366,9 @@ class Recorder:
         if passes and not passes[-1].described:
             last = passes[-1]
             last.described = True
-            merged = replace(said, reduction=said.reduction or last.batch.reduction)
+            batch = replace(said, reduction=said.reduction or last.batch.reduction)
             size = last.batch.examples
-            last.batch = merged if size is None else _of_size(merged, size)
+            last.batch = batch if size is None else _of_size(batch, size)
             return
         if said.examples:
             raise UsageError(
@@ -431,47 +429,6 @@ def _index(index: Iterable[int] | Tensor) -> np.ndarray[tuple[int, ...], np.dtyp
     if values.size > _LONGEST_INDEX:
         raise UsageError(f"recorder: index: more than {_LONGEST_INDEX} examples in one batch")
     return values.astype(np.int64)
-
-
-def _word(choices: Any, name: str, word: object) -> Any:
-    """A member of an enum, given as itself or as its word."""
-    if isinstance(word, choices):
-        return word
-    check_choice(f"recorder: {name}", str(word), tuple(item.value for item in choices))
-    return choices(word)
-
-
-def _declaration(declared: dict[str, Any]) -> Declaration:
-    known = dict(declared)
-    for name, choices in (("sampling", Sampling), ("reduction", Reduction)):
-        if known.get(name) is not None:
-            known[name] = _word(choices, name, known[name])
-    if "groups" in known:
-        known["groups"] = {group: tuple(names) for group, names in known["groups"].items()}
-    return Declaration(**known)
-
-
-def _merged(first: Declaration, second: Declaration) -> Declaration:
-    """Both declarations; UsageError where they contradict each other."""
-    empty = Declaration()
-    changes: dict[str, Any] = {}
-    for item in fields(Declaration):
-        old, new = getattr(first, item.name), getattr(second, item.name)
-        nothing = getattr(empty, item.name)
-        if new != nothing:
-            if old not in (nothing, new):
-                raise UsageError(f"recorder: {item.name} is declared as {old!r} and as {new!r}")
-            changes[item.name] = new
-    return replace(first, **changes)
-
-
-def _is_part(part: Declaration, whole: Declaration) -> bool:
-    """Whether everything declared in one is declared so in the other."""
-    empty = Declaration()
-    return all(
-        getattr(part, item.name) in (getattr(empty, item.name), getattr(whole, item.name))
-        for item in fields(Declaration)
-    )
 
 
 def _sha256(path: Path) -> str:

@@ -76,6 +76,7 @@ class Replayer:
         name: str = "model",
         micro_batch: int = 128,
         watch_values: bool = True,
+        timed: bool = True,
     ) -> None:
         self._claims = claims
         self._name = name
@@ -91,7 +92,7 @@ class Replayer:
         }
         self._caps = {Family.GRADIENT: clip_of(claims)}
         self._benches = [
-            Bench(claims, wanted, device, weights, watch_values)
+            Bench(claims, wanted, device, weights, watch_values=watch_values, timed=timed)
             for wanted in dict.fromkeys((precision, Precision.FLOAT64))
         ]
 
@@ -102,7 +103,7 @@ class Replayer:
         """
         graph, loss = self._claims.engine.graph, self._claims.engine.loss
         x, y = examples.x[start:stop], examples.y[start:stop]
-        labels = checked_labels(loss, y, graph.output_shape)
+        labels = checked_labels(loss, y, graph.output_shape, first=start)
         strangers = outside(x, self._claims.settings)
         admissible = np.ones(stop - start, dtype=np.bool_)
         admissible[[index for index, _ in strangers]] = False

@@ -7,10 +7,12 @@ another worker gives it.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.conclusion import conclude
+from lipcert.audit.devices import device_named
 from lipcert.audit.folder import WorkFolder
 from lipcert.audit.job import Job, Unit
 from lipcert.audit.records import AuditReport
@@ -39,6 +41,7 @@ def audit(
     """
     worker = worker or Worker()
     started = time.monotonic()
+    job = replace(job, device=str(device_named(job.device)), timed=folder is None)
     ready = prepare(job, observe, certify)
     if folder is None:
         results = [_done(ready, unit, observe) for unit in ready.units]

@@ -7,7 +7,7 @@ operands show these numbers, for rules that read weights. Torch has no part in t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -66,7 +66,7 @@ def _op_at(node: Node, weights: Mapping[str, FloatArray]) -> Op:
         if operand.parameter is not None and operand.parameter in weights
     }
     op: Any = node.op
-    if not used or not is_dataclass(op):
+    if not used:
         return node.op
     own = {field.name: getattr(op, field.name) for field in fields(op)}
     held = {name: item for name, item in own.items() if isinstance(item, Operand) and item in used}
@@ -79,5 +79,6 @@ def _op_at(node: Node, weights: Mapping[str, FloatArray]) -> Op:
         name: replace(item, array=viewed(item, weights[str(item.parameter)]))
         for name, item in held.items()
     }
-    found: Op = replace(op, **changed)
+    changed_op: Any = replace(op, **changed)
+    found: Op = changed_op
     return found

@@ -27,7 +27,6 @@ from lipcert.audit.job import Job, Kind, Unit, units_of
 from lipcert.audit.random_examples import random_examples
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.replay import Replayed, Replayer
-from lipcert.audit.trace.files import steps_name
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.tally import Family, merged
 from lipcert.audit.unit_result import UnitResult
@@ -133,7 +132,7 @@ def checked(ready: Ready) -> Checked:
 def float_bounds(ready: Ready) -> Mapping[str, float]:
     """Of each group with a bound, what the audited arithmetic may reach if that bound is right."""
     job = ready.job
-    bench = Bench(ready.claims, job.precision, torch.device(job.device), None, False)
+    bench = Bench(ready.claims, job.precision, torch.device(job.device), None)
     bounds = {
         group.name: Upper(group.grad_norm) + Upper(bench.drift(Family.GRADIENT, group.name))
         for group in ready.claims.groups
@@ -154,7 +153,7 @@ def speed_of(ready: Ready) -> float | None:
         job.precision,
         torch.device(job.device),
         ready.weights(unit.weights),
-        job.watch_values,
+        watch_values=job.watch_values,
     )
     return bench.plain_step_ratio(examples.x[some], examples.y[some])
 
@@ -197,6 +196,7 @@ def _replayer(ready: Ready, weights: Mapping[str, FloatArray] | None, name: str)
         name=name,
         micro_batch=job.micro_batch,
         watch_values=job.watch_values,
+        timed=job.timed,
     )
 
 
@@ -224,21 +224,13 @@ def _inputs(
     if data is not None:
         found["data"] = data.sha256
     if trace is not None:
-        found["trace"] = _digest_of(trace)
+        found["trace"] = trace.head
     return found
 
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _digest_of(trace: Trace) -> str:
-    """Of everything that a trace says; its lines name the digests of its tensors."""
-    digest = hashlib.sha256(trace.digest.encode())
-    for rank in trace.ranks:
-        digest.update((trace.folder / steps_name(rank)).read_bytes())
-    return digest.hexdigest()
 
 
 def _certificate(path: Path) -> Certificate:

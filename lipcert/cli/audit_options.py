@@ -139,7 +139,7 @@ def job_of(
         trace=_text(words["trace"]),
         attack_steps=0 if words["attack"] is None else words["attack_steps"] or _STEPS,
         attack_weights=words["attack_weights"],
-        device=_device(words["device"]),
+        device=words["device"],
         precision=Precision(words["dtype"]),
         watch_values=words["watch_values"],
         unit_size=words["unit_size"],
@@ -155,14 +155,6 @@ def _beside(certificate: Path) -> Path:
     if not model.exists():
         raise UsageError(f"audit: {model} does not exist; say with --model what was certified")
     return model
-
-
-def _device(name: str) -> str:
-    if name != "auto":
-        return name
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _text(path: Path | None) -> str | None:

@@ -17,7 +17,6 @@ from typing import Any, Final, NoReturn, final
 
 import click
 
-from lipcert import __version__
 from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.sources import DEBUG_VARIABLE
 from lipcert.errors import (
@@ -28,6 +27,7 @@ from lipcert.errors import (
     UnsupportedModelError,
 )
 from lipcert.report.safe import safe
+from lipcert.version import __version__
 
 __all__ = ["cli"]
 
@@ -41,6 +41,7 @@ _VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "trace": "lipcert.cli.trace",
         "compare": "lipcert.cli.compare",
         "report": "lipcert.cli.report",
+        "audit": "lipcert.cli.audit",
         "privacy": "lipcert.cli.privacy",
         "explain": "lipcert.cli.explain",
         "config": "lipcert.cli.config",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert import __version__
+from lipcert.version import __version__
 from lipcert.analysis.pipeline import Progress
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.scopes import constraints_of

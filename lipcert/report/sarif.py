@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Final
 from urllib.parse import quote
 
-from lipcert import __version__
+from lipcert.version import __version__
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import CiReport, Finding
 from lipcert.report.json import JsonObject, dump

@@ -149,7 +149,7 @@ def _report(batch: Batch, found: _Distance) -> CheckReport:
 
 def _comparable(used: Precision | None, device: str) -> Precision:
     """The precision to compute in a second time; one that this device knows."""
-    if used is None or used is Precision.TF32 and device == "cpu":
+    if used is None or (used is Precision.TF32 and device == "cpu"):
         return Precision.FLOAT32
     return used
 

@@ -31,13 +31,12 @@ from lipcert.audit.checks.units import (
     moved,
     scale_of,
 )
-from lipcert.audit.decision import decide
+from lipcert.audit.decision import decide, joint
 from lipcert.audit.losses import checked_labels
 from lipcert.audit.measured import Measured
 from lipcert.audit.recorded import examples_at
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Step
-from lipcert.upper import FloatArray
 
 __all__ = ["Batch", "contribution", "detailed_batches"]
 
@@ -140,7 +139,7 @@ def _excesses(
     sigma = claimed_multiplier(run)
     noised = sigma is not None and stds.keys() == drifts.keys() and min(stds.values()) > 0.0
     if noised and sigma is not None:
-        yield _protected(run, batch, found, drifts, stds, sigma)
+        yield _protected(run, batch, found, drifts, sigma)
     else:
         not_done.append(f"{_NAME}: the noise of {batch.name} is not stated, or its multiplier")
     divisor = claimed_divisor(run.settings)
@@ -174,19 +173,20 @@ def _protected(
     batch: Batch,
     found: Mapping[str, Measured],
     drifts: Mapping[str, float],
-    stds: Mapping[str, float],
     sigma: float,
 ) -> _Excess:
     """All groups together against the noise."""
-    factor = moved(run.settings)
-    norms: FloatArray = factor * np.sqrt(
-        sum(((found[name].norm / stds[name]) ** 2 for name in stds), np.zeros(len(batch)))
+    factor, stds = moved(run.settings), group_stds(run, batch.step)
+    together = joint(
+        [
+            Measured(
+                factor * found[name].norm / std, factor * (found[name].error + drifts[name]) / std
+            )
+            for name, std in stds.items()
+        ]
     )
-    errors = {name: found[name].error + drifts[name] for name in stds}
-    error: FloatArray = factor * np.sqrt(
-        sum(((errors[name] / stds[name]) ** 2 for name in stds), np.zeros(len(batch)))
-    )
-    violating = decide(Measured(norms, error), _STORED / sigma, 0.0).violating
+    norms = together.norm
+    violating = decide(together, _STORED / sigma, 0.0).violating
     largest = float(np.max(np.where(np.isfinite(norms), norms, np.inf)))
     return _Excess(
         "noise", batch.name, largest, 1.0 / sigma, int(np.count_nonzero(violating)), len(batch)

@@ -56,7 +56,6 @@ def _long_vector(op: Layer, shape: Shape) -> FloatArray:
             (back,) = torch.autograd.grad(image, vector, image.detach())
         length = float(back.norm())
         if not (math.isfinite(length) and length > 0.0):
-            return start[0]
+            break
         vector = back / length
-    found: FloatArray = vector.detach().numpy()[0]
-    return found
+    return np.array(vector.detach().numpy()[0], dtype=np.float64)

@@ -18,7 +18,16 @@ from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.privacy.noise import Neighbouring
 from lipcert.settings import Settings
 
-__all__ = ["Scale", "claimed_divisor", "claimed_multiplier", "group_stds", "moved", "noise_stds", "scale_of", "stated_noise"]
+__all__ = [
+    "Scale",
+    "claimed_divisor",
+    "claimed_multiplier",
+    "group_stds",
+    "moved",
+    "noise_stds",
+    "scale_of",
+    "stated_noise",
+]
 
 _CLIPS_WHOLE_GRADIENTS: Final = "gradient-clipping"
 
@@ -91,10 +100,11 @@ def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
 def group_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
     """The smallest noise on any tensor of each group of the claims, where all have some."""
     by_tensor = noise_stds(run, step)
+    tensors = {group.name: _recorded(run, group) for group in run.claims.groups}
     return {
-        group.name: min(by_tensor[name] for name in names)
-        for group in run.claims.groups
-        if all(name in by_tensor for name in (names := _recorded(run, group)))
+        group: min(by_tensor[name] for name in names)
+        for group, names in tensors.items()
+        if set(names) <= by_tensor.keys()
     }
 
 
@@ -124,4 +134,3 @@ def stated_noise(run: RecordedRun) -> Iterator[tuple[str, Step | None]]:
         if key not in seen:
             seen.add(key)
             yield run.name(step), step
-

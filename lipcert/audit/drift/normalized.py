@@ -68,8 +68,8 @@ def _block_norm(op: LayerNorm | GroupNorm | RmsNorm, site: Site) -> LocalErrors:
     norms = Upper(8.0) * means + _excess(_FOUR * first)
     return LocalErrors(
         output,
-        (Growth(back * steep, floor * (ONE + inverse)),),
-        _operand_growths(op, site, norms, floor),
+        (Growth(back * scaled * inverse, floor * (ONE + inverse)),),
+        _operand_growths(op, site, norms if entries > 1 else joined(norms, wrong), floor),
         _reached(op, site, norms, floor + _affine_error(site)),
     )
 
@@ -113,12 +113,15 @@ def _reached(
 def _operand_growths(
     op: LayerNorm | GroupNorm | RmsNorm, site: Site, norms: Upper, floor: Upper
 ) -> dict[str, Growth]:
-    """Σ x̂∘b over the places of an entry: the norm of x̂ there, and the sum rounds; or Σ b."""
+    """Σ x̂∘b over the places of an entry: the norm of x̂ there, and the sum rounds; or Σ b.
+
+    A block of one entry is 0 in exact arithmetic, and computed as what x − m is off by.
+    """
     rounding, found = site.rounding, {}
     for slot, lipschitz in site.param_lipschitz(op).items():
         repeats = site.output.size // max(site.arrays[slot].size, 1)
         sums = joined(rounding.product(repeats + 4), rounding.stored(8))
-        found[slot] = Growth(joined(sums, norms) * lipschitz, floor)
+        found[slot] = Growth(joined(sums, norms) * max(lipschitz, root(repeats)), floor)
     return found
 
 

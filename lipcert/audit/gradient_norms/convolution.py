@@ -188,7 +188,7 @@ class KernelGradient(OperandGradient):
 
     def _grouped(self, pair: Pair) -> Squares:
         """One call of the library: every example is a group of its own."""
-        value = windows.padded(pair.a, self.geometry)
+        value = windows.readable(pair.a, self.geometry)
         examples, taps = len(pair), [window.taps for window in self.geometry]
         gradient = windows.library_gradient(
             value.reshape(1, -1, *value.shape[2:]),
@@ -201,7 +201,7 @@ class KernelGradient(OperandGradient):
 
     def _library(self, pair: Pair) -> Squares:
         """One call of the library for each example."""
-        value = windows.padded(pair.a, self.geometry)
+        value = windows.readable(pair.a, self.geometry)
         taps = [window.taps for window in self.geometry]
         shape = (pair.b.shape[1], pair.a.shape[1] // self.groups, *taps)
         gradient = pair.b.new_empty(len(pair), *shape)

@@ -18,6 +18,8 @@ __all__ = [
     "library_gradient",
     "padded",
     "pads",
+    "pads_evenly",
+    "readable",
     "sum_over_taps",
     "unfolded",
     "unfolded_within_lines",
@@ -35,6 +37,16 @@ def padded(value: Tensor, geometry: Geometry) -> Tensor:
         return value.contiguous()
     widths = [width for w in reversed(geometry) for width in (w.pad_begin, w.pad_end)]
     return pad(value, widths)
+
+
+def pads_evenly(geometry: Geometry) -> bool:
+    """Whether both ends of every dimension are padded alike, as the library can do by itself."""
+    return all(window.pad_begin == window.pad_end for window in geometry)
+
+
+def readable(value: Tensor, geometry: Geometry) -> Tensor:
+    """What `library_gradient` reads: with zeros written out only where the library needs them."""
+    return value.contiguous() if pads_evenly(geometry) else padded(value, geometry)
 
 
 def unfolded(value: Tensor, geometry: Geometry) -> Tensor:
@@ -80,15 +92,16 @@ def _read_by(taps: Sequence[int], geometry: Geometry) -> tuple[slice, ...]:
 def library_gradient(
     value: Tensor, cotangent: Tensor, kernel: Sequence[int], geometry: Geometry, groups: int
 ) -> Tensor:
-    """The library's gradient of a kernel of this shape, for a value that is already padded."""
+    """The library's gradient of a kernel of this shape; value: as `readable` returns it."""
     ranks = len(geometry)
+    widths = [w.pad_begin for w in geometry] if pads_evenly(geometry) else [0] * ranks
     found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
         cotangent,
         value,
         value.new_zeros(1).expand(*kernel),
         None,
         [window.stride for window in geometry],
-        [0] * ranks,
+        widths,
         [window.dilation for window in geometry],
         False,
         [0] * ranks,

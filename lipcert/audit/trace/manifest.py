@@ -18,7 +18,7 @@ from lipcert.audit.trace.records import SCHEMA, Declaration, Manifest, Redaction
 from lipcert.audit.trace.spelling import Json, JsonObject, spelled, spelled_number, understood
 from lipcert.privacy.plan import Sampling
 
-__all__ = ["declared_members", "manifest_bytes", "read_manifest"]
+__all__ = ["declared_members", "manifest_bytes", "manifest_in", "read_manifest"]
 
 _MAX_BYTES: Final = 1 << 26
 _MAX_RANKS: Final = 1 << 16
@@ -53,15 +53,20 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     try:
         with open_regular(folder / MANIFEST) as file:
             data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES or not data.endswith(b"\n"):
-            raise FormError(f"not one line of at most {_MAX_BYTES} bytes")
-        manifest = _manifest(Members(understood(data[:-1]), "manifest"))
+        manifest = manifest_in(data)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         message = f"no trace can be read here: {reason}"
         file_name = str(folder / MANIFEST)
         raise TraceError(Fault(FaultKind.UNREADABLE, file_name, 0, message)) from error
     return manifest, hashlib.sha256(data).hexdigest()
+
+
+def manifest_in(data: bytes) -> Manifest:
+    """The manifest that a file of this content is; `FormError` where it is none."""
+    if len(data) > _MAX_BYTES or not data.endswith(b"\n"):
+        raise FormError(f"not one line of at most {_MAX_BYTES} bytes")
+    return _manifest(Members(understood(data[:-1]), "manifest"))
 
 
 def declared_members(declaration: Declaration) -> JsonObject:

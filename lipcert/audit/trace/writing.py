@@ -20,7 +20,7 @@ from typing import Final, Self, final
 
 from lipcert.audit.trace.blobs import Blob, BlobStore
 from lipcert.audit.trace.chain import MAX_LINE, sealed
-from lipcert.audit.trace.faults import TraceError
+from lipcert.audit.trace.faults import FormError, TraceError
 from lipcert.audit.trace.files import (
     FILE_MODE,
     MANIFEST,
@@ -30,7 +30,7 @@ from lipcert.audit.trace.files import (
     sync_folder,
 )
 from lipcert.audit.trace.lines import event_members
-from lipcert.audit.trace.manifest import manifest_bytes, read_manifest
+from lipcert.audit.trace.manifest import manifest_bytes, manifest_in, read_manifest
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Close, Declaration, Event, Manifest, Resume, Start, Step
 from lipcert.audit.trace.tensors import StoredTensor
@@ -175,8 +175,9 @@ def _settled(folder: Path, manifest: Manifest, rank: int) -> Trace:
     if rank == 0 and not path.exists():
         if folder.is_dir() and any(item.name != f".{MANIFEST}" for item in folder.iterdir()):
             raise UsageError(f"trace: {folder} holds other files and no trace: name a new folder")
+        data = _readable(manifest)
         make_private_folder(folder)
-        replace_durably(path, folder / f".{MANIFEST}", [manifest_bytes(manifest)])
+        replace_durably(path, folder / f".{MANIFEST}", [data])
         _warn(folder, manifest)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not path.exists() and time.monotonic() < deadline:
@@ -189,6 +190,16 @@ def _settled(folder: Path, manifest: Manifest, rank: int) -> Trace:
     found, digest = read_manifest(folder)
     _require_same(path, found, manifest)
     return Trace(folder, found, digest)
+
+
+def _readable(manifest: Manifest) -> bytes:
+    """The manifest as a file, once it is known that a reader will take it."""
+    data = manifest_bytes(manifest)
+    try:
+        manifest_in(data)
+    except FormError as error:
+        raise UsageError(f"trace: what is declared cannot be recorded: {error}") from error
+    return data
 
 
 def _require_same(path: Path, found: Manifest, given: Manifest) -> None:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from lipcert.report.charts.axis import LEGEND_HEIGHT, left_axis
 from lipcert.report.charts.marks import Role
-from lipcert.report.charts.scale import Scale, scale_from_zero
+from lipcert.report.charts.scale import scale_from_zero
 from lipcert.report.charts.svg import WIDTH, Drawing, element, fitted, line, text, text_width
 
 __all__ = ["Strip", "histogram_chart", "lowest_bin", "ratio_label", "strip_chart"]
 
 _HEIGHT: Final = 170.0
-_BELOW: Final = 38.0
+_BELOW: Final = 40.0
 _NAMES: Final = 160.0
 _ROW: Final = 18.0
+_LEAST_OVER: Final = 4.0
 _LOWEST_OCTAVE: Final = -10
 _TAIL: Final = 0.005
 _TITLE: Final = "observed gradient norm / bound (log scale)"
@@ -33,11 +34,12 @@ Counts = Mapping[int, int]
 @final
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The observations of one group."""
+    """The observations of one group. is_over: whether those beyond the bound violate it."""
 
     name: str
     counts: Counts
     note: str
+    is_over: bool = False
 
 
 @final
@@ -70,23 +72,27 @@ def lowest_bin(counts: Counts, bins_per_octave: int) -> int:
     return octave * bins_per_octave
 
 
-def histogram_chart(counts: Counts, bins_per_octave: int, lowest: int) -> Drawing:
-    """Columns over the ratio; those above the bound have a class of their own."""
-    counts = _gathered(counts, lowest)
-    top = LEGEND_HEIGHT + 16.0
-    bottom = top + _HEIGHT
+def histogram_chart(whole: Strip, bins_per_octave: int, lowest: int) -> Drawing:
+    """Columns over the ratio; violations have their own colour, and are seen even if few."""
+    counts = _gathered(whole.counts, lowest)
+    bottom = _bottom()
+    top = bottom - _HEIGHT
     vertical = scale_from_zero([float(count) for count in counts.values()], bottom, top)
     left = max(text_width(tick.label) for tick in vertical.ticks(5)) + 10.0
     bins = _bins(list(counts), bins_per_octave, left, WIDTH - 12.0)
     parts = [text("observations", 0.0, 12.0, role="name"), left_axis(vertical, left, WIDTH - 12.0)]
-    parts += [_column(number, count, bins, vertical) for number, count in counts.items() if count]
+    parts += [
+        _column(bins, number, vertical.at(float(count)), whole.is_over and number >= 0)
+        for number, count in counts.items()
+        if count
+    ]
     parts += [_axis(bins, top, bottom)]
     return Drawing(bottom + _BELOW, "".join(parts))
 
 
 def strip_chart(strips: Sequence[Strip], bins_per_octave: int, lowest: int) -> Drawing:
     """One row per group; the more observations a cell holds, the stronger it is drawn."""
-    rows = [Strip(s.name, _gathered(s.counts, lowest), s.note) for s in strips]
+    rows = [replace(strip, counts=_gathered(strip.counts, lowest)) for strip in strips]
     left = min(max(text_width(strip.name) for strip in rows), _NAMES) + 8.0
     right = WIDTH - max(text_width(strip.note) for strip in rows) - 8.0
     bins = _bins(
@@ -121,10 +127,11 @@ def _bins(numbers: Sequence[int], count: int, start: float, stop: float) -> _Bin
     return _Bins(first, last, count, start, stop)
 
 
-def _column(number: int, count: int, bins: _Bins, vertical: Scale) -> str:
-    x, y = bins.edge(number), vertical.at(float(count))
-    size = {"width": bins.edge(number + 1) - x - 1.0, "height": max(vertical.start - y, 1.0)}
-    return element("rect", {"x": x + 0.5, "y": y, **size, "class": f"bar {_role(number)}"})
+def _column(bins: _Bins, number: int, top: float, is_over: bool) -> str:
+    x, bottom = bins.edge(number), _bottom()
+    height = max(bottom - top, _LEAST_OVER if is_over else 1.0)
+    box = {"x": x + 0.5, "y": bottom - height, "width": bins.edge(number + 1) - x - 1.0}
+    return element("rect", {**box, "height": height, "class": f"bar {_role(is_over)}"})
 
 
 def _cells(strip: Strip, bins: _Bins, y: float) -> list[str]:
@@ -138,7 +145,7 @@ def _cells(strip: Strip, bins: _Bins, y: float) -> list[str]:
                 "width": bins.edge(number + 1) - bins.edge(number) - 1.0,
                 "height": _ROW - 4.0,
                 "fill-opacity": f"{0.15 + 0.85 * math.sqrt(count / most):.2f}",
-                "class": f"bar {_role(number)}",
+                "class": f"bar {_role(strip.is_over and number >= 0)}",
             },
         )
         for number, count in strip.counts.items()
@@ -146,8 +153,13 @@ def _cells(strip: Strip, bins: _Bins, y: float) -> list[str]:
     ]
 
 
-def _role(number: int) -> str:
-    return Role.OVER.value if number >= 0 else Role.OBSERVED.value
+def _role(is_over: bool) -> str:
+    return Role.OVER.value if is_over else Role.OBSERVED.value
+
+
+def _bottom() -> float:
+    """Where the columns of a histogram stand."""
+    return LEGEND_HEIGHT + 16.0 + _HEIGHT
 
 
 def _axis(bins: _Bins, top: float, bottom: float) -> str:
@@ -161,14 +173,14 @@ def _axis(bins: _Bins, top: float, bottom: float) -> str:
             x = bins.edge(octave * bins.count)
             parts += [
                 line(x, bottom, x, bottom + 4.0, "axis"),
-                text(ratio_label(octave), x, bottom + 16.0, "middle"),
+                text(ratio_label(octave), x, bottom + 18.0, "middle"),
             ]
     bound = bins.edge(0)
     middle = (bins.start + bins.stop) / 2.0
     parts += [
         line(bound, top, bound, bottom, "limit"),
         text("bound", min(bound, WIDTH - 18.0), top - 4.0, "middle", "name"),
-        text(_TITLE, middle, bottom + 32.0, "middle", "name"),
+        text(_TITLE, middle, bottom + 34.0, "middle", "name"),
     ]
     return "".join(parts)
 

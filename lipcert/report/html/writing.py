@@ -13,11 +13,11 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from lipcert import __version__
 from lipcert.report.page.building import figures_of, page_of
 from lipcert.report.safe import safe
 from lipcert.report.study.json import study_document
 from lipcert.report.study.records import Study
+from lipcert.version import __version__
 
 __all__ = ["study_html"]
 

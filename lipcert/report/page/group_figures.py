@@ -108,7 +108,10 @@ def histogram_figures(study: Study) -> tuple[Figure, ...]:
     lowest = lowest_bin(total, BINS_PER_OCTAVE)
     octave = lowest // BINS_PER_OCTAVE
     rows = _shown(every, lambda row: _tightness(row) or 0.0)
-    strips = [Strip(row.name, _counts(row), measured(_tightness(row), 3)) for row in rows]
+    strips = [
+        Strip(row.name, _counts(row), measured(_tightness(row), 3), not _is_good(row))
+        for row in rows
+    ]
     numbers = table(
         "Observed norms",
         ("observed / bound", "observations"),
@@ -122,7 +125,11 @@ def histogram_figures(study: Study) -> tuple[Figure, ...]:
         f"{size:,} observations: every replayed example in every group. Right of the line would "
         f"be violations; the first column also holds all below {ratio_label(octave)}.",
         figure(
-            histogram_chart(total, BINS_PER_OCTAVE, lowest),
+            histogram_chart(
+                Strip("", total, "", any(not _is_good(row) for row in every)),
+                BINS_PER_OCTAVE,
+                lowest,
+            ),
             "histogram",
             title,
             f"Histogram of {size:,} ratios; the bound is at 1.",
@@ -212,7 +219,7 @@ def _marks(row: GroupRow) -> tuple[tuple[Role, float], ...]:
     found = ((Role.OBSERVED, row.audit.max_observed), (Role.ATTACKED, row.audit.max_attacked))
     bound = math.inf if row.grad_norm is None else row.grad_norm
     return tuple(
-        (Role.OVER if norm > bound else role, norm)
+        (Role.OVER if norm > bound and not _is_good(row) else role, norm)
         for role, norm in found
         if norm is not None and math.isfinite(norm)
     )
@@ -233,7 +240,7 @@ def _tightness_bar(row: GroupRow) -> Bar:
     ratio = _tightness(row)
     if ratio is None or not math.isfinite(ratio):
         return Bar(row.name, None, measured(ratio), role=Role.OVER)
-    role = Role.OVER if ratio > 1.0 else Role.OBSERVED
+    role = Role.OVER if ratio > 1.0 and not _is_good(row) else Role.OBSERVED
     return Bar(row.name, ratio, _factor(row), role=role)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lipcert import __version__
 from lipcert.report.json import JsonObject, dump
 from lipcert.report.study.records import Study
+from lipcert.version import __version__
 
 __all__ = ["study_document", "study_json"]
 

@@ -202,6 +202,21 @@ def test_other_versions_and_silence_go_on(tmp_path: Path) -> None:
     assert [item.versions for item in resume] == [{"torch": "3"}]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Declaration(noise_multiplier=-1.0),
+        Declaration(divisor=float("nan")),
+        Declaration(steps=-1),
+        Declaration(data_sha256="unknown"),
+    ],
+)
+def test_what_no_reader_would_take_is_not_written(tmp_path: Path, wrong: Declaration) -> None:
+    with pytest.raises(UsageError, match="cannot be recorded"):
+        opened(tmp_path / "t", dataclasses.replace(MANIFEST, declaration=wrong))
+    assert not (tmp_path / "t").exists()
+
+
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("data")
     with pytest.raises(UsageError, match="holds other files"):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 from lipcert.audit.records import AuditReport
 from lipcert.report.audit_json import audit_json
@@ -46,6 +47,7 @@ def page(*sources: Source) -> str:
     return study_html(joined(sources))
 
 
+@cache
 def full_page() -> str:
     """A page with every chart."""
     return page(analysis_source(run=True), audit_source(of_one_model(audit_samples.passed())))

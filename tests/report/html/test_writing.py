@@ -26,7 +26,7 @@ ALLOWED = {
 NASTY = [
     "<script>alert(1)</script>",
     "</script><img src=x onerror=alert(1)>",
-    "\"><svg onload=alert(1)>",
+    '"><svg onload=alert(1)>',
     "' onmouseover='alert(1)",
     "</title></style></textarea>",
     "a\u202egnp.exe\u2066",
@@ -72,9 +72,7 @@ def test_no_name_of_a_model_becomes_markup(name: str) -> None:
 @given(name=st.text(max_size=40), which=st.sampled_from(["hostile", "analysis"]))
 def test_any_name_is_inert(name: str, which: str) -> None:
     source = (
-        analysis_source(name)
-        if which == "analysis"
-        else audit_source(audit_samples.hostile(name))
+        analysis_source(name) if which == "analysis" else audit_source(audit_samples.hostile(name))
     )
     check_inert(page(source))
 
@@ -99,16 +97,18 @@ def test_the_data_cannot_end_their_element() -> None:
 
 
 def test_equal_studies_give_equal_bytes() -> None:
-    assert full_page() == full_page()
+    assert full_page.__wrapped__() == full_page()
 
 
 def test_the_whole_page_has_every_chart_and_its_numbers() -> None:
     text = full_page()
-    keys = {value for tag, name, value in parsed(text).attributes if (tag, name) == ("figure", "id")}
+    keys = {
+        value for tag, name, value in parsed(text).attributes if (tag, name) == ("figure", "id")
+    }
     assert keys == {
         *("bounds", "tightness", "histogram", "strips", "epsilon-steps", "epsilon-sigma"),
-        *("stretch", "shares", "values", "cotangents"),
-    } - {"values", "cotangents"} | ({"values", "cotangents"} & keys)
+        *("stretch", "shares", "cotangents"),
+    }
     assert text.count("<svg") == text.count("Numbers of this chart") == len(keys)
 
 
@@ -125,7 +125,9 @@ def test_the_answer_stands_before_everything_else() -> None:
     text = full_page()
     places = [text.index(word) for word in ("BOUNDED", "PASS", "Assumptions", "Charts", "Layers")]
     assert places == sorted(places)
-    assert "moves the released mean of gradients by at most 0.079 in 2-norm" in text
+    found = re.search(r"moves the released mean of gradients by at most ([\d.]+) in 2-norm", text)
+    assert found is not None
+    assert 0.079 <= float(found[1]) <= 0.0791
 
 
 def test_an_analysis_without_a_bound_says_so() -> None:
@@ -142,16 +144,13 @@ def test_a_large_network_shows_thirty_groups_and_says_so() -> None:
     assert len(text) < 700_000
 
 
-@pytest.mark.parametrize(
-    "file", sorted((Path(__file__).parents[3] / "models").glob("*.onnx")), ids=lambda file: file.stem
-)
-def test_pages_of_shipped_models_are_small(file: Path) -> None:
+@pytest.mark.parametrize("name", ["digits_lipschitz_cnn", "digits_vit"])
+def test_pages_of_shipped_models_are_small(name: str) -> None:
     from lipcert.analysis.pipeline import analyze
     from lipcert.importer.load import load_model
     from lipcert.settings import Settings
 
-    if file.stem not in {"digits_lipschitz_cnn", "digits_vit"}:
-        pytest.skip("a small and the largest one stand for all")
+    file = Path(__file__).parents[3] / "models" / f"{name}.onnx"
     text = study_html(analysis_study(analyze(load_model(file), Settings())))
     check_inert(text)
     assert len(text.encode()) < 150_000

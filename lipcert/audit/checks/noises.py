@@ -1,0 +1,65 @@
+"""Recorded noise: what was added to the gradients of a step, tensor by tensor.
+
+What enters: steps that record gradients before and after the noise. What leaves: their differences
+in float64, the stated standard deviation of each, and by how much storing may have moved them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.audit.checks.subject import RecordedRun
+from lipcert.audit.checks.units import noise_stds
+from lipcert.upper import FloatArray
+
+__all__ = ["AddedNoise", "added_noises"]
+
+_BFLOAT16: Final = 2.0**-8
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class AddedNoise:
+    """Noise on one tensor: noised − clean. moved: bound of what rounding added to it, entrywise.
+
+    std: as stated; None where nothing is stated of this tensor.
+    """
+
+    step: str
+    rank: int
+    number: int
+    tensor: str
+    noise: FloatArray
+    clean: FloatArray
+    moved: FloatArray
+    std: float | None
+
+
+def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
+    """Of every tensor that was recorded before and after, flat."""
+    for step in run.steps:
+        before, after = step.gradients.clean, step.gradients.noised
+        if before is None or after is None:
+            continue
+        clean, noised = before.tensors(), after.tensors()
+        stds = noise_stds(run, step)
+        halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
+        for name in sorted(clean.keys() & noised.keys()):
+            stored = np.finfo(noised[name].dtype).eps
+            unit = max(float(stored), _BFLOAT16 if halved else 0.0)
+            first = clean[name].astype(np.float64).reshape(-1)
+            second = noised[name].astype(np.float64).reshape(-1)
+            yield AddedNoise(
+                run.name(step),
+                step.rank,
+                step.number,
+                name,
+                second - first,
+                first,
+                2.0 * unit * (np.abs(first) + np.abs(second)),
+                stds.get(name),
+            )
