@@ -83,9 +83,7 @@ def resnet(width: int, depths: tuple[int, ...]) -> nn.Module:
         for block in range(depth):
             layers.append(Block(before, after, 2 if stage > 0 and block == 0 else 1))
             before = after
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, CLASSES)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, CLASSES))
 
 
 def mlp() -> nn.Module:
@@ -135,7 +133,7 @@ def data_of(network: Network, device: torch.device) -> tuple[nn.Module, Tensor, 
     module = network.build()
     with torch.no_grad():  # exporters merge parameters that are equal, as fresh scales are
         for parameter in module.parameters():
-            parameter += 0.01 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.01)
     module = module.to(device)
     x = torch.randn(network.batch, *network.shape, device=device)
     return module, x, torch.randint(CLASSES, (network.batch,), device=device)
@@ -293,7 +291,6 @@ def benchmark(name: str, arithmetic: Arithmetic, peers: bool, memory: bool) -> N
         for _ in range(ROUNDS):
             for kind, step in steps.items():
                 times[kind].append(seconds(step, arithmetic))
-    plain = statistics.median(times[PLAIN])
     print(f"\n{name}, batch {network.batch}, {arithmetic.precision.value} on {device}")
     plain_peak = peak_of(PLAIN, name, str(device)) if memory else float("nan")
     for kind, taken in times.items():
@@ -312,7 +309,6 @@ def benchmark(name: str, arithmetic: Arithmetic, peers: bool, memory: bool) -> N
         norms = found.get(kind)
         if norms is not None and found[OURS] is not None:
             print(f"  differs from {kind} by {disagreement(found[OURS], norms)}")
-    del plain
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,11 @@ from lipcert.checker.verdict import STAGES
 from tests.certificate.test_records import MEMBERS, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
+REPORTED_RUN = shlex.split(
+    "--input-norm 1 --scope constraint-set --constraint spectral:1.5 --bias-norm 1 "
+    "--dataset-size 64 --batch-size 64 --sampling full-batch --steps 4 --delta 1e-5 "
+    "--noise-multiplier 8"
+)
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -99,3 +105,24 @@ def test_the_example_for_continuous_integration(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert expected in done.stdout
         assert baseline.exists()
+
+
+def test_the_commands_for_reports(tmp_path: Path) -> None:
+    """As shown, in one folder and in this order; every one of them writes its file."""
+    (block,) = re.findall(
+        r"```sh\n(.*?)```", (ROOT / "docs" / "reports.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    words = {"MODEL": [str(ROOT / "models" / "digits_lipschitz_cnn.onnx")], "RUN": REPORTED_RUN}
+    for line in block.splitlines():
+        command = [part for word in line.split()[1:] for part in words.get(word, [word])]
+        done = subprocess.run(
+            [sys.executable, "-m", "lipcert", *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stderr)
+        assert (tmp_path / command[command.index("-o") + 1]).stat().st_size > 1000
+    assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ back afterwards; what the device cannot do is refused on construction.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -73,13 +73,18 @@ class Arithmetic:
             torch.cuda.synchronize(self.device)
 
 
-@contextmanager
-def exact_products(device: torch.device) -> Iterator[None]:
+def exact_products(device: torch.device) -> AbstractContextManager[object]:
     """No autograd, no autocast, no shortened products: what float32 says, whatever is outside."""
+    if device.type == "cpu" and not torch.is_autocast_enabled(device.type):
+        return torch.no_grad()
+    return _exact_products(device)
+
+
+@contextmanager
+def _exact_products(device: torch.device) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        if torch.is_autocast_enabled(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
+        stack.enter_context(torch.autocast(device.type, enabled=False))
         if device.type == "cuda":
             stack.enter_context(_products(tf32=False))
         yield

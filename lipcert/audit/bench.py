@@ -94,7 +94,7 @@ class Bench:
 
     @cached_property
     def _engine(self) -> NormEngine:
-        return NormEngine(self._network, watch_values=self._watch_values, timed=self._timed)
+        return NormEngine(self._network, watch_values=self._watch_values)
 
     @cached_property
     def _drift(self) -> Drift:

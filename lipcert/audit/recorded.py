@@ -4,8 +4,9 @@ What enters: a trace, and the graph that was bounded. What leaves: weights by th
 and examples; NoVerdictError where the two do not belong together. Invariant: what is not the
 graph's to vary, that is frozen parameters and statistics, is that of the file, number by number.
 
-A set of weights is called "step 200" (those that step 200 started from) or "after step 200"; with
-several ranks "step 200, rank 1".
+A set of weights is called "step 200": those from which step 200 started; with several ranks
+"step 200, rank 1". "after step 200" are those that the optimizer left. They are no checkpoint: a
+projection onto constraints comes after the optimizer, so that no bound speaks of them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ __all__ = [
 
 INPUT: Final = "input"
 LABELS: Final = "labels"
+_AFTER: Final = "after "
 _STATISTICS: Final = ("running_mean", "running_var")
 
 
@@ -63,10 +65,11 @@ def step_name(trace: Trace, step: Step) -> str:
 
 
 def checkpoints(trace: Trace) -> list[str]:
-    """Every recorded set of weights once, in order; equal ones under their first name."""
+    """Every set of weights from which a step started, in order; equal ones under one name."""
     first: dict[str, str] = {}
     for name, blob in _recorded(trace).weights.items():
-        first.setdefault(blob.sha256, name)
+        if not name.startswith(_AFTER):
+            first.setdefault(blob.sha256, name)
     return list(first.values())
 
 
@@ -166,7 +169,7 @@ def _read(folder: Path, digest: str, sizes: tuple[int, ...]) -> _Recorded:
                     batches[name] = step
             last = step if step.weights_after is not None else last
         if last is not None and last.weights_after is not None:
-            weights[f"after {step_name(trace, last)}"] = last.weights_after
+            weights[f"{_AFTER}{step_name(trace, last)}"] = last.weights_after
     return _Recorded(weights, batches)
 
 

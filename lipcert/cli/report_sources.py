@@ -7,6 +7,7 @@ certificate are read as strictly as the checker reads them. NoVerdictError for a
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ def read_source(path: Path) -> Source:
     schema = document.get("schema")
     if not isinstance(schema, str):
         raise NoVerdictError(f"{path}: no document of LipCert (it has no schema)")
+    _refuse_other_numbers(path, document)
     if schema != CERTIFICATE:
         return Source(str(path), schema, document)
     try:
@@ -47,6 +49,14 @@ def read_source(path: Path) -> Source:
     except (CertificateFormatError, OverflowError, ValueError) as error:
         raise NoVerdictError(f"{path}: not a certificate ({error})") from error
     return Source(str(path), schema, document, claims)
+
+
+def _refuse_other_numbers(path: Path, document: dict[str, object]) -> None:
+    """Python reads NaN and Infinity, which JSON has no word for and LipCert never writes."""
+    try:
+        json.dumps(document, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise NoVerdictError(f"{path}: not JSON as LipCert writes it ({error})") from error
 
 
 def _claims(certificate: Certificate, digest: str) -> CertificateFacts:

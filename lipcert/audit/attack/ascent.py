@@ -19,17 +19,14 @@ from lipcert.audit.attack.field import Field, Slopes
 from lipcert.audit.attack.label_sets import Labels, LabelSet
 from lipcert.upper import FloatArray
 
-__all__ = ["Best", "Rows", "climb"]
+__all__ = ["Best", "Ground", "Rows", "climb"]
 
 _Mask = npt.NDArray[np.bool_]
 
 _LEAP: Final = 64.0
 """step, in widths of the domain, after which little but its far points remains"""
-_STROLL: Final = 0.5
 _SHORTEST: Final = 0.01
-_LONGER: Final = 4.0
 _SHORTER: Final = 0.25
-_JOLT: Final = 0.3
 
 
 @final
@@ -47,6 +44,33 @@ class Rows:
     def chosen(self, where: npt.NDArray[np.intp] | _Mask) -> Self:
         """Some of the rows."""
         return type(self)(self.x[where], self.labels[where], self.wanted[where])
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gaits:
+    """How each row goes; steps are in widths of the domain.  # [rows] each
+
+    first: its first step. again: its step after a jolt. longer: the factor after a success.
+    jolt: how far it is moved towards a random example when it is stuck.
+    """
+
+    first: FloatArray
+    again: FloatArray
+    longer: FloatArray
+    jolt: FloatArray
+
+    @classmethod
+    def of(cls, count: int) -> Self:
+        """Every second row is bold and begins with a leap; the others are careful."""
+        place = np.arange(count)
+        bold = place % 2 == 0
+        return cls(
+            first=np.where(bold, _LEAP, 0.06 * 4.0 ** (place // 2 % 3)),
+            again=np.where(bold, 0.5, 0.2),
+            longer=np.where(bold, 4.0, 2.0),
+            jolt=np.where(bold, 0.3, 0.1),
+        )
 
 
 @final
@@ -82,42 +106,45 @@ class Best:
         )
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Ground:
+    """Where rows climb: the field, the sets of examples and labels, and chance."""
+
+    field: Field
+    domain: Domain
+    labels: LabelSet
+    random: np.random.Generator
+
+
 def climb(
-    field: Field,
-    domain: Domain,
-    labels: LabelSet,
-    rows: Rows,
-    best: Best,
-    steps: int,
-    random: np.random.Generator,
-    observe: Callable[[int], None],
+    ground: Ground, rows: Rows, best: Best, rounds: int, observe: Callable[[int], None]
 ) -> Rows:
-    """Climb `steps` times; what is met goes into `best`. Returns the rows where they stand.
+    """Climb so many rounds; what is met goes into `best`. Returns the rows where they stand.
 
     Every row keeps its own step: longer after a success, shorter after a failure, which is taken
     back. Half of them begin with leaps to far points of the domain, where norms, being convex,
-    like to be largest. A row that is stuck goes on from somewhere around the best of its objective.
+    like to be largest. A row that is stuck goes on from somewhere near the best of its objective.
     """
-    at, slopes = rows, field.slopes(rows.x, rows.labels, rows.wanted)
+    at, slopes = rows, ground.field.slopes(rows.x, rows.labels, rows.wanted)
     best.meet(at.x, at.labels, slopes.norms)
-    heights = _heights(slopes, at)
-    lengths_of_steps = np.where(np.arange(len(rows)) % 2 == 0, _LEAP, _STROLL)
-    for step in range(1, steps):
-        stuck = lengths_of_steps < _SHORTEST
-        lengths_of_steps = np.where(stuck, _STROLL, lengths_of_steps)
-        trial = _uphill(domain, labels, at, slopes, lengths_of_steps)
+    heights, gaits = _heights(slopes, at), _Gaits.of(len(rows))
+    steps = gaits.first
+    for round_ in range(1, rounds):
+        stuck = steps < _SHORTEST
+        trial = _uphill(ground, at, slopes, steps)
         for row in np.flatnonzero(stuck):
             trial.x[row], trial.labels[row] = best.example(int(at.wanted[row]))
-        trial.x[stuck] = _jolted(domain, trial.x[stuck], random)
-        there = field.slopes(trial.x, trial.labels, trial.wanted)
+        trial.x[stuck] = _jolted(ground, trial.x[stuck], gaits.jolt[stuck])
+        there = ground.field.slopes(trial.x, trial.labels, trial.wanted)
         best.meet(trial.x, trial.labels, there.norms)
         found = _heights(there, trial)
         better = (found > heights) | stuck
         at, slopes = _put(at, trial, better), _put_slopes(slopes, there, better)
         heights = np.where(better, found, heights)
-        factor = np.where(better, _LONGER, _SHORTER)
-        lengths_of_steps = np.where(stuck, _STROLL, lengths_of_steps * factor).clip(0.0, _LEAP)
-        observe(step)
+        steps = np.minimum(steps * np.where(better, gaits.longer, _SHORTER), _LEAP)
+        steps = np.where(stuck, gaits.again, steps)
+        observe(round_)
     return at
 
 
@@ -127,24 +154,24 @@ def _heights(slopes: Slopes, rows: Rows) -> FloatArray:
     return np.asarray(np.where(np.isnan(found), np.inf, found))
 
 
-def _uphill(
-    domain: Domain, labels: LabelSet, rows: Rows, slopes: Slopes, steps: FloatArray
-) -> Rows:
+def _uphill(ground: Ground, rows: Rows, slopes: Slopes, steps: FloatArray) -> Rows:
     length = np.maximum(lengths(slopes.x), np.finfo(np.float64).tiny)
-    factors = (steps * domain.width / length).reshape(-1, *[1] * (rows.x.ndim - 1))
+    factors = (steps * ground.domain.width / length).reshape(-1, *[1] * (rows.x.ndim - 1))
     moved = [
-        labels.moved(label, slope, step)
+        ground.labels.moved(label, slope, step)
         for label, slope, step in zip(rows.labels, slopes.labels, steps, strict=True)
     ]
-    return Rows(domain.projected(rows.x + factors * slopes.x), np.stack(moved), rows.wanted)
+    x = ground.domain.projected(rows.x + factors * slopes.x)
+    return Rows(x, np.stack(moved), rows.wanted)
 
 
-def _jolted(domain: Domain, x: FloatArray, random: np.random.Generator) -> FloatArray:
-    """Some way from each example to a random one, and a leap further out for every second."""
+def _jolted(ground: Ground, x: FloatArray, shares: FloatArray) -> FloatArray:
+    """Some share of the way from each example to a random one."""
     if not len(x):
         return x
-    elsewhere = domain.drawn(len(x) + 1, random)[1:]
-    return domain.projected(x + _JOLT * (elsewhere - x))
+    elsewhere = ground.domain.drawn(len(x) + 1, ground.random)[1:]
+    moved = x + shares.reshape(-1, *[1] * (x.ndim - 1)) * (elsewhere - x)
+    return ground.domain.projected(moved)
 
 
 def _put(old: Rows, new: Rows, where: _Mask) -> Rows:

@@ -71,16 +71,15 @@ class GradientSquares:
             )
         short: dict[str, Tensor] = {}
         whole: dict[str, Tensor] = {}
-        for use, cotangent in zip(uses, cotangents, strict=True):
+        for evaluated, cotangent in zip(uses, cotangents, strict=True):
             if cotangent is None:
                 continue
-            if not differentiable:
-                use, cotangent = _detached(use), cotangent.detach()
+            use = evaluated if differentiable else _detached(evaluated)
+            upstream = cotangent if differentiable else cotangent.detach()
             name = self._product_weight(use)
             if name is not None:
-                short[name] = _squares(use.inputs[0]) * _squares(cotangent)
-            known = () if name is None else (name,)
-            for other, gradient in self._gradients(parameters, use, cotangent, known).items():
+                short[name] = _squares(use.inputs[0]) * _squares(upstream)
+            for other, gradient in self._gradients(parameters, use, upstream, name).items():
                 whole[other] = whole[other] + gradient if other in whole else gradient
         return {**short, **{name: _squares(gradient) for name, gradient in whole.items()}}
 
@@ -102,10 +101,10 @@ class GradientSquares:
         return lower(node.op, inputs, {**self._constants[node.name], **operands})
 
     def _gradients(
-        self, parameters: Tensors, use: _Use, cotangent: Tensor, known: tuple[str, ...]
+        self, parameters: Tensors, use: _Use, cotangent: Tensor, known: str | None
     ) -> _Gradients:
         """∂loss/∂θ of every example through one use, by parameter.  # [examples, *shape] each"""
-        names = [name for name in self._trained[use.node.name] if name not in known]
+        names = [name for name in self._trained[use.node.name] if name != known]
         if not names:
             return {}
 
@@ -115,7 +114,7 @@ class GradientSquares:
             def output(moving: Tensors) -> Tensor:
                 return self._lowered(use.node, batch, {**parameters, **moving})
 
-            _, pull = vjp(output, {name: parameters[name] for name in names})
+            pull = vjp(output, {name: parameters[name] for name in names})[1]
             (gradients,) = pull(cotangent.unsqueeze(0))
             found: Mapping[str, Tensor] = gradients
             return found
@@ -144,9 +143,7 @@ class GradientSquares:
 def _trained(graph: Graph, node: Node) -> tuple[str, ...]:
     """The trained parameters that a node reads, each once."""
     named = [operand.parameter for operand in node.op.operands().values()]
-    return tuple(
-        dict.fromkeys(name for name in named if name and graph.parameters[name].trainable)
-    )
+    return tuple(dict.fromkeys(name for name in named if name and graph.parameters[name].trainable))
 
 
 def _detached(use: _Use) -> _Use:

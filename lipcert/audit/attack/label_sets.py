@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.attack.domain import lengths
+from lipcert.errors import NoVerdictError
 from lipcert.facts import Shape, ValueFacts
 from lipcert.losses.base import Loss, class_axis
 from lipcert.losses.cosine import Cosine
@@ -27,7 +28,6 @@ from lipcert.losses.margin import (
     MulticlassHinge,
     MultiMargin,
 )
-from lipcert.errors import NoVerdictError
 from lipcert.upper import FloatArray
 
 __all__ = ["LabelSet", "Labels", "label_set"]
@@ -135,7 +135,8 @@ class Corners(LabelSet):
         """On a long step, the corner that the slopes point to."""
         if step < _LEAP:
             return labels
-        return np.where(slopes > 0.0, self.high, np.where(slopes < 0.0, self.low, labels))
+        rest = np.where(slopes < 0.0, self.low, labels)
+        return np.asarray(np.where(slopes > 0.0, self.high, rest))
 
 
 @final

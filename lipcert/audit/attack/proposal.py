@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import numpy as np
 import torch
 
-from lipcert.audit.attack.ascent import Best, Rows, climb
+from lipcert.audit.attack.ascent import Best, Ground, Rows, climb
 from lipcert.audit.attack.domain import Domain
 from lipcert.audit.attack.field import Field
 from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.attack.starts import starting_rows
-from lipcert.audit.attack.weights import WeightSet, climb_weights
+from lipcert.audit.attack.weight_ascent import climb_weights, weight_starts
+from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
 from lipcert.audit.losses import checked_labels
@@ -30,7 +32,7 @@ __all__ = ["Progress", "Proposal", "proposals"]
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many steps of it are done, and how many there are."""
 
-_ROWS: Final = 32
+_ROWS: Final = 16
 _SOURCE: Final = "attack"
 
 
@@ -65,24 +67,22 @@ def proposals(
     outputs = facts[claims.engine.graph.output_name]
     labels = label_set(claims.engine.loss, outputs)
     domain = Domain.of(claims.engine.at_input)
-    random = np.random.default_rng(seed)
     field = Field(claims, weights, device)
+    ground = Ground(field, domain, labels, np.random.default_rng(seed))
     best = Best(field.objectives)
     x = np.asarray(start.x, dtype=np.float64)
     own = checked_labels(claims.engine.loss, start.y, outputs.shape)
-    rows = starting_rows(field, domain, labels, (x, own), best, _ROWS, random)
-    climb(
-        field, domain, labels, rows, best, steps, random, lambda n: watch("examples", n, steps)
-    )
+    rows = starting_rows(ground, (x, own), best, _ROWS)
+    told = partial(_told, watch, "examples", steps)
+    climb(ground, rows, best, steps, told)
     yield _proposal(domain, best.rows(), None)
     if movable is None:
         return
+    starts = weight_starts(ground, movable, best.rows())
     for objective in range(field.objectives):
-        what = f"weights for {_name(claims, objective)}"
-        moved, found = climb_weights(
-            field, movable, domain, labels, best, objective, steps, random,
-            lambda n, what=what: watch(what, n, steps),
-        )
+        told = partial(_told, watch, f"weights for {_name(claims, objective)}", steps)
+        first = max(starts, key=lambda start, k=objective: start.best.norms[k])  # type: ignore[misc]
+        moved, found = climb_weights(ground, movable, first, (objective, steps), told)
         yield _proposal(domain, found, moved)
 
 
@@ -92,6 +92,10 @@ def _name(claims: Claims, objective: int) -> str:
 
 def _proposal(domain: Domain, rows: Rows, weights: Mapping[str, FloatArray] | None) -> Proposal:
     return Proposal(Examples(domain.settled(rows.x), rows.labels, _SOURCE, ""), weights)
+
+
+def _told(watch: Progress, what: str, steps: int, done: int) -> None:
+    watch(what, done, steps)
 
 
 def _unobserved(what: str, done: int, steps: int) -> None:

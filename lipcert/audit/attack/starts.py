@@ -10,10 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.audit.attack.ascent import Best, Rows
-from lipcert.audit.attack.domain import Domain
-from lipcert.audit.attack.field import Field
-from lipcert.audit.attack.label_sets import Labels, LabelSet
+from lipcert.audit.attack.ascent import Best, Ground, Rows
+from lipcert.audit.attack.label_sets import Labels
 from lipcert.upper import FloatArray
 
 __all__ = ["starting_rows"]
@@ -25,25 +23,20 @@ _ALIKE: Final = 2
 
 
 def starting_rows(
-    field: Field,
-    domain: Domain,
-    labels: LabelSet,
-    given: tuple[FloatArray, Labels],
-    best: Best,
-    per_objective: int,
-    random: np.random.Generator,
+    ground: Ground, given: tuple[FloatArray, Labels], best: Best, per_objective: int
 ) -> Rows:
     """The best pairs of an example and a label, of those given, those farther out, and random ones.
 
     given: examples and their own labels, all of which are tried with those labels.
     """
+    field, domain, random = ground.field, ground.domain, ground.random
     x, own = domain.projected(given[0]), given[1]
     if len(x):
         best.meet(x, own, field.norms(x, own))
     examples = np.concatenate([x, domain.outward(x), domain.drawn(max(len(x), 32), random)])
-    choices = len(labels.promising(field.logits(examples[:1]), random))
+    choices = len(ground.labels.promising(field.logits(examples[:1]), random))
     examples = _spread(examples, max(_TRIED // choices, per_objective))
-    tried = labels.promising(field.logits(examples), random)
+    tried = ground.labels.promising(field.logits(examples), random)
     pairs, targets = np.concatenate([examples] * len(tried)), np.concatenate(tried)
     sources = np.tile(np.arange(len(examples)), len(tried))
     norms = field.norms(pairs, targets)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lipcert.audit.admissibility import outside
-from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.recorded import INPUT
 from lipcert.audit.records import CheckReport, Verdict
 
@@ -28,7 +28,7 @@ def admissible_batches(run: RecordedRun) -> Checked:
     if not any(inputs):
         text = "admissibility: no step records its inputs; use detail=… of the recorder"
         return Checked(not_done=(text,) if run.steps else ())
-    return Checked(tuple(_reports(run)))
+    return Checked(shortened(tuple(_reports(run))))
 
 
 def _reports(run: RecordedRun) -> Iterator[CheckReport]:

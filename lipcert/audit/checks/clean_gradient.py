@@ -25,7 +25,7 @@ import numpy as np
 
 from lipcert.audit.checks.contribution import Batch, detailed_batches
 from lipcert.audit.checks.gradients import Gradients
-from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.upper import FloatArray
@@ -49,8 +49,9 @@ def clean_gradients(run: RecordedRun) -> Checked:
         text = "agreement: no step records its batch, its weights and its clean gradient"
         return Checked(not_done=(text,) if run.steps else ())
     reports = [_report(batch, found) for batch, found in compared]
-    bad = tuple(report for report in reports if report.verdict is not Verdict.PASS)
-    return Checked(bad or (max(reports, key=lambda report: report.measured or 0.0),))
+    bad = [report for report in reports if report.verdict is not Verdict.PASS]
+    bad.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
+    return Checked(shortened(bad) or (max(reports, key=lambda report: report.measured or 0.0),))
 
 
 @final

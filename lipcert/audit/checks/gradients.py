@@ -8,6 +8,8 @@ from the norm engine; sums are plain backpropagation through the same ops with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
@@ -28,7 +30,12 @@ from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.audit.measured import Measured
 from lipcert.audit.precision import Precision
-from lipcert.upper import FloatArray
+from lipcert.audit.viewed import graph_at
+from lipcert.facts import Bound, CotangentFacts, ValueFacts
+from lipcert.norms.operator_norm import Tier
+from lipcert.propagation.propagate import propagate
+from lipcert.scope import PointScope
+from lipcert.upper import FloatArray, Upper
 
 __all__ = ["Gradients"]
 
@@ -58,7 +65,6 @@ class Gradients:
             for name, tensor in network.parameters.items()
         }
         self._engine = NormEngine(network, watch_values=False)
-        self._known_drift: Drift | None = None
 
     def contributions(self, x: _Array, labels: _Array, scale: Scale) -> Mapping[str, Measured]:
         """‖outer · m(inner · ∇ℓ_i)‖ of each group.  # [examples] each"""
@@ -73,13 +79,32 @@ class Gradients:
 
     def drift(self, group: str, scale: Scale) -> float:
         """By how much rounding may make a contribution of float64 exceed its right bound."""
-        if self._known_drift is None:
-            self._known_drift = drift_of(
-                self._claims.engine, self._arithmetic.precision, self._weights
-            )
         members = next(item.parameters for item in self._claims.groups if item.name == group)
-        found = [self._known_drift.parameters.get(name, np.inf) for name in members]
+        found = [self._drift.parameters.get(name, np.inf) for name in members]
         return float(np.hypot.reduce(found)) * scale.outer * max(1.0, scale.inner)
+
+    @cached_property
+    def _drift(self) -> Drift:
+        """Where weights are free, no rounding is bounded over all of them: then at these weights.
+
+        Proof that this may be added to G: with G' ≤ G a bound at these weights alone, computed
+        norms are at most G' + H', hence at most G + H'.
+        """
+        engine, precision = self._claims.engine, self._arithmetic.precision
+        known = drift_of(engine, precision, self._weights)
+        if all(np.isfinite(value) for value in known.parameters.values()):
+            return known
+        graph = graph_at(engine.graph, self._weights)
+        scope = PointScope(Tier(self._claims.settings.tier))
+        bounds = propagate(graph, engine.at_input, scope, self._cotangent)
+        return drift_of(replace(engine, graph=graph, scope=scope, bounds=bounds), precision)
+
+    def _cotangent(self, logits: ValueFacts) -> CotangentFacts:
+        cotangent = self._claims.engine.loss.cotangent(logits)
+        radius = self._claims.settings.loss_clip
+        if radius is None:
+            return cotangent
+        return cotangent.capped(Bound(Upper(radius), "loss.clip"))
 
     def total(self, x: _Array, labels: _Array, scale: Scale) -> Mapping[str, FloatArray]:
         """outer · Σ_i m(inner · ∇ℓ_i) by name of the trained parameter."""

@@ -32,7 +32,7 @@ from scipy.stats import chi2, kstwo, norm
 
 from lipcert.audit.checks.noises import AddedNoise, added_noises
 from lipcert.audit.checks.sampling import FALSE_ALARM
-from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.upper import FloatArray
 
@@ -77,7 +77,8 @@ def noise(run: RecordedRun) -> Checked:
     failed = [test for test in tests if test.chance < FALSE_ALARM / len(tests)]
     failed.sort(key=lambda test: (test.verdict is Verdict.VIOLATION, -test.chance))
     named = {test.where: test for test in failed}
-    reports = tuple(_report(test) for test in named.values())
+    worst_first = sorted(named.values(), key=lambda test: test.verdict is not Verdict.VIOLATION)
+    reports = shortened([_report(test) for test in worst_first])
     if not reports and tests:
         worst = min((test for test in tests if test.expected), key=lambda test: test.chance)
         message = (

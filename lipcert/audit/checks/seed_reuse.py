@@ -2,10 +2,12 @@
 
 Statement: no two steps or ranks draw noise from one state of the generator, and the noise of two
 releases is independent. Compared: digests of generator states, exactly; and for all pairs of
-recorded noises d, d' of one tensor ⟨d, d'⟩/(s'‖d‖) with N(0, 1).
+recorded noises d, d' of one tensor of p ≥ 2 entries the cosine c of their angle.
 
-Threshold: given d, this quotient is N(0, 1) exactly if d' is independent noise. A pair rejects at
-1e-9 divided by the number of pairs, so that all together raise a false alarm with at most 1e-9.
+Threshold: if d' is Gaussian noise of whatever size, independent of d, its direction is uniform, and
+(1 + c)/2 has the distribution Beta((p − 1)/2, (p − 1)/2) exactly. A pair rejects at 1e-9 divided by
+the number of pairs, so that all together raise a false alarm with at most 1e-9. What rounding to
+the stored type may have added to the cosine counts in favour of the run.
 Equal states have no innocent explanation but a step that was done twice from one checkpoint, with
 the same batch and weights: a release that is repeated word by word.
 """
@@ -18,7 +20,7 @@ from itertools import combinations
 from typing import Final
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import beta
 
 from lipcert.audit.checks.noises import AddedNoise, added_noises
 from lipcert.audit.checks.sampling import FALSE_ALARM
@@ -70,7 +72,7 @@ def _by_tensor(run: RecordedRun) -> dict[str, list[AddedNoise]]:
     found: dict[str, list[AddedNoise]] = {}
     for item in added_noises(run):
         items = found.setdefault(item.tensor, [])
-        if item.std and len(items) < _MOST_STEPS and np.any(item.noise):
+        if len(items) < _MOST_STEPS and item.noise.size > 1 and np.any(item.noise):
             items.append(item)
     return found
 
@@ -78,13 +80,13 @@ def _by_tensor(run: RecordedRun) -> dict[str, list[AddedNoise]]:
 def _correlated(noises: dict[str, list[AddedNoise]], pairs: int) -> Iterator[CheckReport]:
     for tensor, items in noises.items():
         for first, second in combinations(items, 2):
-            length = float(np.linalg.norm(first.noise))
-            product = float(first.noise @ second.noise)
+            lengths = float(np.linalg.norm(first.noise) * np.linalg.norm(second.noise))
+            cosine = float(first.noise @ second.noise) / lengths
             slack = float(np.abs(first.noise) @ second.moved + first.moved @ np.abs(second.noise))
-            z = max(abs(product) - slack, 0.0) / (length * (second.std or math.inf))
-            chance = float(2.0 * norm.sf(z))
+            half = (len(first.noise) - 1) / 2.0
+            likely = min(1.0, max(abs(cosine) - slack / lengths, 0.0))
+            chance = float(2.0 * beta.cdf((1.0 - likely) / 2.0, half, half))
             if chance < FALSE_ALARM / pairs:
-                cosine = product / (length * float(np.linalg.norm(second.noise)))
                 yield _fault(
                     f"the noises on {tensor!r} at {first.step} and at {second.step} have the "
                     f"correlation {cosine:.6g}, which chance gives with at most {chance:.1e}",

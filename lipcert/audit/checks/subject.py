@@ -6,10 +6,10 @@ same with what is derived from it once; findings. Invariant: what could not be c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Final, final
 
 from lipcert.analysis.planned import plan_of
 from lipcert.audit.bounds import Claims
@@ -24,7 +24,9 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
-__all__ = ["Checked", "RecordedRun", "joined"]
+__all__ = ["Checked", "RecordedRun", "joined", "shortened"]
+
+_MOST: Final = 4
 
 
 @final
@@ -42,6 +44,15 @@ def joined(*parts: Checked) -> Checked:
         tuple(report for part in parts for report in part.reports),
         tuple(dict.fromkeys(text for part in parts for text in part.not_done)),
     )
+
+
+def shortened(reports: Sequence[CheckReport]) -> tuple[CheckReport, ...]:
+    """The first few; the last of them says how many more there are."""
+    kept = list(reports[:_MOST])
+    more = len(reports) - len(kept)
+    if more:
+        kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more places)")
+    return tuple(kept)
 
 
 @final

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widene
 from lipcert.norms.geometry import Geometry
 
 __all__ = ["KernelGradient"]
+
+_MOST_PIXELS: Final = 600
+_SLOWNESS: Final = 16
 
 
 @final
@@ -56,23 +59,30 @@ class KernelGradient(OperandGradient):
         gradient = written * read // self.groups * taps
         unfolded = read * taps * positions
         grams = 2 * self.groups * positions**2
-        found = [self._method("unfolded", (padded + unfolded + gradient) * width, self._unfolded)]
+        direct = gradient * positions
+        add = self._method
+        found = [add("unfolded", (padded + unfolded + gradient) * width, self._unfolded, direct)]
         if self.geometry[0].stride == 1 and self.geometry[0].taps > 1:
             first = self.geometry[0]
             lines = first.size + first.pad_begin + first.pad_end
             by_lines = unfolded // (first.taps * first.outputs) * lines
             scratch = (padded + by_lines + gradient) * width
-            found.append(self._method("lines", scratch, self._by_lines))
+            found.append(add("lines", scratch, self._by_lines, direct))
         rows = written // self.groups + read * taps // self.groups
         if positions * rows < 4 * written * read * taps // self.groups**2:
             scratch = (padded + unfolded + grams) * width
-            found.append(self._method("gram", scratch, self._gram, cancels=True))
-        if taps > 1 and pixels <= 600:
+            work = positions**2 * rows * self.groups
+            found.append(add("gram", scratch, self._gram, work, cancels=True))
+        if taps > 1 and pixels <= _MOST_PIXELS:
             scratch = (padded + self.groups * pixels**2 + grams) * width
-            found.append(self._method("pixel-gram", scratch, self._pixel_gram, cancels=True))
+            # an addition that is not part of a matrix product takes as long as many that are
+            shifting = _SLOWNESS * self.groups * taps * positions**2
+            work = pixels**2 * read + positions**2 * written + shifting
+            found.append(add("pixel-gram", scratch, self._pixel_gram, work, cancels=True))
         if len(self.geometry) <= 3 and pair.b.device.type == "cpu":
-            found.append(self._method("grouped", (padded + gradient) * width, self._grouped))
-            found.append(self._method("library", (padded + gradient) * width, self._library))
+            scratch = (padded + gradient) * width
+            found.append(add("grouped", scratch, self._grouped, direct))
+            found.append(add("library", scratch, self._library, direct))
         return found
 
     def gradients(self, pair: Pair) -> Gradients:
@@ -104,9 +114,14 @@ class KernelGradient(OperandGradient):
         return pair.swapped() if self.transposed else pair
 
     def _method(
-        self, name: str, scratch: int, squares: Callable[[Pair], Squares], cancels: bool = False
+        self,
+        name: str,
+        scratch: int,
+        squares: Callable[[Pair], Squares],
+        work: int,
+        cancels: bool = False,
     ) -> Method:
-        return Method(name, scratch, lambda pair: squares(self._oriented(pair)), cancels)
+        return Method(name, scratch, lambda pair: squares(self._oriented(pair)), cancels, work)
 
     def _copies(self) -> int:
         """Upper bound of how many windows read one entry of the value."""

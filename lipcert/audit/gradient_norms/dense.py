@@ -43,8 +43,19 @@ class DenseWeight(OperandGradient):
         if positions == 1:
             return [Method("product", 0, _product)]
         width = pair.b.element_size()
-        instantiated = Method("instantiated", read * written * width, self._instantiated)
-        gram = Method("gram", 2 * positions * positions * width, _gram, cancels=True)
+        instantiated = Method(
+            "instantiated",
+            read * written * width,
+            self._instantiated,
+            work=positions * read * written,
+        )
+        gram = Method(
+            "gram",
+            2 * positions**2 * width,
+            _gram,
+            cancels=True,
+            work=positions**2 * (read + written),
+        )
         if positions * (read + written) > 4 * read * written:
             return [instantiated]
         return [instantiated, gram]

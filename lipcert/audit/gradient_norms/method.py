@@ -37,7 +37,7 @@ class Gradients:
 class Method:
     """One way to measure: its name, bytes of scratch memory per example, and the computation.
 
-    cancels: whether small norms may come from the difference of large numbers; such examples are
+    work: multiplications per example, roughly. cancels: whether small norms may come from the difference of large numbers; such examples are
     computed again by instantiation as soon as their error is noticeable.
     """
 
@@ -45,6 +45,7 @@ class Method:
     scratch: int
     squares: Callable[[Pair], Squares]
     cancels: bool = False
+    work: int = 0
 
     def widest(self, dtype: torch.dtype) -> float:
         """Relative error of a norm above which it is computed again (float32: 1e-3)."""

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.gradient_norms.pair import Pair
-from lipcert.audit.gradient_norms.reductions import reduced, summing
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 
 __all__ = ["ChannelSums", "Statistics"]
 
-_BLOCK: Final = 64
+_BLOCK: Final = 32
 _SQUARE_BLOCK: Final = 256
 
 
@@ -43,7 +42,7 @@ class ChannelSums:
 
     a, b, product, square: of a, b, a·b and a²; a_norm, b_norm: upper bounds of the channels'
     2-norms. The sums are within relative·√positions·a_norm, the same with b_norm,
-    relative·a_norm·b_norm and relative·a_norm² + lost.
+    relative·a_norm·b_norm and square_relative·a_norm² + lost.
     """
 
     a: Tensor
@@ -54,6 +53,7 @@ class ChannelSums:
     b_norm: Tensor
     positions: int
     relative: float
+    square_relative: float
     lost: float
 
     @classmethod
@@ -64,8 +64,7 @@ class ChannelSums:
         a, b = (tensor.reshape(*shape, positions) for tensor in (pair.a, pair.b))
         squares = [sum_of_squares(t.reshape(-1, positions)) for t in (a, b)]
         dtype = pair.b.dtype
-        relative = summing(positions, dtype) + gamma(_BLOCK + 4, dtype)
-        relative = relative + gamma(_SQUARE_BLOCK + 8, dtype)
+        in_double = gamma(positions // _BLOCK + shape[1] + 16, torch.float64)
         return cls(
             a=_sums(a),
             b=_sums(b),
@@ -74,7 +73,8 @@ class ChannelSums:
             a_norm=squares[0].upper.sqrt().reshape(shape),
             b_norm=squares[1].upper.sqrt().reshape(shape),
             positions=positions,
-            relative=relative,
+            relative=gamma(_BLOCK + 1, dtype) + in_double,
+            square_relative=gamma(_SQUARE_BLOCK + 8, dtype) + in_double,
             lost=positions * underflow(dtype),
         )
 
@@ -82,9 +82,9 @@ class ChannelSums:
         """Of blocks of `size` entries, a whole number of channels each.
 
         Proof: let q be the mean square. The sums of a are off by ρ√T‖a_c‖, so by Cauchy–Schwarz
-        |Δm| ≤ ρ√q; |Δq| ≤ ρq; the variance q − m² is off by at most
-        |Δq| + 2√q|Δm| + |Δm|² ≤ 8ρq. If s = v + ε is off by δs with δ ≤ 1/2, then 1/√s is by at
-        most δ of itself; otherwise nothing is known.
+        |Δm| ≤ ρ√q; |Δq| ≤ σq, σ the constant of the squares; the variance q − m² is off by at
+        most |Δq| + 2√q|Δm| + |Δm|² ≤ (2σ + 4ρ)q. If s = v + ε is off by δs with δ ≤ 1/2, then
+        1/√s is by at most δ of itself; otherwise nothing is known.
         """
         examples, channels = self.a.shape
         blocks = channels * self.positions // size
@@ -94,7 +94,8 @@ class ChannelSums:
         if not centred:
             mean = mean * 0.0
         spread = (square - mean.square()).clamp_min(0.0) + epsilon
-        off = (8.0 * self.relative * square + self.lost) / spread
+        relative = 2.0 * self.square_relative + 4.0 * self.relative
+        off = (relative * square + self.lost) / spread
         off = torch.where(off <= 0.5, off, torch.inf)
         mean_off = self.relative * square.sqrt() * OUTWARD + self.lost
         found = (mean, mean_off, spread.rsqrt(), off * OUTWARD + 2.0**-48)
@@ -119,7 +120,13 @@ class ChannelSums:
 
 
 def _sums(rows: Tensor) -> Tensor:
-    return reduced(rows, (rows.shape[1], 1)).squeeze(2).double()
+    positions = rows.shape[2]
+    whole = positions // _BLOCK * _BLOCK
+    total = rows[:, :, whole:].sum(2).double()
+    if whole:
+        blocks = rows[:, :, :whole].reshape(*rows.shape[:2], whole // _BLOCK, _BLOCK).sum(3)
+        total = total + blocks.sum(2, dtype=torch.float64)
+    return total
 
 
 def _products(a: Tensor, b: Tensor) -> Tensor:
@@ -132,4 +139,3 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
         parts = [tensor[:, :, :whole].reshape(shape) for tensor in (a, b)]
         total = total + torch.linalg.vecdot(*parts).sum(2, dtype=torch.float64)
     return total
-

@@ -46,7 +46,7 @@ class BlockScale(OperandGradient):
 
     def methods(self, pair: Pair) -> Sequence[Method]:
         """Entry by entry in float64; by moments where whole channels lie in one block."""
-        entrywise = Method("entrywise", self.gradient_scratch(pair), self._entrywise)
+        entrywise = Method("entrywise", self.gradient_scratch(pair), self._entrywise, work=1)
         if self._by_channel(pair):
             scratch = 2 * prod(pair.b.shape[1:]) * pair.b.element_size()
             return [Method("moments", scratch, self._moments, cancels=True), entrywise]

@@ -28,8 +28,8 @@ class Recording:
     def __init__(self, plan: Plan, chooser: Chooser, examples: int, device: torch.device) -> None:
         self.values: dict[str, Squares] = {}
         self.cotangents: dict[str, Squares] = {}
-        zeros = Squares.zeros(examples, device)
-        self.parameters: dict[str, Squares] = dict.fromkeys(plan.parameters, zeros)
+        self.parameters: dict[str, Squares] = {}
+        self._zeros = Squares.zeros(examples, device)
         self._waiting: dict[str, list[Contribution]] = {}
         self._plan = plan
         self._chooser = chooser
@@ -60,9 +60,11 @@ class Recording:
                 self._wait(operand.parameter, contribution)
 
     def finish(self) -> None:
-        """Settles parameters some uses of which received no cotangent at all."""
+        """Settles parameters some or all uses of which received no cotangent at all."""
         for parameter in list(self._waiting):
             self._settle(parameter)
+        for parameter in self._plan.parameters:
+            self.parameters.setdefault(parameter, self._zeros)
 
     def _pair(
         self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, names: Sequence[str]
@@ -79,7 +81,8 @@ class Recording:
         return Pair(a, b, self.value(names[0], value), b_squares)
 
     def _add(self, parameter: str, squares: Squares) -> None:
-        self.parameters[parameter] = self.parameters[parameter].plus(squares)
+        before = self.parameters.get(parameter)
+        self.parameters[parameter] = squares if before is None else before.plus(squares)
 
     def _wait(self, parameter: str, contribution: Contribution) -> None:
         waiting = self._waiting.setdefault(parameter, [])

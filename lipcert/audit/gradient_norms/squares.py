@@ -67,8 +67,7 @@ class Squares:
 
         Norms below 1e-15 count as known, values that are not finite as unknown.
         """
-        known = (self.error <= 2.0 * relative * self.value) | (self.error <= 1e-30)
-        return ~(known & torch.isfinite(self.value))
+        return ~(self.error < self.value * (2.0 * relative) + 1e-30)
 
     def replaced(self, where: Tensor, by: Squares) -> Squares:
         """These squares, with those at the indices `where` replaced."""
@@ -109,8 +108,8 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     value = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     relative = gamma(min(length, _BLOCK) + 4, tensor.dtype)
     relative = relative + gamma(length // _BLOCK + 4, torch.float64)
-    error = value * (relative * (1.0 + 2.0 * relative)) + length * underflow(tensor.dtype)
-    return Squares(value, error * OUTWARD)
+    share = relative * (1.0 + 2.0 * relative) * OUTWARD
+    return Squares(value, value * share + length * underflow(tensor.dtype) * OUTWARD)
 
 
 def widened(squares: Squares, distance: Tensor) -> Squares:

@@ -15,6 +15,8 @@ __all__ = ["Scale", "Tick", "number_label", "scale_from_zero", "scale_of"]
 
 _WIDE: Final = 50.0
 _DECADES: Final = 12
+_SMALLEST: Final = 1e-290  # what is smaller is drawn as 0, what is larger at the end
+_LARGEST: Final = 1e290
 _FEW: Final = 1.7  # decades with ticks at 1, 2 and 5
 _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -74,7 +76,7 @@ class Scale:
 
 def scale_of(values: Iterable[float], start: float, stop: float) -> Scale:
     """From zero up where the numbers are of one size, logarithmic where they are not."""
-    positive = [value for value in values if value > 0.0]
+    positive = [min(value, _LARGEST) for value in values if value > _SMALLEST]
     if not positive or max(positive) <= _WIDE * min(positive):
         return scale_from_zero(positive, start, stop)
     high = max(positive)
@@ -84,8 +86,8 @@ def scale_of(values: Iterable[float], start: float, stop: float) -> Scale:
 
 def scale_from_zero(values: Iterable[float], start: float, stop: float) -> Scale:
     """Linear, from zero to a little above the largest number."""
-    high = max(values, default=0.0)
-    if high <= 0.0:
+    high = min(max(values, default=0.0), _LARGEST)
+    if high <= _SMALLEST:
         return Scale(0.0, 1.0, start, stop)
     step = _round_up(high / 5.0)
     return Scale(0.0, step * math.ceil(high / step - 1e-9), start, stop)

@@ -31,6 +31,7 @@ from lipcert.report.study.records import Study
 __all__ = ["MOST_BARS", "bound_figure", "histogram_figures", "noise_figure", "tightness_figure"]
 
 MOST_BARS: Final = 30
+_MANY: Final = 10**15  # more observations than there can be
 _TRIED: Final = (
     (Role.OBSERVED, "observed maximum"),
     (Role.ATTACKED, "reached by attack"),
@@ -252,7 +253,9 @@ def _factor(row: GroupRow) -> str:
 
 
 def _counts(row: GroupRow) -> dict[int, int]:
-    return {} if row.audit is None else dict(row.audit.histogram.counts)
+    if row.audit is None:
+        return {}
+    return {place: min(count, _MANY) for place, count in row.audit.histogram.counts.items()}
 
 
 def _bin(number: int, count: int) -> tuple[str, str]:

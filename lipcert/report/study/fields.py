@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 __all__ = ["FieldError", "Fields"]
+
+_LARGEST: Final = 2**63
 
 
 @final
@@ -61,9 +63,9 @@ class Fields:
         return self._finite(name, self.members.get(name))
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """An integer; null and no member read as the default where there is one."""
+        """An integer of at most 2^63; null and no member read as the default, if there is one."""
         value = self.members.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST:
             return value
         if value is None and default is not None:
             return default
@@ -100,7 +102,9 @@ class Fields:
         """A list of integers."""
         items = self._items(name)
         found = tuple(
-            item for item in items if isinstance(item, int) and not isinstance(item, bool)
+            item
+            for item in items
+            if isinstance(item, int) and not isinstance(item, bool) and abs(item) <= _LARGEST
         )
         if len(found) < len(items):
             raise self._error(name, "a list of integers")

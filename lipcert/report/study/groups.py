@@ -46,7 +46,7 @@ def noise_shares(study: Study) -> dict[str, float]:
     """The share of every group in the noise energy Σ d·s² (empty: not known of every group)."""
     groups = _stated(study)
     energies = {
-        group.name: group.dimension * group.noise_std**2
+        group.name: group.dimension * (group.noise_std * group.noise_std)
         for group in groups
         if group.noise_std is not None
     }

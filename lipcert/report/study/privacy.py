@@ -42,9 +42,9 @@ def read_privacy(privacy: Fields, curves: Fields) -> PrivacyFacts:
         plan=plan_of(privacy),
         statement=tuple((name, statement.text(name)) for name in statement.members),
         curves={
-            name: Curve(_points(curves, name), accountant)
+            name: Curve(points, accountant)
             for name in ("steps", "noise-multiplier")
-            if curves.has(name)
+            if len(points := _points(curves, name)) > 1
         },
     )
 
@@ -107,4 +107,4 @@ def _curve(points: list[tuple[float, float]], way: Accountant) -> Curve | None:
 def _points(curves: Fields, name: str) -> tuple[tuple[float, float], ...]:
     member = "steps" if name == "steps" else "noise_multiplier"
     found = [(item.needed(member), item.number("epsilon")) for item in curves.children(name)]
-    return tuple((place, epsilon) for place, epsilon in found if epsilon is not None)
+    return tuple(sorted((place, epsilon) for place, epsilon in found if epsilon is not None))

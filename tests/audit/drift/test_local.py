@@ -19,6 +19,7 @@ from lipcert.audit.precision import Precision
 from lipcert.facts import Bound, CotangentFacts, ValueFacts
 from lipcert.interval import Interval
 from lipcert.losses.base import Loss
+from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.clip import CotangentClip
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
@@ -26,7 +27,23 @@ from lipcert.upper import Upper
 from tests.cases import Case
 from tests.ops.test_sound import all_cases, scope
 
+
+def _unused(inputs: object, operands: object) -> torch.Tensor:
+    raise AssertionError(inputs, operands)
+
+
 CASES = all_cases()
+HOSTILE = [
+    Case(f"{type(op).__name__}_{radius}", op, (shape,), reference=_unused, radius=radius)
+    for radius in (3.0, 100.0)
+    for op, shape in (
+        (LayerNorm(1, 1e-5, Operand(np.linspace(0.5, 2.0, 64)), Operand(np.ones(64))), (2, 64)),
+        (LayerNorm(2, 1e-5), (3, 50)),
+        (GroupNorm(2, 1e-5, Operand(np.ones(4)), Operand(np.ones(4))), (4, 5, 5)),
+        (RmsNorm(1, 1e-6, Operand(np.linspace(-2.0, 2.0, 64))), (2, 64)),
+    )
+]
+"""normalisations of values whose mean is far larger than their spread"""
 EXAMPLES = 12
 TRIED = [Precision.FLOAT32, Precision.BFLOAT16]
 NORMALIZED = (LayerNorm, GroupNorm, RmsNorm)
@@ -137,7 +154,7 @@ def assert_growth(
 
 
 @pytest.mark.parametrize("precision", TRIED, ids=lambda p: p.value)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *HOSTILE], ids=lambda case: case.name)
 def test_one_op_errs_by_no_more_than_its_local_error(case: Case, precision: Precision) -> None:
     generator = torch.Generator().manual_seed(7)
     inputs = hard_inputs(case, generator)

@@ -1,0 +1,190 @@
+"""The weights that the bounds speak of, as a set to move in.
+
+What enters: claims over a constraint set. What leaves: weights of it. Invariant: what `settled`
+returns obeys every constraint beyond doubt, by certified norms; what `projected` returns does so
+about. Trained parameters without a constraint move only where the bounds hold whatever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Self, final
+
+import numpy as np
+
+from lipcert.analysis.scopes import constraints_of
+from lipcert.audit.bounds import Claims
+from lipcert.audit.checks.lower_norm import Layer, operator_norm_lower
+from lipcert.audit.viewed import graph_at
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.ir import Graph, Node
+from lipcert.norms.operator_norm import Tier
+from lipcert.operand import Operand
+from lipcert.ops.linear import Dense
+from lipcert.scope import PointScope
+from lipcert.settings import ConstraintSpec
+from lipcert.upper import FloatArray, norm
+
+__all__ = ["WeightSet", "Weights"]
+
+Weights = Mapping[str, FloatArray]
+
+_TRIES: Final = 8
+_INWARD: Final = 2.0**-23
+_STRETCH: Final = 4.0
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Use:
+    """An operand that shows a parameter."""
+
+    node: Node
+    slot: str
+    operand: Operand
+
+    @property
+    def is_layer_weight(self) -> bool:
+        """Whether a spectral constraint speaks of an operator norm rather than of entries."""
+        return self.slot == "weight" and isinstance(self.node.op, Layer)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightSet:
+    """Weights within constraints, by parameter. free: those that nothing holds."""
+
+    graph: Graph
+    tier: Tier
+    constraints: Mapping[str, ConstraintSpec]
+    free: frozenset[str]
+
+    @classmethod
+    def of(cls, claims: Claims) -> Self:
+        """The set. UsageError where the bounds speak of the weights of the file alone."""
+        settings, graph = claims.settings, claims.engine.graph
+        if settings.scope != "constraint-set":
+            raise UsageError(
+                "attack-weights: the bounds speak of one set of weights alone (scope point), so "
+                "that others prove nothing; declare constraints (--constraint), or attack without"
+            )
+        constraints = constraints_of(graph, settings)
+        trained = {name for name, parameter in graph.parameters.items() if parameter.trainable}
+        free = frozenset(trained - constraints.keys() if settings.weights_are_free else ())
+        if not (constraints or free):
+            raise UsageError("attack-weights: no trained parameter of the model has a constraint")
+        return cls(graph, Tier(settings.tier), constraints, free)
+
+    @property
+    def movable(self) -> tuple[str, ...]:
+        """The parameters that may move."""
+        return tuple(name for name in self.graph.parameters if self._may_move(name))
+
+    def _may_move(self, name: str) -> bool:
+        return name in self.constraints or name in self.free
+
+    def projected(self, weights: Weights) -> Weights:
+        """Weights of the set near these: singular values clipped, all others scaled down."""
+        found = dict(weights)
+        for name, use in self._plain_matrices():
+            found[name] = _clipped(found[name], use, self.constraints[name].radius)
+        for name, factor in self._factors(found, certified=False).items():
+            found[name] = min(factor, 1.0) * found[name]
+        return found
+
+    def stretched(self, weights: Weights) -> Weights:
+        """The same directions, as far out as the set reaches."""
+        factors = self._factors(weights, certified=False)
+        stretched = {name: factor * weights[name] for name, factor in factors.items()}
+        return {**weights, **stretched, **{name: _STRETCH * weights[name] for name in self.free}}
+
+    def settled(self, weights: Weights) -> Weights:
+        """Weights next to these that obey every constraint beyond doubt, rounded to float32.
+
+        Rounded, so that replaying them in any precision rounds nothing more.
+        """
+        found = {name: _single(array) for name, array in weights.items() if self._may_move(name)}
+        inward = _INWARD
+        for _ in range(_TRIES):
+            factors = self._factors({**weights, **found}, certified=True)
+            outside = {name: factor for name, factor in factors.items() if factor < 1.0}
+            if not outside:
+                return {**weights, **found}
+            for name, factor in outside.items():
+                margin = 1.0 - inward * max(1.0, float(np.sqrt(found[name].size)))
+                found[name] = _single(factor * max(margin, 0.5) * found[name])
+            inward *= 2.0
+        raise NoVerdictError(
+            f"attack: weights within the constraint of {next(iter(outside))!r} were not found; "
+            "attack without moving weights"
+        )
+
+    def _factors(self, weights: Weights, *, certified: bool) -> Mapping[str, float]:
+        """By how much each constrained parameter may be scaled and still obey; at most doubtful
+        where `certified` is false.
+
+        A spectral constraint is met in the stricter of its readings: by the op, and by the
+        parameter behind a scaled view.
+        """
+        at = graph_at(self.graph, weights)
+        found = {}
+        for name, constraint in self.constraints.items():
+            if constraint.kind == "frobenius":
+                norms = [norm(weights[name]).value]
+            else:
+                norms = [
+                    self._norm(use, at, certified=certified) / min(1.0, abs(use.operand.scale))
+                    for use in _uses(at, name)
+                    if use.operand.scale != 0.0
+                ]
+            largest = max(norms, default=0.0)
+            found[name] = constraint.radius / largest if largest > 0.0 else 1.0
+        return found
+
+    def _norm(self, use: _Use, at: Graph, *, certified: bool) -> float:
+        if not use.is_layer_weight:
+            return float(np.max(np.abs(use.operand.array), initial=0.0))
+        if certified:
+            bound = use.node.op.operator_norm(PointScope(self.tier))
+            return np.inf if bound is None else bound.value.value
+        op = use.node.op
+        shape = at.shape_of(use.node.inputs[0])
+        return operator_norm_lower(op, shape).value if isinstance(op, Layer) else np.inf
+
+    def _plain_matrices(self) -> Iterator[tuple[str, _Use]]:
+        """Spectrally constrained parameters that are the matrix of one dense layer."""
+        for name, constraint in self.constraints.items():
+            uses = list(_uses(self.graph, name))
+            if constraint.kind != "spectral" or len(uses) != 1:
+                continue
+            operand = uses[0].operand
+            whole = operand.array.size == self.graph.parameters[name].size
+            plain = whole and operand.scale == 1.0 and operand.gain.value == 1.0
+            if plain and uses[0].slot == "weight" and isinstance(uses[0].node.op, Dense):
+                yield name, uses[0]
+
+
+def _uses(graph: Graph, name: str) -> Iterator[_Use]:
+    for node in graph.nodes:
+        for slot, operand in node.op.operands().items():
+            if operand.parameter == name:
+                yield _Use(node, slot, operand)
+
+
+def _clipped(whole: FloatArray, use: _Use, radius: float) -> FloatArray:
+    """The matrix with its singular values clipped at the radius."""
+    places = use.operand.places
+    flat = whole.reshape(-1)
+    matrix = (flat if places is None else flat[places]).reshape(use.operand.shape)
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    clipped = (left * np.minimum(values, radius)) @ right
+    if places is None:
+        return np.asarray(clipped.reshape(whole.shape))
+    found = np.empty_like(flat)
+    found[places] = clipped
+    return found.reshape(whole.shape)
+
+
+def _single(array: FloatArray) -> FloatArray:
+    return array.astype(np.float32).astype(np.float64)

@@ -1,2 +1,0 @@
-class WeightSet: pass
-def climb_weights(*a): pass

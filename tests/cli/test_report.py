@@ -1,0 +1,131 @@
+"""`lipcert report`: from files that the verbs wrote to one page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.issued import MODEL, OTHER, WORDS, call, certificate_bytes
+
+
+@pytest.fixture(name="files", scope="module")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("report")
+    files = {name: folder / f"{name}.json" for name in ("analysis", "certificate", "check")}
+    files["certificate"].write_bytes(certificate_bytes())
+    words = ("--format", "json", "-o")
+    assert call("analyze", MODEL, *WORDS, *words, files["analysis"]).exit_code == 0
+    done = call("check", files["certificate"], "--model", MODEL, *words, files["check"])
+    assert done.exit_code == 3
+    return files
+
+
+def test_everything_about_a_model_is_one_page(files: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = call("report", *files.values(), "-o", page)
+    assert (done.exit_code, done.stdout) == (0, "")
+    text = page.read_text(encoding="utf-8")
+    for word in ("CONDITIONAL", "BOUNDED", "ε ≤", "A-SAMPLING", "digits_lipschitz_cnn.onnx"):
+        assert word in text
+    promise = json.loads(files["check"].read_text(encoding="utf-8"))["promise"]
+    assert all(sentence in text for sentence in promise)
+    assert {"bounds", "epsilon-sigma", "stretch", "values", "noise"} <= {
+        part.split('"')[0] for part in text.split('<figure id="')[1:]
+    }
+
+
+def test_a_certificate_alone_is_claimed_and_not_proved(files: dict[str, Path]) -> None:
+    text = call("report", files["certificate"]).stdout
+    assert "CLAIMED" in text
+    assert "No check of this certificate is part of this report" in text
+    assert "CONDITIONAL" not in text
+
+
+def test_json_holds_the_documents_as_they_were(files: dict[str, Path]) -> None:
+    done = call("report", *files.values(), "--format", "json")
+    found = json.loads(done.stdout)
+    assert found["schema"] == "lipcert.report/1"
+    documents = {source["schema"]: source["document"] for source in found["sources"]}
+    for file in files.values():
+        document = json.loads(file.read_text(encoding="utf-8"))
+        assert documents[document["schema"]] == document
+
+
+def test_markdown_says_the_same_without_charts(files: dict[str, Path]) -> None:
+    text = call("report", *files.values(), "--format", "markdown").stdout
+    assert text.startswith("# LipCert report")
+    assert "**Certificate: CONDITIONAL**" in text
+    assert "| conv1.weight | 16×1×3×3 |" in text or "conv1.weight" in text
+    assert "<svg" not in text
+
+
+def test_another_model_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    assert call("analyze", OTHER, "--format", "json", "-o", other).exit_code == 0
+    done = call("report", files["certificate"], other)
+    assert done.exit_code == 2
+    assert "write one report for each" in done.stderr
+
+
+def test_a_check_of_another_certificate_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    document = json.loads(files["check"].read_text(encoding="utf-8"))
+    other.write_text(json.dumps({**document, "certificate": "ab" * 32}), encoding="utf-8")
+    done = call("report", files["certificate"], other)
+    assert done.exit_code == 2
+    assert "check it again" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "no schema"),
+        ("[1]", "not an object"),
+        ("{", "cannot be read as JSON"),
+        ('{"schema": "lipcert.trace/1"}', "is none that a report is made of"),
+        ('{"schema": "lipcert.certificate/1"}', "not a certificate"),
+        ('{"schema": "lipcert.analysis/1"}', "not a complete document"),
+        ('{"schema": "lipcert.audit/1"}', "not a complete"),
+        ('{"schema": "lipcert.analysis/1", "x": NaN}', "not JSON as LipCert writes it"),
+    ],
+)
+def test_what_is_no_document_gives_no_page(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_text(content, encoding="utf-8")
+    page = tmp_path / "page.html"
+    done = call("report", file, "-o", page)
+    assert done.exit_code == 3
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not page.exists()
+
+
+def test_no_input_is_a_usage_error() -> None:
+    assert call("report").exit_code == 2
+
+
+def test_analyze_writes_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = call("analyze", MODEL, "--input-norm", "1", "--report", f"html={page}")
+    assert done.exit_code == 0
+    shown = call("analyze", MODEL, "--input-norm", "1", "--format", "html").stdout
+    assert page.read_text(encoding="utf-8") == shown
+    assert "BOUNDED" in shown
+    assert "lipcert analyze" in shown
+
+
+def test_a_report_needs_neither_torch_nor_the_engine(files: dict[str, Path]) -> None:
+    heavy = {"torch", "onnx", "onnxruntime", "rich"}
+    code = (
+        "import sys\n"
+        f"sys.argv = ['lipcert', 'report', {str(files['certificate'])!r}, '--format', 'markdown']\n"
+        "from lipcert.__main__ import main\n"
+        "try:\n    main()\n"
+        f"finally:\n    sys.stderr.write(' '.join({heavy!r} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""

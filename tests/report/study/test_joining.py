@@ -1,0 +1,145 @@
+"""Documents of one model become one study; whatever does not belong together is refused."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.report.html.writing import study_html
+from lipcert.report.json import analysis_json
+from lipcert.report.study.analysis import read_analysis
+from lipcert.report.study.fields import Fields
+from lipcert.report.study.joining import joined
+from lipcert.report.study.records import Source
+from tests.report import audit_samples
+from tests.report.html.documents import RUN, analysis_source, audit_source, of_one_model
+from tests.report.samples import sample
+
+CHECK = {
+    "schema": "lipcert.check/1",
+    "verdict": "valid",
+    "certificate": "cd" * 32,
+    "reasons": [],
+    "promise": ["It holds."],
+    "assumptions": [
+        {"id": "A-INPUT", "status": "declared", "text": "small", "open": False},
+        {"id": "A-LOSS", "status": "declared", "text": "declared", "open": True},
+        {"id": "A-PERSAMPLE", "status": "checked", "text": "checked", "open": False},
+    ],
+    "steps": [{"number": 0, "name": "it is well-formed", "ok": True}],
+}
+
+
+def check_source() -> Source:
+    return Source("check.json", "lipcert.check/1", CHECK)
+
+
+@pytest.mark.parametrize("name", ["conv1", "", "<b>", "\u202e"])
+def test_an_analysis_is_read_back_as_it_was(name: str) -> None:
+    document = json.loads(analysis_json(sample(name)))
+    assert read_analysis(Fields(document, "analysis")).analysis == sample(name)
+
+
+def test_an_audit_is_read_back_as_it_was() -> None:
+    report = audit_samples.violated()
+    assert joined([audit_source(report)]).audit == report
+
+
+def test_the_parts_of_one_model_are_joined() -> None:
+    study = joined([audit_source(of_one_model(audit_samples.passed())), analysis_source()])
+    assert study.model_sha256 == sample().model.sha256
+    assert study.analysis is not None
+    assert study.audit is not None
+    assert [finding.level for finding in study.findings] == sorted(
+        (finding.level for finding in study.findings), key=["error", "warning", "info"].index
+    )
+
+
+def test_two_models_are_refused_by_name() -> None:
+    other = replace(audit_samples.passed(), model_sha256="cd" * 32)
+    with pytest.raises(UsageError, match=r"conv1\.json is about .* audit\.json about cdcd"):
+        joined([analysis_source(), audit_source(other)])
+
+
+def test_two_of_a_kind_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"both lipcert\.analysis/1"):
+        joined([analysis_source(), analysis_source()])
+
+
+def test_a_check_beside_others_needs_its_certificate() -> None:
+    assert joined([check_source()]).check is not None
+    with pytest.raises(UsageError, match="give its certificate as well"):
+        joined([analysis_source(), check_source()])
+
+
+def test_another_run_is_refused() -> None:
+    privacy = {"schema": "lipcert.privacy/1", "privacy": {**RUN, "steps": 7}, "diagnostics": []}
+    with pytest.raises(UsageError, match="another run"):
+        joined([analysis_source(run=True), Source("p.json", "lipcert.privacy/1", privacy)])
+
+
+def test_curves_of_a_document_are_drawn_as_they_are() -> None:
+    points = [{"steps": t, "noise_multiplier": 2.0, "epsilon": 0.1 * t} for t in (1, 2, 3)]
+    document = {
+        "schema": "lipcert.privacy/1",
+        "privacy": RUN,
+        "curves": {"steps": points},
+        "diagnostics": [],
+    }
+    facts = joined([Source("p.json", "lipcert.privacy/1", document)]).privacy
+    assert facts is not None
+    assert facts.curves["steps"].points == ((1.0, 0.1), (2.0, 0.2), (3.0, 0.1 * 3))
+    assert facts.curves["steps"].accountant == "pld"
+
+
+def test_an_unknown_document_is_refused() -> None:
+    with pytest.raises(NoVerdictError, match=r"schema 'lipcert\.analysis/2' is none"):
+        joined([Source("x.json", "lipcert.analysis/2", {})])
+
+
+def test_the_status_of_assumptions_is_that_of_the_check() -> None:
+    check = joined([check_source()]).check
+    assert check is not None
+    assert [entry.status for entry in check.ledger] == ["accepted", "declared", "checked"]
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=3),
+    st.just([]),
+    st.just({}),
+)
+
+
+@given(st.data(), values)
+def test_a_damaged_document_is_refused_or_printed(data: st.DataObject, value: object) -> None:
+    """Never an internal error: any member may be missing or of any type."""
+    sources = [analysis_source(run=True), audit_source(of_one_model(audit_samples.passed()))]
+    which = data.draw(st.integers(0, 1))
+    document = copy.deepcopy(dict(sources[which].document))
+    place: object = document
+    while True:
+        keys = list(place) if isinstance(place, dict) else range(len(place))
+        key = data.draw(st.sampled_from(list(keys)))
+        if place[key] and isinstance(place[key], dict | list) and data.draw(st.booleans()):
+            place = place[key]
+            continue
+        break
+    if isinstance(place, dict) and data.draw(st.booleans()):
+        del place[key]
+    else:
+        place[key] = value
+    sources[which] = replace(sources[which], document=document)
+    try:
+        study = joined(list(sources))
+    except LipCertError:
+        return
+    study = replace(study, privacy=None)  # its curves take long
+    assert "</html>" in study_html(study)
