@@ -296,7 +296,9 @@ def benchmark(name: str, arithmetic: Arithmetic, peers: bool, memory: bool) -> N
     for kind, taken in times.items():
         median = statistics.median(taken)
         ratio = statistics.median(mine / his for mine, his in zip(taken, times[PLAIN], strict=True))
-        peak = peak_of(kind, name, str(device)) if memory else float("nan")
+        peak = plain_peak
+        if memory and kind != PLAIN:
+            peak = peak_of(kind, name, str(device))
         verdict = ""
         if kind in {OURS, ONLY_PARAMETERS}:
             verdict = "within target" if ratio <= network.target else f"target {network.target}"

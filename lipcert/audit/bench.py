@@ -94,7 +94,7 @@ class Bench:
 
     @cached_property
     def _engine(self) -> NormEngine:
-        return NormEngine(self._network, watch_values=self._watch_values)
+        return NormEngine(self._network, watch_values=self._watch_values, timed=self._timed)
 
     @cached_property
     def _drift(self) -> Drift:
@@ -134,7 +134,9 @@ class Bench:
 
     def _inputs(self, x: npt.NDArray[Any]) -> Tensor:
         arithmetic = self._arithmetic
-        return torch.from_numpy(x.astype(np.float64)).to(arithmetic.device, arithmetic.dtype)
+        return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(
+            arithmetic.device, arithmetic.dtype
+        )
 
     def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
         """From logits to the loss of each example, its gradient clipped where the run does so."""

@@ -173,10 +173,11 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
     if settings.effective_input_box is not None:
         low, high = settings.effective_input_box
         domain.append(f"entries in [{low:.6g}, {high:.6g}]")
-    loss = ", ".join(f"{name} {value}" for name, value in claims.engine.loss.record().items())
+    loss = claims.engine.loss
+    numbers = [f"{name.replace('_', ' ')} {value}" for name, value in loss.parameters().items()]
     return {
         "input": " and ".join(domain),
-        "loss": loss,
+        "loss": ", ".join([loss.kind, *numbers]),
         "scope": settings.scope,
         "mechanism": settings.mechanism,
         "neighbours": settings.neighbours,

@@ -34,9 +34,11 @@ class Job:
     model: the ONNX file; certificate: whose claims are audited, None for those of `settings`.
     data: an .npz file; trace: a recorded run; at least one of them, or attack_steps > 0.
     attack_steps: steps of the ascent for bad examples, 0 for none; attack_weights: whether it also
-    moves the weights within their constraints. unit_size: examples in one unit of work.
+    moves the weights within their constraints.
     timed: whether methods are chosen by timing them, which may change the rounding of a norm from
-    process to process; shared work does without. micro_batch: examples evaluated at once. limit: audit only the first so many examples.
+    process to process; shared work does without.
+    unit_size: examples in one unit of work; micro_batch: examples evaluated at once; limit: audit
+    the first so many examples of a source only.
     """
 
     model: str

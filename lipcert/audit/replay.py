@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lipcert.audit.admissibility import outside
+from lipcert.audit.admissibility import outside, settled
 from lipcert.audit.bench import Bench, Norms, clip_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
@@ -101,15 +101,16 @@ class Replayer:
 
         Raises NoVerdictError for a label that the loss does not admit.
         """
-        graph, loss = self._claims.engine.graph, self._claims.engine.loss
+        engine = self._claims.engine
         x, y = examples.x[start:stop], examples.y[start:stop]
-        labels = checked_labels(loss, y, graph.output_shape, first=start)
+        labels = checked_labels(engine.loss, y, engine.graph.output_shape, first=start)
         strangers = outside(x, self._claims.settings)
+        inside = settled(x, engine.at_input.norm.value.value, self._claims.settings)
         admissible = np.ones(stop - start, dtype=np.bool_)
         admissible[[index for index, _ in strangers]] = False
         places = np.flatnonzero(admissible)
         parts = [
-            self._tallies(x[chosen], labels[chosen], start + chosen)
+            self._tallies(inside[chosen], labels[chosen], start + chosen)
             for at in range(0, len(places), self._micro_batch)
             for chosen in (places[at : at + self._micro_batch],)
         ]

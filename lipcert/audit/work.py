@@ -22,8 +22,10 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate
 from lipcert.audit.checks import Checked, run_checks
+from lipcert.audit.checks.weight_constraint import settled_weights, storage_unit
 from lipcert.audit.data import Examples, read_examples
 from lipcert.audit.job import Job, Kind, Unit, units_of
+from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.random_examples import random_examples
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.replay import Replayed, Replayer
@@ -166,12 +168,23 @@ def _replayed(ready: Ready, unit: Unit) -> Replayed:
 @lru_cache(maxsize=2)
 def _recent_replayer(ready: Ready, weights: str) -> Replayer:
     """Units of the same weights follow one another: what is tuned for them is kept."""
-    return _replayer(ready, ready.weights(weights), weights)
+    return _replayer(ready, _settled(ready, ready.weights(weights)), weights)
+
+
+def _settled(
+    ready: Ready, weights: Mapping[str, FloatArray] | None
+) -> Mapping[str, FloatArray] | None:
+    """Weights within their constraints, where nothing but rounding keeps them out."""
+    if ready.claims.settings.scope != "constraint-set":
+        return weights
+    known = parameters_of(ready.claims.engine.graph) if weights is None else weights
+    return settled_weights(ready.claims, known, storage_unit(known))
 
 
 def _attacked(ready: Ready, unit: Unit) -> Iterable[Replayed]:
     """What the proposals of the attack show when they are replayed like any other examples."""
-    weights, examples = ready.weights(unit.weights), ready.examples(unit.examples)
+    weights = _settled(ready, ready.weights(unit.weights))
+    examples = ready.examples(unit.examples)
     start = Examples(examples.x[: unit.stop], examples.y[: unit.stop], examples.source, "")
     for proposal in proposals(
         ready.claims,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from lipcert.audit.admissibility import outside
+from lipcert.audit.admissibility import outside, settled
 from lipcert.settings import Settings
 
 
@@ -36,3 +38,24 @@ def test_both_conditions_hold() -> None:
 
 def test_no_examples() -> None:
     assert outside(np.zeros((0, 4), dtype=np.float32), Settings()) == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 400])
+def test_settled_examples_are_inside_and_hardly_moved(size: int) -> None:
+    rng = np.random.default_rng(size)
+    x = rng.standard_normal((64, size)).astype(np.float32)
+    x *= np.float32(2.0) / np.linalg.norm(x, axis=1, keepdims=True)
+    x[::2] *= np.float32(0.5)
+    settings = Settings(input_norm=2.0)
+    found = settled(x, 2.0, settings)
+    exact = [sum(Fraction(float(entry)) ** 2 for entry in row) for row in found]
+    assert all(square < 4 for square in exact)
+    assert np.array_equal(found[::2], x[::2])
+    assert np.allclose(found, x, rtol=1e-6)
+
+
+def test_settling_keeps_a_box_that_holds_zero_and_nothing_else() -> None:
+    white = np.ones((3, 4), dtype=np.float32)
+    assert np.all(settled(white, 2.0, Settings()) < 1.0)
+    beside = Settings(input_box=(0.5, 1.0))
+    assert np.array_equal(settled(white, 2.0, beside), white)

@@ -7,6 +7,7 @@ rounding.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
@@ -21,6 +22,7 @@ __all__ = ["Domain", "lengths"]
 _HALVINGS: Final = 60
 _SMALLEST_FACTOR: Final = 1e-18
 _OUTWARD: Final = 1e9
+_DECADES: Final = 7.0
 _INWARD_SINGLE: Final = (2.0**-22, 2.0**-20)
 _INWARD_DOUBLE: Final = (2.0**-46, 2.0**-40, 2.0**-30, 2.0**-20)
 
@@ -70,19 +72,22 @@ class Domain:
         return clipped
 
     def outward(self, directions: FloatArray) -> FloatArray:
-        """About the farthest points of the domain in these directions."""
-        length = np.maximum(lengths(directions), np.finfo(np.float64).tiny)
+        """About the farthest points of the domain in these directions; the nearest to 0 in none."""
+        length = np.maximum(lengths(directions), _SMALLEST_FACTOR)
         scale = _OUTWARD * max(self.width, self.radius) / length
         return self.projected(_rows_times(scale, directions))
 
     def drawn(self, count: int, random: np.random.Generator) -> FloatArray:
-        """The middle of the domain, then points of the inside, corners and far points in turn."""
+        """The middle; then nearly constant examples, the inside, corners, far points in turn."""
         shape = (count, *self.low.shape)
         inside = self.low + (self.high - self.low) * random.random(shape)
         shares = random.random((count, *[1] * self.low.ndim))
         corners = np.where(random.random(shape) < shares, self.low, self.high)
-        far = self.outward(random.standard_normal(shape))
-        near = self.projected(_rows_times(random.random(count), far))
+        bell = random.standard_normal(shape)
+        far = self.outward(bell)
+        levels = self.low + (self.high - self.low) * random.random((count, *[1] * self.low.ndim))
+        sizes = self.width * np.exp(-_DECADES * random.random(count))
+        near = levels + _rows_times(sizes / max(np.sqrt(self.low.size), 1.0), bell)
         kinds = np.arange(count) % 4
         found = np.empty(shape)
         for kind, points in enumerate((near, inside, corners, far)):
@@ -129,7 +134,7 @@ class Domain:
 
 def lengths(x: FloatArray) -> FloatArray:
     """The Euclidean norm of every example: [examples]."""
-    return np.asarray(np.linalg.norm(x.reshape(len(x), -1), axis=1))
+    return np.asarray(np.linalg.norm(x.reshape(len(x), math.prod(x.shape[1:])), axis=1))
 
 
 def _rows_times(factors: FloatArray, x: FloatArray) -> FloatArray:

@@ -51,16 +51,21 @@ class Field:
     """Gradient norms of the claimed network at given weights.
 
     objectives: the groups of the claims, and all of them together where there are several.
+    dtype: in which is climbed; what is found is judged elsewhere, with regard to rounding.
     """
 
     def __init__(
-        self, claims: Claims, weights: Mapping[str, FloatArray] | None, device: torch.device
+        self,
+        claims: Claims,
+        weights: Mapping[str, FloatArray] | None,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         graph = claims.engine.graph
-        network = LoweredNetwork.of(graph, torch.float64, device, weights)
+        network = LoweredNetwork.of(graph, dtype, device, weights)
         self._loss = claims.engine.loss
         self._loss_clip = claims.settings.loss_clip
-        self._like = torch.empty((), dtype=torch.float64, device=device)
+        self._like = torch.empty((), dtype=dtype, device=device)
         self._parameters = dict(network.parameters)
         self._squares = GradientSquares(graph, self._like)
         self._members = [group.parameters for group in claims.groups]
@@ -78,7 +83,7 @@ class Field:
     @property
     def weights(self) -> Mapping[str, FloatArray]:
         """The numbers of every parameter."""
-        return {name: array.cpu().numpy() for name, array in self._parameters.items()}
+        return {name: array.cpu().double().numpy() for name, array in self._parameters.items()}
 
     def at(self, weights: Mapping[str, FloatArray]) -> None:
         """Move to other weights; parameters that are not named stay."""
@@ -89,7 +94,7 @@ class Field:
         """The outputs of examples."""
         with torch.no_grad():
             parts = [
-                self._squares.logits(self._parameters, self._tensor(x[rows])).cpu().numpy()
+                self._squares.logits(self._parameters, self._tensor(x[rows])).cpu().double().numpy()
                 for rows in self._chunks(len(x))
             ]
         return np.concatenate(parts)
@@ -102,7 +107,7 @@ class Field:
             squares = self._objective_squares(
                 inputs, self._labels(labels[rows]), differentiable=False
             )
-            parts.append(torch.sqrt(squares).detach().cpu().numpy())
+            parts.append(torch.sqrt(squares).detach().cpu().double().numpy())
         return np.concatenate(parts, axis=1)
 
     def slopes(self, x: FloatArray, labels: Labels, wanted: _Rows) -> Slopes:
@@ -135,7 +140,7 @@ class Field:
         found = torch.autograd.grad(_log(chosen).sum(), variables, allow_unused=True)
         slopes = [None if slope is None else _array(slope) for slope in found]
         return Slopes(
-            norms=torch.sqrt(squares).detach().cpu().numpy(),
+            norms=torch.sqrt(squares).detach().cpu().double().numpy(),
             x=np.zeros_like(x) if slopes[0] is None else slopes[0],
             labels=np.zeros(labels.shape) if not moves or slopes[1] is None else slopes[1],
         )
@@ -174,7 +179,9 @@ class Field:
         return torch.tensor(array, dtype=self._like.dtype, device=self._like.device)
 
     def _labels(self, labels: Labels) -> Tensor:
-        return torch.tensor(labels, device=self._like.device)
+        labels_there = torch.tensor(labels, device=self._like.device)
+        is_target = labels_there.dtype.is_floating_point
+        return labels_there.to(self._like.dtype) if is_target else labels_there
 
 
 def _log(squares: Tensor) -> Tensor:
@@ -184,7 +191,7 @@ def _log(squares: Tensor) -> Tensor:
 
 
 def _array(slope: Tensor) -> FloatArray:
-    return np.asarray(np.nan_to_num(slope.detach().cpu().numpy(), posinf=0.0, neginf=0.0))
+    return np.asarray(np.nan_to_num(slope.detach().cpu().double().numpy(), posinf=0.0, neginf=0.0))
 
 
 def _joined(parts: list[Slopes]) -> Slopes:

@@ -121,7 +121,8 @@ class Corners(LabelSet):
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
         """Every corner equally likely."""
-        return np.where(random.random((count, *self.shape)) < 0.5, self.low, self.high)
+        heads = random.random((count, *self.shape)) < 0.5
+        return np.asarray(np.where(heads, self.low, self.high))
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
         """The most wrong corner, its opposite, all alike, and a few drawn."""
@@ -165,7 +166,8 @@ class Ball(LabelSet):
         length = float(np.linalg.norm(slopes.reshape(-1)))
         if length == 0.0 or not np.isfinite(length):
             return labels
-        return self._extreme((labels + step * self.radius / length * slopes)[None])[0]
+        moved: Labels = self._extreme((labels + step * self.radius / length * slopes)[None])[0]
+        return moved
 
     def _extreme(self, directions: FloatArray) -> FloatArray:
         directions = np.nan_to_num(directions)

@@ -59,7 +59,8 @@ def proposals(
     """Attack the bounds of every group.
 
     start: examples to begin with; those outside the domain are moved into it. steps: of every
-    ascent. Raises UsageError where weights shall move but the bounds speak of one point only.
+    ascent. Where weights move, nothing is proposed at given ones that disobey their constraints.
+    Raises UsageError where weights shall move but the bounds speak of one point only.
     """
     watch = observe or _unobserved
     movable = WeightSet.of(claims) if move_weights else None
@@ -75,7 +76,8 @@ def proposals(
     rows = starting_rows(ground, (x, own), best, _ROWS)
     told = partial(_told, watch, "examples", steps)
     climb(ground, rows, best, steps, told)
-    yield _proposal(domain, best.rows(), None)
+    if movable is None or movable.contains(field.weights):
+        yield _proposal(domain, best.rows(), None)
     if movable is None:
         return
     starts = weight_starts(ground, movable, best.rows())

@@ -84,6 +84,14 @@ class WeightSet:
     def _may_move(self, name: str) -> bool:
         return name in self.constraints or name in self.free
 
+    def contains(self, weights: Weights) -> bool:
+        """Whether weights obey every constraint beyond doubt, up to their rounding to float32."""
+        factors = self._factors(weights, certified=True)
+        return all(
+            factor >= 1.0 - _INWARD * max(1.0, float(np.sqrt(weights[name].size)))
+            for name, factor in factors.items()
+        )
+
     def projected(self, weights: Weights) -> Weights:
         """Weights of the set near these: singular values clipped, all others scaled down."""
         found = dict(weights)

@@ -33,7 +33,7 @@ from lipcert.scope import PointScope
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
 
-__all__ = ["file_weights", "recorded_weights"]
+__all__ = ["file_weights", "recorded_weights", "settled_weights", "storage_unit"]
 
 _NAME = "weight-constraint"
 _MODEL = "model"
@@ -69,12 +69,35 @@ class _Limit:
     tiers: tuple[Tier, ...]
 
 
+def settled_weights(
+    claims: Claims, weights: Mapping[str, FloatArray], unit: float
+) -> Mapping[str, FloatArray]:
+    """Weights in which what rounding left outside its constraint is scaled down into it.
+
+    Proof: every constraint is of a norm, which scales with the tensor; 2^-40 covers the roundings
+    of the scaling. What lies further outside is left as it is, for the check to find.
+    """
+    if claims.settings.scope != "constraint-set":
+        return weights
+    found = dict(weights)
+    for excess in _excesses(claims, claims.engine.graph, weights, _MODEL, unit):
+        if 1.0 < excess.upper <= excess.allowed:
+            scale = (1.0 - 2.0**-40) / excess.upper
+            found[excess.parameter] = np.minimum(1.0, scale) * found[excess.parameter]
+    return found
+
+
+def storage_unit(weights: Mapping[str, FloatArray]) -> float:
+    """Unit roundoff of the type in which weights were stored: float32 where it holds them."""
+    exact = all(np.array_equal(w, w.astype(np.float32)) for w in weights.values())
+    return 2.0**-24 if exact else 2.0**-53
+
+
 def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Checked:
     """The weights of the file, where they are what is replayed: outside they are a mismatch."""
     if claims.settings.scope != "constraint-set":
         return Checked()
-    exact = all(np.array_equal(w, w.astype(np.float32)) for w in weights.values())
-    unit = 2.0**-24 if exact else 2.0**-53
+    unit = storage_unit(weights)
     excesses = list(_excesses(claims, claims.engine.graph, weights, _MODEL, unit))
     return _reported(excesses, Verdict.MISMATCH)
 

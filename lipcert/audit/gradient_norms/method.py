@@ -37,8 +37,9 @@ class Gradients:
 class Method:
     """One way to measure: its name, bytes of scratch memory per example, and the computation.
 
-    work: multiplications per example, roughly. cancels: whether small norms may come from the difference of large numbers; such examples are
-    computed again by instantiation as soon as their error is noticeable.
+    work: multiplications per example, roughly. cancels: whether small norms may come from the
+    difference of large numbers; such examples are computed again by instantiation as soon as
+    their error is noticeable.
     """
 
     name: str

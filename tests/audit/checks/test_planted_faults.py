@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.records import Verdict
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.records import Batch, Manifest, Step
+from lipcert.audit.trace.tensors import stored
+from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from tests.audit.checks.runs import (
     BATCH,
     EXAMPLES,
@@ -17,7 +22,12 @@ from tests.audit.checks.runs import (
     Plan,
     audited,
     bad,
+    claims_for,
     only,
+)
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{PrivateDataWarning.__module__}.PrivateDataWarning"
 )
 
 
@@ -44,10 +54,10 @@ def test_a_right_run_with_micro_batches_passes(tmp_path: Path) -> None:
 def test_noise_missing_on_one_tensor(tmp_path: Path) -> None:
     found = audited(
         tmp_path / "t",
-        noise_of=lambda name, step, drawn, _: drawn * (name != "last.weight" or step != 5),
+        noise_of=lambda name, step, drawn, _: drawn * (name != "last.weight" or step != 8),
     )
     assert bad(found) == {("LC314", "noise")}
-    report = next(r for r in found.reports if r.where == "step 5, last.weight")
+    report = next(r for r in found.reports if r.where == "step 8, last.weight")
     assert report.verdict is Verdict.VIOLATION
     assert report.measured == 0.0
 
@@ -58,7 +68,7 @@ def test_noise_of_another_size_than_stated(tmp_path: Path, factor: float, verdic
     assert bad(found) == {("LC314", "noise")}
     reports = [r for r in found.reports if r.name == "noise"]
     assert {r.verdict.value for r in reports} == {verdict}
-    assert reports[-1].measured == pytest.approx(factor, rel=0.2)
+    assert all(r.measured == pytest.approx(factor, rel=0.4) for r in reports)
 
 
 def test_noise_with_a_mean(tmp_path: Path) -> None:
@@ -76,11 +86,11 @@ def test_less_noise_than_accounted_for_is_stated(tmp_path: Path) -> None:
 
 
 def test_a_reused_seed(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", seed=lambda step: 3 if step in {2, 9} else None)
+    found = audited(tmp_path / "t", seed=lambda step: 3 if step in {4, 8} else None)
     assert bad(found) == {("LC315", "seed-reuse")}
     states, noises = [r for r in found.reports if r.name == "seed-reuse"]
-    assert "step 9" in states.where
-    assert "step 2" in states.message
+    assert "step 8" in states.where
+    assert "step 4" in states.message
     assert noises.measured == pytest.approx(1.0, abs=1e-4)
 
 
@@ -100,13 +110,16 @@ def test_a_weight_outside_its_constraint_at_one_step(tmp_path: Path) -> None:
     assert bad(found) <= {("LC310", "weight-constraint"), ("LC312", "contribution")}
 
 
-def test_an_input_outside_the_ball(tmp_path: Path) -> None:
-    """Where the weights of the step were not recorded; else the replay of the step says so."""
-    found = audited(tmp_path / "t", prepared=lambda x, step: 3.0 * x if step == 4 else x, every=100)
-    report = only(found, "admissibility")
-    assert (report.code, report.verdict) == ("LC304", Verdict.VIOLATION)
-    assert report.where == "step 4"
+def test_an_input_outside_the_ball_where_nothing_is_replayed(tmp_path: Path) -> None:
+    claims = claims_for(Network())
+    with TraceWriter(tmp_path / "t", Manifest({}, 1, {"first.weight": (12, 8)})) as writer:
+        x = np.full((4, 8), 0.1)
+        x[3] = 0.5
+        batch = Batch(examples=4, tensors=writer.store({"input": stored(x)}))
+        writer.append(Step(0, 0, 1.0, (batch,)))
+    found = check_recorded_run(claims, read_trace(tmp_path / "t"))
     assert bad(found) == {("LC304", "admissibility")}
+    assert "example 3" in only(found, "admissibility").message
 
 
 def test_a_divisor_that_is_the_size_of_the_batch(tmp_path: Path) -> None:
@@ -126,7 +139,7 @@ def test_a_sum_for_a_mean(tmp_path: Path) -> None:
     """Recorded as a sum, and claimed as a mean: every example counts BATCH times."""
     found = audited(tmp_path / "t", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0)
     assert {("LC312", "contribution"), ("LC311", "schedule")} <= bad(found)
-    noise = [r for r in found.reports if r.name == "contribution"][0]
+    noise = next(r for r in found.reports if r.name == "contribution")
     assert noise.verdict is Verdict.VIOLATION
 
 

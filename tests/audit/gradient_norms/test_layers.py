@@ -28,7 +28,7 @@ from tests.networks import chain, trained
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
 FEW = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 seeds = st.integers(0, 2**31)
 
@@ -112,7 +112,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Op, tuple[int, ...]]:
     return ConvTranspose(kernel, bias, geometry, groups), shape
 
 
-@settings(FEW, max_examples=60)
+@settings(FEW, max_examples=40)
 @given(convolutions(), seeds)
 def test_convolutions(drawn: tuple[Op, tuple[int, ...]], seed: int) -> None:
     check(*drawn, seed)

@@ -1,0 +1,92 @@
+"""Tests by chance: probabilities are those of brute force, and right runs are not accused."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from lipcert.audit.checks import sampling
+from lipcert.audit.checks.noise import _tests
+from lipcert.audit.checks.noises import AddedNoise
+from lipcert.audit.records import Verdict
+
+
+@pytest.mark.parametrize(("total", "first", "second"), [(6, 2, 3), (7, 3, 3), (5, 3, 3), (8, 0, 2)])
+def test_the_probability_of_disjoint_batches(total: int, first: int, second: int) -> None:
+    fixed = set(range(first))
+    drawn = list(combinations(range(total), second))
+    share = sum(not fixed & set(batch) for batch in drawn) / len(drawn)
+    found = sampling._log_disjoint(total, first, second)
+    assert math.exp(found) == pytest.approx(share, abs=1e-12)
+
+
+def test_tails_of_the_binomial() -> None:
+    below = sum(math.comb(20, k) * 0.1**k * 0.9 ** (20 - k) for k in range(1))
+    found = sampling._two_sided(np.array([0, 2]), 20, 0.1)
+    assert found[0] == pytest.approx(2 * below)
+    assert found[1] == 1.0
+
+
+def test_equal_sizes_by_brute_force() -> None:
+    """All sizes equal in so few steps is no proof; in many it is."""
+    assert not list(sampling._poisson_sizes(300, 1 / 15, dict.fromkeys(range(3), 20)))
+    assert list(sampling._poisson_sizes(300, 1 / 15, dict.fromkeys(range(12), 20)))
+
+
+def added(d: np.ndarray, clean: np.ndarray | None = None) -> AddedNoise:
+    zero = np.zeros_like(d)
+    return AddedNoise("step 0", 0, 0, "w", d, zero + 1 if clean is None else clean, zero, 1.0)
+
+
+def chances(d: np.ndarray, clean: np.ndarray | None = None) -> dict[str, float]:
+    tests = list(_tests("w", [added(d, clean)]))
+    return {f"{test.verdict.value} {test.message[:18]}": test.chance for test in tests}
+
+
+def test_p_values_of_right_noise_are_uniform_enough() -> None:
+    """Of 300 right noises each test gives a probability below 0.05 to about a twentieth."""
+    random = np.random.default_rng(0)
+    found = [list(chances(random.standard_normal(1200)).values()) for _ in range(300)]
+    below = np.mean(np.array(found) < 0.05, axis=0)
+    assert np.all(below < 0.11)
+    assert np.all(below[2:] > 0.01)
+    assert np.min(found) > 1e-9
+
+
+@pytest.mark.parametrize("entries", [1, 2, 10])
+def test_short_tensors_are_not_accused(entries: int) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        assert min(chances(random.standard_normal(entries)).values()) > 1e-9
+
+
+def test_uniform_noise_of_the_right_variance_is_not_gaussian() -> None:
+    random = np.random.default_rng(2)
+    found = chances(random.uniform(-math.sqrt(3), math.sqrt(3), 20_000))
+    assert [name for name, chance in found.items() if chance < 1e-9] == [
+        "violation the noise is not G"
+    ]
+
+
+def test_noise_that_takes_back_the_gradient() -> None:
+    random = np.random.default_rng(3)
+    clean = random.standard_normal(5000)
+    found = chances(random.standard_normal(5000) - 0.2 * clean, clean)
+    assert found["violation the noise is corre"] < 1e-9
+
+
+def test_rounding_of_the_stored_type_is_no_evidence() -> None:
+    """Noise far below the spacing of the stored numbers: the difference says nothing."""
+    d = np.zeros(2000)
+    d[::2] = 64.0
+    item = AddedNoise("s", 0, 0, "w", d, np.full(2000, 1e9), np.full(2000, 128.0), 1.0)
+    assert all(test.chance > 1e-9 for test in _tests("w", [item]))
+
+
+def test_no_noise_where_none_is_stated() -> None:
+    item = AddedNoise("s", 0, 0, "w", np.ones(5), np.ones(5), np.zeros(5), 0.0)
+    (test,) = _tests("w", [item])
+    assert test.verdict is Verdict.INCONCLUSIVE

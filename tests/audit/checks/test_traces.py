@@ -1,0 +1,77 @@
+"""What a trace itself shows: damage, an end that nobody wrote, statistics that move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipcert.audit.checks import check_recorded_run
+from lipcert.audit.records import Verdict
+from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.audit.trace.records import Manifest, Step
+from lipcert.audit.trace.tensors import stored
+from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
+from tests.audit.checks.runs import Network, array_of, bad, claims_for, only
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
+)
+
+
+def written(folder: Path, network: Network, means: list[float], *, closed: bool = True) -> Trace:
+    """Steps at one set of weights, with a statistic that takes these values."""
+    weights = {name: array_of(p).astype(np.float32) for name, p in network.named_parameters()}
+    shapes = {name: item.shape for name, item in weights.items()}
+    manifest = Manifest({}, 1, shapes, {"bn.running_mean": (1,)} if means else {})
+    writer = TraceWriter(folder, manifest)
+    for number, mean in enumerate(means or [0.0, 0.0]):
+        statistic = {"bn.running_mean": np.array([mean], np.float32)} if means else {}
+        named = {name: stored(item) for name, item in {**weights, **statistic}.items()}
+        writer.append(Step(0, number, 1.0, weights_before=writer.store(named)))
+    if closed:
+        writer.close()
+    return read_trace(folder)
+
+
+def test_an_intact_trace_passes(tmp_path: Path) -> None:
+    network = Network()
+    found = check_recorded_run(claims_for(network), written(tmp_path / "t", network, []))
+    assert bad(found) == set()
+    names = {report.name for report in found.reports}
+    assert names == {"trace-integrity", "schedule", "weight-constraint"}
+    assert any("contribution" in text for text in found.not_done)
+    assert any("sampling" in text for text in found.not_done)
+
+
+@pytest.mark.parametrize("what", ["steps-0.jsonl", "blob"])
+def test_a_damaged_trace_is_no_verdict_with_its_place(tmp_path: Path, what: str) -> None:
+    network = Network()
+    trace = written(tmp_path / "t", network, [])
+    path = next((tmp_path / "t/blobs").iterdir()) if what == "blob" else tmp_path / "t" / what
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(bytes(content))
+    found = check_recorded_run(claims_for(network), trace)
+    assert {report.verdict for report in found.reports} == {Verdict.MISMATCH}
+    assert {report.code for report in found.reports} == {"LC320"}
+    assert "steps-0.jsonl:" in found.reports[0].where
+
+
+def test_an_open_end_is_said(tmp_path: Path) -> None:
+    network = Network()
+    trace = written(tmp_path / "t", network, [], closed=False)
+    found = check_recorded_run(claims_for(network), trace)
+    assert bad(found) == set()
+    assert any("does not say that it ended" in text for text in found.not_done)
+
+
+def test_statistics_that_move_show_that_examples_mix(tmp_path: Path) -> None:
+    network = Network()
+    trace = written(tmp_path / "t", network, [0.0, 0.0, 0.5])
+    found = check_recorded_run(claims_for(network), trace)
+    assert ("LC316", "batch-independence") in bad(found)
+    report = only(found, "batch-independence")
+    assert (report.verdict, report.where) == (Verdict.VIOLATION, "step 2")
+    assert ("LC319", "weight-constraint") in bad(found)

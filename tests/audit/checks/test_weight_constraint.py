@@ -1,0 +1,89 @@
+"""Constraints of weights: certified on both ends, and what rounding of a projection explains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lipcert.audit.bounds import claims_of_analysis
+from lipcert.audit.checks.lower_norm import operator_norm_lower
+from lipcert.audit.checks.weight_constraint import file_weights
+from lipcert.audit.lowering.operands import parameters_of
+from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.viewed import graph_at, is_shown
+from lipcert.norms.geometry import Window
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.linear import Dense
+from lipcert.settings import ConstraintSpec, Settings
+from tests.audit.checks.runs import model_of
+from tests.networks import dag, trained
+
+
+def matrix_of(op, shape: tuple[int, ...]) -> np.ndarray:
+    """The linear map as a matrix, entry by entry."""
+    size = int(np.prod(shape))
+    return op.evaluate(np.eye(size).reshape(size, *shape)).reshape(size, -1).T
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_lower_end_is_below_the_norm_and_close(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    window = Window(size=6, taps=3, stride=1 + seed % 2, pad_begin=1, pad_end=1)
+    conv = Conv(trained("w", random.standard_normal((4, 2, 3, 3))), None, (window, window))
+    dense = Dense(trained("w", random.standard_normal((5, 7))), trained("b", np.ones(5)))
+    for op, shape in ((conv, (2, 6, 6)), (dense, (7,))):
+        exact = np.linalg.norm(matrix_of(_unbiased(op), shape), 2)
+        found = operator_norm_lower(op, shape).value
+        assert found <= exact * (1 + 1e-14)
+        assert found >= 0.98 * exact
+
+
+def test_a_transposed_convolution_too() -> None:
+    random = np.random.default_rng(1)
+    window = Window(size=6, taps=3, stride=1, pad_begin=1, pad_end=1)
+    op = ConvTranspose(trained("w", random.standard_normal((2, 3, 3))), None, (window,))
+    exact = np.linalg.norm(matrix_of(op, (2, 6)), 2)
+    assert 0.98 * exact <= operator_norm_lower(op, (2, 6)).value <= exact * (1 + 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor", "verdict"),
+    [
+        ("spectral", 1.0, Verdict.PASS),
+        ("spectral", 1.0 + 2e-7, Verdict.PASS),
+        ("spectral", 1.0 + 1e-5, Verdict.MISMATCH),
+        ("frobenius", 0.4, Verdict.PASS),
+        ("frobenius", 1.0, Verdict.MISMATCH),
+    ],
+)
+def test_weights_of_the_file(kind: str, factor: float, verdict: Verdict) -> None:
+    matrix = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0].astype(np.float32)
+    report = checked(matrix.astype(np.float64) / np.linalg.norm(matrix, 2) * factor, kind)
+    assert report.verdict is verdict
+    assert report.expected == 1.0
+
+
+def test_a_small_excess_is_stated() -> None:
+    weight = (np.eye(6) * np.float32(1.0 + 2.4e-7)).astype(np.float64)
+    assert "rounding" in checked(weight, "spectral").message
+
+
+def checked(weight: np.ndarray, kind: str) -> CheckReport:
+    weight = weight.astype(np.float32).astype(np.float64)
+    graph = dag((6,), [("o", Dense(trained("fc.weight", weight)), ("x",))])
+    settings = Settings(constraint=ConstraintSpec(kind, 1.0), input_norm=1.0)
+    claims = claims_of_analysis(model_of(graph), settings)
+    (report,) = file_weights(claims, parameters_of(graph)).reports
+    return report
+
+
+def test_a_graph_at_other_weights() -> None:
+    graph = dag((6,), [("o", Dense(trained("fc.weight", np.eye(6))), ("x",))])
+    other = graph_at(graph, {"fc.weight": 2.0 * np.eye(6)})
+    assert is_shown(graph, "fc.weight", np.eye(6))
+    assert is_shown(other, "fc.weight", 2.0 * np.eye(6))
+    assert not is_shown(other, "fc.weight", np.eye(6))
+
+
+def _unbiased(op):
+    return op if isinstance(op, Conv) else Dense(op.weight)

@@ -1,0 +1,230 @@
+"""Faults in claims: bounds that are too small, and what an audit says of them.
+
+What enters: a shipped network with examples, and a fault, which turns right claims into wrong ones.
+What leaves: how many of the bounds that were made wrong each part of the audit catches. Whether one
+bound holds is decided without the others, so that all bounds of a kind are made wrong at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lipcert.audit.attack import proposals
+from lipcert.audit.bounds import Claims
+from lipcert.audit.conclusion import conclude
+from lipcert.audit.data import Examples
+from lipcert.audit.job import Job
+from lipcert.audit.records import AuditReport
+from lipcert.audit.unit_result import total_of
+from lipcert.audit.work import Ready, audit_unit, checked, float_bounds, prepare
+from lipcert.ir import Node
+from lipcert.ops.conv import Conv
+from lipcert.settings import Settings
+from tests.models.shipped import digits, path_of
+
+__all__ = [
+    "CLAIM_FAULTS",
+    "LOOSE",
+    "SUBJECTS",
+    "TIGHT",
+    "Caught",
+    "ClaimFault",
+    "Subject",
+    "caught",
+    "report_of",
+]
+
+CPU = torch.device("cpu")
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A shipped network under settings; radius: to which its examples are scaled."""
+
+    name: str
+    settings: Settings
+    radius: float | None = None
+    examples: int = 200
+    steps: int = 20
+    folder: Path = field(default=Path("/nonexistent"), compare=False)
+
+    @cached_property
+    def right(self) -> Ready:
+        """The network with right claims and examples of the digits."""
+        job = Job(str(path_of(self.name)), self.settings, attack_steps=1)
+        ready = prepare(job)
+        split = digits(tuple(ready.claims.engine.graph.input_shape))
+        x = split.images.numpy()[: self.examples]
+        if self.radius is not None:
+            norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
+            x = x * (self.radius * (1.0 - 1e-6) / norms).reshape(-1, *[1] * (x.ndim - 1))
+        labels = split.labels.numpy()[: self.examples]
+        data = Examples(x.astype(np.float32), labels, "digits", "")
+        return with_data(ready, data)
+
+    @cached_property
+    def attacked(self) -> Ready:
+        """The same with the examples that the attack proposes; it never looks at claimed bounds."""
+        ready, data = self.right, self.right.data
+        assert data is not None
+        start = Examples(data.x[:BATCH], data.y[:BATCH], "digits", "")
+        (found,) = proposals(
+            ready.claims, None, start, self.steps, move_weights=False, device=CPU
+        )
+        return with_data(ready, found.examples)
+
+
+TIGHT = Subject("digits_orthogonal_mlp", Settings(input_norm=1.0, batch_size=BATCH), radius=1.0)
+TIGHT_CONV = Subject("digits_lipschitz_cnn", Settings(input_norm=1.0, batch_size=BATCH), radius=1.0)
+LOOSE = Subject("digits_cnn", Settings(batch_size=BATCH))
+SUBJECTS = (TIGHT, TIGHT_CONV, LOOSE)
+
+
+def with_data(ready: Ready, data: Examples) -> Ready:
+    """The same job on other data, in one unit of work."""
+    from lipcert.audit.job import units_of
+
+    job = replace(ready.job, data="digits.npz", attack_steps=0)
+    units = units_of([("model", "data", len(data))], job, 0)
+    return replace(ready, job=job, data=data, units=units)
+
+
+def report_of(ready: Ready) -> AuditReport:
+    """All units of work, all checks, and the conclusion."""
+    total = total_of(audit_unit(ready.job, unit, ready) for unit in ready.units)
+    return conclude(ready, total, checked(ready), float_bounds(ready), seconds=0.0)
+
+
+Change = Callable[[Claims], tuple[Claims, frozenset[str]]]
+"""to wrong claims, and the names of what was made wrong; no name where it does not apply"""
+
+
+@dataclass(frozen=True)
+class ClaimFault:
+    """A fault by its name. family: of the bounds that are made wrong, G, X or l."""
+
+    name: str
+    family: str
+    change: Change
+
+
+@dataclass(frozen=True)
+class Caught:
+    """Of the bounds that were made wrong, those that were reported, and under which code."""
+
+    wrong: int
+    found: int
+    code: str
+
+    def __str__(self) -> str:
+        if not self.wrong:
+            return "–"
+        return f"{self.code} {self.found}/{self.wrong}" if self.found else "no"
+
+
+def caught(ready: Ready, fault: ClaimFault) -> Caught:
+    """What an audit of the wrong claims reports; false alarms count as an error of the test."""
+    claims, wrong = fault.change(ready.claims)
+    if not wrong:
+        return Caught(0, 0, "")
+    report = report_of(replace(ready, claims=claims))
+    if fault.family == "G":
+        found, code = {group.name for group in report.groups if group.violations}, "LC301"
+    else:
+        quantity, code = {"X": ("output_norm", "LC302"), "l": ("cotangent_norm", "LC303")}[
+            fault.family
+        ]
+        values = [value for value in report.values if value.violations]
+        found = {value.value for value in values if value.quantity.value == quantity}
+    if not found <= wrong:
+        raise AssertionError(f"{fault.name}: false alarm on {found - wrong}")
+    if bool(found) != any(f"[{code}]" in reason for reason in report.reasons):
+        raise AssertionError(f"{fault.name}: {code} is not among the reasons")
+    return Caught(len(wrong), len(found), code)
+
+
+def scaled_groups(claims: Claims, factors: Mapping[str, float]) -> tuple[Claims, frozenset[str]]:
+    """Bounds of groups times their factors."""
+    groups = tuple(
+        replace(group, grad_norm=group.grad_norm * factors.get(group.name, 1.0))
+        if group.grad_norm is not None
+        else group
+        for group in claims.groups
+    )
+    return replace(claims, groups=groups), frozenset(factors)
+
+
+def each_group(factor: float) -> Change:
+    return lambda claims: scaled_groups(claims, {group.name: factor for group in claims.groups})
+
+
+def each_value(factor: float) -> Change:
+    def change(claims: Claims) -> tuple[Claims, frozenset[str]]:
+        values = {name: factor * bound for name, bound in claims.values.items()}
+        return replace(claims, values=values), frozenset(values)
+
+    return change
+
+
+def each_cotangent(factor: float) -> Change:
+    def change(claims: Claims) -> tuple[Claims, frozenset[str]]:
+        cotangents = {name: factor * bound for name, bound in claims.cotangents.items()}
+        return replace(claims, cotangents=cotangents), frozenset(cotangents)
+
+    return change
+
+
+def convolutions(claims: Claims, lost: Callable[[Node, Conv], float]) -> Mapping[str, float]:
+    """Of each group that holds the kernel of a convolution, the factor that is dropped, if any."""
+    found = {}
+    for node in claims.engine.graph.nodes:
+        if not isinstance(node.op, Conv):
+            continue
+        kernel = node.op.weight.parameter
+        for group in claims.groups:
+            factor = lost(node, node.op)
+            if kernel in group.parameters and factor > 1.0:
+                found[group.name] = 1.0 / factor
+    return found
+
+
+def positions(node: Node, op: Conv) -> float:
+    """√(HW): a kernel is used at so many positions."""
+    del op
+    return math.sqrt(math.prod(node.shape[1:]))
+
+
+def overlap(node: Node, op: Conv) -> float:
+    """√ of how many windows read a pixel."""
+    del node
+    kernel, strides = op.weight.shape[2:], op.geometry.strides
+    return math.sqrt(math.prod(-(-k // s) for k, s in zip(kernel, strides, strict=True)))
+
+
+CLAIM_FAULTS = (
+    ClaimFault("G of each group × 0.9", "G", each_group(0.9)),
+    ClaimFault("G of each group × 0.5", "G", each_group(0.5)),
+    ClaimFault("X of each value × 0.9", "X", each_value(0.9)),
+    ClaimFault("X of each value × 0.5", "X", each_value(0.5)),
+    ClaimFault("l of each cotangent × 0.9", "l", each_cotangent(0.9)),
+    ClaimFault("l of each cotangent × 0.5", "l", each_cotangent(0.5)),
+    ClaimFault(
+        "√(HW) dropped from G of convolutions",
+        "G",
+        lambda claims: scaled_groups(claims, convolutions(claims, positions)),
+    ),
+    ClaimFault(
+        "kernel overlap dropped from G of convolutions",
+        "G",
+        lambda claims: scaled_groups(claims, convolutions(claims, overlap)),
+    ),
+    ClaimFault(f"G of the mean over {BATCH} for that of the sum", "G", each_group(1.0 / BATCH)),
+)
