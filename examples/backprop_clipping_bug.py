@@ -38,7 +38,7 @@ def exported(path: Path) -> nn.Module:
     network = nn.Sequential(Layer(784, 128, bias=False), nn.ReLU(), Layer(128, 10, bias=False))
     network[0].weight.data.mul_(30.0)  # far from the start of training: some are very wrong
     network[2].weight.data.mul_(30.0)
-    torch.onnx.export(network.eval(), (torch.rand(2, 784),), str(path), dynamo=True,
+    torch.onnx.export(network.eval(), (torch.rand(2, 784),), str(path), dynamo=True, verbose=False,
                       optimize=False, dynamic_shapes=({0: torch.export.Dim("b")},))  # fmt: skip
     return network.train()
 

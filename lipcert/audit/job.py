@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, Final, final
 
-from lipcert.version import __version__
 from lipcert.audit.precision import Precision
 from lipcert.choices import check_positive
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings import ConstraintSpec, Settings
+from lipcert.version import __version__
 
 __all__ = ["Job", "Kind", "Unit", "units_of"]
 

@@ -19,7 +19,6 @@ from lipcert.audit.records import AuditReport
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import Ready, audit_unit, checked, float_bounds, prepare, speed_of
 from lipcert.audit.workers import Worker
-from lipcert.errors import NoVerdictError
 from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 

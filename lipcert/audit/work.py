@@ -29,8 +29,8 @@ from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.random_examples import random_examples
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.replay import Replayed, Replayer
-from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.tally import Family, merged
+from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.unit_result import UnitResult
 from lipcert.certificate.fields import CertificateFormatError
 from lipcert.certificate.records import Certificate, read_certificate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lipcert.cli.audit_options import audit_options, job_of
+from lipcert.cli.audit_options import audit_options, job_of, require_torch
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, color_option, format_option, given, knob_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
@@ -82,6 +82,7 @@ def command(
     destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
     settings = chosen_settings(context).settings
     rules = rules_digest()  # before the engine is imported: see norm_sources
+    require_torch()
     from lipcert.audit.run import audit, merged_report
     from lipcert.audit.workers import Worker
     from lipcert.cli.cache import open_cache

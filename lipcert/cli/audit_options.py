@@ -5,19 +5,20 @@ What enters: click's parse of them. What leaves: a `Job`.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from lipcert.errors import UsageError
+from lipcert.errors import NoVerdictError, UsageError
 
 if TYPE_CHECKING:
     from lipcert.audit.job import Job
     from lipcert.settings import Settings
 
-__all__ = ["audit_options", "job_of"]
+__all__ = ["audit_options", "job_of", "require_torch"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _PRECISIONS: Final = ("float32", "float64", "tf32", "bfloat16", "float16")
@@ -103,6 +104,14 @@ def audit_options(command: _Command) -> _Command:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def require_torch() -> None:
+    """NoVerdictError where PyTorch, which nothing else of the command line needs, is missing."""
+    if importlib.util.find_spec("torch") is None:
+        raise NoVerdictError(
+            "audit: PyTorch is not installed; install it with: pip install 'lipcert[audit]'"
+        )
 
 
 def job_of(

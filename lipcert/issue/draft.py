@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.version import __version__
 from lipcert.analysis.pipeline import Progress
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.scopes import constraints_of
@@ -56,6 +55,7 @@ from lipcert.norms.operator_norm import Tier
 from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
 from lipcert.settings import Settings
 from lipcert.upper import Upper
+from lipcert.version import __version__
 
 __all__ = ["ROOM", "Draft", "Reading"]
 

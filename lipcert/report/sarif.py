@@ -15,11 +15,11 @@ from pathlib import PurePath
 from typing import Final
 from urllib.parse import quote
 
-from lipcert.version import __version__
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import CiReport, Finding
 from lipcert.report.json import JsonObject, dump
 from lipcert.report.safe import safe, shortened
+from lipcert.version import __version__
 
 __all__ = ["sarif"]
 

@@ -20,7 +20,7 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.data import Examples
-from lipcert.audit.job import Job
+from lipcert.audit.job import Job, units_of
 from lipcert.audit.records import AuditReport
 from lipcert.audit.unit_result import total_of
 from lipcert.audit.work import Ready, audit_unit, checked, float_bounds, prepare
@@ -76,9 +76,7 @@ class Subject:
         ready, data = self.right, self.right.data
         assert data is not None
         start = Examples(data.x[:BATCH], data.y[:BATCH], "digits", "")
-        (found,) = proposals(
-            ready.claims, None, start, self.steps, move_weights=False, device=CPU
-        )
+        (found,) = proposals(ready.claims, None, start, self.steps, move_weights=False, device=CPU)
         return with_data(ready, found.examples)
 
 
@@ -90,8 +88,6 @@ SUBJECTS = (TIGHT, TIGHT_CONV, LOOSE)
 
 def with_data(ready: Ready, data: Examples) -> Ready:
     """The same job on other data, in one unit of work."""
-    from lipcert.audit.job import units_of
-
     job = replace(ready.job, data="digits.npz", attack_steps=0)
     units = units_of([("model", "data", len(data))], job, 0)
     return replace(ready, job=job, data=data, units=units)
@@ -205,8 +201,7 @@ def positions(node: Node, op: Conv) -> float:
 def overlap(node: Node, op: Conv) -> float:
     """√ of how many windows read a pixel."""
     del node
-    kernel, strides = op.weight.shape[2:], op.geometry.strides
-    return math.sqrt(math.prod(-(-k // s) for k, s in zip(kernel, strides, strict=True)))
+    return math.sqrt(math.prod(-(-window.taps // window.stride) for window in op.geometry))
 
 
 CLAIM_FAULTS = (

@@ -27,6 +27,7 @@ _LEAP: Final = 64.0
 """step, in widths of the domain, after which little but its far points remains"""
 _SHORTEST: Final = 0.01
 _SHORTER: Final = 0.25
+_FLAT: Final = 1e-100
 
 
 @final
@@ -155,8 +156,10 @@ def _heights(slopes: Slopes, rows: Rows) -> FloatArray:
 
 
 def _uphill(ground: Ground, rows: Rows, slopes: Slopes, steps: FloatArray) -> Rows:
-    length = np.maximum(lengths(slopes.x), np.finfo(np.float64).tiny)
-    factors = (steps * ground.domain.width / length).reshape(-1, *[1] * (rows.x.ndim - 1))
+    length = lengths(slopes.x)
+    flat = length <= _FLAT
+    factors = np.where(flat, 0.0, steps * ground.domain.width / np.where(flat, 1.0, length))
+    factors = factors.reshape(-1, *[1] * (rows.x.ndim - 1))
     moved = [
         ground.labels.moved(label, slope, step)
         for label, slope, step in zip(rows.labels, slopes.labels, steps, strict=True)

@@ -14,6 +14,7 @@ the replay to say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -26,7 +27,6 @@ from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.checks.units import (
     Scale,
     claimed_divisor,
-    claimed_multiplier,
     group_stds,
     moved,
     scale_of,
@@ -37,6 +37,7 @@ from lipcert.audit.measured import Measured
 from lipcert.audit.recorded import examples_at
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Step
+from lipcert.errors import NoVerdictError
 
 __all__ = ["Batch", "contribution", "detailed_batches"]
 
@@ -93,13 +94,11 @@ def contribution(run: RecordedRun) -> Checked:
         return Checked(not_done=(text,) if run.steps else ())
     found: list[_Excess] = []
     not_done: list[str] = []
-    examples = 0
     for batch in detailed_batches(run):
         if isinstance(batch, str):
             not_done.append(batch)
             continue
         gradients = Gradients(run.claims, run.weights(batch.name), run.device)
-        examples += len(batch)
         found += _excesses(run, batch, gradients, not_done)
     reports = [_report(found, kind) for kind in dict.fromkeys(item.kind for item in found)]
     return Checked(tuple(report for report in reports if report), tuple(not_done))
@@ -137,8 +136,9 @@ def _excesses(
             f"{_NAME}: how far rounding may move the gradient of {unknown[0]!r} is not known"
         )
     found = {name: _together([part[name] for _, part in parts]) for name in drifts}
+    _require_agreement(run, batch, gradients, found)
     stds = group_stds(run, batch.step)
-    sigma = claimed_multiplier(run)
+    sigma = run.multiplier
     noised = sigma is not None and stds.keys() == drifts.keys() and min(stds.values()) > 0.0
     if noised and sigma is not None:
         yield _protected(run, batch, found, drifts, sigma)
@@ -148,6 +148,29 @@ def _excesses(
     same = all(abs(scale.divisor / divisor - 1.0) < 2.0**-40 for scale, _ in parts)
     if same or not noised:
         yield from _claimed(run, batch, found, drifts, divisor)
+
+
+def _require_agreement(
+    run: RecordedRun, batch: Batch, gradients: Gradients, found: Mapping[str, Measured]
+) -> None:
+    """The longest gradient again by plain backpropagation of this example alone.
+
+    Both are float64 and differ by how they round; half of its digits leave room for any network
+    that is no chaos, and a wrong norm is wrong in its first ones.
+    """
+    whole = joint(list(found.values())).norm
+    if not np.all(np.isfinite(whole)):
+        return
+    index = int(np.argmax(whole))
+    scale = next(scale for rows, scale in batch.scales if rows.start <= index < rows.stop)
+    one = gradients.total(batch.x[index : index + 1], batch.labels[index : index + 1], scale)
+    again = math.hypot(*(float(np.linalg.norm(part)) for part in one.values()))
+    if abs(again - whole[index]) > 2.0**-26 * max(again, whole[index]):
+        raise NoVerdictError(
+            f"[LC317] example {index} of {batch.name}: two ways to compute its gradient norm give "
+            f"{whole[index]:.9g} and {again:.9g} ({run.device}); this is a defect of LipCert, or "
+            "the gradient jumps at this example: report it with the model"
+        )
 
 
 def _claimed(

@@ -17,7 +17,6 @@ from lipcert.audit.checks.sampling import sampling_faults
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.checks.units import (
     claimed_divisor,
-    claimed_multiplier,
     group_stds,
     scale_of,
     stated_noise,
@@ -91,7 +90,7 @@ def _statements(run: RecordedRun) -> Iterator[CheckReport]:
                 None,
                 "account for the run as it was",
             )
-    sigma, said_sigma = settings.noise_multiplier, declared.noise_multiplier
+    sigma, said_sigma = run.multiplier, declared.noise_multiplier
     if sigma is not None and said_sigma is not None and said_sigma * _STORED < sigma:
         yield _fault(
             f"the run declares the noise multiplier {said_sigma:.9g}, the account has {sigma:.9g}",
@@ -183,7 +182,7 @@ def _noise(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iterat
 
     (Σ Δ_k²/s_k²)^(−1/2) ≥ σ, Δ_k being the sensitivity in the units of what is noised.
     """
-    sigma, statements = claimed_multiplier(run), list(stated_noise(run))
+    sigma, statements = run.multiplier, list(stated_noise(run))
     if sigma is None or not statements:
         not_done.append(
             f"{_NAME}: the noise multiplier is not claimed (--noise-multiplier), or the standard "

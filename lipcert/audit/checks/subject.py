@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, final
 
-from lipcert.analysis.planned import plan_of
+from lipcert.analysis.planned import plan_of, planned_multiplier
+from lipcert.analysis.release import noise_groups_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
 from lipcert.audit.recorded_names import Match
@@ -91,6 +92,18 @@ class RecordedRun:
             return plan_of(self.settings)
         except UsageError:
             return None
+
+    @cached_property
+    def multiplier(self) -> float | None:
+        """σ as the claims or else the run itself state it; None where nobody does."""
+        settings = self.settings
+        if settings.noise_multiplier is not None:
+            return settings.noise_multiplier
+        is_planned = settings.target_epsilon is not None and self.plan is not None
+        if is_planned or settings.noise_multipliers:
+            groups = noise_groups_of(self.claims.engine.groups, settings)
+            return planned_multiplier(self.plan, settings, groups)
+        return self.declared.noise_multiplier
 
     @cached_property
     def whole_batches(self) -> frozenset[str]:

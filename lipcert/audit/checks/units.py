@@ -8,6 +8,7 @@ that a mean divides before it, and dividing the clip's radius again counts the d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -21,7 +22,6 @@ from lipcert.settings import Settings
 __all__ = [
     "Scale",
     "claimed_divisor",
-    "claimed_multiplier",
     "group_stds",
     "moved",
     "noise_stds",
@@ -53,6 +53,8 @@ def scale_of(run: RecordedRun, batch: Batch) -> Scale | None:
     so that the reduction of the loss says nothing: without a divisor the clipped sum is noised.
     """
     declared, count = run.declared, batch.examples or 0
+    if batch.divisor == 0.0:
+        return None
     reduction = batch.reduction or declared.reduction
     if run.settings.mechanism == _CLIPS_WHOLE_GRADIENTS:
         return Scale(1.0, 1.0 / (batch.divisor or 1.0))
@@ -74,13 +76,6 @@ def moved(settings: Settings) -> float:
     return 2.0 if Neighbouring(settings.neighbours) is Neighbouring.REPLACE_ONE else 1.0
 
 
-def claimed_multiplier(run: RecordedRun) -> float | None:
-    """σ as the claims or else the run itself state it; None where nobody does."""
-    if run.settings.noise_multiplier is not None:
-        return run.settings.noise_multiplier
-    return run.declared.noise_multiplier
-
-
 def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
     """Standard deviation of the noise by recorded tensor; what nothing is known of is no key.
 
@@ -93,7 +88,8 @@ def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
         members = _members(run, group)
         if not members and len(stated) == 1:
             members = tuple(run.trace.manifest.parameters)
-        found.update(dict.fromkeys(members, std))
+        if 0.0 <= std < math.inf:
+            found.update(dict.fromkeys(members, std))
     return found
 
 

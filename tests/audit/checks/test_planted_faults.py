@@ -201,3 +201,9 @@ def test_nothing_recorded_of_the_noise_is_said(tmp_path: Path) -> None:
     assert bad(found) == set()
     assert any(text.startswith("noise:") for text in found.not_done)
     assert any(text.startswith("schedule:") for text in found.not_done)
+
+
+def test_a_deviation_that_is_no_number_counts_as_not_stated(tmp_path: Path) -> None:
+    found = audited(tmp_path / "t", stated_factor=float("nan"))
+    assert any("is not stated" in text for text in found.not_done)
+    assert not [r for r in found.reports if r.name == "noise"]
