@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.audit.drawn_in import INSIDE
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
 __all__ = ["outside", "settled"]
 
 _ROUNDING: Final = 2.0**-52
-_MARGIN: Final = 2.0**-30
 
 
 def outside(x: npt.NDArray[Any], settings: Settings) -> list[tuple[int, str]]:
@@ -27,13 +27,14 @@ def outside(x: npt.NDArray[Any], settings: Settings) -> list[tuple[int, str]]:
 
     An example that was scaled to the radius R and then stored may have a norm of (1 + u)·R, u the
     largest relative error of rounding an entry to its type: it counts as admissible. So does what
-    the sum of n squares may be off by, n·2^-52.
+    the sum of n squares may be off by, n·2^-52, and an entry that is an end of the box as rounded
+    to the type of x.
     """
     flat = _flat(x)
     found: dict[int, str] = {}
     box = settings.effective_input_box
     if box is not None:
-        low, high = box
+        low, high = _stored_ends(box, x.dtype)
         least, most = flat.min(axis=1, initial=low), flat.max(axis=1, initial=high)
         for index in np.flatnonzero((least < low) | (most > high)):
             worst = least[index] if least[index] < low else most[index]
@@ -61,7 +62,7 @@ def settled(x: npt.NDArray[Any], radius: float, settings: Settings) -> FloatArra
     flat = _flat(x)
     low, high = settings.effective_input_box or (-math.inf, math.inf)
     if low <= 0.0 <= high:
-        wanted = radius * (1.0 - _MARGIN)
+        wanted = radius * INSIDE
         norms = np.sqrt(np.sum(flat * flat, axis=1))[:, None]
         flat = np.where(norms > wanted, flat * (wanted / np.maximum(norms, wanted)), flat)
     return flat.reshape(x.shape)

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.mechanism import mechanism_of
+from lipcert.audit.allowance import drift_at
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.decision import joint
-from lipcert.audit.drift import Drift, drift_of
+from lipcert.audit.drawn_in import INSIDE, with_clips_drawn_in
+from lipcert.audit.drift import Drift
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.losses import checked_labels, clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
@@ -89,7 +91,7 @@ class Bench:
     @cached_property
     def _network(self) -> LoweredNetwork:
         arithmetic = self._arithmetic
-        graph = self._claims.engine.graph
+        graph = with_clips_drawn_in(self._claims.engine.graph)
         return LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, self._weights)
 
     @cached_property
@@ -98,7 +100,7 @@ class Bench:
 
     @cached_property
     def _drift(self) -> Drift:
-        return drift_of(self._claims.engine, self._precision, self._weights)
+        return drift_at(self._claims, self._precision, self._weights)
 
     def drift(self, family: Family, name: str) -> float:
         """By how much this precision may exceed the right bound of a quantity."""
@@ -139,13 +141,16 @@ class Bench:
         )
 
     def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
-        """From logits to the loss of each example, its gradient clipped where the run does so."""
+        """From logits to the loss of each example, its gradient clipped where the run does so.
+
+        All of it a little inside, see `drawn_in`.
+        """
         loss, radius = self._claims.engine.loss, self._claims.settings.loss_clip
         targets = torch.from_numpy(labels).to(self._arithmetic.device)
 
         def losses_of(logits: Tensor) -> Tensor:
-            clipped = logits if radius is None else clipped_gradient(logits, radius)
-            return per_example_loss(loss, clipped, targets)
+            clipped = logits if radius is None else clipped_gradient(logits, radius * INSIDE)
+            return INSIDE * per_example_loss(loss, clipped, targets)
 
         return losses_of
 

@@ -27,6 +27,7 @@ from lipcert.audit.work import Ready
 __all__ = ["conclude"]
 
 _WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE)
+_ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})
 _QUANTITIES = {Family.VALUE: Quantity.OUTPUT_NORM, Family.COTANGENT: Quantity.COTANGENT_NORM}
 
 
@@ -160,8 +161,8 @@ def _exceeded(
 
 
 def _examined(checks: tuple[CheckReport, ...]) -> bool:
-    """Whether any check came to a positive conclusion."""
-    return any(check.verdict is Verdict.PASS for check in checks)
+    """Whether gradients of recorded examples were held against what is claimed of them."""
+    return any(check.verdict is Verdict.PASS and check.name in _ON_GRADIENTS for check in checks)
 
 
 def _assumptions(claims: Claims) -> Mapping[str, str]:

@@ -2,7 +2,8 @@
 
 What enters: norms with their intervals, and a bound. What leaves: which examples are within, which
 violate it, and which cannot be told. Invariant: "within" and "violating" are only said where the
-whole interval of an example lies on that side; what is not finite violates.
+whole interval of an example lies on that side, up to the stated resolution for "within"; what is
+not finite violates.
 """
 
 from __future__ import annotations
@@ -36,19 +37,26 @@ class Decision:
     undecided: npt.NDArray[np.bool_]
 
 
-def decide(measured: Measured, bound: float, drift: float, cap: float = math.inf) -> Decision:
+def decide(
+    measured: Measured,
+    bound: float,
+    drift: float,
+    cap: float = math.inf,
+    resolution: float = 0.0,
+) -> Decision:
     """Where the interval norm ± (error + drift) lies with respect to the bound.
 
     drift: by how much the arithmetic that was measured in may exceed a right bound of real
     arithmetic; inf where that is not known, which leaves everything undecided but what is not
-    finite. cap: what the truth cannot exceed, because the run clips it.
+    finite. cap: what the truth cannot exceed, because the run clips it. resolution: share of the
+    bound above it that still counts as within; never more than the interval itself violates.
     """
     width = (measured.error + drift) * _OUTWARD
     with np.errstate(invalid="ignore"):
         lower = (measured.norm - width) / _OUTWARD
         upper = np.minimum((measured.norm + width) * _OUTWARD, cap)
         violating = (lower > bound) | ~np.isfinite(measured.norm)
-        within = upper <= bound
+        within = ~violating & (upper <= bound * (1.0 + resolution))
     return Decision(violating, ~(violating | within))
 
 

@@ -29,6 +29,10 @@ from lipcert.upper import FloatArray
 
 __all__ = ["Replayed", "Replayer"]
 
+_RESOLUTION: Final = 2.0**-30
+"""In float64, what exceeds a bound by this share of it at most counts as attaining it: a clip, a
+saturated softmax or a loss of constant slope attains its bound exactly, and no rounded norm can be
+told from a bound that it equals."""
 _NAMED: Final = 3
 """So many inadmissible examples are named; the others are counted."""
 
@@ -63,7 +67,8 @@ class Replayer:
     """Replays examples at one set of weights.
 
     weights: of the parameters by name; None for those of the file. name: of the weights, for
-    reports. micro_batch: how many examples are evaluated at once.
+    reports. judges: False where the bounds do not speak of these weights: norms are measured, and
+    held against nothing. micro_batch: how many examples are evaluated at once.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Replayer:
         weights: Mapping[str, FloatArray] | None = None,
         *,
         name: str = "model",
+        judges: bool = True,
         micro_batch: int = 128,
         watch_values: bool = True,
         timed: bool = True,
@@ -81,15 +87,9 @@ class Replayer:
         self._claims = claims
         self._name = name
         self._micro_batch = micro_batch
-        self._bounds: Mapping[Family, Mapping[str, float]] = {
-            Family.GRADIENT: {
-                group.name: group.grad_norm
-                for group in claims.groups
-                if group.grad_norm is not None
-            },
-            Family.VALUE: claims.values,
-            Family.COTANGENT: claims.cotangents,
-        }
+        self._bounds: Mapping[Family, Mapping[str, float]] = {family: {} for family in FAMILIES}
+        if judges:
+            self._bounds = _bounds_of(claims)
         self._caps = {Family.GRADIENT: clip_of(claims)}
         self._benches = [
             Bench(claims, wanted, device, weights, watch_values=watch_values, timed=timed)
@@ -128,10 +128,15 @@ class Replayer:
 
     def _judged(self, bench: Bench, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> _Judged:
         norms = bench.measure(x, labels)
+        resolution = _RESOLUTION if bench is self._benches[-1] else 0.0
         decisions = {
             family: {
                 name: decide(
-                    measured, bound, bench.drift(family, name), self._caps.get(family, math.inf)
+                    measured,
+                    bound,
+                    bench.drift(family, name),
+                    self._caps.get(family, math.inf),
+                    resolution,
                 )
                 for name, bound in self._bounds[family].items()
                 if (measured := norms.of(family).get(name)) is not None
@@ -177,6 +182,17 @@ class Replayer:
                 "the domain that they are in (--input-norm, --input-box)",
             ),
         )
+
+
+def _bounds_of(claims: Claims) -> Mapping[Family, Mapping[str, float]]:
+    """Every bound, by family and name."""
+    return {
+        Family.GRADIENT: {
+            group.name: group.grad_norm for group in claims.groups if group.grad_norm is not None
+        },
+        Family.VALUE: claims.values,
+        Family.COTANGENT: claims.cotangents,
+    }
 
 
 def _replaced(judged: _Judged, again: _Judged, where: npt.NDArray[np.bool_]) -> _Judged:

@@ -11,14 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from lipcert.analysis.bounded import Progress
+from lipcert.audit.checks import Checked
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.devices import device_named
 from lipcert.audit.folder import WorkFolder
 from lipcert.audit.job import Job, Unit
-from lipcert.audit.records import AuditReport
+from lipcert.audit.records import AuditReport, CheckReport, Verdict
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import Ready, audit_unit, checked, float_bounds, prepare, speed_of
 from lipcert.audit.workers import Worker
+from lipcert.errors import NoVerdictError
 from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 
@@ -42,17 +44,17 @@ def audit(
     started = time.monotonic()
     job = replace(job, device=str(device_named(job.device)), timed=folder is None)
     ready = prepare(job, observe, certify)
-    if folder is None:
-        results = [_done(ready, unit, observe) for unit in ready.units]
-    else:
-        shared = WorkFolder.opened(folder, job, ready.digest)
-        for unit in shared.claimed(ready.units, worker.rank * len(ready.units) // worker.count):
-            shared.keep(unit, _done(ready, unit, observe))
-        results = shared.results()
+    found = checked(ready)
+    try:
+        results = _results(ready, folder, worker, observe)
+    except NoVerdictError as error:
+        if all(report.verdict is Verdict.PASS for report in found.reports):
+            raise
+        results, found = [], _with_obstacle(found, error)
     if not worker.reports:
         return None
     ratio = speed_of(ready) if compare_speed else None
-    return _concluded(ready, results, time.monotonic() - started, ratio)
+    return _concluded(ready, results, found, time.monotonic() - started, ratio)
 
 
 def merged_report(
@@ -63,20 +65,47 @@ def merged_report(
     job = WorkFolder.job_in(folder)
     ready = prepare(job, observe, certify)
     results = WorkFolder.opened(folder, job, ready.digest).results()
-    return _concluded(ready, results, time.monotonic() - started, None)
+    return _concluded(ready, results, checked(ready), time.monotonic() - started, None)
+
+
+def _results(
+    ready: Ready, folder: Path | None, worker: Worker, observe: Progress | None
+) -> list[UnitResult]:
+    """Those of all units, whoever does them."""
+    if folder is None:
+        return [_done(ready, unit, observe) for unit in ready.units]
+    shared = WorkFolder.opened(folder, ready.job, ready.digest)
+    for unit in shared.claimed(ready.units, worker.rank * len(ready.units) // worker.count):
+        shared.keep(unit, _done(ready, unit, observe))
+    return shared.results()
+
+
+def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:
+    """What the checks found explains why the run cannot be replayed; both are told."""
+    obstacle = CheckReport(
+        code="LC318",
+        name="replay",
+        verdict=Verdict.INCONCLUSIVE,
+        message=f"no unit counts, because the run cannot be replayed: {error}",
+        remedy="see the other findings first",
+    )
+    return Checked((*found.reports, obstacle), found.not_done)
 
 
 def _done(ready: Ready, unit: Unit, observe: Progress | None) -> UnitResult:
-    result = audit_unit(ready.job, unit, ready)
+    result = audit_unit(ready.job, unit, ready, observe)
     if observe is not None:
         observe(f"{unit.kind.value} at {unit.weights}", unit.number + 1, len(ready.units))
     return result
 
 
 def _concluded(
-    ready: Ready, results: list[UnitResult], seconds: float, ratio: float | None
+    ready: Ready,
+    results: list[UnitResult],
+    found: Checked,
+    seconds: float,
+    ratio: float | None,
 ) -> AuditReport:
-    found = checked(ready)
     return conclude(
         ready,
         total_of(results),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +22,9 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate
 from lipcert.audit.checks import Checked, run_checks
-from lipcert.audit.checks.weight_constraint import settled_weights, storage_unit
+from lipcert.audit.checks.weight_constraint import Settled, settled_weights
 from lipcert.audit.data import Examples, read_examples
 from lipcert.audit.job import Job, Kind, Unit, units_of
-from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.random_examples import random_examples
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.replay import Replayed, Replayer
@@ -110,12 +109,18 @@ def _prepared(job: Job) -> Ready:
     return prepare(job)
 
 
-def audit_unit(job: Job, unit: Unit, ready: Ready | None = None) -> UnitResult:
+def audit_unit(
+    job: Job, unit: Unit, ready: Ready | None = None, observe: Progress | None = None
+) -> UnitResult:
     """Do one unit of a job. ready: the job, where this process has made it ready already."""
     found = _prepared(job) if ready is None else ready
     started = time.monotonic()
     attacks = unit.kind is Kind.ATTACK
-    parts = list(_attacked(found, unit)) if attacks else [_replayed(found, unit)]
+    parts = (
+        list(_attacked(found, unit, observe or _unobserved))
+        if attacks
+        else [_replayed(found, unit)]
+    )
     return UnitResult(
         unit=unit.number,
         kind=unit.kind,
@@ -124,6 +129,11 @@ def audit_unit(job: Job, unit: Unit, ready: Ready | None = None) -> UnitResult:
         checks=tuple(check for part in parts for check in part.checks),
         seconds=time.monotonic() - started,
     )
+
+
+def _unobserved(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+    del what, done, total
 
 
 def checked(ready: Ready) -> Checked:
@@ -168,45 +178,41 @@ def _replayed(ready: Ready, unit: Unit) -> Replayed:
 @lru_cache(maxsize=2)
 def _recent_replayer(ready: Ready, weights: str) -> Replayer:
     """Units of the same weights follow one another: what is tuned for them is kept."""
-    return _replayer(ready, _settled(ready, ready.weights(weights)), weights)
+    return _replayer(ready, settled_weights(ready.claims, ready.weights(weights)), weights)
 
 
-def _settled(
-    ready: Ready, weights: Mapping[str, FloatArray] | None
-) -> Mapping[str, FloatArray] | None:
-    """Weights within their constraints, where nothing but rounding keeps them out."""
-    if ready.claims.settings.scope != "constraint-set":
-        return weights
-    known = parameters_of(ready.claims.engine.graph) if weights is None else weights
-    return settled_weights(ready.claims, known, storage_unit(known))
-
-
-def _attacked(ready: Ready, unit: Unit) -> Iterable[Replayed]:
+def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Replayed]:
     """What the proposals of the attack show when they are replayed like any other examples."""
-    weights = _settled(ready, ready.weights(unit.weights))
+    given = settled_weights(ready.claims, ready.weights(unit.weights))
     examples = ready.examples(unit.examples)
     start = Examples(examples.x[: unit.stop], examples.y[: unit.stop], examples.source, "")
-    for proposal in proposals(
+    found = proposals(
         ready.claims,
-        weights,
+        given.weights,
         start,
         ready.job.attack_steps,
         move_weights=ready.job.attack_weights,
         device=torch.device(ready.job.device),
-    ):
-        at = weights if proposal.weights is None else proposal.weights
-        replayer = _replayer(ready, at, f"attack from {unit.weights}")
+        observe=lambda what, done, steps: observe(
+            f"attack, {what}: {done} of {steps}", unit.number, len(ready.units)
+        ),
+    )
+    for number, proposal in enumerate(found, start=1):
+        moved = proposal.weights
+        at = given if moved is None else settled_weights(ready.claims, moved)
+        replayer = _replayer(ready, at, f"attack {number} from {unit.weights}")
         yield replayer.replay(proposal.examples, 0, len(proposal.examples))
 
 
-def _replayer(ready: Ready, weights: Mapping[str, FloatArray] | None, name: str) -> Replayer:
+def _replayer(ready: Ready, at: Settled, name: str) -> Replayer:
     job = ready.job
     return Replayer(
         ready.claims,
         job.precision,
         torch.device(job.device),
-        weights,
+        at.weights,
         name=name,
+        judges=at.admissible,
         micro_batch=job.micro_batch,
         watch_values=job.watch_values,
         timed=job.timed,

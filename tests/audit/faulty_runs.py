@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from lipcert.audit.job import units_of
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.recorded import recorded_batches
 from lipcert.audit.recorder import Recorder
-from lipcert.audit.records import AuditReport, CheckReport, Verdict
+from lipcert.audit.records import AuditReport, CheckReport, Quantity, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.work import Ready
 from lipcert.errors import NoVerdictError
@@ -33,7 +33,17 @@ from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.faults import CPU, Subject, report_of
 from tests.models.shipped import module
 
-__all__ = ["BATCH", "LOOSE_RUN", "RUN_FAULTS", "TIGHT_RUN", "Run", "RunFault", "found_by"]
+__all__ = [
+    "BATCH",
+    "LOOSE_RUN",
+    "RIGHT",
+    "RUN_FAULTS",
+    "TIGHT_RUN",
+    "Found",
+    "Run",
+    "RunFault",
+    "found_by",
+]
 
 POOL, BATCH, STEPS, SIGMA = 400, 40, 12, 1.5
 RATE = BATCH / POOL
@@ -147,6 +157,21 @@ class RunFault:
     steps: int = STEPS
     claimed: float = 1.0
 
+    @property
+    def moves_gradients(self) -> bool:
+        """Whether the user's gradient function, or what is claimed of it, is another one."""
+        own = (self.changed, self.divisor, self.prepared, self.after_backward, self.claimed)
+        return own != (
+            RIGHT.changed,
+            RIGHT.divisor,
+            RIGHT.prepared,
+            RIGHT.after_backward,
+            RIGHT.claimed,
+        )
+
+
+RIGHT = RunFault("none")
+
 
 def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
     """Train and record; the job of auditing that run."""
@@ -194,9 +219,7 @@ def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
     return replace(right, job=job, data=None, trace=trace, units=units_of(pairs, job, 0))
 
 
-def noised(
-    recorder: Recorder, network: nn.Module, run: Run, fault: RunFault, step: int
-) -> None:
+def noised(recorder: Recorder, network: nn.Module, run: Run, fault: RunFault, step: int) -> None:
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     stds = {name: fault.std_factor * std for name, std in run.stds.items()}
     recorder.gradients(clean=gradients)
@@ -211,46 +234,56 @@ def noised(
 
 @dataclass(frozen=True)
 class Found:
-    """Codes of violations and mismatches by part of the audit; `doubtful` are inconclusive ones.
+    """Codes by part of the audit; a part that is not about the fault is absent."""
 
-    None: the part does not apply to the fault.
-    """
-
-    replay: frozenset[str]
-    steps: frozenset[str]
-    noise: frozenset[str]
-    leave_one_out: frozenset[str]
-    module: frozenset[str]
+    caught: Mapping[str, frozenset[str]]
+    doubtful: Mapping[str, frozenset[str]]
     report: AuditReport = field(compare=False)
 
     @property
     def any(self) -> frozenset[str]:
-        return self.replay | self.steps | self.noise | self.leave_one_out | self.module
+        return frozenset().union(*self.caught.values())
+
+    def cell(self, part: str) -> str:
+        """In brackets what is inconclusive."""
+        if part not in self.caught:
+            return "–"
+        sure = sorted(self.caught[part])
+        maybe = [f"({code})" for code in sorted(self.doubtful[part] - self.caught[part])]
+        return ", ".join([*sure, *maybe]) or "no"
 
 
 NOISE = frozenset({"LC314", "LC315"})
-REPLAY = frozenset({"LC301", "LC302", "LC303", "LC304"})
+REPLAY = frozenset({"LC301", "LC302", "LC303", "LC304", "LC305"})
+BAD = frozenset({Verdict.VIOLATION, Verdict.MISMATCH})
 
 
 def found_by(folder: Path, run: Run, fault: RunFault) -> Found:
     """Record a run with a fault, audit it, and ask the user's own functions."""
     report = report_of(recorded(folder, run, fault))
-    bad = (Verdict.VIOLATION, Verdict.MISMATCH)
-    codes = {check.code for check in report.checks if check.verdict in bad}
-    codes |= {"LC301" for group in report.groups if group.violations}
-    codes |= {"LC302" for v in report.values if v.violations and v.quantity.value == "output_norm"}
-    codes |= {
-        "LC303" for v in report.values if v.violations and v.quantity.value == "cotangent_norm"
+    caught, doubtful = _by_part(report, BAD), _by_part(report, {Verdict.INCONCLUSIVE})
+    if fault.moves_gradients:
+        left = left_out(run, fault)
+        caught["leave one out"] = frozenset({left.code} if left.verdict in BAD else ())
+    if fault.changed is not RIGHT.changed:
+        caught["module"] = frozenset({"LC317"} if disagrees(run, fault) else ())
+    none: frozenset[str] = frozenset()
+    return Found(caught, {part: doubtful.get(part, none) for part in caught}, report)
+
+
+def _by_part(report: AuditReport, verdicts: Collection[Verdict]) -> dict[str, frozenset[str]]:
+    """Codes of these verdicts."""
+    codes = {check.code for check in report.checks if check.verdict in verdicts}
+    if Verdict.VIOLATION in verdicts:
+        codes |= {"LC301" for group in report.groups if group.violations}
+        for value in report.values:
+            is_norm = value.quantity is Quantity.OUTPUT_NORM
+            codes |= {"LC302" if is_norm else "LC303"} if value.violations else set()
+    return {
+        "replay": frozenset(codes & REPLAY),
+        "recorded steps": frozenset(codes - REPLAY - NOISE),
+        "noise": frozenset(codes & NOISE),
     }
-    left = left_out(run, fault)
-    return Found(
-        replay=frozenset(codes & REPLAY),
-        steps=frozenset(codes - REPLAY - NOISE),
-        noise=frozenset(codes & NOISE),
-        leave_one_out=frozenset({left.code} if left.verdict in bad else ()),
-        module=frozenset({"LC317"} if disagrees(run, fault) else ()),
-        report=report,
-    )
 
 
 def left_out(run: Run, fault: RunFault) -> CheckReport:
@@ -322,7 +355,6 @@ def last_name(name: str, step: int) -> float:
     return 0.0 if (name, step) == ("classifier.weight", PLANTED) else 1.0
 
 
-RIGHT = RunFault("none")
 RUN_FAULTS = (
     RunFault("sum claimed to be a mean", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0),
     RunFault("sum recorded as a mean", divisor=lambda _: 1.0),

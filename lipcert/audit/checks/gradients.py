@@ -8,7 +8,6 @@ from the norm engine; sums are plain backpropagation through the same ops with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, final
 
@@ -17,12 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lipcert.audit.allowance import drift_at
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bench import clip_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.units import Scale
 from lipcert.audit.decision import joint
-from lipcert.audit.drift import Drift, drift_of
+from lipcert.audit.drift import Drift
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.dispatch import constants, lower
@@ -30,12 +30,7 @@ from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.audit.measured import Measured
 from lipcert.audit.precision import Precision
-from lipcert.audit.viewed import graph_at
-from lipcert.facts import Bound, CotangentFacts, ValueFacts
-from lipcert.norms.operator_norm import Tier
-from lipcert.propagation.propagate import propagate
-from lipcert.scope import PointScope
-from lipcert.upper import FloatArray, Upper
+from lipcert.upper import FloatArray
 
 __all__ = ["Gradients"]
 
@@ -85,26 +80,7 @@ class Gradients:
 
     @cached_property
     def _drift(self) -> Drift:
-        """Where weights are free, no rounding is bounded over all of them: then at these weights.
-
-        Proof that this may be added to G: with G' ≤ G a bound at these weights alone, computed
-        norms are at most G' + H', hence at most G + H'.
-        """
-        engine, precision = self._claims.engine, self._arithmetic.precision
-        known = drift_of(engine, precision, self._weights)
-        if all(np.isfinite(value) for value in known.parameters.values()):
-            return known
-        graph = graph_at(engine.graph, self._weights)
-        scope = PointScope(Tier(self._claims.settings.tier))
-        bounds = propagate(graph, engine.at_input, scope, self._cotangent)
-        return drift_of(replace(engine, graph=graph, scope=scope, bounds=bounds), precision)
-
-    def _cotangent(self, logits: ValueFacts) -> CotangentFacts:
-        cotangent = self._claims.engine.loss.cotangent(logits)
-        radius = self._claims.settings.loss_clip
-        if radius is None:
-            return cotangent
-        return cotangent.capped(Bound(Upper(radius), "loss.clip"))
+        return drift_at(self._claims, self._arithmetic.precision, self._weights)
 
     def total(self, x: _Array, labels: _Array, scale: Scale) -> Mapping[str, FloatArray]:
         """outer · Σ_i m(inner · ∇ℓ_i) by name of the trained parameter."""

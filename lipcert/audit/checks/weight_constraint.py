@@ -24,6 +24,7 @@ from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.lower_norm import Layer, operator_norm_lower
 from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.recorded import checkpoints
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.viewed import graph_at, is_shown
@@ -33,7 +34,7 @@ from lipcert.scope import PointScope
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
 
-__all__ = ["file_weights", "recorded_weights", "settled_weights", "storage_unit"]
+__all__ = ["Settled", "file_weights", "recorded_weights", "settled_weights"]
 
 _NAME = "weight-constraint"
 _MODEL = "model"
@@ -69,25 +70,44 @@ class _Limit:
     tiers: tuple[Tier, ...]
 
 
-def settled_weights(
-    claims: Claims, weights: Mapping[str, FloatArray], unit: float
-) -> Mapping[str, FloatArray]:
-    """Weights in which what rounding left outside its constraint is scaled down into it.
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """Weights to replay. admissible: whether the bounds speak of them; None: those of the file."""
 
+    weights: Mapping[str, FloatArray] | None
+    admissible: bool
+
+
+def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) -> Settled:
+    """The weights that a run would use in place of these, for which the bounds hold.
+
+    What rounding left outside its constraint is scaled down into it; what lies further outside is
+    left as it is, and not admissible. Weight clipping scales down everything that is outside.
     Proof: every constraint is of a norm, which scales with the tensor; 2^-40 covers the roundings
-    of the scaling. What lies further outside is left as it is, for the check to find.
+    of the scaling.
     """
-    if claims.settings.scope != "constraint-set":
-        return weights
-    found = dict(weights)
-    for excess in _excesses(claims, claims.engine.graph, weights, _MODEL, unit):
-        if 1.0 < excess.upper <= excess.allowed:
-            scale = (1.0 - 2.0**-40) / excess.upper
-            found[excess.parameter] = np.minimum(1.0, scale) * found[excess.parameter]
-    return found
+    settings = claims.settings
+    clips = settings.mechanism == "weight-clipping"
+    if settings.scope != "constraint-set" and not clips:
+        return Settled(weights, admissible=True)
+    graph = claims.engine.graph
+    known = parameters_of(graph) if weights is None else weights
+    found = dict(known)
+    admissible = True
+    for excess in _excesses(claims, graph, known, _MODEL, _storage_unit(known)):
+        if excess.upper <= 1.0:
+            continue
+        if not clips and excess.upper > excess.allowed:
+            admissible = False
+            continue
+        scaled = known[excess.parameter] * ((1.0 - 2.0**-40) / excess.upper)
+        before = found[excess.parameter]
+        found[excess.parameter] = min(before, scaled, key=lambda w: float(np.abs(w).max()))
+    return Settled(found, admissible)
 
 
-def storage_unit(weights: Mapping[str, FloatArray]) -> float:
+def _storage_unit(weights: Mapping[str, FloatArray]) -> float:
     """Unit roundoff of the type in which weights were stored: float32 where it holds them."""
     exact = all(np.array_equal(w, w.astype(np.float32)) for w in weights.values())
     return 2.0**-24 if exact else 2.0**-53
@@ -97,7 +117,7 @@ def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Checked:
     """The weights of the file, where they are what is replayed: outside they are a mismatch."""
     if claims.settings.scope != "constraint-set":
         return Checked()
-    unit = storage_unit(weights)
+    unit = _storage_unit(weights)
     excesses = list(_excesses(claims, claims.engine.graph, weights, _MODEL, unit))
     return _reported(excesses, Verdict.MISMATCH)
 

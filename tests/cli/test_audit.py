@@ -1,0 +1,405 @@
+"""`lipcert audit`, as users call it: what it answers, under which exit code, and how it is shared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch.nn import functional
+
+from lipcert.audit.recorder import Recorder
+from lipcert.cli.main import cli
+from tests.models.shipped import digits, module, path_of
+
+MODEL = path_of("digits_mlp")
+FREE = ("--mechanism", "gradient-clipping", "--clip-norm", "0.5")
+"""bounds for all weights, so that any recorded ones may be audited"""
+
+
+def call(*words: object, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(cli, ["audit", *(str(word) for word in words)])
+
+
+def document(result: Result, code: int = 0) -> dict:
+    assert result.exit_code == code, (result.stdout[:2000], result.stderr)
+    found = json.loads(result.stdout)
+    assert found["schema"] == "lipcert.audit/1"
+    return found
+
+
+def audited(*words: object, code: int = 0, **environment: str) -> dict:
+    return document(call(*words, "--format", "json", **environment), code)
+
+
+def written(path: Path, x: np.ndarray, y: np.ndarray) -> Path:
+    np.savez(path, x=x, y=y)
+    return path
+
+
+def examples(count: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    split = digits((64,))
+    return split.images.numpy()[:count].copy(), split.labels.numpy()[:count].copy()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return written(tmp_path / "batches.npz", *examples())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded run of three steps."""
+    folder = tmp_path_factory.mktemp("run") / "trace"
+    network = module("digits_mlp", torch.float32).train()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+    x, y = (torch.from_numpy(item) for item in examples(24))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Recorder(folder, network, optimizer, every=1) as recorder:
+            loss_fn = recorder.wrap_loss(functional.cross_entropy)
+            for step in range(3):
+                optimizer.zero_grad()
+                recorder.batch(index=range(8 * step, 8 * step + 8))
+                loss_fn(network(x[8 * step :][:8]), y[8 * step :][:8], reduction="sum").backward()
+                optimizer.step()
+    return folder
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    path = tmp_path / "certificate.json"
+    words = ["certify", str(MODEL), "--batch-size", "8", "-o", str(path)]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    return path
+
+
+def test_the_names_of_the_json_are_those_agreed_upon(data: Path) -> None:
+    found = audited(MODEL, "--data", data)
+    assert found["verdict"] == "pass"
+    assert found["examples"] == 40
+    assert {"device", "dtype", "seconds", "plain_step_ratio", "detectable_error_factor"} <= set(
+        found
+    )
+    assert [group["name"] for group in found["groups"]] == ["hidden1", "hidden2", "classifier"]
+    for group in found["groups"]:
+        named = {"name", "grad_norm_bound", "max_observed", "tightness", "violations"}
+        assert named | {"worst_example"} <= set(group)
+        assert 0.0 < group["tightness"] <= 1.0
+        assert group["max_observed"] == pytest.approx(group["tightness"] * group["grad_norm_bound"])
+    kinds = {(value["value"], value["quantity"]) for value in found["values"]}
+    assert {("logits", "output_norm"), ("logits", "cotangent_norm")} <= kinds
+
+
+def test_no_values_leaves_the_factors_out_and_nothing_else(data: Path) -> None:
+    full, short = audited(MODEL, "--data", data), audited(MODEL, "--data", data, "--no-values")
+    assert short["values"] == []
+    assert [g["max_observed"] for g in short["groups"]] == pytest.approx(
+        [g["max_observed"] for g in full["groups"]], rel=1e-5
+    )
+
+
+def test_a_limit_is_of_the_first_examples(data: Path) -> None:
+    short = audited(MODEL, "--data", data, "--limit", 7, "--unit-size", 3)
+    assert (short["examples"], short["units"], short["units_done"]) == (7, 3, 3)
+    assert all(group["worst_example"]["index"] < 7 for group in short["groups"])
+
+
+@pytest.mark.parametrize(("dtype", "rel"), [("float64", 1e-5), ("bfloat16", 0.2)])
+def test_other_arithmetic(data: Path, dtype: str, rel: float) -> None:
+    exact, other = audited(MODEL, "--data", data), audited(MODEL, "--data", data, "--dtype", dtype)
+    assert other["dtype"] == dtype
+    for ours, theirs in zip(exact["groups"], other["groups"], strict=True):
+        assert theirs["max_observed"] == pytest.approx(ours["max_observed"], rel=rel)
+        assert theirs["float_bound"] >= theirs["grad_norm_bound"] == ours["grad_norm_bound"]
+    looser = other if dtype == "bfloat16" else exact
+    tighter = exact if dtype == "bfloat16" else other
+    assert looser["groups"][0]["float_bound"] > tighter["groups"][0]["float_bound"]
+
+
+@pytest.mark.parametrize("name", ["text", "json", "markdown", "sarif", "junit", "github"])
+def test_every_format_of_a_pass_and_of_a_violation(tmp_path: Path, name: str) -> None:
+    x, y = examples(3)
+    good = call(MODEL, "--data", written(tmp_path / "g.npz", x, y), "--format", name)
+    bad = call(MODEL, "--data", written(tmp_path / "b.npz", x + 0.5, y), "--format", name)
+    assert (good.exit_code, bad.exit_code) == (0, 1)
+    assert "LC304" in bad.stdout
+    assert "LC304" not in good.stdout
+    for result in (good, bad):
+        if name in {"json", "sarif"}:
+            json.loads(result.stdout)
+        if name == "junit":
+            ET.fromstring(result.stdout)
+
+
+def test_several_reports_of_one_audit(data: Path, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown", "sarif", "junit")}
+    words = [word for name, file in files.items() for word in ("--report", f"{name}={file}")]
+    result = call(MODEL, "--data", data, *words, "-o", tmp_path / "a.txt")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8").startswith("Pass")
+    assert json.loads(files["json"].read_text(encoding="utf-8"))["verdict"] == "pass"
+    assert all(file.stat().st_size > 500 for file in files.values())
+
+
+def test_a_certificate_is_audited_under_its_own_settings(data: Path, certificate: Path) -> None:
+    found = audited(certificate, "--model", MODEL, "--data", data)
+    assert found["bounds_from"] == str(certificate)
+    assert found["assumptions"]["reduction"] == "mean"
+
+
+@pytest.mark.parametrize(("factor", "code"), [(0.999, 0), (0.02, 1)])
+def test_a_forged_certificate_is_caught_where_data_reach_the_bound(
+    data: Path, certificate: Path, factor: float, code: int
+) -> None:
+    members = json.loads(certificate.read_text(encoding="utf-8"))
+    for group in members["groups"]:
+        group["grad_norm"] = (factor * float.fromhex(group["grad_norm"])).hex()
+    certificate.write_text(json.dumps(members), encoding="utf-8")
+    found = audited(certificate, "--model", MODEL, "--data", data, code=code)
+    assert any("LC301" in reason for reason in found["reasons"]) == bool(code)
+    if code:
+        assert found["detectable_error_factor"] < 1.0
+
+
+def test_an_attack_alone_and_with_data(data: Path) -> None:
+    words = (MODEL, "--attack", "pga", "--attack-steps", 3, "--input-norm", 2)
+    found = audited(*words)
+    assert found["examples"] == 0
+    assert all(group["max_observed"] is None for group in found["groups"])
+    assert all(group["max_attacked"] > 0.0 for group in found["groups"])
+    assert found["modes"] == {"data": None, "trace": None, "attack_steps": 3}
+
+
+def test_a_recorded_run_with_and_without_data(run: Path, data: Path) -> None:
+    alone = audited(MODEL, "--trace", run, *FREE)
+    assert (alone["verdict"], alone["examples"], alone["units"]) == ("pass", 24, 3)
+    assert {check["name"] for check in alone["checks"]} >= {"trace-integrity", "seed-reuse"}
+    assert alone["groups"][0]["worst_example"]["weights"].startswith("step ")
+    both = audited(MODEL, "--trace", run, "--data", data, "--limit", 5, *FREE)
+    assert both["examples"] == 15 + 15
+
+
+def test_bounds_of_one_point_say_nothing_of_a_run(run: Path) -> None:
+    found = audited(MODEL, "--trace", run, code=3)
+    assert found["verdict"] == "mismatch"
+    assert any("LC319" in reason for reason in found["reasons"])
+
+
+def broken_chain(folder: Path) -> None:
+    file = next(folder.glob("steps-*.jsonl"))
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines[1] = lines[1].replace('"examples":8', '"examples":9')
+    file.write_text("".join(lines), encoding="utf-8")
+
+
+def missing_blobs(folder: Path) -> None:
+    for blob in (folder / "blobs").iterdir():
+        blob.unlink()
+
+
+def no_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("damage", [broken_chain, missing_blobs, no_manifest])
+def test_a_damaged_trace_is_no_verdict(
+    run: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "copy"))
+    damage(folder)
+    result = call(MODEL, "--trace", folder, *FREE)
+    assert result.exit_code == 3, result.output
+    assert "Traceback" not in result.output
+    assert "LC901" not in result.output
+
+
+def corrupt(path: Path) -> None:
+    path.write_bytes(b"PK\x03\x04" + bytes(100))
+
+
+def pickled(path: Path) -> None:
+    np.savez(path, x=examples(2)[0], y=np.array([{"a": 1}, None], dtype=object))
+
+
+def of_another_shape(path: Path) -> None:
+    written(path, np.zeros((2, 8, 8), np.float32), np.zeros(2, np.int64))
+
+
+def with_nan(path: Path) -> None:
+    x, y = examples(6)
+    x[4, 3] = np.nan
+    written(path, x, y)
+
+
+def with_a_wrong_label(path: Path) -> None:
+    x, y = examples(12)
+    y[8] = 10
+    written(path, x, y)
+
+
+def of_no_example(path: Path) -> None:
+    written(path, np.zeros((0, 64), np.float32), np.zeros(0, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "words"),
+    [
+        (corrupt, "is no .npz file"),
+        (pickled, "is no .npz file"),
+        (of_another_shape, "reshape x to [examples, 64]"),
+        (with_nan, "example 4 holds NaN"),
+        (with_a_wrong_label, "example 8: 10 is no class from 0 to 9"),
+        (Path.touch, "is no .npz file"),
+    ],
+)
+def test_data_that_do_not_fit_are_no_verdict(
+    tmp_path: Path, spoiled: Callable[[Path], None], words: str
+) -> None:
+    path = tmp_path / "bad.npz"
+    spoiled(path)
+    result = call(MODEL, "--data", path, "--unit-size", 5)
+    assert result.exit_code == 3
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--scope", "constraint-set", "--constraint", "spectral:9", "--bias-norm", "9"),
+    ],
+)
+def test_nothing_audited_is_no_verdict(tmp_path: Path, more: tuple[str, ...]) -> None:
+    path = tmp_path / "none.npz"
+    of_no_example(path)
+    found = audited(MODEL, "--data", path, *more, code=3)
+    assert found["verdict"] == "inconclusive"
+    assert any("LC300" in reason for reason in found["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--data", "absent.npz"), "absent.npz"),
+        (("--trace", "absent"), "absent"),
+        (("--attack", "pga", "--device", "cuda:99"), "device"),
+        (("--data", "{data}", "--device", "abacus"), "abacus"),
+    ],
+)
+def test_what_is_not_there_is_no_verdict(data: Path, words: tuple[str, ...], said: str) -> None:
+    result = call(MODEL, *(word.replace("{data}", str(data)) for word in words))
+    assert result.exit_code in {2, 3}
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_an_absent_gpu_is_no_verdict(data: Path) -> None:
+    result = call(MODEL, "--data", data, "--device", "cuda")
+    assert result.exit_code == 3
+    assert "cuda" in result.stderr
+
+
+def test_a_certificate_of_another_model_is_no_verdict(data: Path, certificate: Path) -> None:
+    result = call(certificate, "--model", path_of("digits_orthogonal_mlp"), "--data", data)
+    assert result.exit_code == 3
+    assert "give the model that was certified" in result.stderr
+
+
+def test_weights_outside_their_constraints_are_no_violation(data: Path) -> None:
+    """The bounds speak of other weights than those of the file."""
+    words = ("--scope", "constraint-set", "--constraint", "spectral:0.1", "--bias-norm", "0.1")
+    found = audited(MODEL, "--data", data, *words, code=3)
+    assert found["verdict"] == "mismatch"
+    assert any("LC310" in reason for reason in found["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing to audit"),
+        (("--data", "{data}", "--attack-steps", "3"), "need --attack"),
+        (("--data", "{data}", "--model", "{model}"), "--model is for certificates"),
+        (("--data", "{data}", "--format", "html5"), "html5"),
+        (("--data", "{data}", "--report", "yaml=x"), "yaml"),
+        (("--data", "{data}", "--limit", "0"), "limit"),
+        (("--data", "{data}", "--dtype", "int8"), "int8"),
+        (("--attack", "pga", "--attack-weights"), "weights"),
+    ],
+)
+def test_a_wrong_request_is_2(data: Path, words: tuple[str, ...], said: str) -> None:
+    filled = [word.replace("{data}", str(data)).replace("{model}", str(MODEL)) for word in words]
+    result = call(MODEL, *filled)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+
+
+def test_a_certificate_takes_no_settings(data: Path, certificate: Path) -> None:
+    result = call(certificate, "--model", MODEL, "--data", data, "--input-norm", 1)
+    assert result.exit_code == 2
+    assert "stated by the certificate" in result.stderr
+
+
+def test_no_target_is_2() -> None:
+    assert call("--attack", "pga").exit_code == 2
+
+
+def test_several_workers_need_a_folder(data: Path) -> None:
+    result = call(MODEL, "--data", data, RANK="0", WORLD_SIZE="2")
+    assert result.exit_code == 2
+    assert "--work" in result.stderr
+
+
+def comparable(found: dict) -> dict:
+    return {key: value for key, value in found.items() if key != "seconds"}
+
+
+def test_shared_work_twice_is_the_same(data: Path, tmp_path: Path) -> None:
+    words = (MODEL, "--data", data, "--work", tmp_path / "w", "--unit-size", 16)
+    first = audited(*words)
+    results = sorted((tmp_path / "w" / "results").iterdir())
+    stamps = [path.stat().st_mtime_ns for path in results]
+    again = audited(*words)
+    assert len(results) == 3
+    assert [path.stat().st_mtime_ns for path in results] == stamps
+    merged = audited("--merge", tmp_path / "w")
+    assert comparable(first) == comparable(again) == comparable(merged)
+
+
+def test_merging_with_a_unit_missing_is_no_verdict(data: Path, tmp_path: Path) -> None:
+    audited(MODEL, "--data", data, "--work", tmp_path / "w", "--unit-size", 16)
+    (tmp_path / "w" / "results" / "1.json").unlink()
+    found = audited("--merge", tmp_path / "w", code=3)
+    assert found["verdict"] == "inconclusive"
+    assert (found["units"], found["units_done"], found["examples"]) == (3, 2, 24)
+    assert any("LC318" in reason for reason in found["reasons"])
+
+
+def test_merging_takes_a_folder_of_work_alone(data: Path, tmp_path: Path) -> None:
+    assert call("--merge", tmp_path).exit_code == 3
+    assert call("--merge", tmp_path / "absent").exit_code == 3
+    assert call(MODEL, "--data", data, "--merge", tmp_path).exit_code == 2
+
+
+def test_a_folder_of_other_work_is_refused(data: Path, tmp_path: Path) -> None:
+    audited(MODEL, "--data", data, "--work", tmp_path / "w")
+    other = call(MODEL, "--data", data, "--work", tmp_path / "w", "--input-norm", 3)
+    assert other.exit_code == 3
+    assert "holds another audit" in other.stderr
+
+
+def test_data_that_changed_under_a_folder_of_work_are_refused(data: Path, tmp_path: Path) -> None:
+    audited(MODEL, "--data", data, "--work", tmp_path / "w")
+    written(data, *examples(39))
+    result = call(MODEL, "--data", data, "--work", tmp_path / "w")
+    assert result.exit_code == 3
+    assert "belongs to another audit" in result.stderr
