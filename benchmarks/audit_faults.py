@@ -6,9 +6,8 @@
 Claims: bounds of shipped networks are made too small, all of a kind at once, and held against
 replayed digits and against what the attack proposes; a cell counts the bounds that were caught.
 Runs: a small private training run goes wrong in one thing; a cell holds the codes that say so.
-`no` is a fault that is not found, `–` one that a part of the audit is not about, and codes in brackets
-
-are those of an inconclusive check. The table of docs/audit_faults.md is what this prints. Leaves
+`no` is a fault that is not found, `–` one that this part of the audit is not about; codes in
+brackets are those of an inconclusive check. docs/audit_faults.md shows what this prints. Leaves
 with 1 if a right network or run raises an alarm, or if nothing finds a faulty run.
 """
 

@@ -52,20 +52,33 @@ def outside(x: npt.NDArray[Any], settings: Settings) -> list[tuple[int, str]]:
 def settled(x: npt.NDArray[Any], radius: float, settings: Settings) -> FloatArray:
     """Admissible examples in float64, the longest of them drawn in to just below the radius.
 
-    radius: bound of the norm of an admissible example. What rounding left outside the ball comes
-    into it, and what lies on the sphere comes off it by one part in 10^9, so that a bound that is
+    radius: bound of the norm of an admissible example. What rounding left outside box or ball comes
+    into them, and what lies on the sphere comes off it by one part in 10^9, so that a bound that is
     attained there can be told from one that is exceeded.
     Proof: the computed norm of n entries is off by less than a factor of 1 + n·2^-52, far below the
-    margin for any n that fits in memory. A box that holds 0 and x holds the segment between them;
-    with another box nothing is moved.
+    margin for any n that fits in memory. The box holds the segment from x to its point c nearest to
+    0, on which the norm is convex: at c + t(x − c) it is at most ‖c‖ + t(‖x‖ − ‖c‖).
     """
-    flat = _flat(x)
     low, high = settings.effective_input_box or (-math.inf, math.inf)
-    if low <= 0.0 <= high:
-        wanted = radius * INSIDE
-        norms = np.sqrt(np.sum(flat * flat, axis=1))[:, None]
-        flat = np.where(norms > wanted, flat * (wanted / np.maximum(norms, wanted)), flat)
+    flat = np.clip(_flat(x), low, high)
+    centre = min(max(0.0, low), high)
+    least, wanted = abs(centre) * math.sqrt(flat.shape[1]), radius * INSIDE
+    norms = np.sqrt(np.sum(flat * flat, axis=1))[:, None]
+    far = norms > wanted
+    if least < wanted and np.any(far):
+        share = (wanted - least) / (np.where(far, norms, wanted) - least)
+        drawn = np.clip(centre + share * (flat - centre), low, high)
+        flat = np.where(far, drawn, flat)
     return flat.reshape(x.shape)
+
+
+def _stored_ends(box: tuple[float, float], dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The box, its ends where rounding to a type would put them, if that is further out."""
+    if dtype.kind != "f":
+        return box
+    with np.errstate(over="ignore"):
+        low, high = np.asarray(box).astype(dtype).astype(np.float64).tolist()
+    return min(box[0], low), max(box[1], high)
 
 
 def _flat(x: npt.NDArray[Any]) -> FloatArray:

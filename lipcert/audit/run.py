@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lipcert.analysis.bounded import Progress
+from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.checks import Checked
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.devices import device_named
@@ -42,7 +43,8 @@ def audit(
     """
     worker = worker or Worker()
     started = time.monotonic()
-    job = replace(job, device=str(device_named(job.device)), timed=folder is None)
+    device = Arithmetic(device_named(job.device), job.precision).device  # refuses what is absent
+    job = replace(job, device=str(device), timed=folder is None)
     ready = prepare(job, observe, certify)
     found = checked(ready)
     try:

@@ -67,13 +67,13 @@ def fact_rows(report: AuditReport) -> Rows:
 
 
 def _tried(report: AuditReport) -> str:
-    if report.examples == 0:
-        return "nothing was replayed"
-    examples = "example" if report.examples == 1 else "examples"
-    text = f"{report.examples:,} {examples} replayed"
+    parts = []
+    if report.examples:
+        examples = "example" if report.examples == 1 else "examples"
+        parts.append(f"{report.examples:,} {examples} replayed")
     if report.modes.attack_steps:
-        text += f", {report.modes.attack_steps} steps of attack"
-    return text
+        parts.append(f"{report.modes.attack_steps} steps of attack")
+    return ", ".join(parts) or "nothing was replayed"
 
 
 def _held(report: AuditReport) -> str:

@@ -54,8 +54,38 @@ def test_settled_examples_are_inside_and_hardly_moved(size: int) -> None:
     assert np.allclose(found, x, rtol=1e-6)
 
 
-def test_settling_keeps_a_box_that_holds_zero_and_nothing_else() -> None:
-    white = np.ones((3, 4), dtype=np.float32)
-    assert np.all(settled(white, 2.0, Settings()) < 1.0)
-    beside = Settings(input_box=(0.5, 1.0))
-    assert np.array_equal(settled(white, 2.0, beside), white)
+@pytest.mark.parametrize("box", [(0.0, 1.0), (0.5, 1.0), (-3.0, -0.5), (-1.0, 2.0)])
+def test_settling_stays_in_the_box_and_comes_off_the_sphere(box: tuple[float, float]) -> None:
+    low, high = box
+    far = low if abs(low) > abs(high) else high
+    corners = np.where(np.random.default_rng(0).random((20, 4)) < 0.5, low, high)
+    corners[0] = far
+    radius = 2.0 * abs(far)
+    found = settled(corners.astype(np.float32), radius, Settings(input_box=box))
+    assert np.all((found >= low) & (found <= high))
+    assert np.all(np.linalg.norm(found, axis=1) < radius * (1.0 - 1e-10))
+    assert np.allclose(found, corners, rtol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_ball_and_box_beside_zero_hold_what_rounding_left_outside(dtype: type) -> None:
+    settings = Settings(input_norm=2.0, input_box=(0.1, 1.7))
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0.5, 1.6, (100, 4))
+    x *= 2.0 / np.linalg.norm(x, axis=1, keepdims=True)
+    stored = x.astype(dtype)
+    assert outside(stored, settings) == []
+    exact = [sum(Fraction(float(e)) ** 2 for e in row) for row in settled(stored, 2.0, settings)]
+    assert all(square < 4 for square in exact)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_ends_of_the_box_may_be_rounded_to_the_type_of_the_data(dtype: type) -> None:
+    settings = Settings(input_box=(-0.4242, 2.8215))
+    ends = np.array([[-0.4242, 2.8215]]).astype(dtype)
+    assert outside(ends, settings) == []
+    found = settled(ends, 10.0, settings)
+    assert np.all((found >= -0.4242) & (found <= 2.8215))
+    beyond = np.nextafter(ends, np.array([[-10.0, 10.0]], dtype=dtype))
+    assert len(outside(beyond, settings)) == 1
+    assert len(outside(np.array([[2.8215 + 1e-6, 0.0]]), settings)) == 1

@@ -89,9 +89,10 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
     """
     settings = claims.settings
     clips = settings.mechanism == "weight-clipping"
-    if settings.scope != "constraint-set" and not clips:
-        return Settled(weights, admissible=True)
     graph = claims.engine.graph
+    if settings.scope != "constraint-set" and not clips:
+        own = weights is None or all(is_shown(graph, name, w) for name, w in weights.items())
+        return Settled(weights, admissible=own or settings.weights_are_free)
     known = parameters_of(graph) if weights is None else weights
     found = dict(known)
     admissible = True

@@ -48,7 +48,9 @@ def _block_norm(op: LayerNorm | GroupNorm | RmsNorm, site: Site) -> LocalErrors:
     b = (m·Σg − Σg∘x)/(n·s³). Every term of first order in γa has a factor √q/s besides: η and both
     x̂, b being off by 2γ‖g‖R/(ns³) and meeting x − m, |b| ≤ ‖g‖√q/(√n·s³) meeting the roundings of
     x. With α = 16γa for all of them, the norm is at most (1 + α√k)/√(1 + k)·L ≤ √(1 + α²)·L;
-    products of two errors are below α², and what does not depend on a is a few γ.
+    products of two errors are below α², and what does not depend on a is a few γ. Statistics that
+    are kept for the backward pass in the precision of the result are further off, by v = γa < α/16
+    each, which need not be small: (2v√k + v²)/(1 + k)^(3/2) ≤ v + v² more.
     """
     (x,) = site.inputs
     rounding, scope = site.rounding, site.scope
@@ -64,7 +66,8 @@ def _block_norm(op: LayerNorm | GroupNorm | RmsNorm, site: Site) -> LocalErrors:
     floor = rounding.floor(x.size, 16) * (ONE + steep + inverse)
     output = wrong * root(x.size) * scaled + _affine_error(site) + floor
     stored = means if _is_fused(op, x.shape) else joined(means, rounding.stored(3))
-    back = Upper(16.0) * stored + _excess(Upper(16.0) * stored * lift) + rounding.stored(4)
+    kept = stored * lift
+    back = Upper(16.0) * stored + _excess(Upper(16.0) * kept) + kept * kept + rounding.stored(4)
     norms = Upper(8.0) * means + _excess(_FOUR * first)
     return LocalErrors(
         output,

@@ -58,9 +58,10 @@ def _rms_norm(op: RmsNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor
 
 @lower.register
 def _group_norm(op: GroupNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    # functional.group_norm refuses a single entry per group, which is merely constant
+    # functional.group_norm refuses a single entry per group, which is merely constant; and where
+    # channels lie last in memory, torch takes the variance to be E x² − (E x)², which cancels
     return torch.group_norm(
-        inputs[0], op.groups, tensors.get("scale"), tensors.get("bias"), op.epsilon
+        inputs[0].contiguous(), op.groups, tensors.get("scale"), tensors.get("bias"), op.epsilon
     )
 
 

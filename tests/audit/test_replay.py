@@ -1,0 +1,187 @@
+"""Replays against plain autograd in float64, one example at a time, and their judgement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.audit.bounds import Claims, claims_of_analysis
+from lipcert.audit.data import Examples
+from lipcert.audit.precision import Precision
+from lipcert.audit.replay import Replayed, Replayer
+from lipcert.audit.tally import Family
+from lipcert.errors import NoVerdictError
+from lipcert.importer.load import load_model
+from lipcert.settings import Settings
+from tests.models.shipped import digits, gradient_norms, module, path_of
+
+CPU = torch.device("cpu")
+COUNT = 40
+DEFAULTS = Settings()
+NETWORKS = ("digits_mlp", "digits_cnn", "digits_orthogonal_mlp", "digits_lipschitz_cnn")
+
+
+@cache
+def claims(name: str, settings: Settings = DEFAULTS) -> Claims:
+    return claims_of_analysis(load_model(path_of(name), trusted=True), settings)
+
+
+def examples(name: str, count: int = COUNT) -> Examples:
+    split = digits(tuple(claims(name).engine.graph.input_shape))
+    return Examples(split.images.numpy()[:count], split.labels.numpy()[:count], "digits", "")
+
+
+def replayed(
+    wanted: Claims,
+    data: Examples,
+    precision: Precision = Precision.FLOAT32,
+    start: int = 0,
+    **options: object,
+) -> Replayed:
+    replayer = Replayer(wanted, precision, CPU, timed=False, **options)  # type: ignore[arg-type]
+    return replayer.replay(data, start, len(data))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_largest_norms_are_those_of_autograd(name: str) -> None:
+    wanted, data = claims(name), examples(name)
+    truth = gradient_norms(
+        module(name), torch.from_numpy(data.x).double(), torch.from_numpy(data.y)
+    )
+    exact = replayed(wanted, data, Precision.FLOAT64)
+    single = replayed(wanted, data)
+    for group in wanted.groups:
+        norms = torch.stack([truth[parameter] for parameter in group.parameters]).norm(dim=0)
+        found = exact.tallies[Family.GRADIENT][group.name]
+        assert found.max_observed == pytest.approx(float(norms.max()), rel=1e-9)
+        assert found.worst is not None
+        assert found.worst.index == int(norms.argmax())
+        assert single.tallies[Family.GRADIENT][group.name].max_observed == pytest.approx(
+            float(norms.max()), rel=1e-4
+        )
+
+
+@pytest.mark.parametrize("micro_batch", [1, 7, 64])
+def test_how_many_are_evaluated_at_once_does_not_matter(micro_batch: int) -> None:
+    data = examples("digits_cnn")
+    whole = replayed(claims("digits_cnn"), data, Precision.FLOAT64)
+    parts = replayed(claims("digits_cnn"), data, Precision.FLOAT64, micro_batch=micro_batch)
+    for family, tallies in whole.tallies.items():
+        for name, tally in tallies.items():
+            other = parts.tallies[family][name]
+            assert other.examples == tally.examples == COUNT
+            assert other.max_observed == pytest.approx(tally.max_observed, rel=1e-12)
+
+
+def test_examples_outside_are_named_and_not_held_against_bounds() -> None:
+    data = examples("digits_cnn", 10)
+    x = data.x.copy()
+    x[3] *= 1000.0
+    x[8, 0, 0, 0] = -0.5
+    found = replayed(claims("digits_cnn"), replace(data, x=x), start=2)
+    (check,) = found.checks
+    assert check.code == "LC304"
+    assert "2 of 8 examples" in check.message
+    assert "example 3 has the entry" in check.message
+    assert "example 8 has the entry -0.5" in check.message
+    for tally in found.tallies[Family.GRADIENT].values():
+        assert (tally.examples, tally.violations) == (6, 0)
+
+
+def test_a_label_that_is_none_is_refused_with_its_place() -> None:
+    data = examples("digits_mlp", 10)
+    labels = data.y.copy()
+    labels[7] = 99
+    with pytest.raises(NoVerdictError, match="example 7: 99"):
+        replayed(claims("digits_mlp"), replace(data, y=labels), start=4)
+
+
+def with_bound(wanted: Claims, bound: float) -> Claims:
+    first, *others = wanted.groups
+    return replace(wanted, groups=(replace(first, grad_norm=bound), *others))
+
+
+@pytest.mark.parametrize(
+    ("share", "violations"), [(1.0 + 1e-6, 0), (1.0 - 1e-6, 1), (1.0 + 1e-11, 0), (1.0 - 1e-11, 1)]
+)
+def test_bounds_next_to_the_largest_norm_are_told_apart_in_float64(
+    share: float, violations: int
+) -> None:
+    """Near a bound float32 cannot tell, and the example is looked at again."""
+    wanted, data = claims("digits_mlp"), examples("digits_mlp")
+    name = wanted.groups[0].name
+    largest = replayed(wanted, data, Precision.FLOAT64).tallies[Family.GRADIENT][name].max_observed
+    close = with_bound(wanted, share * largest)
+    found = replayed(close, data).tallies[Family.GRADIENT][name]
+    assert (found.violations, found.undecided) == (violations, 0)
+    assert found.recomputed >= 1
+
+
+def test_what_overflows_is_a_violation() -> None:
+    """Of float16, whose largest number is 65,504; in float32 the same run is within its bounds."""
+    wanted = claims("digits_mlp", Settings(input_box=(0.0, 1e5)))
+    data = examples("digits_mlp", 4)
+    large = replace(data, x=data.x * np.float32(9e4))
+    assert not _violations(replayed(wanted, large))
+    assert _violations(replayed(wanted, large, Precision.FLOAT16))
+
+
+def _violations(found: Replayed) -> int:
+    return sum(tally.violations for names in found.tallies.values() for tally in names.values())
+
+
+def test_a_clip_of_gradients_is_never_exceeded_and_always_told() -> None:
+    wanted = claims("digits_mlp", Settings(mechanism="gradient-clipping", clip_norm=0.5))
+    found = replayed(wanted, examples("digits_mlp"))
+    (tally,) = found.tallies[Family.GRADIENT].values()
+    assert (tally.violations, tally.undecided) == (0, 0)
+    assert tally.max_observed == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(mechanism="backprop-clipping", input_clip=1.0, cotangent_clip=0.1),
+        Settings(loss="mae"),
+        Settings(loss="kr"),
+    ],
+    ids=["backprop-clipping", "mae", "kr"],
+)
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_lipschitz_cnn"])
+def test_bounds_that_are_attained_by_construction_hold(name: str, settings: Settings) -> None:
+    """Clips and losses of constant slope reach their bounds exactly; that is no doubt."""
+    wanted, data = claims(name, settings), examples(name)
+    if settings.loss == "mae":
+        data = replace(data, y=np.zeros((COUNT, 10)))
+    found = replayed(wanted, data)
+    undecided = {
+        value: tally.undecided
+        for names in found.tallies.values()
+        for value, tally in names.items()
+        if tally.undecided
+    }
+    assert undecided == {}
+    assert not _violations(found)
+
+
+def test_examples_on_the_border_of_the_domain() -> None:
+    """Saturated images, and images scaled to the radius in float32, half of them just outside."""
+    data = examples("digits_mlp")
+    bright = replace(data, x=np.ones_like(data.x))
+    norms = np.linalg.norm(data.x, axis=1, keepdims=True)
+    scaled = replace(data, x=(data.x / norms).astype(np.float32))
+    longest = np.linalg.norm(scaled.x.astype(np.float64), axis=1).max()
+    assert longest > 1.0
+    for wanted, border in (
+        (claims("digits_mlp"), bright),
+        (claims("digits_mlp", Settings(input_norm=1.0)), scaled),
+    ):
+        found = replayed(wanted, border)
+        assert found.checks == ()
+        assert not _violations(found)
+        image = found.tallies[Family.VALUE]["image"]
+        assert (image.examples, image.undecided) == (COUNT, 0)

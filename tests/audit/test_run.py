@@ -1,0 +1,193 @@
+"""Whole audits by real processes: alone, side by side, killed, and under a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipcert.audit.job import Job
+from lipcert.audit.records import AuditReport, Verdict
+from lipcert.audit.run import audit, merged_report
+from lipcert.audit.workers import Worker
+from lipcert.errors import NoVerdictError
+from lipcert.settings import Settings
+from tests.models.shipped import digits, path_of
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = path_of("digits_mlp")
+EXAMPLES, UNIT = 240, 12
+KILLS = 3
+PATIENCE = 240.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "batches.npz"
+    split = digits((64,))
+    np.savez(path, x=split.images.numpy()[:EXAMPLES], y=split.labels.numpy()[:EXAMPLES])
+    return path
+
+
+def job_of(data: Path, **changes: object) -> Job:
+    job = Job(str(MODEL), Settings(), data=str(data), unit_size=UNIT)
+    return replace(job, **changes)  # type: ignore[arg-type]
+
+
+def same(report: AuditReport | None) -> AuditReport:
+    """All of it but for how long it took."""
+    assert report is not None
+    return replace(report, seconds=0.0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
+    """What one process in its own folder reports."""
+    return same(audit(job_of(data), folder=tmp_path_factory.mktemp("alone") / "work"))
+
+
+def command(data: Path, folder: Path, *more: str) -> list[str]:
+    words = ["audit", str(MODEL), "--data", str(data), "--work", str(folder), "--device", "cpu"]
+    return [*words, "--unit-size", str(UNIT), "--format", "json", *more]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    here = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LIPCERT_CACHE": "false"}
+    return {**os.environ, **here, **variables}
+
+
+def started(words: Sequence[str], **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lipcert", *words],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def results(folder: Path) -> int:
+    return len(list((folder / "results").glob("[0-9]*.json")))
+
+
+def test_without_a_folder_the_report_is_the_same(data: Path, undisturbed: AuditReport) -> None:
+    """But for how norms were rounded: methods are chosen by time then."""
+    alone = same(audit(job_of(data)))
+    assert alone.verdict is Verdict.PASS
+    assert (alone.examples, alone.units_done) == (EXAMPLES, EXAMPLES // UNIT)
+    for ours, theirs in zip(alone.groups, undisturbed.groups, strict=True):
+        assert ours.max_observed == pytest.approx(theirs.max_observed, rel=1e-5)
+        assert ours.worst_example == theirs.worst_example
+
+
+def test_how_work_is_cut_does_not_matter(
+    data: Path, undisturbed: AuditReport, tmp_path: Path
+) -> None:
+    whole = same(audit(job_of(data, unit_size=1000), folder=tmp_path / "work"))
+    assert whole.units == 1
+    for ours, theirs in zip(whole.groups, undisturbed.groups, strict=True):
+        assert ours.max_observed == pytest.approx(theirs.max_observed, rel=1e-5)
+        assert ours.worst_example == theirs.worst_example
+        assert sum(ours.histogram.counts.values()) == EXAMPLES
+
+
+def test_only_worker_0_reports(data: Path, undisturbed: AuditReport, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    assert audit(job_of(data), folder=folder, worker=Worker(1, 2)) is None
+    assert same(audit(job_of(data), folder=folder, worker=Worker(0, 2))) == undisturbed
+    assert same(merged_report(folder)) == undisturbed
+
+
+def test_merging_at_any_time(data: Path, undisturbed: AuditReport, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    audit(job_of(data), folder=folder)
+    for path in (folder / "results").glob("*[13579].json"):
+        path.unlink()
+    half = merged_report(folder)
+    assert half.verdict is Verdict.INCONCLUSIVE
+    assert (half.units_done, half.examples) == (EXAMPLES // UNIT // 2, EXAMPLES // 2)
+    assert same(audit(job_of(data), folder=folder)) == undisturbed
+
+
+def test_a_bad_label_is_named_by_its_place_in_the_data(tmp_path: Path) -> None:
+    split = digits((64,))
+    labels = split.labels.numpy()[:40].copy()
+    labels[29] = -1
+    path = tmp_path / "batches.npz"
+    np.savez(path, x=split.images.numpy()[:40], y=labels)
+    with pytest.raises(NoVerdictError, match="example 29: -1 is no class"):
+        audit(job_of(path))
+
+
+def test_an_inadmissible_example_is_named_by_its_place_in_the_data(tmp_path: Path) -> None:
+    split = digits((64,))
+    x = split.images.numpy()[:40].copy()
+    x[31, 5] = 1.5
+    path = tmp_path / "batches.npz"
+    np.savez(path, x=x, y=split.labels.numpy()[:40])
+    report = same(audit(job_of(path)))
+    assert report.verdict is Verdict.VIOLATION
+    (check,) = [check for check in report.checks if check.code == "LC304"]
+    assert "example 31 has the entry 1.5" in check.message
+
+
+def test_workers_that_are_killed_change_nothing(
+    data: Path, undisturbed: AuditReport, tmp_path: Path
+) -> None:
+    """Two real workers; each kill hits one that has begun, and another takes its place."""
+    folder, chance = tmp_path / "work", random.Random(3)
+    words = command(data, folder)
+    workers = [started(words, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    deadline = time.monotonic() + PATIENCE
+    kills, seen = 0, 0
+    while kills < KILLS:
+        assert time.monotonic() < deadline
+        if results(folder) > seen:
+            time.sleep(chance.uniform(0.0, 0.02))
+            place = chance.randrange(2)
+            workers[place].send_signal(signal.SIGKILL)
+            workers[place].communicate()
+            seen, kills = results(folder) + 1, kills + 1
+            workers[place] = started(words, RANK=str(place), WORLD_SIZE="2")
+        elif all(worker.poll() is not None for worker in workers):
+            break
+        time.sleep(0.005)
+    for worker in workers:
+        worker.communicate(timeout=PATIENCE)
+    assert kills >= 1
+    assert results(folder) == EXAMPLES // UNIT
+    assert same(merged_report(folder)) == undisturbed
+    assert list((folder / "leases").iterdir()) == []
+
+
+def test_torchrun(data: Path, undisturbed: AuditReport, tmp_path: Path) -> None:
+    """Two workers, one report, and it says what one process says."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    out = tmp_path / "report.json"
+    done = subprocess.run(
+        [*torchrun, "-m", "lipcert", *command(data, tmp_path / "work", "-o", str(out))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "worker 0 of 2 reports" in done.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["examples"] == undisturbed.examples
+    assert [group["max_observed"] for group in found["groups"]] == [
+        group.max_observed for group in undisturbed.groups
+    ]
+    assert found["units_done"] == undisturbed.units_done
