@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import chosen_settings, color_option, format_option, knob_options
+from lipcert.cli.options import chosen_settings, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
 from lipcert.cli.progress import ProgressReport
 from lipcert.norm_sources import rules_digest
@@ -25,18 +25,7 @@ _FORMATS: Final = ("text", "json", "markdown", "csv", "html", "sarif", "junit", 
 @click.command("analyze")
 @click.argument("model", type=click.Path(path_type=Path))
 @knob_options
-@format_option(*_FORMATS)
-@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
-@click.option("--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report.")
-@click.option("--all", "show_all", is_flag=True, help="Show every row of long tables.")
-@click.option(
-    "--progress/--no-progress",
-    "progress",
-    default=None,
-    help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
-    "[default: a bar on a terminal]",
-)
-@color_option
+@report_options(*_FORMATS)
 @click.pass_context
 def command(
     context: click.Context,

@@ -10,7 +10,7 @@ import click
 
 from lipcert.cli.audit_options import audit_options, job_of, require_torch
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import chosen_settings, color_option, format_option, given, knob_options
+from lipcert.cli.options import chosen_settings, given, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
 from lipcert.cli.progress import ProgressReport
 from lipcert.errors import UsageError
@@ -44,18 +44,7 @@ __all__ = ["command"]
     help="Also time a plain training step on the same examples.",
 )
 @knob_options
-@format_option(*AUDIT_FORMATS)
-@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
-@click.option("--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report.")
-@click.option("--all", "show_all", is_flag=True, help="Show every row of long tables.")
-@click.option(
-    "--progress/--no-progress",
-    "progress",
-    default=None,
-    help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
-    "[default: a bar on a terminal]",
-)
-@color_option
+@report_options(*AUDIT_FORMATS)
 @click.pass_context
 def command(
     context: click.Context,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import chosen_settings, format_option, knob_options
+from lipcert.cli.options import chosen_settings, format_option, knob_options, progress_option
 from lipcert.cli.output import write
 from lipcert.cli.progress import ProgressReport
 
@@ -37,13 +37,7 @@ __all__ = ["command"]
     help="Which arithmetic the certificate is checked with before it is written.",
 )
 @format_option("text", "json")
-@click.option(
-    "--progress/--no-progress",
-    "progress",
-    default=None,
-    help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
-    "[default: a bar on a terminal]",
-)
+@progress_option
 @click.pass_context
 def command(
     context: click.Context,

@@ -10,7 +10,7 @@ import click
 from lipcert.checker.files import CertificateFileError, read_certificate_file, trusted_text
 from lipcert.checker.main import EXIT_CODES, accepted_ids
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import format_option
+from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
 from lipcert.errors import NoVerdictError, UsageError
 
@@ -44,7 +44,7 @@ __all__ = ["command"]
 )
 @click.option("--tcb", is_flag=True, help="List what must be trusted, and leave.")
 @format_option("text", "json", "sarif", "junit", "github")
-@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@out_option
 def command(
     *,
     certificate: Path | None,

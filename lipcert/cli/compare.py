@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import format_option
+from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
 from lipcert.errors import UsageError
 
@@ -31,7 +31,7 @@ __all__ = ["command"]
     help="By what fraction a bound may grow and be no regression (0.01: by one per cent).",
 )
 @format_option("text", "json", "markdown")
-@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@out_option
 def command(
     *,
     old: Path,

@@ -9,7 +9,7 @@ import click
 
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.knobs import AS_EXPORTED
-from lipcert.cli.options import color_option, format_option
+from lipcert.cli.options import color_option, format_option, out_option
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.errors import UnsupportedModelError
 
@@ -24,7 +24,7 @@ __all__ = ["command"]
 @click.option("--output", metavar="NAME", help="Output of the model, if it has several.")
 @click.option("--as-exported", is_flag=True, help=AS_EXPORTED)
 @format_option("text", "json", "dot", "mermaid")
-@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@out_option
 @color_option
 def command(
     *,

@@ -17,7 +17,16 @@ from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
 from lipcert.settings import Settings
 
-__all__ = ["chosen_settings", "color_option", "format_option", "given", "knob_options"]
+__all__ = [
+    "chosen_settings",
+    "color_option",
+    "format_option",
+    "given",
+    "knob_options",
+    "out_option",
+    "progress_option",
+    "report_options",
+]
 
 _GIVEN: Final = "lipcert.given"
 _CONFIG: Final = "lipcert.config"
@@ -61,6 +70,41 @@ def format_option(*formats: str) -> Callable[[_Command], _Command]:
         show_default=True,
         help="Format of the result.",
     )
+
+
+def progress_option(command: _Command) -> _Command:
+    """--progress and --no-progress; see `progress.ProgressReport`."""
+    return click.option(
+        "--progress/--no-progress",
+        "progress",
+        default=None,
+        help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
+        "[default: a bar on a terminal]",
+    )(command)
+
+
+def out_option(command: _Command) -> _Command:
+    """-o FILE: the result, in place of standard output."""
+    return click.option(
+        "-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file."
+    )(command)
+
+
+def report_options(*formats: str) -> Callable[[_Command], _Command]:
+    """--format, -o, further reports, --all, progress and colour, of a verb with a long report."""
+
+    def added(command: _Command) -> _Command:
+        command = color_option(command)
+        command = progress_option(command)
+        command = click.option(
+            "--all", "show_all", is_flag=True, help="Show every row of long tables."
+        )(command)
+        command = click.option(
+            "--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report."
+        )(command)
+        return format_option(*formats)(out_option(command))
+
+    return added
 
 
 def color_option(command: _Command) -> _Command:

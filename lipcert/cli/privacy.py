@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import color_option, format_option
+from lipcert.cli.options import color_option, format_option, out_option
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.cli.privacy_options import RunOptions, run_options
 from lipcert.diagnostics import Level
@@ -33,7 +33,7 @@ _CURVES: Final = ("steps", "noise-multiplier")
 @run_options
 @click.option("--curve", "curves", type=click.Choice(_CURVES), multiple=True, help="ε over this.")
 @format_option("text", "json", "csv")
-@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@out_option
 @color_option
 @click.pass_context
 def command(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import out_option
 from lipcert.cli.output import write
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ __all__ = ["command"]
 
 @click.command("report")
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file.")
+@out_option
 @click.option(
     "--format",
     "output_format",

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lipcert.analysis.records import Analysis, NodeReport, ParameterReport
+from lipcert.analysis.records import Analysis, ParameterReport
 from lipcert.report import attribution
+from lipcert.report.node_rows import node_cells
 from lipcert.report.numbers import at_most, percent, shape_text
 from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
 from lipcert.report.safe import safe
@@ -35,7 +36,7 @@ def analysis_markdown(analysis: Analysis) -> str:
         "## Nodes",
         table(
             ("node", "op", "shape", "input", "W", "Lipschitz", "output", "cotangent"),
-            [_node_row(node) for node in analysis.nodes],
+            [node_cells(node) for node in analysis.nodes],
         ),
         "## Parameters",
         table(
@@ -54,19 +55,6 @@ def _privacy(analysis: Analysis) -> list[str]:
         return []
     rows = [*statement_rows(account), *comparison_rows(account)]
     return ["## Privacy", f"**{escaped(privacy_promise(account))}**", table(("", ""), rows)]
-
-
-def _node_row(node: NodeReport) -> tuple[str, ...]:
-    return (
-        node.name,
-        node.op,
-        shape_text(node.shape),
-        at_most(node.input_norm),
-        "" if node.operator_norm is None else at_most(node.operator_norm),
-        ", ".join(at_most(bound) for bound in node.input_lipschitz),
-        at_most(node.output_norm),
-        at_most(node.cotangent_norm),
-    )
 
 
 def _parameter_rows(analysis: Analysis) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lipcert.analysis.records import NodeReport, ParameterReport
+from lipcert.analysis.records import ParameterReport
 from lipcert.audit.records import AuditReport
 from lipcert.report.attribution import gradient_shares
 from lipcert.report.audit_rows import (
@@ -19,6 +19,7 @@ from lipcert.report.audit_rows import (
     group_cells,
     value_cells,
 )
+from lipcert.report.node_rows import NODE_TITLES, node_cells
 from lipcert.report.numbers import at_most, percent, shape_text
 from lipcert.report.page.view import Column, Table
 from lipcert.report.study.groups import GroupRow, group_rows, noise_shares
@@ -107,24 +108,7 @@ def _group(row: GroupRow, shares: dict[str, float], audited: bool) -> tuple[str,
 
 
 def _layers(facts: AnalysisFacts) -> Table:
-    titles = (
-        *("node", "op", "shape", "‖input‖", "‖W‖"),
-        *("Lipschitz", "‖output‖", "‖cotangent‖"),
-    )
-    return table("Layers", titles, [_layer(node) for node in facts.analysis.nodes])
-
-
-def _layer(node: NodeReport) -> tuple[str, ...]:
-    return (
-        node.name,
-        node.op,
-        shape_text(node.shape),
-        at_most(node.input_norm),
-        "" if node.operator_norm is None else at_most(node.operator_norm),
-        ", ".join(at_most(bound) for bound in node.input_lipschitz),
-        at_most(node.output_norm),
-        at_most(node.cotangent_norm),
-    )
+    return table("Layers", NODE_TITLES, [node_cells(node) for node in facts.analysis.nodes])
 
 
 def _parameters(facts: AnalysisFacts) -> Table:

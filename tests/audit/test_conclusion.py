@@ -1,0 +1,158 @@
+"""Conclusions from hand-made results: what outweighs what, and that nothing fails open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from lipcert.audit.checks import Checked
+from lipcert.audit.conclusion import conclude
+from lipcert.audit.job import Job, Kind
+from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
+from lipcert.audit.tally import FAMILIES, Family, Tally
+from lipcert.audit.unit_result import UnitResult, total_of
+from lipcert.audit.work import Ready, prepare
+from lipcert.settings import Settings
+from tests.models.shipped import path_of
+
+GOOD = CheckReport("LC310", "weight-constraint", Verdict.PASS, "all obey")
+CONTRIBUTION = CheckReport("LC312", "contribution", Verdict.PASS, "none exceeds")
+
+
+@cache
+def ready() -> Ready:
+    """Of two units: one replay would do, but a job knows its number of units."""
+    job = Job(str(path_of("digits_mlp")), Settings(), attack_steps=1)
+    found = prepare(job)
+    return replace(found, units=tuple(replace(found.units[0], number=n) for n in range(2)))
+
+
+def tally(norm: float = 1.0, **changes: int) -> Tally:
+    found = Tally(examples=5, max_observed=norm, worst=ExampleReference("model", 3))
+    return replace(found, **changes)
+
+
+def result(
+    number: int,
+    groups: Mapping[str, Tally] | None = None,
+    *,
+    kind: Kind = Kind.REPLAY,
+    examples: int = 5,
+    more: Mapping[Family, Mapping[str, Tally]] | None = None,
+    checks: tuple[CheckReport, ...] = (),
+) -> UnitResult:
+    names = [group.name for group in ready().claims.groups]
+    tallies: dict[Family, Mapping[str, Tally]] = {family: {} for family in FAMILIES}
+    tallies[Family.GRADIENT] = {name: tally() for name in names} | dict(groups or {})
+    return UnitResult(number, kind, examples, tallies | dict(more or {}), checks, 1.0)
+
+
+def concluded(*results: UnitResult, checked: Checked = Checked(), at: Ready | None = None):
+    return conclude(at or ready(), total_of(results), checked, {}, seconds=1.0)
+
+
+def codes(report: AuditReport) -> list[str]:
+    return [reason[1:6] for reason in report.reasons]
+
+
+def test_all_is_well() -> None:
+    report = concluded(result(0), result(1))
+    assert (report.verdict, report.reasons) == (Verdict.PASS, ())
+    assert (report.examples, report.units, report.units_done) == (10, 2, 2)
+    assert report.groups[0].max_attacked is None
+
+
+def test_a_violation_anywhere_is_one() -> None:
+    report = concluded(result(0), result(1, {"hidden2": tally(9.0, violations=2)}))
+    assert (report.verdict, codes(report)) == (Verdict.VIOLATION, ["LC301"])
+    assert "hidden2" in report.reasons[0]
+    assert report.groups[1].violations == 2
+
+
+@pytest.mark.parametrize(("family", "code"), [(Family.VALUE, "LC302"), (Family.COTANGENT, "LC303")])
+def test_a_violated_factor_names_its_node(family: Family, code: str) -> None:
+    report = concluded(result(0), result(1, more={family: {"linear": tally(9.0, violations=1)}}))
+    assert (report.verdict, codes(report)) == (Verdict.VIOLATION, [code])
+    assert "(at node_linear)" in report.reasons[0]
+
+
+def test_the_attack_counts_for_verdicts_and_not_for_examples() -> None:
+    bad = {"classifier": tally(99.0, violations=1)}
+    report = concluded(result(0), result(1, bad, kind=Kind.ATTACK))
+    assert report.verdict is Verdict.VIOLATION
+    assert report.examples == 5
+    group = report.groups[2]
+    assert (group.max_observed, group.max_attacked) == (1.0, 99.0)
+
+
+def test_what_is_undecided_is_inconclusive() -> None:
+    report = concluded(result(0), result(1, {"hidden1": tally(undecided=1)}))
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC305"])
+
+
+def test_missing_units_are_inconclusive() -> None:
+    report = concluded(result(1))
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC318"])
+    assert "1 of 2 units" in report.reasons[0]
+
+
+def test_a_group_without_a_bound_is_inconclusive() -> None:
+    claims = ready().claims
+    groups = (replace(claims.groups[0], grad_norm=None), *claims.groups[1:])
+    at = replace(ready(), claims=replace(claims, groups=groups))
+    report = concluded(result(0), result(1), at=at)
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC300"])
+    assert report.detectable_error_factor is None
+
+
+@pytest.mark.parametrize("checks", [(), (GOOD,)])
+def test_nothing_audited_is_inconclusive_whatever_else_holds(
+    checks: tuple[CheckReport, ...],
+) -> None:
+    empty = replace(ready(), units=())
+    report = conclude(empty, total_of([]), Checked(checks), {}, seconds=0.0)
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC300"])
+
+
+def test_recorded_gradients_that_were_held_against_claims_are_an_audit() -> None:
+    empty = replace(ready(), units=())
+    report = conclude(empty, total_of([]), Checked((CONTRIBUTION,)), {}, seconds=0.0)
+    assert report.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("verdict", [Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE])
+def test_a_check_that_fails_is_not_outvoted(verdict: Verdict) -> None:
+    bad = CheckReport("LC314", "noise", verdict, "no noise")
+    for report in (
+        concluded(result(0), result(1), checked=Checked((GOOD, bad))),
+        concluded(result(0), result(1, checks=(bad,)), checked=Checked((GOOD,))),
+    ):
+        assert (report.verdict, codes(report)) == (verdict, ["LC314"])
+
+
+def test_violations_come_first_then_mismatches() -> None:
+    checks = [
+        CheckReport(f"LC31{digit}", "check", verdict, "text")
+        for digit, verdict in enumerate((Verdict.INCONCLUSIVE, Verdict.MISMATCH, Verdict.VIOLATION))
+    ]
+    report = concluded(result(0), result(1), checked=Checked(tuple(checks), ("not done",)))
+    assert report.verdict is Verdict.VIOLATION
+    assert codes(report) == ["LC312", "LC311", "LC310"]
+    assert report.notes == ("not done",)
+
+
+def test_a_group_that_was_never_tried_has_no_factor() -> None:
+    report = concluded(result(0, {"hidden1": Tally()}), result(1, {"hidden1": Tally()}))
+    assert report.groups[0].tightness is None
+    assert report.detectable_error_factor is None
+
+
+def test_a_norm_that_is_not_finite_is_shown() -> None:
+    bad = tally(float("inf"), violations=1)
+    report = concluded(result(0), result(1, {"hidden1": bad}))
+    assert report.verdict is Verdict.VIOLATION
+    assert report.groups[0].max_observed == float("inf")
+    assert report.groups[0].tightness == float("inf")
