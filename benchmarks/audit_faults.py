@@ -20,12 +20,10 @@ import time
 from pathlib import Path
 
 from lipcert.audit.records import Verdict
-from tests.audit.faults import CLAIM_FAULTS, SUBJECTS, Caught, caught, report_of
-from tests.audit.faulty_runs import LOOSE_RUN, RIGHT, RUN_FAULTS, TIGHT_RUN, Found, found_by
+from tests.audit.faults import CLAIM_FAULTS, SUBJECTS, cells_of, report_of
+from tests.audit.faulty_runs import LOOSE_RUN, PARTS, RIGHT, RUN_FAULTS, TIGHT_RUN, found_by
 
-__all__ = ["claim_cells", "main", "run_cells"]
-
-_PARTS = ("replay", "recorded steps", "noise", "leave one out", "module")
+__all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,7 +49,7 @@ def claims_table() -> int:
     line("none", *("no" if r.verdict is Verdict.PASS else r.verdict.value for r in reports))
     totals = [(0, 0)] * len(names)
     for fault in CLAIM_FAULTS:
-        cells = [caught(ready, fault) for s in SUBJECTS for ready in (s.right, s.attacked)]
+        cells = cells_of(fault)
         totals = [(a + c.found, b + c.wrong) for (a, b), c in zip(totals, cells, strict=True)]
         line(fault.name, *map(str, cells))
     line("**all**", *(f"**{found}/{wrong}**" for found, wrong in totals))
@@ -62,25 +60,14 @@ def runs_table() -> int:
     """Faults in runs; returns the number of false alarms and of faults that nothing finds."""
     wrong = 0
     for run in (TIGHT_RUN, LOOSE_RUN):
-        line(f"fault, `{run.subject.name}`", *_PARTS)
-        line("---", *["---"] * len(_PARTS))
+        line(f"fault, `{run.subject.name}`", *PARTS)
+        line("---", *["---"] * len(PARTS))
         for fault in (RIGHT, *RUN_FAULTS):
             with tempfile.TemporaryDirectory() as folder:
                 found = found_by(Path(folder) / "trace", run, fault)
-            line(fault.name, *run_cells(found))
+            line(fault.name, *found.cells)
             wrong += bool(found.any) if fault is RIGHT else not found.any
     return wrong
-
-
-def claim_cells(fault: str) -> list[Caught]:
-    """The cells of one row, by the name of its fault."""
-    (chosen,) = [item for item in CLAIM_FAULTS if item.name == fault]
-    return [caught(ready, chosen) for s in SUBJECTS for ready in (s.right, s.attacked)]
-
-
-def run_cells(found: Found) -> list[str]:
-    """The cells of one row."""
-    return [found.cell(part) for part in _PARTS]
 
 
 def line(*cells: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 from lipcert.checker.main import EXIT_CODES
 from lipcert.checker.promise import NOT_CHECKED
 from lipcert.checker.verdict import STAGES
+from lipcert.diagnostics import CODES
 from tests.certificate.test_records import MEMBERS, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,3 +127,45 @@ def test_the_commands_for_reports(tmp_path: Path) -> None:
         assert done.returncode == 0, (line, done.stderr)
         assert (tmp_path / command[command.index("-o") + 1]).stat().st_size > 1000
     assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+AUDIT = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+
+
+def test_the_codes_of_audits_are_explained() -> None:
+    named = set(re.findall(r"LC3\d\d", AUDIT))
+    assert named
+    assert named <= set(CODES)
+
+
+def test_the_options_that_the_page_on_audits_names_exist() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lipcert", "audit", "--help"],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+    )
+    named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT)) - {"--nproc-per-node"}
+    assert {"--data", "--trace", "--attack", "--work", "--merge", "--dtype"} <= named
+    assert all(option in done.stdout for option in named)
+
+
+def test_the_audit_from_python_runs() -> None:
+    source = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", AUDIT, re.DOTALL)
+        if "import audit" in block
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    verdict, factor = done.stdout.split()
+    assert verdict == "pass"
+    assert 1.0 < float(factor) < 10.0

@@ -60,10 +60,23 @@ def fact_rows(report: AuditReport) -> Rows:
         ("recorded run", modes.trace or "none"),
         ("attack", attack if modes.attack_steps else "none"),
         ("units of work", f"{report.units_done:,} of {report.units:,} done"),
-        ("arithmetic", f"{report.dtype} on {report.device}"),
+        ("arithmetic", f"{report.dtype} on {report.device}{_rounding(report)}"),
         ("time", _time(report)),
     ]
     return rows + [(f"assumed: {name}", text) for name, text in report.assumptions.items()]
+
+
+def _rounding(report: AuditReport) -> str:
+    """By how much the arithmetic may exceed right bounds of real arithmetic, at most."""
+    shares = [
+        group.float_bound / group.grad_norm_bound - 1.0
+        for group in report.groups
+        if group.float_bound is not None and group.grad_norm_bound
+    ]
+    known = [share for share in shares if math.isfinite(share)]
+    if not known:
+        return ""
+    return f", whose rounding may exceed a right bound by {at_most(100.0 * max(known), 2)} %"
 
 
 def _tried(report: AuditReport) -> str:

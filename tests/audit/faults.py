@@ -38,6 +38,7 @@ __all__ = [
     "ClaimFault",
     "Subject",
     "caught",
+    "cells_of",
     "report_of",
 ]
 
@@ -145,6 +146,11 @@ def caught(ready: Ready, fault: ClaimFault) -> Caught:
     if bool(found) != any(f"[{code}]" in reason for reason in report.reasons):
         raise AssertionError(f"{fault.name}: {code} is not among the reasons")
     return Caught(len(wrong), len(found), code)
+
+
+def cells_of(fault: ClaimFault) -> list[Caught]:
+    """A row of the table: every network, on its data and under attack."""
+    return [caught(ready, fault) for s in SUBJECTS for ready in (s.right, s.attacked)]
 
 
 def scaled_groups(claims: Claims, factors: Mapping[str, float]) -> tuple[Claims, frozenset[str]]:

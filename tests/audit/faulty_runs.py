@@ -140,7 +140,11 @@ def nothing(_network: nn.Module, _step: int) -> None:
 
 @dataclass(frozen=True)
 class RunFault:
-    """How a run goes; the defaults are right. claimed: divides the sensitivity of the user."""
+    """How a run goes; the defaults are right.
+
+    changed: the module, away from what was exported. std_factor: noise over what is required;
+    noise: over what is stated. claimed: what the sensitivity is wrongly divided by.
+    """
 
     name: str
     changed: Callable[[nn.Module], None] = lambda _: None
@@ -244,7 +248,12 @@ class Found:
     def any(self) -> frozenset[str]:
         return frozenset().union(*self.caught.values())
 
-    def cell(self, part: str) -> str:
+    @property
+    def cells(self) -> list[str]:
+        """A row of the table."""
+        return [self._cell(part) for part in PARTS]
+
+    def _cell(self, part: str) -> str:
         """In brackets what is inconclusive."""
         if part not in self.caught:
             return "–"
@@ -253,6 +262,7 @@ class Found:
         return ", ".join([*sure, *maybe]) or "no"
 
 
+PARTS = ("replay", "recorded steps", "noise", "leave one out", "module")
 NOISE = frozenset({"LC314", "LC315"})
 REPLAY = frozenset({"LC301", "LC302", "LC303", "LC304", "LC305"})
 BAD = frozenset({Verdict.VIOLATION, Verdict.MISMATCH})

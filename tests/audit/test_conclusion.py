@@ -18,6 +18,7 @@ from lipcert.audit.work import Ready, prepare
 from lipcert.settings import Settings
 from tests.models.shipped import path_of
 
+NOTHING = Checked()
 GOOD = CheckReport("LC310", "weight-constraint", Verdict.PASS, "all obey")
 CONTRIBUTION = CheckReport("LC312", "contribution", Verdict.PASS, "none exceeds")
 
@@ -50,7 +51,9 @@ def result(
     return UnitResult(number, kind, examples, tallies | dict(more or {}), checks, 1.0)
 
 
-def concluded(*results: UnitResult, checked: Checked = Checked(), at: Ready | None = None):
+def concluded(
+    *results: UnitResult, checked: Checked = NOTHING, at: Ready | None = None
+) -> AuditReport:
     return conclude(at or ready(), total_of(results), checked, {}, seconds=1.0)
 
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from torch.nn import functional
 
 from lipcert.audit.recorder import Recorder
+from lipcert.certificate.canonical import write_canonical
 from lipcert.cli.main import cli
 from tests.models.shipped import digits, module, path_of
 
@@ -162,7 +163,7 @@ def test_a_forged_certificate_is_caught_where_data_reach_the_bound(
     members = json.loads(certificate.read_text(encoding="utf-8"))
     for group in members["outputs"]["groups"]:
         group["grad_norm"] = (factor * float.fromhex(group["grad_norm"])).hex()
-    certificate.write_text(json.dumps(members), encoding="utf-8")
+    certificate.write_bytes(write_canonical(members))
     found = audited(certificate, "--model", MODEL, "--data", data, code=code)
     assert any("LC301" in reason for reason in found["reasons"]) == bool(code)
     if code:

@@ -1,0 +1,73 @@
+"""Layout: in which order the entries of a tensor lie in memory, and which order suits a network.
+
+What enters: tensors [examples, *shape]. What leaves: the same entries; only strides differ. Images
+are [examples, channels, rows, columns]; "channels last" means that the channels of one pixel are
+neighbours in memory, as the fastest convolutions of torch have it. Norms do not see the order.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from lipcert.ir import Graph
+from lipcert.ops.conv import Conv
+from lipcert.ops.normalization import GroupNorm
+
+__all__ = [
+    "channels_last",
+    "dense",
+    "in_memory_order",
+    "is_channels_last",
+    "prefers_channels_last",
+]
+
+_PRODUCTS_PER_ENTRY: Final = 500
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Whether the channels of an image are neighbours; true of both orders where they agree."""
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor itself if it lies in memory in either order; otherwise a copy that does."""
+    return tensor if is_channels_last(tensor) else tensor.contiguous()
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """With its axes permuted, so that flattening an image that lies densely copies nothing."""
+    if tensor.is_contiguous() or not is_channels_last(tensor):
+        return tensor
+    return tensor.permute(0, 2, 3, 1)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The images with channels last, in strides as well, where one channel would leave a choice."""
+    pixels = images.permute(0, 2, 3, 1).contiguous()
+    examples, rows, columns, channels = pixels.shape
+    size = channels * columns * rows
+    strides = (size, channels, channels * columns, 1)  # examples, rows, columns, channels
+    shape = (examples, channels, rows, columns)
+    return pixels.as_strided(shape, (strides[0], 1, strides[2], strides[1]))
+
+
+def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether torch works faster on images with channels last.
+
+    On a CPU its convolutions in float32 do, its group normalisations do not: what counts is how
+    many products the convolutions have for each entry that is normalised.
+    """
+    if device.type != "cpu" or dtype is not torch.float32 or len(graph.input_shape) != 3:
+        return False
+    products = normalised = 0
+    for node in graph.nodes:
+        match node.op:
+            case Conv(weight=weight) if len(node.shape) == 3:
+                products += prod(node.shape) * prod(weight.shape[1:])
+            case GroupNorm():
+                normalised += prod(node.shape)
+    return products > _PRODUCTS_PER_ENTRY * normalised
