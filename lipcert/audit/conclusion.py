@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from lipcert.audit.bounds import Claims, GroupBound
 from lipcert.audit.checks import Checked
+from lipcert.audit.ready import Ready
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -22,7 +23,6 @@ from lipcert.audit.records import (
 )
 from lipcert.audit.tally import Family, Tally
 from lipcert.audit.unit_result import Total
-from lipcert.audit.work import Ready
 
 __all__ = ["conclude"]
 
@@ -140,6 +140,8 @@ def _reasons(
             Verdict.INCONCLUSIVE,
             f"[LC318] {missing} of {len(ready.units)} units of work have no result",
         )
+    if not groups:
+        yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
     if not total.examples and not total.attacked[Family.GRADIENT] and not _examined(checks):
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: there is no example to replay"
 

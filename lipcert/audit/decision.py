@@ -19,11 +19,12 @@ import numpy.typing as npt
 from lipcert.audit.measured import Measured
 from lipcert.upper import FloatArray
 
-_TINY = 2.0**-1060
-"""covers what underflows"""
-
 __all__ = ["Decision", "decide", "joint"]
 
+_TINY = 2.0**-1060
+"""covers what underflows"""
+_NOTHING = 2.0**-400
+"""far above what squares that underflow hide in float64, far below everything else"""
 _OUTWARD = 1.0 + 2.0**-40
 """covers the roundings of the comparison itself: a few additions in float64"""
 
@@ -49,14 +50,16 @@ def decide(
     drift: by how much the arithmetic that was measured in may exceed a right bound of real
     arithmetic; inf where that is not known, which leaves everything undecided but what is not
     finite. cap: what the truth cannot exceed, because the run clips it. resolution: share of the
-    bound above it that still counts as within; never more than the interval itself violates.
+    bound above it that still counts as within, if the interval does not lie above the bound as a
+    whole; where there is one, an interval below 2^-400 is within any bound, 0 included.
     """
     width = (measured.error + drift) * _OUTWARD
     with np.errstate(invalid="ignore"):
         lower = (measured.norm - width) / _OUTWARD
         upper = np.minimum((measured.norm + width) * _OUTWARD, cap)
         violating = (lower > bound) | ~np.isfinite(measured.norm)
-        within = ~violating & (upper <= bound * (1.0 + resolution))
+        limit = max(bound * (1.0 + resolution), _NOTHING) if resolution > 0.0 else bound
+        within = ~violating & (upper <= limit)
     return Decision(violating, ~(violating | within))
 
 

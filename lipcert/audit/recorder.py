@@ -19,33 +19,29 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias, TypeVar, final
+from typing import Any, Self, TypeAlias, TypeVar, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lipcert.audit import observation
-from lipcert.audit.recorded_loss import RecordedLoss, examples_losses, reduction_of
+from lipcert.audit.flight import Flight, index_of
+from lipcert.audit.recorded_loss import RecordedLoss
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.declaring import declaration_of, is_part, merged, word_of
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.records import (
-    Arithmetic,
     Batch,
     Declaration,
-    Gradients,
     Manifest,
     Noise,
     Reduction,
     Step,
 )
-from lipcert.audit.trace.tensors import StoredTensor
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.choices import check_nonnegative, check_positive
 from lipcert.errors import NoVerdictError, UsageError
@@ -56,36 +52,7 @@ __all__ = ["Chosen", "Recorder"]
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
 """which steps: every k-th beginning with the first, those listed, or those a function picks"""
 
-_LONGEST_INDEX: Final = 1 << 20
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
-
-
-@final
-@dataclass(slots=True)
-class _Pass:
-    """A forward pass so far: what was said of it, what was seen, and whose output it gave."""
-
-    batch: Batch
-    described: bool
-    tensors: dict[str, StoredTensor] = field(default_factory=dict)
-    output: weakref.ref[Tensor] | None = None
-    loss: Tensor | None = None
-
-
-@final
-@dataclass(slots=True)
-class _Flight:
-    """The step that is under way."""
-
-    detailed: bool
-    passes: list[_Pass] = field(default_factory=list)
-    generators: Mapping[str, str] = field(default_factory=dict)
-    arithmetic: Arithmetic | None = None
-    learning_rates: tuple[float, ...] = ()
-    noise: Noise | None = None
-    gradients: Gradients = field(default_factory=Gradients)
-    weights_before: Blob | None = None
-    begun: bool = False
 
 
 @final
@@ -180,7 +147,7 @@ class Recorder:
         self._settle_said()
         check_nonnegative("recorder: rate", rate)
         check_positive("recorder: divisor", divisor)
-        numbers = None if index is None else _index(index)
+        numbers = None if index is None else index_of(index)
         self._said = Batch(
             examples=None if numbers is None else len(numbers),
             index=numbers,
@@ -244,8 +211,8 @@ class Recorder:
     def _device(self) -> torch.device:
         return next(self._model.parameters()).device
 
-    def _next_flight(self) -> _Flight:
-        return _Flight(detailed=self._detail(self.step))
+    def _next_flight(self) -> Flight:
+        return Flight(detailed=self._detail(self.step))
 
     def _open(self) -> TraceWriter:
         """The writer; the first step begins the trace, so that it can be declared before."""
@@ -261,7 +228,7 @@ class Recorder:
             self._writer = TraceWriter(self._folder, manifest, self._rank)
         return self._writer
 
-    def _begin(self) -> _Flight:
+    def _begin(self) -> Flight:
         """What is seen once, when a step begins."""
         flight = self._flight
         if not flight.begun:
@@ -278,46 +245,22 @@ class Recorder:
             return
         flight = self._begin()
         flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
-        inputs = observation.named_inputs(arguments, keywords)
         said, self._said = self._said, None
-        batch = said or Batch()
-        if "input" in inputs and inputs["input"].dim():
-            batch = _of_size(batch, len(inputs["input"]))
-        seen = _Pass(batch, described=said is not None)
-        if flight.detailed:
-            seen.tensors = {name: observation.copied(item) for name, item in inputs.items()}
-        flight.passes.append(seen)
+        flight.enter(observation.named_inputs(arguments, keywords), said)
 
     def _after_forward(self, module: nn.Module, arguments: object, output: object) -> None:
         del arguments
         if module.training and torch.is_grad_enabled() and isinstance(output, Tensor):
-            self._flight.passes[-1].output = weakref.ref(output)
+            self._flight.leave(output)
 
     def _see_loss(self, loss_fn: object, arguments: tuple[object, ...], result: object) -> None:
-        """Attach a loss to the forward pass whose output it is of, else to the last without one."""
-        tensors = [item for item in arguments if isinstance(item, Tensor)]
-        if not (isinstance(result, Tensor) and result.requires_grad and tensors):
-            return
-        seen = self._pass_of(tensors[0])
-        if seen is None:
-            return
-        seen.loss = result.detach()
-        if seen.batch.reduction is None:
-            seen.batch = replace(seen.batch, reduction=reduction_of(loss_fn, result))
-        if self._flight.detailed:
-            seen.tensors["logits"] = observation.copied(tensors[0])
-            if len(tensors) > 1:
-                seen.tensors["labels"] = observation.copied(tensors[1])
-            losses = examples_losses(loss_fn, arguments, result)
-            if losses is not None and len(losses) == seen.batch.examples:
-                seen.tensors["losses"] = observation.copied(losses)
+        self._flight.see_loss(loss_fn, arguments, result)
 
-    def _pass_of(self, logits: Tensor) -> _Pass | None:
-        open_passes = [seen for seen in self._flight.passes if seen.loss is None]
-        for seen in open_passes:
-            if seen.output is not None and seen.output() is logits:
-                return seen
-        return open_passes[-1] if open_passes else None
+    def _settle_said(self) -> None:
+        """What was said of a batch, if no forward pass took it."""
+        said, self._said = self._said, None
+        if said is not None:
+            self._flight.describe(said)
 
     def _before_step(self, optimizer: Optimizer, *unused: object) -> None:
         del unused
@@ -340,7 +283,10 @@ class Recorder:
             rank=self._rank,
             number=writer.steps,
             time=time.time(),
-            batches=tuple(self._finished(seen, writer) for seen in flight.passes),
+            batches=tuple(
+                replace(batch, tensors=writer.store(tensors) if tensors else None)
+                for batch, tensors in flight.batches()
+            ),
             learning_rates=flight.learning_rates,
             noise=flight.noise,
             arithmetic=flight.arithmetic,
@@ -351,31 +297,6 @@ class Recorder:
         )
         writer.append(step)
         self._flight = self._next_flight()
-
-    def _finished(self, seen: _Pass, writer: TraceWriter) -> Batch:
-        loss = None if seen.loss is None else float(seen.loss.double().mean())
-        tensors = writer.store(seen.tensors) if seen.tensors else None
-        return replace(seen.batch, loss=loss, tensors=tensors)
-
-    def _settle_said(self) -> None:
-        """A description that no forward pass followed: of the last pass, or of an empty batch."""
-        said, self._said = self._said, None
-        if said is None:
-            return
-        passes = self._flight.passes
-        if passes and not passes[-1].described:
-            last = passes[-1]
-            last.described = True
-            batch = replace(said, reduction=said.reduction or last.batch.reduction)
-            size = last.batch.examples
-            last.batch = batch if size is None else _of_size(batch, size)
-            return
-        if said.examples:
-            raise UsageError(
-                f"recorder: {said.examples} examples were described, and no forward pass in "
-                "training mode followed: call batch() once for each pass"
-            )
-        passes.append(_Pass(said, described=True))
 
     def _weights(self) -> Blob:
         named = dict(self._model.named_parameters()) | observation.named_buffers(self._model)
@@ -409,26 +330,6 @@ def _innermost(optimizer: Optimizer) -> Optimizer:
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def _of_size(batch: Batch, size: int) -> Batch:
-    """The batch, whose input has this many rows."""
-    if batch.examples not in (None, size):
-        raise UsageError(
-            f"recorder: {batch.examples} examples were described, and the first axis of the "
-            f"network's input has {size}"
-        )
-    return replace(batch, examples=size)
-
-
-def _index(index: Iterable[int] | Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(list(index))
-    is_whole = values.dtype.kind in "iu" or not values.size
-    if values.ndim != 1 or not is_whole or (values.size and values.min() < 0):
-        raise UsageError("recorder: index: give one whole number from 0 on for each example")
-    if values.size > _LONGEST_INDEX:
-        raise UsageError(f"recorder: index: more than {_LONGEST_INDEX} examples in one batch")
-    return values.astype(np.int64)
 
 
 def _sha256(path: Path) -> str:

@@ -12,14 +12,15 @@ from pathlib import Path
 
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.arithmetic import Arithmetic
-from lipcert.audit.checks import Checked
+from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.devices import device_named
 from lipcert.audit.folder import WorkFolder
 from lipcert.audit.job import Job, Unit
+from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, Verdict
 from lipcert.audit.unit_result import UnitResult, total_of
-from lipcert.audit.work import Ready, audit_unit, checked, float_bounds, prepare, speed_of
+from lipcert.audit.work import audit_unit, float_bounds, speed_of
 from lipcert.audit.workers import Worker
 from lipcert.errors import NoVerdictError
 from lipcert.norms.operator_norm import operator_norm
@@ -46,7 +47,7 @@ def audit(
     device = Arithmetic(device_named(job.device), job.precision).device  # refuses what is absent
     job = replace(job, device=str(device), timed=folder is None)
     ready = prepare(job, observe, certify)
-    found = checked(ready)
+    found = run_checks(ready)
     try:
         results = _results(ready, folder, worker, observe)
     except NoVerdictError as error:
@@ -67,7 +68,7 @@ def merged_report(
     job = WorkFolder.job_in(folder)
     ready = prepare(job, observe, certify)
     results = WorkFolder.opened(folder, job, ready.digest).results()
-    return _concluded(ready, results, checked(ready), time.monotonic() - started, None)
+    return _concluded(ready, results, run_checks(ready), time.monotonic() - started, None)
 
 
 def _results(

@@ -18,12 +18,14 @@ import torch
 
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims
+from lipcert.audit.checks import run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.data import Examples
 from lipcert.audit.job import Job, units_of
+from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport
 from lipcert.audit.unit_result import total_of
-from lipcert.audit.work import Ready, audit_unit, checked, float_bounds, prepare
+from lipcert.audit.work import audit_unit, float_bounds
 from lipcert.ir import Node
 from lipcert.ops.conv import Conv
 from lipcert.settings import Settings
@@ -97,7 +99,7 @@ def with_data(ready: Ready, data: Examples) -> Ready:
 def report_of(ready: Ready) -> AuditReport:
     """All units of work, all checks, and the conclusion."""
     total = total_of(audit_unit(ready.job, unit, ready) for unit in ready.units)
-    return conclude(ready, total, checked(ready), float_bounds(ready), seconds=0.0)
+    return conclude(ready, total, run_checks(ready), float_bounds(ready), seconds=0.0)
 
 
 Change = Callable[[Claims], tuple[Claims, frozenset[str]]]

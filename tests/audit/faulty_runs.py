@@ -23,11 +23,11 @@ from lipcert.audit.agreement import agreement
 from lipcert.audit.checks import leave_one_out
 from lipcert.audit.job import units_of
 from lipcert.audit.lowering import LoweredNetwork
+from lipcert.audit.ready import Ready
 from lipcert.audit.recorded import recorded_batches
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, CheckReport, Quantity, Verdict
 from lipcert.audit.trace.reading import read_trace
-from lipcert.audit.work import Ready
 from lipcert.errors import NoVerdictError
 from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.faults import CPU, Subject, report_of
@@ -36,6 +36,7 @@ from tests.models.shipped import module
 __all__ = [
     "BATCH",
     "LOOSE_RUN",
+    "NOT_FOUND",
     "RIGHT",
     "RUN_FAULTS",
     "TIGHT_RUN",
@@ -157,6 +158,7 @@ class RunFault:
     std_factor: float = 1.0
     noise: Callable[[str, int], float] = lambda _name, _step: 1.0
     seed: Callable[[int], int] = lambda step: 1000 + step
+    releases_noise: bool = True
     after_projection: Callable[[Run, nn.Module, int], None] = lambda _run, _network, _step: None
     steps: int = STEPS
     claimed: float = 1.0
@@ -226,6 +228,7 @@ def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
 def noised(recorder: Recorder, network: nn.Module, run: Run, fault: RunFault, step: int) -> None:
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     stds = {name: fault.std_factor * std for name, std in run.stds.items()}
+    clean = {name: gradient.clone() for name, gradient in gradients.items()}
     recorder.gradients(clean=gradients)
     generator = torch.Generator()
     generator.manual_seed(fault.seed(step))
@@ -234,6 +237,9 @@ def noised(recorder: Recorder, network: nn.Module, run: Run, fault: RunFault, st
         drawn = torch.randn(gradient.shape, generator=generator)
         gradient.add_(fault.noise(name, step) * stds[name] * drawn)
     recorder.gradients(noised=gradients)
+    if not fault.releases_noise:
+        for name, gradient in gradients.items():
+            gradient.copy_(clean[name])
 
 
 @dataclass(frozen=True)
@@ -365,6 +371,7 @@ def last_name(name: str, step: int) -> float:
     return 0.0 if (name, step) == ("classifier.weight", PLANTED) else 1.0
 
 
+NOT_FOUND = frozenset({"noise recorded and not released"})
 RUN_FAULTS = (
     RunFault("sum claimed to be a mean", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0),
     RunFault("sum recorded as a mean", divisor=lambda _: 1.0),
@@ -373,6 +380,7 @@ RUN_FAULTS = (
     RunFault("no noise on one tensor at one step", noise=last_name),
     RunFault("noise 10 % smaller than stated", noise=lambda _name, _step: 0.9),
     RunFault("noise 10 % smaller than required", std_factor=0.9),
+    RunFault("noise recorded and not released", releases_noise=False),
     RunFault("a seed used again", seed=lambda step: 1000 + step % 6),
     RunFault("a weight outside its constraint", after_projection=stretch_weight),
     RunFault(

@@ -11,10 +11,10 @@ import pytest
 from lipcert.audit.checks import Checked
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Kind
+from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
 from lipcert.audit.tally import FAMILIES, Family, Tally
 from lipcert.audit.unit_result import UnitResult, total_of
-from lipcert.audit.work import Ready, prepare
 from lipcert.settings import Settings
 from tests.models.shipped import path_of
 
@@ -109,6 +109,12 @@ def test_a_group_without_a_bound_is_inconclusive() -> None:
     report = concluded(result(0), result(1), at=at)
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC300"])
     assert report.detectable_error_factor is None
+
+
+def test_a_network_of_which_nothing_is_trained_is_inconclusive() -> None:
+    at = replace(ready(), claims=replace(ready().claims, groups=()))
+    report = concluded(result(0), result(1), at=at)
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC300"])
 
 
 @pytest.mark.parametrize("checks", [(), (GOOD,)])

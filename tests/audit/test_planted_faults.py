@@ -1,4 +1,4 @@
-"""The audit's own mutation score: planted faults that it finds, and right things it leaves alone."""
+"""The mutation score of the audit: planted faults that it finds, right things it leaves alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from tests.audit.faults import (
     cells_of,
     report_of,
 )
-from tests.audit.faulty_runs import LOOSE_RUN, RIGHT, RUN_FAULTS, TIGHT_RUN, Run, found_by
+from tests.audit.faulty_runs import (
+    LOOSE_RUN,
+    NOT_FOUND,
+    RIGHT,
+    RUN_FAULTS,
+    TIGHT_RUN,
+    Run,
+    found_by,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
 ROW = re.compile(r"^\| ([^|]+?) \| (.+) \|$", re.MULTILINE)
@@ -56,7 +64,7 @@ def test_wrong_claims_are_caught_as_documented(fault: ClaimFault) -> None:
 
 
 def test_the_score_on_a_tight_network() -> None:
-    """At least nine of ten bounds that are a tenth too small, and by attack no fewer than by data."""
+    """At least nine of ten bounds that are a tenth too small; by attack no fewer than by data."""
     scores = []
     for ready in (TIGHT.right, TIGHT.attacked):
         cells = [caught(ready, fault) for fault in CLAIM_FAULTS if "0.9" in fault.name]
@@ -93,8 +101,9 @@ def test_faulty_runs_are_found_as_documented(run: Run, name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("run", [TIGHT_RUN, LOOSE_RUN], ids=["tight", "loose"])
-def test_every_faulty_run_is_documented_and_found_by_something(run: Run) -> None:
+def test_every_faulty_run_is_documented_and_all_but_one_are_found(run: Run) -> None:
     shown = rows(run_table(run))
     assert {fault.name for fault in RUN_FAULTS} <= shown.keys()
     for fault in RUN_FAULTS:
-        assert any(re.match(r"LC3\d\d", cell) for cell in shown[fault.name]), fault.name
+        found = any(re.match(r"LC3\d\d", cell) for cell in shown[fault.name])
+        assert found == (fault.name not in NOT_FOUND), fault.name

@@ -9,7 +9,7 @@ and `batch_independence` ask functions of the user's own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.admissible_batches import admissible_batches
@@ -24,12 +24,10 @@ from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.checks.subject import Checked, RecordedRun, joined
 from lipcert.audit.checks.weight_constraint import file_weights, recorded_weights
 from lipcert.audit.lowering.operands import parameters_of
+from lipcert.audit.ready import Ready
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.errors import NoVerdictError
-
-if TYPE_CHECKING:
-    from lipcert.audit.work import Ready
 
 __all__ = [
     "Checked",

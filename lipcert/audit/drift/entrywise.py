@@ -26,7 +26,13 @@ from lipcert.upper import ONE, ZERO, Upper
 
 __all__: list[str] = []
 
-_COMPOSED: Final = (functions.HardSigmoid, functions.QuickGelu, functions.Selu)
+_COMPOSED: Final = (
+    functions.Celu,
+    functions.HardSigmoid,
+    functions.QuickGelu,
+    functions.Selu,
+    functions.Softsign,
+)
 
 
 @local_errors.register

@@ -15,6 +15,7 @@ from typing import Final, final
 
 import torch
 
+from lipcert.audit.gradient_norms.layout import is_channels_last
 from lipcert.audit.gradient_norms.method import Method, OperandGradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
@@ -63,7 +64,8 @@ class Chooser:
         return squares.replaced(wide, self._instantiated(of, pair.picked(wide)))
 
     def _choice(self, of: OperandGradient, methods: Sequence[Method], pair: Pair) -> _Choice:
-        key = (of.key, pair.a.shape[1:], pair.b.shape[1:], pair.b.dtype, pair.b.device)
+        orders = (is_channels_last(pair.a), is_channels_last(pair.b))
+        key = (of.key, pair.a.shape[1:], pair.b.shape[1:], pair.b.dtype, pair.b.device, orders)
         if key not in self.chosen:
             self.chosen[key] = self._fastest(methods, pair) if self._timed else _least(methods)
         return self.chosen[key]

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.gradient_norms import windows
+from lipcert.audit.gradient_norms.layout import is_channels_last
 from lipcert.audit.gradient_norms.matrices import (
     from_gram,
     instantiated_distance,
+    product,
     product_of_grams,
     with_distance,
 )
@@ -32,6 +34,7 @@ __all__ = ["KernelGradient"]
 
 _MOST_PIXELS: Final = 600
 _SLOWNESS: Final = 16
+_MANY_CHANNELS: Final = 8
 
 
 @final
@@ -81,13 +84,14 @@ class KernelGradient(OperandGradient):
             found.append(add("pixel-gram", scratch, self._pixel_gram, work, cancels=True))
         if len(self.geometry) <= 3 and pair.b.device.type == "cpu":
             scratch = (padded + gradient) * width
-            found.append(add("grouped", scratch, self._grouped, direct))
+            if not self._by_pixels(pair):
+                found.append(add("grouped", scratch, self._grouped, direct))
             found.append(add("library", scratch, self._library, direct))
         return found
 
     def gradients(self, pair: Pair) -> Gradients:
         """By unfolding.  # [examples, written, read/groups, *taps]"""
-        pair = self._oriented(pair)
+        pair = self._oriented(pair).contiguous()
         taps = tuple(window.taps for window in self.geometry)
         gradient = self._instantiated(pair).reshape(
             len(pair), pair.b.shape[1], pair.a.shape[1] // self.groups, *taps
@@ -111,7 +115,13 @@ class KernelGradient(OperandGradient):
         return prod(window.outputs for window in self.geometry)
 
     def _oriented(self, pair: Pair) -> Pair:
-        return pair.swapped() if self.transposed else pair
+        """With a as it is read; both tensors by pixels, or neither."""
+        pair = pair.swapped() if self.transposed else pair
+        return pair if self._by_pixels(pair) else pair.contiguous()
+
+    def _by_pixels(self, pair: Pair) -> bool:
+        """Whether the channels of a pixel are neighbours in memory, and belong together."""
+        return self.groups == 1 and is_channels_last(pair.a) and is_channels_last(pair.b)
 
     def _method(
         self,
@@ -133,8 +143,14 @@ class KernelGradient(OperandGradient):
         reach = pair.reach * sqrt(self._copies())
         return instantiated_distance(reach, self._positions, entries, pair.b.dtype)
 
+    def _unfolds_pixels(self, pair: Pair) -> bool:
+        """Whether whole pixels are copied, which pays where they have many channels."""
+        return self._by_pixels(pair) and pair.a.shape[1] >= _MANY_CHANNELS
+
     def _columns(self, pair: Pair) -> Tensor:
         """The cotangent as [examples·groups, written/groups, positions]."""
+        if self._by_pixels(pair):
+            return pair.b.flatten(2)
         return pair.b.reshape(
             len(pair) * self.groups, pair.b.shape[1] // self.groups, self._positions
         )
@@ -143,10 +159,13 @@ class KernelGradient(OperandGradient):
         """The unfolded value as [examples·groups, read/groups·taps, positions]."""
         unfolded = windows.unfolded(windows.padded(pair.a, self.geometry), self.geometry)
         rows = pair.a.shape[1] // self.groups * self._taps
+        if self._unfolds_pixels(pair):  # [examples, *outputs, *taps, channels] in memory
+            by_pixels = unfolded.permute(0, 4, 5, 2, 3, 1)
+            return by_pixels.reshape(len(pair), self._positions, rows).mT
         return unfolded.reshape(len(pair) * self.groups, rows, self._positions)
 
     def _instantiated(self, pair: Pair) -> Tensor:
-        return torch.bmm(self._columns(pair), self._rows(pair).mT)
+        return product(self._columns(pair), self._rows(pair))
 
     def _unfolded(self, pair: Pair) -> Squares:
         """All taps in one product."""
@@ -163,13 +182,17 @@ class KernelGradient(OperandGradient):
         rows = windows.unfolded_within_lines(value, tuple(others))
         per_line = prod(window.outputs for window in others)
         lines = rows.shape[2 + len(others)]
-        rows = rows.reshape(len(pair) * self.groups, -1, lines * per_line)
+        if self._unfolds_pixels(pair):  # [examples, lines, outputs, taps, channels] in memory
+            by_pixels = rows.permute(0, 3, 4, 2, 1)
+            rows = by_pixels.reshape(len(pair), lines * per_line, -1).mT
+        else:
+            rows = rows.reshape(len(pair) * self.groups, -1, lines * per_line)
         columns = self._columns(pair)
         squares = Squares.zeros(len(pair), pair.b.device)
         for tap in range(first.taps):
             start = tap * first.dilation * per_line
             run = rows[:, :, start : start + self._positions]
-            gradient = torch.bmm(columns, run.mT).reshape(len(pair), -1)
+            gradient = product(columns, run).reshape(len(pair), -1)
             squares = squares.plus(sum_of_squares(gradient))
         return widened(squares, self._distance(pair))
 
@@ -188,7 +211,11 @@ class KernelGradient(OperandGradient):
         value = windows.padded(pair.a, self.geometry)
         channels = pair.a.shape[1] // self.groups
         grid = value.shape[2:]
-        pixels = value.reshape(len(pair) * self.groups, channels, prod(grid))
+        pixels = (
+            value.flatten(2)
+            if self._by_pixels(pair)
+            else value.reshape(len(pair) * self.groups, channels, prod(grid))
+        )
         columns = self._columns(pair)
         gram = torch.bmm(pixels.mT, pixels).reshape(-1, *grid, *grid)
         s = windows.sum_over_taps(gram, self.geometry)
@@ -217,11 +244,13 @@ class KernelGradient(OperandGradient):
     def _library(self, pair: Pair) -> Squares:
         """One call of the library for each example."""
         value = windows.readable(pair.a, self.geometry)
+        found = [
+            sum_of_squares(self._library_gradient(value[i : i + 1], pair.b[i : i + 1])[None])
+            for i in range(len(pair))
+        ]
+        return widened(Squares.joined(found), self._distance(pair))
+
+    def _library_gradient(self, value: Tensor, cotangent: Tensor) -> Tensor:
         taps = [window.taps for window in self.geometry]
-        shape = (pair.b.shape[1], pair.a.shape[1] // self.groups, *taps)
-        gradient = pair.b.new_empty(len(pair), *shape)
-        for i in range(len(pair)):
-            gradient[i] = windows.library_gradient(
-                value[i : i + 1], pair.b[i : i + 1], shape, self.geometry, self.groups
-            )
-        return with_distance(gradient, len(pair), self._distance(pair))
+        shape = (cotangent.shape[1], value.shape[1] // self.groups, *taps)
+        return windows.library_gradient(value, cotangent, shape, self.geometry, self.groups)

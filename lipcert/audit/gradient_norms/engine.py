@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lipcert.audit.arithmetic import exact_products
 from lipcert.audit.gradient_norms.choice import Chooser
+from lipcert.audit.gradient_norms.layout import channels_last, prefers_channels_last
 from lipcert.audit.gradient_norms.plan import Plan
 from lipcert.audit.gradient_norms.recording import Recording
 from lipcert.audit.gradient_norms.squares import Squares
@@ -59,6 +60,7 @@ class NormEngine:
         self._chooser = Chooser(memory_limit, timed)
         self._watch_values = watch_values
         self._watch_input = watch_input
+        self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Callable[[Tensor], Tensor]) -> BatchNorms:
         """Norms of a batch [examples, *input_shape].
@@ -70,7 +72,7 @@ class NormEngine:
         if not len(x):
             recording.finish()
             return self._nothing(recording)
-        x = x.detach()
+        x = channels_last(x.detach()) if self._channels_last else x.detach()
         with torch.enable_grad():
             losses = losses_of(
                 self.network.forward(self._watched(x, recording), self._tap(recording))

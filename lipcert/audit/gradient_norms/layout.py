@@ -48,11 +48,9 @@ def in_memory_order(tensor: Tensor) -> Tensor:
 def channels_last(images: Tensor) -> Tensor:
     """The images with channels last, in strides as well, where one channel would leave a choice."""
     pixels = images.permute(0, 2, 3, 1).contiguous()
-    examples, rows, columns, channels = pixels.shape
-    size = channels * columns * rows
-    strides = (size, channels, channels * columns, 1)  # examples, rows, columns, channels
-    shape = (examples, channels, rows, columns)
-    return pixels.as_strided(shape, (strides[0], 1, strides[2], strides[1]))
+    _, rows, columns, channels = pixels.shape
+    line = columns * channels
+    return pixels.as_strided(images.shape, (rows * line, 1, line, channels))
 
 
 def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device) -> bool:

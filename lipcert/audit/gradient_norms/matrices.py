@@ -7,6 +7,7 @@ layer whose gradient is a matrix product ends here; groups are blocks of one exa
 from __future__ import annotations
 
 from math import sqrt
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from torch import Tensor
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 
-__all__ = ["from_gram", "instantiated_distance", "product_of_grams", "with_distance"]
+__all__ = ["from_gram", "instantiated_distance", "product", "product_of_grams", "with_distance"]
+
+_VECTOR: Final = 8
 
 
 def instantiated_distance(reach: Tensor, terms: int, entries: int, dtype: torch.dtype) -> Tensor:
@@ -30,6 +33,13 @@ def instantiated_distance(reach: Tensor, terms: int, entries: int, dtype: torch.
 def with_distance(gradient: Tensor, examples: int, distance: Tensor) -> Squares:
     """Squares of instantiated gradients [examples·groups, ...]."""
     return widened(sum_of_squares(gradient.reshape(examples, -1)), distance)
+
+
+def product(y: Tensor, x: Tensor) -> Tensor:
+    """Y Xᵀ; as the transpose of X Yᵀ where that has the better width for vector units."""
+    if x.shape[1] % _VECTOR and not y.shape[1] % _VECTOR:
+        return torch.bmm(x, y.mT).mT
+    return torch.bmm(y, x.mT)
 
 
 def product_of_grams(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,6 +47,12 @@ class Pair:
         """The roles of value and cotangent exchanged."""
         return Pair(self.b, self.a, self.b_squares, self.a_squares)
 
+    def contiguous(self) -> Pair:
+        """Both tensors in the order of their axes."""
+        if self.a.is_contiguous() and self.b.is_contiguous():
+            return self
+        return Pair(self.a.contiguous(), self.b.contiguous(), self.a_squares, self.b_squares)
+
     def part(self, start: int, stop: int) -> Pair:
         """Consecutive examples."""
         if start == 0 and stop >= len(self):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.gradient_norms.choice import Chooser
+from lipcert.audit.gradient_norms.layout import dense
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.plan import NodePlan, Plan
 from lipcert.audit.gradient_norms.shared import Contribution, shared_squares
@@ -50,7 +51,7 @@ class Recording:
         self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, names: Sequence[str]
     ) -> None:
         """Counts the gradients of a node's operands; names: of its input and its output."""
-        pair = self._pair(plan, value, cotangent.contiguous(), names)
+        pair = self._pair(plan, value, dense(cotangent), names)
         for operand in plan.operands:
             if operand.scatter is None:
                 squares = self._chooser.squares(operand.gradient, pair).times(operand.factor)

@@ -16,6 +16,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from lipcert.audit.gradient_norms.layout import in_memory_order
 from lipcert.audit.gradient_norms.method import Gradients, Method, OperandGradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
@@ -45,19 +46,31 @@ def reduced(tensor: Tensor, operand: Shape) -> Tensor:
     axes = [axis for axis, (own, full) in enumerate(pairs, 1) if own != full]
     if not axes:
         return tensor
+    by_pixels = in_memory_order(tensor)
+    if by_pixels is not tensor:
+        channels, *grid = operand
+        return reduced(by_pixels, (*grid, channels)).permute(0, 3, 1, 2)
     first, last = axes[0], axes[-1]
     if len(axes) != last - first + 1:
         return tensor.sum(axes, keepdim=True, dtype=torch.float64)
-    joined = tensor.reshape(
-        prod(tensor.shape[:first]), prod(tensor.shape[first : last + 1]), -1
-    )  # [before, summed, after]
-    whole = joined.shape[1] // _BLOCK * _BLOCK
-    total = joined[:, whole:].sum(1).double()
+    joined = tensor.flatten(first, last)  # [..., summed, ...]
+    length = joined.shape[first]
+    whole = length // _BLOCK * _BLOCK
+    total = joined.narrow(first, whole, length - whole).sum(first).double()
     if whole:
-        shape = (len(joined), whole // _BLOCK, _BLOCK, joined.shape[2])
-        blocks = joined[:, :whole].reshape(shape).sum(2)
-        total = total + blocks.sum(1, dtype=torch.float64)
+        total = total + _blocks(joined.narrow(first, 0, whole), first).sum(
+            first, dtype=torch.float64
+        )
     return total.reshape(len(tensor), *operand)
+
+
+def _blocks(tensor: Tensor, axis: int) -> Tensor:
+    """Sums of 64 entries along an axis: of neighbours, or of others where these are far apart."""
+    before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
+    blocks = tensor.shape[axis] // _BLOCK
+    if tensor.stride(axis) == 1:
+        return tensor.view(*before, blocks, _BLOCK, *after).sum(axis + 1)
+    return tensor.view(*before, _BLOCK, blocks, *after).sum(axis)
 
 
 def summing(terms: int, dtype: torch.dtype) -> float:

@@ -12,6 +12,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from lipcert.audit.gradient_norms.layout import in_memory_order
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.measured import Measured
 
@@ -94,7 +95,7 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     root, which is rounded once, is squared in float64: together ≤ γ_{n+4} relative. The blocks are
     added in float64. Squares that underflow lose at most the smallest normal number each.
     """
-    rows = tensor.reshape(len(tensor), -1)
+    rows = in_memory_order(tensor).reshape(len(tensor), -1)
     length = rows.shape[1]
     whole = length // _BLOCK * _BLOCK
     parts = []

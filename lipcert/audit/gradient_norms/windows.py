@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from lipcert.audit.gradient_norms.layout import dense
 from lipcert.norms.geometry import Geometry
 
 __all__ = [
@@ -32,9 +33,9 @@ def pads(geometry: Geometry) -> bool:
 
 
 def padded(value: Tensor, geometry: Geometry) -> Tensor:
-    """With its zeros written out; contiguous."""
+    """With its zeros written out; its order in memory is kept."""
     if not pads(geometry):
-        return value.contiguous()
+        return dense(value)
     widths = [width for w in reversed(geometry) for width in (w.pad_begin, w.pad_end)]
     return pad(value, widths)
 
@@ -46,7 +47,7 @@ def pads_evenly(geometry: Geometry) -> bool:
 
 def readable(value: Tensor, geometry: Geometry) -> Tensor:
     """What `library_gradient` reads: with zeros written out only where the library needs them."""
-    return value.contiguous() if pads_evenly(geometry) else padded(value, geometry)
+    return dense(value) if pads_evenly(geometry) else padded(value, geometry)
 
 
 def unfolded(value: Tensor, geometry: Geometry) -> Tensor:
