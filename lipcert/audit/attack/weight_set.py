@@ -15,7 +15,7 @@ import numpy as np
 
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.lower_norm import Layer, operator_norm_lower
+from lipcert.audit.lower_norm import Layer, operator_norm_lower
 from lipcert.audit.viewed import graph_at
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph, Node

@@ -22,8 +22,8 @@ import numpy as np
 
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.lower_norm import Layer, operator_norm_lower
 from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.lower_norm import Layer, operator_norm_lower
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.recorded import checkpoints
 from lipcert.audit.records import CheckReport, Verdict

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.checks.lower_norm import operator_norm_lower
 from lipcert.audit.checks.weight_constraint import file_weights
+from lipcert.audit.lower_norm import operator_norm_lower
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.viewed import graph_at, is_shown
