@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +129,7 @@ class Caught:
         return f"{self.code} {self.found}/{self.wrong}" if self.found else "no"
 
 
+@cache
 def caught(ready: Ready, fault: ClaimFault) -> Caught:
     """What an audit of the wrong claims reports; false alarms count as an error of the test."""
     claims, wrong = fault.change(ready.claims)
@@ -150,9 +151,10 @@ def caught(ready: Ready, fault: ClaimFault) -> Caught:
     return Caught(len(wrong), len(found), code)
 
 
-def cells_of(fault: ClaimFault) -> list[Caught]:
+def cells_of(fault: ClaimFault, *, under_attack_only: bool = False) -> list[Caught]:
     """A row of the table: every network, on its data and under attack."""
-    return [caught(ready, fault) for s in SUBJECTS for ready in (s.right, s.attacked)]
+    skip = 1 if under_attack_only else 0
+    return [caught(ready, fault) for s in SUBJECTS for ready in (s.right, s.attacked)[skip:]]
 
 
 def scaled_groups(claims: Claims, factors: Mapping[str, float]) -> tuple[Claims, frozenset[str]]:

@@ -64,6 +64,27 @@ def test_a_clip_bounds_the_truth_however_wide_the_interval() -> None:
     assert not found.undecided.any()
 
 
+@given(sizes, sizes, sizes, st.floats(min_value=1e-100, max_value=1e30))
+def test_a_resolution_never_hides_a_violation(
+    norm: float, error: float, drift: float, bound: float
+) -> None:
+    strict, found = (
+        decide(measured((norm, error)), bound, drift, resolution=r) for r in (0.0, 1e-9)
+    )
+    assert found.violating.tolist() == strict.violating.tolist()
+    if not found.undecided[0] and not found.violating[0]:
+        width = Fraction(error) + Fraction(drift)
+        assert Fraction(norm) + width <= Fraction(bound) * (1 + Fraction(1e-9) * 2)
+
+
+def test_a_resolution_decides_what_attains_its_bound_and_nothing_else() -> None:
+    pairs = (1.0, 1e-15), (1.0 + 1e-12, 1e-15), (1.0, 1e-6), (0.0, 1e-150)
+    for bound, within in ((1.0, [True, False, False, True]), (0.0, [False, False, False, True])):
+        found = decide(measured(*pairs), bound, 0.0, resolution=1e-9)
+        assert (~(found.violating | found.undecided)).tolist() == within
+    assert decide(measured((0.0, 1e-150)), 0.0, 0.0).undecided.tolist() == [True]
+
+
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=5))
 def test_a_joint_norm_covers_every_norm_of_the_parts(parts: list[tuple[float, float]]) -> None:
     found = joint([measured(part) for part in parts])

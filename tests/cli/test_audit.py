@@ -57,16 +57,16 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recorded run of three steps."""
+    """A recorded run of two steps."""
     folder = tmp_path_factory.mktemp("run") / "trace"
     network = module("digits_mlp", torch.float32).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
-    x, y = (torch.from_numpy(item) for item in examples(24))
+    x, y = (torch.from_numpy(item) for item in examples(16))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Recorder(folder, network, optimizer, every=1) as recorder:
             loss_fn = recorder.wrap_loss(functional.cross_entropy)
-            for step in range(3):
+            for step in range(2):
                 optimizer.zero_grad()
                 recorder.batch(index=range(8 * step, 8 * step + 8))
                 loss_fn(network(x[8 * step :][:8]), y[8 * step :][:8], reduction="sum").backward()
@@ -74,11 +74,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    path = tmp_path / "certificate.json"
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("issued") / "certificate.json"
     words = ["certify", str(MODEL), "--batch-size", "8", "-o", str(path)]
     assert CliRunner().invoke(cli, words).exit_code == 0
+    return path.read_bytes()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, issued: bytes) -> Path:
+    path = tmp_path / "certificate.json"
+    path.write_bytes(issued)
     return path
 
 
@@ -125,29 +132,30 @@ def test_other_arithmetic(data: Path, dtype: str, rel: float) -> None:
     assert looser["groups"][0]["float_bound"] > tighter["groups"][0]["float_bound"]
 
 
-@pytest.mark.parametrize("name", ["text", "json", "markdown", "sarif", "junit", "github"])
-def test_every_format_of_a_pass_and_of_a_violation(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("is_good", [True, False], ids=["pass", "violation"])
+def test_every_format_of_one_audit(tmp_path: Path, is_good: bool) -> None:
     x, y = examples(3)
-    good = call(MODEL, "--data", written(tmp_path / "g.npz", x, y), "--format", name)
-    bad = call(MODEL, "--data", written(tmp_path / "b.npz", x + 0.5, y), "--format", name)
-    assert (good.exit_code, bad.exit_code) == (0, 1)
-    assert "LC304" in bad.stdout
-    assert "LC304" not in good.stdout
-    for result in (good, bad):
-        if name in {"json", "sarif"}:
-            json.loads(result.stdout)
-        if name == "junit":
-            ET.fromstring(result.stdout)
+    data = written(tmp_path / "d.npz", x if is_good else x + 0.5, y)
+    names = ("text", "json", "markdown", "sarif", "junit", "github")
+    words = [word for name in names for word in ("--report", f"{name}={tmp_path / name}")]
+    result = call(MODEL, "--data", data, *words, "-o", tmp_path / "out.txt")
+    assert (result.exit_code, result.stdout) == (0 if is_good else 1, "")
+    for name in names:
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert ("LC304" in text) != is_good, name
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == (
+        (tmp_path / "text").read_text(encoding="utf-8")
+    )
+    for name in ("json", "sarif"):
+        json.loads((tmp_path / name).read_text(encoding="utf-8"))
+    ET.fromstring((tmp_path / "junit").read_text(encoding="utf-8"))
 
 
-def test_several_reports_of_one_audit(data: Path, tmp_path: Path) -> None:
-    files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown", "sarif", "junit")}
-    words = [word for name, file in files.items() for word in ("--report", f"{name}={file}")]
-    result = call(MODEL, "--data", data, *words, "-o", tmp_path / "a.txt")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert (tmp_path / "a.txt").read_text(encoding="utf-8").startswith("Pass")
-    assert json.loads(files["json"].read_text(encoding="utf-8"))["verdict"] == "pass"
-    assert all(file.stat().st_size > 500 for file in files.values())
+@pytest.mark.parametrize("name", ["text", "junit", "github"])
+def test_formats_on_standard_output(data: Path, name: str) -> None:
+    result = call(MODEL, "--data", data, "--limit", 2, "--no-values", "--format", name)
+    assert result.exit_code == 0
+    assert "within its bound" in result.stdout or name == "junit"
 
 
 def test_a_certificate_is_audited_under_its_own_settings(data: Path, certificate: Path) -> None:
@@ -181,11 +189,11 @@ def test_an_attack_alone_and_with_data(data: Path) -> None:
 
 def test_a_recorded_run_with_and_without_data(run: Path, data: Path) -> None:
     alone = audited(MODEL, "--trace", run, *FREE)
-    assert (alone["verdict"], alone["examples"], alone["units"]) == ("pass", 24, 3)
+    assert (alone["verdict"], alone["examples"], alone["units"]) == ("pass", 16, 2)
     assert {check["name"] for check in alone["checks"]} >= {"trace-integrity", "contribution"}
     assert alone["groups"][0]["worst_example"]["weights"].startswith("step ")
-    both = audited(MODEL, "--trace", run, "--data", data, "--limit", 5, *FREE)
-    assert both["examples"] == 15 + 15
+    both = audited(MODEL, "--trace", run, "--data", data, "--limit", 5, "--no-values", *FREE)
+    assert both["examples"] == 10 + 10
 
 
 def test_bounds_of_one_point_say_nothing_of_a_run(run: Path) -> None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import Final, final
 
 import torch
+from torch import Tensor
 
 from lipcert.audit.gradient_norms.layout import is_channels_last
 from lipcert.audit.gradient_norms.method import Method, OperandGradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 
-__all__ = ["Chooser", "by_chunks"]
+__all__ = ["Chooser", "by_chunks", "shared_chooser"]
 
 _TYPICAL: Final = 2**24
 _MODEST: Final = 2**22
@@ -48,8 +50,14 @@ class Chooser:
         self._timed = timed
         self.chosen: dict[Hashable, _Choice] = {}
 
-    def squares(self, of: OperandGradient, pair: Pair) -> Squares:
-        """Squares of every example, by the best method."""
+    def squares(
+        self, of: OperandGradient, pair: Pair, doubts: list[Tensor] | None = None
+    ) -> Squares:
+        """Squares of every example, by the best method.
+
+        Those known too loosely are measured again by instantiation; with `doubts` they are only
+        marked there, so that nobody waits for a GPU.
+        """
         methods = self._admitted(of.methods(pair))
         method, scratch = methods[0], _TYPICAL
         if len(methods) > 1:
@@ -58,6 +66,9 @@ class Chooser:
             scratch = choice.scratch
         squares = by_chunks(method.squares, pair, self._chunk(method, scratch))
         is_wide = squares.is_wide(method.widest(pair.b.dtype))
+        if doubts is not None:
+            doubts.append(is_wide)
+            return squares
         if not is_wide.any():
             return squares
         wide = is_wide.nonzero().squeeze(1)
@@ -106,6 +117,12 @@ class Chooser:
         if best is None:
             raise ValueError("an operand without any method")
         return best[1]
+
+
+@cache
+def shared_chooser(memory_limit: int, timed: bool) -> Chooser:
+    """One for all networks of this process: other weights have the same fastest methods."""
+    return Chooser(memory_limit, timed)
 
 
 def _least(methods: Sequence[Method]) -> _Choice:

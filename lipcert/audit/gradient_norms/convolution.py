@@ -33,7 +33,7 @@ from lipcert.norms.geometry import Geometry
 __all__ = ["KernelGradient"]
 
 _MOST_PIXELS: Final = 600
-_SLOWNESS: Final = 16
+_SLOWNESS: Final = 8
 _MANY_CHANNELS: Final = 8
 
 
@@ -76,11 +76,12 @@ class KernelGradient(OperandGradient):
             scratch = (padded + unfolded + grams) * width
             work = positions**2 * rows * self.groups
             found.append(add("gram", scratch, self._gram, work, cancels=True))
-        if taps > 1 and pixels <= _MOST_PIXELS:
-            scratch = (padded + self.groups * pixels**2 + grams) * width
+        if taps > 1 and pixels <= _MOST_PIXELS and all(w.stride == 1 for w in self.geometry):
+            run = windows.flat_run(self.geometry)
+            scratch = (padded + self.groups * (pixels**2 + 2 * run**2)) * width
             # an addition that is not part of a matrix product takes as long as many that are
-            shifting = _SLOWNESS * self.groups * taps * positions**2
-            work = pixels**2 * read + positions**2 * written + shifting
+            shifting = _SLOWNESS * self.groups * taps * run**2
+            work = pixels**2 * read + run**2 * written + shifting
             found.append(add("pixel-gram", scratch, self._pixel_gram, work, cancels=True))
         if len(self.geometry) <= 3 and pair.b.device.type == "cpu":
             scratch = (padded + gradient) * width
@@ -200,31 +201,31 @@ class KernelGradient(OperandGradient):
         """Gram matrices of the unfolded value and of the cotangent."""
         s, q = product_of_grams(self._rows(pair), self._columns(pair))
         terms = pair.a.shape[1] // self.groups * self._taps
-        return self._from_gram(pair, s, q, terms)
+        return self._from_gram(pair, s, q, terms, self._copies())
 
     def _pixel_gram(self, pair: Pair) -> Squares:
         """The Gram matrix of the padded pixels, shifted along both axes and summed over the taps.
 
-        Its entries are sums over channels and taps; the pixels of all taps together are as long
-        as the unfolded value.
+        Its entries are sums over channels and taps. Windows may begin at any place of the run; the
+        cotangent is zero where none does. Each tap reads each pixel once at most, so that all of
+        them together are at most √taps·‖a‖ long.
         """
-        value = windows.padded(pair.a, self.geometry)
-        channels = pair.a.shape[1] // self.groups
-        grid = value.shape[2:]
-        pixels = (
-            value.flatten(2)
-            if self._by_pixels(pair)
-            else value.reshape(len(pair) * self.groups, channels, prod(grid))
-        )
-        columns = self._columns(pair)
-        gram = torch.bmm(pixels.mT, pixels).reshape(-1, *grid, *grid)
+        value = windows.padded(pair.a, self.geometry).flatten(2)
+        columns = windows.on_padded_lines(pair.b, self.geometry)
+        if self.groups > 1:
+            value, columns = (
+                tensor.reshape(len(pair) * self.groups, -1, tensor.shape[2])
+                for tensor in (value, columns)
+            )
+        gram = torch.bmm(value.mT, value)
         s = windows.sum_over_taps(gram, self.geometry)
-        s = s.reshape(-1, self._positions, self._positions)
-        return self._from_gram(pair, s, torch.bmm(columns.mT, columns), channels + self._taps)
+        return self._from_gram(
+            pair, s, torch.bmm(columns.mT, columns), value.shape[1] + self._taps, self._taps
+        )
 
-    def _from_gram(self, pair: Pair, s: Tensor, q: Tensor, terms: int) -> Squares:
-        reaches = (pair.a_squares.upper * self._copies(), pair.b_squares.upper)
-        shape = (len(pair), self.groups, self._positions, self._positions)
+    def _from_gram(self, pair: Pair, s: Tensor, q: Tensor, terms: int, copies: int) -> Squares:
+        reaches = (pair.a_squares.upper * copies, pair.b_squares.upper)
+        shape = (len(pair), self.groups, *s.shape[1:])
         written = pair.b.shape[1] // self.groups
         return from_gram(s.reshape(shape), q.reshape(shape), reaches, (terms, written))
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.arithmetic import exact_products
-from lipcert.audit.gradient_norms.choice import Chooser
+from lipcert.audit.gradient_norms.choice import shared_chooser
 from lipcert.audit.gradient_norms.layout import channels_last, prefers_channels_last
 from lipcert.audit.gradient_norms.plan import Plan
 from lipcert.audit.gradient_norms.recording import Recording
@@ -38,12 +38,14 @@ MEMORY_LIMIT: Final = 2**26
 
 @final
 class NormEngine:
-    """Measures batches; remembers between them which methods were fastest.
+    """Measures batches; the process remembers which methods were fastest.
 
     watch_values: also measure every value, and every cotangent that reaches a trained parameter.
     watch_input: also the cotangent of the input, for which autograd must run to the very start.
     memory_limit: bytes of scratch memory; one example is always allowed. timed: choose between
     exact methods by timing them; otherwise by counting, so that a run repeats itself to the bit.
+    defer: look only once per batch whether an example is known too loosely, and if so measure the
+    batch again, from then on looking everywhere; by default on a GPU, which stops at every look.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class NormEngine:
         watch_input: bool = False,
         memory_limit: int = MEMORY_LIMIT,
         timed: bool = True,
+        defer: bool | None = None,
     ) -> None:
         self.network = network
         self._plan = Plan.of(network)
-        self._chooser = Chooser(memory_limit, timed)
+        self._chooser = shared_chooser(memory_limit, timed)
         self._watch_values = watch_values
         self._watch_input = watch_input
+        self._defers = network.device.type != "cpu" if defer is None else defer
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Callable[[Tensor], Tensor]) -> BatchNorms:
@@ -68,10 +72,21 @@ class NormEngine:
         losses_of: the per-example losses [examples] of the network's output; may keep no example
         from being independent of the others.
         """
-        recording = Recording(self._plan, self._chooser, len(x), x.device)
         if not len(x):
-            recording.finish()
-            return self._nothing(recording)
+            return self._nothing(Recording(self._plan, self._chooser, 0, x.device))
+        if self._defers:
+            doubts: list[Tensor] = []
+            found = self._run(x, losses_of, doubts)
+            if not doubts or not torch.stack(doubts).any():
+                return found
+            self._defers = False
+        return self._run(x, losses_of, None)
+
+    def _run(
+        self, x: Tensor, losses_of: Callable[[Tensor], Tensor], doubts: list[Tensor] | None
+    ) -> BatchNorms:
+        """One pass forward and backward."""
+        recording = Recording(self._plan, self._chooser, len(x), x.device, doubts)
         x = channels_last(x.detach()) if self._channels_last else x.detach()
         with torch.enable_grad():
             losses = losses_of(
@@ -83,12 +98,10 @@ class NormEngine:
                 torch.autograd.backward([losses.sum()])
         with exact_products(x.device):
             recording.finish()
-        return BatchNorms(
-            losses.detach().double().cpu().numpy(),
-            _measured(recording.parameters),
-            _measured(recording.values) if self._watch_values else {},
-            _measured(recording.cotangents) if self._watch_values else {},
-        )
+        values = recording.values if self._watch_values else {}
+        cotangents = recording.cotangents if self._watch_values else {}
+        families = _measured(recording.parameters, values, cotangents)
+        return BatchNorms(losses.detach().double().cpu().numpy(), *families)
 
     def _watched(self, x: Tensor, recording: Recording) -> Tensor:
         """The input, measured."""
@@ -145,6 +158,7 @@ class NormEngine:
 
     def _nothing(self, recording: Recording) -> BatchNorms:
         """The norms of no examples."""
+        recording.finish()
         graph = self.network.graph
         none = Measured(np.zeros(0), np.zeros(0))
         values = [graph.input_name, *(node.output for node in graph.nodes)]
@@ -160,12 +174,13 @@ def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
 
-def _measured(squares: Mapping[str, Squares]) -> Mapping[str, Measured]:
+def _measured(*families: Mapping[str, Squares]) -> list[Mapping[str, Measured]]:
     """All at once, so that a GPU is read once."""
+    squares = [found for family in families for found in family.values()]
     if not squares:
-        return {}
-    values = torch.stack([found.value for found in squares.values()])
-    errors = torch.stack([found.error for found in squares.values()])
+        return [{} for _ in families]
+    values = torch.stack([found.value for found in squares])
+    errors = torch.stack([found.error for found in squares])
     together = Squares(values, errors).measured()
-    rows = zip(together.norm, together.error, strict=True)
-    return {name: Measured(*row) for name, row in zip(squares, rows, strict=True)}
+    rows = map(Measured, together.norm, together.error)
+    return [{name: next(rows) for name in family} for family in families]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares
+from lipcert.facts import Shape
 
 __all__ = ["Gradients", "Method", "OperandGradient"]
 
@@ -62,6 +63,11 @@ class OperandGradient(ABC):
     def needs_value(self) -> bool:
         """Whether the pair must hold the value; if not, its a may be anything."""
         return True
+
+    def sums_channels(self, shape: Shape) -> bool:
+        """Whether its best method needs `Pair.channel_sums` of a value of this shape."""
+        del shape
+        return False
 
     @property
     @abstractmethod

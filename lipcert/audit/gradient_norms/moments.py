@@ -1,4 +1,4 @@
-"""Gradient of a normalising scale from sums over channels alone: G_c = r(Σ a·b − m·Σ b).
+"""Gradient of a normalising scale from sums over each channel alone: G_c = r(Σ a·b − m·Σ b).
 
 What enters: a value a and its cotangent b, [examples, channels, *positions], and per channel the
 mean m and inverse deviation r. What leaves: squares. Nothing as large as a is ever written in
@@ -7,20 +7,20 @@ float64; where a mean far from zero makes the differences cancel, the error boun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Final, final
 
 import torch
 from torch import Tensor
 
-from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 
-__all__ = ["ChannelSums", "Statistics"]
+__all__ = ["ChannelSums", "Statistics", "squares_of_channels"]
 
-_BLOCK: Final = 32
+_BLOCK: Final = 64
+_LEAST_BLOCK: Final = 16
 _SQUARE_BLOCK: Final = 256
 
 
@@ -57,26 +57,31 @@ class ChannelSums:
     lost: float
 
     @classmethod
-    def of(cls, pair: Pair) -> ChannelSums:
-        """One pass over the tensors for each sum."""
-        positions = prod(pair.b.shape[2:])
-        shape = tuple(pair.b.shape[:2])
-        a, b = (tensor.reshape(*shape, positions) for tensor in (pair.a, pair.b))
-        squares = [sum_of_squares(t.reshape(-1, positions)) for t in (a, b)]
-        dtype = pair.b.dtype
-        in_double = gamma(positions // _BLOCK + shape[1] + 16, torch.float64)
+    def of(cls, a: Tensor, b: Tensor, a_squares: Squares, b_squares: Squares) -> ChannelSums:
+        """Of a value and its cotangent, and the squares of their channels."""
+        positions = prod(b.shape[2:])
+        shape = tuple(b.shape[:2])
+        a, b = (tensor.reshape(*shape, positions).contiguous() for tensor in (a, b))
+        dtype = b.dtype
+        in_double = gamma(positions // _LEAST_BLOCK + shape[1] + 16, torch.float64)
+        b_sums, products = _sums_and_products(a, b)
         return cls(
             a=_sums(a),
-            b=_sums(b),
-            product=_products(a, b),
-            square=squares[0].value.reshape(shape),
-            a_norm=squares[0].upper.sqrt().reshape(shape),
-            b_norm=squares[1].upper.sqrt().reshape(shape),
+            b=b_sums,
+            product=products,
+            square=a_squares.value.reshape(shape),
+            a_norm=a_squares.upper.sqrt().reshape(shape),
+            b_norm=b_squares.upper.sqrt().reshape(shape),
             positions=positions,
             relative=gamma(_BLOCK + 1, dtype) + in_double,
             square_relative=gamma(_SQUARE_BLOCK + 8, dtype) + in_double,
             lost=positions * underflow(dtype),
         )
+
+    def at(self, where: slice | Tensor) -> ChannelSums:
+        """Those of some examples."""
+        tensors = ("a", "b", "product", "square", "a_norm", "b_norm")
+        return replace(self, **{name: getattr(self, name)[where] for name in tensors})
 
     def statistics(self, size: int, centred: bool, epsilon: float) -> Statistics:
         """Of blocks of `size` entries, a whole number of channels each.
@@ -101,6 +106,12 @@ class ChannelSums:
         found = (mean, mean_off, spread.rsqrt(), off * OUTWARD + 2.0**-48)
         return Statistics(*(entry.repeat_interleave(channels // blocks, 1) for entry in found))
 
+    def bias_squares(self) -> Squares:
+        """‖Σb‖² over all channels; each sum is off by ρ√T‖b_c‖."""
+        distance = self.b_norm.square().sum(1).sqrt() * (self.relative * sqrt(self.positions))
+        lost = self.lost * sqrt(self.b.shape[1])
+        return widened(sum_of_squares(self.b), (distance + lost) * OUTWARD)
+
     def scale_squares(self, of: Statistics) -> Squares:
         """‖G‖².
 
@@ -117,6 +128,11 @@ class ChannelSums:
         )
         distance = off.square().sum(1).sqrt() * OUTWARD
         return widened(sum_of_squares(gradient), distance)
+
+
+def squares_of_channels(tensor: Tensor) -> Squares:
+    """Of every channel of every example, one after another.  # [examples · channels]"""
+    return sum_of_squares(tensor.reshape(len(tensor) * tensor.shape[1], -1))
 
 
 def _sums(rows: Tensor) -> Tensor:
@@ -139,3 +155,37 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
         parts = [tensor[:, :, :whole].reshape(shape) for tensor in (a, b)]
         total = total + torch.linalg.vecdot(*parts).sum(2, dtype=torch.float64)
     return total
+
+
+def _sums_and_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Σb and Σa·b of every channel; in one pass where the positions fall into equal blocks.
+
+    The pass is the one that torch makes for the scale and the bias of a group normalisation: with
+    one example, a channel for each block, mean 0 and deviation 1, these gradients are the sums.
+    """
+    block = _equal_block(a.shape[2])
+    if block is None or a.device.type != "cpu" or not a.numel():
+        return _sums(b), _products(a, b)
+    rows = a.numel() // block
+    zero, one = a.new_zeros(1, 1), a.new_ones(1, 1)
+    _, products, sums = torch.ops.aten.native_group_norm_backward(
+        b.view(1, rows, block),
+        a.view(1, rows, block),
+        zero,
+        one,
+        one.view(1).expand(rows),
+        1,
+        rows,
+        block,
+        1,
+        [False, True, True],
+    )
+    shape = (*a.shape[:2], -1)
+    double = torch.float64
+    return sums.view(shape).sum(2, dtype=double), products.view(shape).sum(2, dtype=double)
+
+
+def _equal_block(positions: int) -> int | None:
+    """The longest block that divides the positions evenly; None where only short ones do."""
+    lengths = range(min(_BLOCK, positions), _LEAST_BLOCK - 1, -1)
+    return next((length for length in lengths if positions % length == 0), None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.gradient_norms.method import Gradients, Method, OperandGradient
-from lipcert.audit.gradient_norms.moments import ChannelSums, Statistics
+from lipcert.audit.gradient_norms.moments import Statistics
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.reductions import reduced, summing
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
@@ -47,7 +47,7 @@ class BlockScale(OperandGradient):
     def methods(self, pair: Pair) -> Sequence[Method]:
         """Entry by entry in float64; by moments where whole channels lie in one block."""
         entrywise = Method("entrywise", self.gradient_scratch(pair), self._entrywise, work=1)
-        if self._by_channel(pair):
+        if self.sums_channels(tuple(pair.b.shape[1:])):
             scratch = 2 * prod(pair.b.shape[1:]) * pair.b.element_size()
             return [Method("moments", scratch, self._moments, cancels=True), entrywise]
         return [entrywise]
@@ -95,14 +95,15 @@ class BlockScale(OperandGradient):
         found = self.gradients(pair)
         return widened(sum_of_squares(found.gradient), found.distance)
 
-    def _by_channel(self, pair: Pair) -> bool:
+    def sums_channels(self, shape: Shape) -> bool:
+        """Where blocks are whole channels, and each channel has one scale."""
         channels, *repeated = self.placed
-        positions = prod(pair.a.shape[2:])
+        positions = prod(shape[1:])
         whole = positions > 1 and self.size % positions == 0
-        return whole and channels == pair.a.shape[1] and set(repeated) == {1}
+        return whole and channels == shape[0] and set(repeated) == {1}
 
     def _moments(self, pair: Pair) -> Squares:
-        sums = ChannelSums.of(pair)
+        sums = pair.channel_sums
         statistics = sums.statistics(self.size, self.centred, self.epsilon)
         return sums.scale_squares(statistics)
 
@@ -122,6 +123,10 @@ class ChannelScale(OperandGradient):
     def key(self) -> Hashable:
         """One method only."""
         return "channel"
+
+    def sums_channels(self, shape: Shape) -> bool:
+        """Each channel has one scale."""
+        return len(shape) > 0
 
     def methods(self, pair: Pair) -> Sequence[Method]:
         """By moments."""
@@ -148,6 +153,6 @@ class ChannelScale(OperandGradient):
 
     def _moments(self, pair: Pair) -> Squares:
         zero = torch.zeros_like(self.mean)
-        return ChannelSums.of(pair).scale_squares(
+        return pair.channel_sums.scale_squares(
             Statistics(self.mean, zero, self.inverse, zero + 2.0**-48)
         )

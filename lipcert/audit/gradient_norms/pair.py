@@ -12,6 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from lipcert.audit.gradient_norms.moments import ChannelSums, squares_of_channels
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
 
 __all__ = ["Pair"]
@@ -22,6 +23,8 @@ __all__ = ["Pair"]
 class Pair:
     """A value a, a cotangent b, and ‖a‖² and ‖b‖² of every example.
 
+    channels: sums over each channel, where they have been computed already.
+
     a, b: [examples, ...] of one dtype, float32 or float64.
     """
 
@@ -29,11 +32,20 @@ class Pair:
     b: Tensor
     a_squares: Squares
     b_squares: Squares
+    channels: ChannelSums | None = None
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor) -> Pair:
         """A pair whose squares are still to be computed."""
         return cls(a, b, sum_of_squares(a), sum_of_squares(b))
+
+    @property
+    def channel_sums(self) -> ChannelSums:
+        """Sums over each channel."""
+        if self.channels is not None:
+            return self.channels
+        squares = [squares_of_channels(tensor) for tensor in (self.a, self.b)]
+        return ChannelSums.of(self.a, self.b, *squares)
 
     def __len__(self) -> int:
         return len(self.b)
@@ -65,7 +77,8 @@ class Pair:
 
     def _at(self, where: slice | Tensor) -> Pair:
         squares = (self.a_squares.at(where), self.b_squares.at(where))
-        return Pair(self.a[where], self.b[where], *squares)
+        channels = None if self.channels is None else self.channels.at(where)
+        return Pair(self.a[where], self.b[where], *squares, channels)
 
     def double(self) -> Pair:
         """In float64, where squares of float32 numbers neither overflow nor underflow."""

@@ -42,21 +42,28 @@ class NodePlan:
     """The trained operands of one node.
 
     keeps_value: whether a gradient needs the node's input. rounds_value: whether the op itself
-    rounds its input to the dtype of its output, as products do under autocast.
+    rounds its input to the dtype of its output, as products do under autocast. sums_channels:
+    whether a gradient comes from sums over the channels of input and output.
     """
 
     operands: tuple[OperandPlan, ...]
     keeps_value: bool
     rounds_value: bool
+    sums_channels: bool
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Nodes by name, and parameters by name."""
+    """Nodes by name, and parameters by name.
+
+    by_channel: names of values whose squares are needed channel by channel, and of values whose
+    cotangents' are.
+    """
 
     nodes: Mapping[str, NodePlan]
     parameters: Mapping[str, ParameterUses]
+    by_channel: tuple[frozenset[str], frozenset[str]]
 
     @classmethod
     def of(cls, network: LoweredNetwork) -> Plan:
@@ -75,10 +82,13 @@ class Plan:
                 )
                 nodes[use.node.name] = use.node
                 operands.setdefault(use.node.name, []).append(plan)
-        return cls(
-            {name: _node_plan(nodes[name], tuple(found)) for name, found in operands.items()},
-            parameters,
+        plans = {name: _node_plan(nodes[name], tuple(found)) for name, found in operands.items()}
+        channelled = [nodes[name] for name, plan in plans.items() if plan.sums_channels]
+        by_channel = (
+            frozenset(node.inputs[0] for node in channelled),
+            frozenset(node.output for node in channelled),
         )
+        return cls(plans, parameters, by_channel)
 
 
 def _node_plan(node: Node, operands: tuple[OperandPlan, ...]) -> NodePlan:
@@ -86,4 +96,5 @@ def _node_plan(node: Node, operands: tuple[OperandPlan, ...]) -> NodePlan:
         operands,
         keeps_value=any(plan.gradient.needs_value for plan in operands),
         rounds_value=isinstance(node.op, Dense | Conv | ConvTranspose),
+        sums_channels=any(plan.gradient.sums_channels(node.shape) for plan in operands),
     )

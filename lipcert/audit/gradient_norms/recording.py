@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lipcert.audit.gradient_norms.choice import Chooser
 from lipcert.audit.gradient_norms.layout import dense
+from lipcert.audit.gradient_norms.moments import ChannelSums, squares_of_channels
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.plan import NodePlan, Plan
 from lipcert.audit.gradient_norms.shared import Contribution, shared_squares
@@ -24,27 +25,39 @@ __all__ = ["Recording", "wide_enough"]
 
 @final
 class Recording:
-    """One batch under way."""
+    """One batch under way. doubts: collects marks of examples that are known too loosely."""
 
-    def __init__(self, plan: Plan, chooser: Chooser, examples: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        chooser: Chooser,
+        examples: int,
+        device: torch.device,
+        doubts: list[Tensor] | None = None,
+    ) -> None:
         self.values: dict[str, Squares] = {}
         self.cotangents: dict[str, Squares] = {}
         self.parameters: dict[str, Squares] = {}
         self._zeros = Squares.zeros(examples, device)
+        self._value_channels: dict[str, Squares] = {}
+        self._cotangent_channels: dict[str, Squares] = {}
         self._waiting: dict[str, list[Contribution]] = {}
         self._plan = plan
         self._chooser = chooser
+        self._doubts = doubts
 
     def value(self, name: str, tensor: Tensor) -> Squares:
         """The squares of a value, computed once."""
         if name not in self.values:
-            self.values[name] = sum_of_squares(wide_enough(tensor))
+            kept = self._value_channels if name in self._plan.by_channel[0] else None
+            self.values[name] = _squares(name, wide_enough(tensor), kept)
         return self.values[name]
 
     def cotangent(self, name: str, tensor: Tensor) -> Squares:
         """The squares of a cotangent, computed once."""
         if name not in self.cotangents:
-            self.cotangents[name] = sum_of_squares(wide_enough(tensor))
+            kept = self._cotangent_channels if name in self._plan.by_channel[1] else None
+            self.cotangents[name] = _squares(name, wide_enough(tensor), kept)
         return self.cotangents[name]
 
     def parameters_of(
@@ -54,8 +67,8 @@ class Recording:
         pair = self._pair(plan, value, dense(cotangent), names)
         for operand in plan.operands:
             if operand.scatter is None:
-                squares = self._chooser.squares(operand.gradient, pair).times(operand.factor)
-                self._add(operand.parameter, squares)
+                squares = self._chooser.squares(operand.gradient, pair, self._doubts)
+                self._add(operand.parameter, squares.times(operand.factor))
             else:
                 contribution = Contribution(operand.gradient, operand.scatter, pair)
                 self._wait(operand.parameter, contribution)
@@ -79,7 +92,17 @@ class Recording:
         a = wide_enough(value)
         if a.dtype is not b.dtype:
             return Pair.of(a.double(), b.double())
-        return Pair(a, b, self.value(names[0], value), b_squares)
+        a_squares = self.value(names[0], value)
+        channels = None
+        if plan.sums_channels:
+            of_a, of_b = self._value_channels.get(names[0]), self._cotangent_channels.get(names[1])
+            channels = ChannelSums.of(
+                a,
+                b,
+                squares_of_channels(a) if of_a is None else of_a,
+                squares_of_channels(b) if of_b is None else of_b,
+            )
+        return Pair(a, b, a_squares, b_squares, channels)
 
     def _add(self, parameter: str, squares: Squares) -> None:
         before = self.parameters.get(parameter)
@@ -95,6 +118,14 @@ class Recording:
         found = self._waiting.pop(parameter)
         size = self._plan.parameters[parameter].size
         self._add(parameter, shared_squares(found, size, self._chooser.memory_limit))
+
+
+def _squares(name: str, tensor: Tensor, kept: dict[str, Squares] | None) -> Squares:
+    """Of a tensor; those of its channels as well where these are to be kept."""
+    if kept is None:
+        return sum_of_squares(tensor)
+    kept[name] = squares_of_channels(tensor)
+    return kept[name].summed(tensor.shape[1])
 
 
 def wide_enough(tensor: Tensor) -> Tensor:

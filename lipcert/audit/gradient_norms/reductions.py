@@ -148,6 +148,9 @@ class BiasGradient(EntrywiseGradient):
         """Nothing to add up where nothing is repeated."""
         if self._terms(pair) == 1:
             return [Method("cotangent", 0, lambda pair: pair.b_squares)]
+        channel = (pair.b.shape[1], *[1] * (pair.b.dim() - 2))
+        if pair.channels is not None and self.placed == channel:
+            return [Method("channels", 0, lambda pair: pair.channel_sums.bias_squares())]
         return [Method("reduced", prod(self.placed) * 8, self._squares)]
 
     def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:

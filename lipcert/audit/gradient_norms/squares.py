@@ -47,6 +47,12 @@ class Squares:
         """An upper bound of the exact squares."""
         return (self.value + self.error) * OUTWARD
 
+    def summed(self, groups: int) -> Squares:
+        """Of tensors that consist of so many consecutive ones each."""
+        value = self.value.reshape(-1, groups).sum(1)
+        error = self.error.reshape(-1, groups).sum(1) + value * gamma(groups, torch.float64)
+        return Squares(value, error * OUTWARD)
+
     def at(self, where: slice | Tensor) -> Squares:
         """Those of some examples."""
         return Squares(self.value[where], self.error[where])

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from lipcert.audit.gradient_norms.layout import dense
-from lipcert.norms.geometry import Geometry
+from lipcert.norms.geometry import Geometry, Window
 
 __all__ = [
+    "flat_run",
     "library_gradient",
+    "on_padded_lines",
     "padded",
     "pads",
     "pads_evenly",
@@ -70,24 +73,46 @@ def unfolded_within_lines(value: Tensor, others: Geometry) -> Tensor:
     return value.as_strided(shape, (*value.stride()[:2], *by_tap, lines, *by_output))
 
 
-def sum_over_taps(gram: Tensor, geometry: Geometry) -> Tensor:
-    """Σ over taps of the Gram matrix between the places that one tap reads.
+def flat_run(geometry: Geometry) -> int:
+    """How many places lie from the first to the last window in a padded, flattened grid."""
+    return 1 + sum(
+        (window.outputs - 1) * step for window, step in zip(geometry, _steps(geometry), strict=True)
+    )
 
-    gram: [blocks, *grid, *grid]; result: [blocks, *outputs, *outputs].
+
+def on_padded_lines(cotangent: Tensor, geometry: Geometry) -> Tensor:
+    """The outputs of windows of stride 1, each where its window begins: [..., channels, run].
+
+    Zeros fill the places where no window begins.
     """
+    widths = [width for w in reversed(geometry[1:]) for width in (0, _padded_size(w) - w.outputs)]
+    return pad(cotangent, widths).flatten(2)[:, :, : flat_run(geometry)]
+
+
+def sum_over_taps(gram: Tensor, geometry: Geometry) -> Tensor:
+    """Σ over taps of the Gram matrix between the places that one tap reads, for stride 1.
+
+    gram: [blocks, places, places] of a padded, flattened grid; result: [blocks, run, run]. A tap
+    reads the run of places that begins at its own offset.
+    """
+    run, steps = flat_run(geometry), _steps(geometry)
     total: Tensor | None = None
     for taps in itertools.product(*(range(window.taps) for window in geometry)):
-        reads = _read_by(taps, geometry)
-        part = gram[(slice(None), *reads, *reads)]
+        places = zip(taps, geometry, steps, strict=True)
+        start = sum(tap * window.dilation * step for tap, window, step in places)
+        part = gram[:, start : start + run, start : start + run]
         total = part.clone() if total is None else total.add_(part)
     return gram if total is None else total
 
 
-def _read_by(taps: Sequence[int], geometry: Geometry) -> tuple[slice, ...]:
-    return tuple(
-        slice(tap * w.dilation, tap * w.dilation + w.stride * (w.outputs - 1) + 1, w.stride)
-        for tap, w in zip(taps, geometry, strict=True)
-    )
+def _padded_size(window: Window) -> int:
+    return window.size + window.pad_begin + window.pad_end
+
+
+def _steps(geometry: Geometry) -> list[int]:
+    """How far apart neighbours are in a padded, flattened grid, for every dimension."""
+    sizes = [_padded_size(window) for window in geometry]
+    return [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
 def library_gradient(

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from lipcert import load_model
 from lipcert.audit.gradient_norms import NormEngine
+from lipcert.audit.gradient_norms.layout import prefers_channels_last
 from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Node, Parameter
@@ -30,7 +31,7 @@ from lipcert.ops.kinks import Relu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.shape import Reshape, Transpose
-from tests.audit.gradient_norms.oracle import assert_close, network_of, truth
+from tests.audit.gradient_norms.oracle import CPU, assert_close, network_of, truth
 from tests.models.shipped import NAMES, path_of
 from tests.networks import chain, dag, trained
 
@@ -165,6 +166,71 @@ def test_a_convolutional_network_with_branches() -> None:
             ],
         )
     )
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8])
+def test_images_by_pixels(channels: int) -> None:
+    even, odd = Window(6, 3, 1, 1, 1, 1), Window(6, 2, 2, 1, 0, 1)
+    graph = chain(
+        (channels, 6, 6),
+        Conv(trained("k1", weights(8, channels, 3, 3)), trained("b1", weights(8)), (even, even)),
+        Activation(Relu()),
+        Conv(trained("k2", weights(4, 4, 2, 3, seed=2)), None, (odd, even), 2),
+        BatchNorm(
+            Operand(weights(4)),
+            Operand(np.full(4, 1.5)),
+            1e-5,
+            trained("s", weights(4, seed=3)),
+            trained("t", weights(4, seed=4)),
+        ),
+        Conv(trained("k3", weights(5, 4, 3, 3)), None, (Window(3, 3, 1, 1, 1, 1), even)),
+        Reshape((90,)),
+        Dense(trained("w", weights(3, 90))),
+    )
+    assert prefers_channels_last(graph, torch.float32, CPU)
+    assert not prefers_channels_last(graph, torch.float64, CPU)
+    check(graph, examples=5)
+
+
+def test_a_reshaped_value_that_is_normalised_by_channels() -> None:
+    graph = chain(
+        (2, 4, 6),
+        Shift(trained("b", weights(2, 4, 6))),
+        Reshape((4, 12)),
+        GroupNorm(2, 1e-3, trained("s", weights(4)), trained("t", weights(4))),
+        Reshape((48,)),
+        Dense(trained("w", weights(3, 48))),
+    )
+    check(graph)
+
+
+def test_a_second_pass_where_the_first_left_doubts() -> None:
+    graph = chain(
+        (8, 4),
+        Dense(trained("w", weights(3, 4))),
+        Reshape((24,)),
+        Dense(trained("v", weights(2, 24))),
+    )
+    network = network_of(graph, torch.float32)
+    x, labels = batch(graph, 6)
+    passes = []
+
+    def losses_of(logits: Tensor) -> Tensor:
+        passes.append(len(logits))
+        return cross_entropy(labels)(logits)
+
+    direct = NormEngine(network).measure(x, losses_of)
+    deferring = NormEngine(network, defer=True)
+    found = deferring.measure(x, losses_of)
+    assert len(passes) == 2
+    for name, measured in direct.parameters.items():
+        np.testing.assert_allclose(found.parameters[name].norm, measured.norm, rtol=1e-5)
+    x[2] = 1e30  # squares that overflow are known too loosely
+    again = deferring.measure(x, losses_of)
+    assert len(passes) == 4
+    exact = NormEngine(network).measure(x, losses_of)
+    for name, measured in exact.parameters.items():
+        np.testing.assert_allclose(again.parameters[name].norm, measured.norm, rtol=1e-5)
 
 
 def test_frozen_and_unused_parameters() -> None:

@@ -1,0 +1,318 @@
+"""The audit's intervals attacked: independent truth, attained bounds, and what is not a number."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.audit.bench import Bench
+from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
+from lipcert.audit.data import Examples
+from lipcert.audit.drawn_in import INSIDE
+from lipcert.audit.lowering import lowered
+from lipcert.audit.precision import Precision
+from lipcert.audit.replay import Replayer
+from lipcert.audit.tally import Family, Tallies
+from lipcert.ir import Graph, Parameter
+from lipcert.losses.factory import make_loss
+from lipcert.operand import Operand
+from lipcert.ops import functions
+from lipcert.ops.activation import Activation
+from lipcert.ops.affine import Scale
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import GroupNorm
+from lipcert.ops.reduced_norm import ReduceNorm
+from lipcert.ops.shape import Reshape, Transpose
+from lipcert.ops.sorting import Sort
+from lipcert.settings import Settings
+from tests import mirror
+from tests.audit.drift.test_network import engine_of, labels_of, random_inputs
+from tests.networks import ball, chain, dag, orthogonal, trained
+from tests.random_networks import Case, random_case
+
+CPU = torch.device("cpu")
+EXACT, SINGLE, HALF = Precision.FLOAT64, Precision.FLOAT32, Precision.BFLOAT16
+KINKED_OPS = {"PRelu", "MaxPool", "LpPool", "Sort", "Extremum", "ReduceNorm"}
+KINKED = {"Relu", "Abs", "LeakyRelu", "SoftThreshold", "Clip", "HardSigmoid", "HardSwish"}
+KINKED_LOSSES = {"mae", "multiclass-hinge", "multi-margin", "hkr"}
+
+
+def claims_of(graph: Graph, settings: Settings) -> Claims:
+    return claims_of_analysis(SimpleNamespace(graph=graph), settings)  # type: ignore[arg-type]
+
+
+def claims_from(engine: Bounded) -> Claims:
+    """Everything that is proved, each parameter a group."""
+    bounds = engine.bounds
+    grads = {name: b.value.value for name, b in bounds.grad_norms.items() if b.is_finite}
+    values, cotangents = (
+        {name: f.norm.value.value for name, f in facts.items() if f.norm.is_finite}
+        for facts in (bounds.facts, bounds.cotangents)
+    )
+    groups = tuple(GroupBound(name, (name,), 1, grads.get(name)) for name in bounds.grad_norms)
+    return Claims("test", Settings(input_norm=1e9), engine, values, cotangents, grads, groups)
+
+
+def replayed(claims: Claims, x: Any, y: Any, precision: Precision) -> Tallies:
+    examples = Examples(np.asarray(x), np.asarray(y), "test", "")
+    found = Replayer(claims, precision, CPU, timed=False).replay(examples, 0, len(examples))
+    assert found.checks == ()
+    return found.tallies
+
+
+def violated(tallies: Tallies) -> set[tuple[Family, str]]:
+    return {(f, n) for f, found in tallies.items() for n, t in found.items() if t.violations}
+
+
+def undecided(tallies: Tallies) -> set[tuple[Family, str]]:
+    return {(f, n) for f, found in tallies.items() for n, t in found.items() if t.undecided}
+
+
+def is_smooth(case: Case) -> bool:
+    ops = [node.op for node in case.graph.nodes]
+    inner = {type(op.function).__name__ for op in ops if isinstance(op, Activation)}
+    names = {type(op).__name__ for op in ops}
+    return not (names & KINKED_OPS or inner & KINKED or case.loss.kind in KINKED_LOSSES)
+
+
+SMOOTH = [seed for seed in range(70) if is_smooth(random_case(seed))]
+
+
+def truth_of(case: Case, x: np.ndarray, label: torch.Tensor) -> dict[Family, dict[str, float]]:
+    """Of one example, op by op in the words of the oracle."""
+    graph = case.graph
+    shapes = {graph.input_name: graph.input_shape} | {n.output: n.shape for n in graph.nodes}
+    theta = {k: t.requires_grad_() for k, t in mirror.parameters(graph, case.views).items()}
+    shifts = {
+        name: torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+        for name, shape in shapes.items()
+    }
+    values = mirror.run(graph, torch.tensor(x), theta, case.views, shifts)
+    target = label.double().reshape(-1)
+    if not label.is_floating_point():
+        target = torch.eye(math.prod(graph.output_shape), dtype=torch.float64)[int(label)]
+    loss = INSIDE * mirror.loss_value(case.loss, values[graph.output_name], target)
+    leaves = [*theta.values(), *shifts.values()]
+    grads = [
+        0.0 if g is None else float(g.norm())
+        for g in torch.autograd.grad(loss, leaves, allow_unused=True)
+    ]
+    return {
+        Family.VALUE: {name: float(value.detach().norm()) for name, value in values.items()},
+        Family.COTANGENT: dict(zip(shifts, grads[len(theta) :], strict=True)),
+        Family.GRADIENT: dict(zip(theta, grads[: len(theta)], strict=True)),
+    }
+
+
+@pytest.mark.parametrize("seed", SMOOTH)
+def test_intervals_of_smooth_networks_hold_the_truth(seed: int) -> None:
+    case = random_case(seed)
+    claims = claims_from(engine_of(case.graph, case.domain.facts(), case.loss))
+    generator = torch.Generator().manual_seed(seed)
+    x = case.domain.project(random_inputs(case.domain.shape, 3, generator)).numpy()
+    y = labels_of(case.loss, 3, case.graph, generator)
+    true = [truth_of(case, x[i], y[i]) for i in range(len(x))]
+    for precision in (EXACT, SINGLE, HALF):
+        bench = Bench(claims, precision, CPU, None, watch_values=True, timed=False)
+        try:
+            norms = bench.measure(x, y.numpy())
+        except RuntimeError as error:  # some kernels of torch know no short formats on a CPU
+            assert "not implemented for" in str(error)
+            assert precision is HALF
+            continue
+        for family in Family:
+            for name, measured in norms.of(family).items():
+                expected = np.array([one[family][name] for one in true])
+                width = measured.error + bench.drift(family, name)
+                slack = 1e-12 * expected + 1e-14  # of the oracle itself
+                assert np.all(np.abs(measured.norm - expected) <= width + slack), (family, name)
+
+
+def at_kinks(rng: np.random.Generator) -> tuple[Claims, np.ndarray, np.ndarray, np.ndarray]:
+    """A ReLU network, and examples at which one neuron is as near to 0 as float32 can say."""
+    weight = rng.standard_normal((8, 6)).astype(np.float32).astype(float)
+    last = rng.standard_normal((3, 8)).astype(np.float32).astype(float)
+    first = Dense(trained("a", weight))
+    graph = chain((6,), first, Activation(functions.Relu()), Dense(trained("b", last)))
+    x = rng.standard_normal((100, 6))
+    x -= np.outer(x @ weight[0], weight[0]) / (weight[0] @ weight[0])
+    x = (0.9 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32).astype(float)
+    y = rng.integers(0, 3, 100)
+    claims = claims_from(engine_of(graph, ball((6,), 1.0), make_loss("cross-entropy")))
+    return claims, x, y, _gradients_of_a(weight, last, x, y)
+
+
+def _gradients_of_a(weight: Any, last: Any, x: Any, y: Any) -> np.ndarray:
+    """‖∂loss/∂a‖ by hand."""
+    hidden = x @ weight.T
+    logits = np.maximum(hidden, 0.0) @ last.T
+    odds = np.exp(logits)
+    errors = odds / odds.sum(axis=1, keepdims=True) - np.eye(3)[y]
+    cotangents = INSIDE * (errors @ last) * (hidden > 0.0)
+    return np.linalg.norm(cotangents, axis=1) * np.linalg.norm(x, axis=1)
+
+
+def test_beside_a_kink_float32_speaks_of_its_own_branch_and_float64_tells() -> None:
+    """What an interval is not: it covers right bounds, not the other slope of a ReLU."""
+    claims, x, y, true = at_kinks(np.random.default_rng(0))
+    outside = {}
+    for precision in (SINGLE, EXACT):
+        bench = Bench(claims, precision, CPU, None, timed=False)
+        found = bench.measure(x, y).of(Family.GRADIENT)["a"]
+        width = found.error + bench.drift(Family.GRADIENT, "a") + 1e-13
+        outside[precision] = int(np.count_nonzero(np.abs(found.norm - true) > width))
+    assert outside[SINGLE] > 0
+    assert outside[EXACT] == 0
+    for precision in (SINGLE, EXACT, HALF):
+        assert not violated(replayed(claims, x, y, precision))
+
+
+def lipschitz_network() -> Graph:
+    """Orthogonal layers around a sort: every bound is attained, up to the rounding of weights."""
+    first, last = (Dense(trained(n, orthogonal(6, k))) for k, n in enumerate(("a", "b")))
+    return chain((6,), first, Reshape((3, 2)), Sort(1, False), Reshape((6,)), last)
+
+
+def sphere(count: int, radius: float, dtype: type = np.float64) -> np.ndarray:
+    x = np.random.default_rng(3).standard_normal((count, 6))
+    return (radius * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(dtype)
+
+
+def logits_of(graph: Graph, x: np.ndarray) -> np.ndarray:
+    values = [mirror.run(graph, torch.tensor(row), mirror.parameters(graph, {}), {}) for row in x]
+    return np.stack([found[graph.output_name].detach().numpy() for found in values])
+
+
+ATTAINED: list[tuple[dict[str, Any], bool]] = [
+    ({"loss": "kr"}, False),
+    ({"loss": "mae"}, True),
+    ({"loss": "cosine", "cosine_floor": 5.0}, True),
+    ({"loss": "mse", "label_norm": 0.7}, True),
+    ({"loss": "cross-entropy", "loss_clip": 0.25}, False),
+    ({"mechanism": "backprop-clipping", "input_clip": 0.5, "cotangent_clip": 0.1}, False),
+    ({"mechanism": "gradient-clipping", "clip_norm": 0.1}, False),
+    ({"mechanism": "gradient-clipping", "clip_norm": 0.1, "clip_scope": "group"}, False),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("settings", "by_target"), ATTAINED, ids=lambda item: str(item))
+def test_bounds_that_are_attained_pass_and_any_smaller_ones_do_not(
+    settings: dict[str, Any], by_target: bool, dtype: type
+) -> None:
+    graph = lipschitz_network()
+    claims = claims_of(graph, Settings(input_norm=2.0, **settings))
+    x = sphere(24, 2.0, dtype)
+    y: np.ndarray = np.arange(24) % 6
+    if by_target:
+        away = -logits_of(graph, x.astype(np.float64))
+        away *= settings.get("label_norm", 1.0) / np.linalg.norm(away, axis=1, keepdims=True)
+        y = away.astype(dtype)
+    small = dataclasses.replace(
+        claims,
+        groups=tuple(
+            dataclasses.replace(g, grad_norm=g.grad_norm * (1.0 - 1e-5))
+            for g in claims.groups
+            if g.grad_norm is not None
+        ),
+        cotangents={name: bound * (1.0 - 1e-5) for name, bound in claims.cotangents.items()},
+    )
+    for precision in (SINGLE, EXACT):
+        right = replayed(claims, x, y, precision)
+        assert violated(right) == set()
+        assert undecided(right) == set()
+        clipped = settings.get("mechanism") == "gradient-clipping"
+        wrong = {family for family, _ in violated(replayed(small, x, y, precision))}
+        assert wrong == ({Family.GRADIENT} if clipped else {Family.GRADIENT, Family.COTANGENT})
+
+
+@pytest.mark.parametrize("box", [(0.5, 1.0), (-1.0, 0.25), (-2.0, -1.0)])
+def test_corners_of_the_box_pass(box: tuple[float, float]) -> None:
+    graph = chain((4,), Dense(trained("w", np.eye(4))))
+    claims = claims_of(graph, Settings(input_box=box, loss="kr"))
+    far = max(box, key=abs)
+    for precision in (SINGLE, EXACT):
+        found = replayed(claims, np.full((3, 4), far), np.arange(3), precision)
+        assert violated(found) == set()
+        assert undecided(found) == set()
+
+
+def test_saturation_and_unit_vectors_attain_their_bounds() -> None:
+    """Values that equal their bound in every digit, whatever the loss."""
+    graph = dag(
+        (4,),
+        [
+            ("large", Scale(Operand(np.array(1e4))), ("x",)),
+            ("signs", Activation(functions.Tanh()), ("large",)),
+            ("length", ReduceNorm(2, (0,), True), ("signs",)),
+            ("scores", Dense(trained("w", np.ones((3, 1)))), ("length",)),
+        ],
+    )
+    claims = claims_of(graph, Settings(input_norm=1.0))
+    x = np.array([[0.5, -0.5, 0.4, 0.5], [0.1, 0.2, -0.3, 0.4]])
+    for precision in (SINGLE, EXACT):
+        found = replayed(claims, x, np.array([0, 1]), precision)
+        assert violated(found) == set()
+        assert (Family.VALUE, "signs") not in undecided(found)
+
+
+@pytest.mark.parametrize("precision", [SINGLE, EXACT, HALF])
+def test_gradients_that_vanish_are_within_a_bound_of_zero(precision: Precision) -> None:
+    first, last = Dense(trained("a", np.eye(6))), Dense(trained("b", np.zeros((3, 6))))
+    graph = chain((6,), first, Activation(functions.Tanh()), last)
+    graph = dataclasses.replace(
+        graph, parameters={**graph.parameters, "unused": Parameter("unused", (7,))}
+    )
+    claims = claims_of(graph, Settings(input_norm=2.0, group="parameter"))
+    assert {g.name: g.grad_norm for g in claims.groups}["unused"] == 0.0
+    found = replayed(claims, sphere(5, 1.0), np.arange(5) % 3, precision)
+    assert violated(found) == undecided(found) == set()
+    nothing = replayed(claims, sphere(5, 1.0)[:0], np.arange(0), precision)
+    assert violated(nothing) == undecided(nothing) == set()
+
+
+def test_nothing_is_trained() -> None:
+    claims = claims_of(lipschitz_network(), Settings(input_norm=2.0, freeze=("*",)))
+    assert claims.groups == ()
+    found = replayed(claims, sphere(5, 2.0), np.arange(5), SINGLE)
+    assert violated(found) == undecided(found) == set()
+
+
+def test_what_overflows_in_the_audited_arithmetic_violates_and_only_there() -> None:
+    wide, narrow = np.full((6, 6), 3e3), np.full((3, 6), 1e-3)
+    graph = chain((6,), Dense(trained("a", wide)), Dense(trained("b", narrow)))
+    claims = claims_of(graph, Settings(input_norm=20.0))
+    x = np.abs(sphere(4, 19.0))
+    assert (Family.GRADIENT, "b") in violated_groups(claims, x, Precision.FLOAT16)
+    assert violated_groups(claims, x, SINGLE) == set()
+
+
+def violated_groups(claims: Claims, x: np.ndarray, precision: Precision) -> set[tuple]:
+    tallies = replayed(claims, x, np.arange(len(x)) % 3, precision)
+    members = {g.name: g.parameters for g in claims.groups}
+    return {(f, members[n][0]) for f, n in violated(tallies) if f is Family.GRADIENT}
+
+
+def test_group_norm_behind_a_transpose_is_computed_from_centred_values() -> None:
+    """Channels last in memory: E x² − (E x)² would make norms ten times too large."""
+    rng = np.random.default_rng(1)
+    norm = GroupNorm(2, 1e-5, trained("s", np.ones(4)), trained("t", np.zeros(4)))
+    last = Dense(trained("w", rng.standard_normal((3, 144))))
+    graph = chain((6, 6, 4), Transpose((2, 0, 1)), norm, Reshape((144,)), last)
+    x = (100.0 + 0.05 * rng.standard_normal((5, 6, 6, 4))).astype(np.float32)
+    radius = float(np.linalg.norm(x.astype(float).reshape(5, -1), axis=1).max()) * 1.01
+    claims = claims_of(graph, Settings(input_norm=radius))
+    for precision in (SINGLE, EXACT):
+        assert violated(replayed(claims, x, np.arange(5) % 3, precision)) == set()
+    moved = torch.from_numpy(x).permute(0, 3, 1, 2)
+    assert moved.is_contiguous(memory_format=torch.channels_last)
+    plain = lowered(GroupNorm(2, 1e-5), [moved], {})
+    exact = lowered(GroupNorm(2, 1e-5), [moved.double()], {})
+    assert float((plain - exact).norm() / exact.norm()) < 1e-2
