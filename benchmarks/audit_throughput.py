@@ -2,7 +2,8 @@
 
 For each network: the time of a plain forward and backward pass of torch, and how many times longer
 the norms of every parameter of every example take: by this package, with and without the norms of
-all values, and by Opacus, which is skipped where it is absent. It needs no torchvision:
+all values, and by Opacus, which is skipped where it is absent. A plain pass is also timed with the
+channels of each pixel together in memory, and on the lowered graph. Opacus needs no torchvision:
 
     pip install --no-deps opacus opt_einsum
 
@@ -41,12 +42,14 @@ from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.gradient_norms import NormEngine
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.precision import Precision
+from lipcert.audit.speed import plain_step as plain_step_of
 from lipcert.errors import NoVerdictError
 
 CLASSES = 10
 ROUNDS = 5
 Step = Callable[[], dict[str, np.ndarray] | None]
-PLAIN, OURS, ONLY_PARAMETERS = "plain", "norms and values", "norms only"
+PLAIN, PIXELS, LOWERED = "plain", "plain, by pixels", "plain, lowered"
+OURS, ONLY_PARAMETERS = "norms and values", "norms only"
 HOOKS, GHOST = "Opacus hooks", "Opacus ghost"
 
 
@@ -215,6 +218,12 @@ def step_of(name: str, network: Network, device: torch.device) -> Step | None:
     match name:
         case "plain":
             return plain_step(module, x, y)
+        case "plain, by pixels":
+            last = torch.channels_last
+            return plain_step(module.to(memory_format=last), x.to(memory_format=last), y)
+        case "plain, lowered":
+            lowered = lowered_of(module, x)
+            return lambda: plain_step_of(lowered, x, lambda z: functional.cross_entropy(z, y))
         case "Opacus hooks" | "Opacus ghost":
             return opacus_step(module, x, y, name == GHOST)
         case _:
@@ -281,7 +290,8 @@ def disagreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> st
 def benchmark(name: str, arithmetic: Arithmetic, peers: bool, memory: bool) -> None:
     network, device = NETWORKS[name], arithmetic.device
     steps: dict[str, Step] = {}
-    for kind in (PLAIN, OURS, ONLY_PARAMETERS, *((HOOKS, GHOST) if peers else ())):
+    kinds = (PLAIN, PIXELS, LOWERED, OURS, ONLY_PARAMETERS, *((HOOKS, GHOST) if peers else ()))
+    for kind in kinds:
         step = step_of(kind, network, device)
         if step is not None:
             steps[kind] = step

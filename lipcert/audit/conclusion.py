@@ -142,7 +142,8 @@ def _reasons(
         )
     if not groups:
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
-    if not total.examples and not total.attacked[Family.GRADIENT] and not _examined(checks):
+    tried = total.examples or total.attacked[Family.GRADIENT] or _examined(checks)
+    if not tried or (ready.data is not None and not len(ready.data)):
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: there is no example to replay"
 
 

@@ -14,7 +14,7 @@ from lipcert.analysis.bounded import Progress
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
-from lipcert.audit.devices import device_named
+from lipcert.audit.devices import device_named, use_gpu
 from lipcert.audit.folder import WorkFolder
 from lipcert.audit.job import Job, Unit
 from lipcert.audit.ready import Ready, prepare
@@ -44,7 +44,9 @@ def audit(
     """
     worker = worker or Worker()
     started = time.monotonic()
-    device = Arithmetic(device_named(job.device), job.precision).device  # refuses what is absent
+    device = device_named(job.device)
+    use_gpu(device, worker.local)
+    Arithmetic(device, job.precision)  # refuses what is absent
     job = replace(job, device=str(device), timed=folder is None)
     ready = prepare(job, observe, certify)
     found = run_checks(ready)
@@ -68,7 +70,8 @@ def merged_report(
     job = WorkFolder.job_in(folder)
     ready = prepare(job, observe, certify)
     results = WorkFolder.opened(folder, job, ready.digest).results()
-    return _concluded(ready, results, run_checks(ready), time.monotonic() - started, None)
+    here = replace(ready, job=replace(job, device="cpu"))  # whatever the workers had
+    return _concluded(ready, results, run_checks(here), time.monotonic() - started, None)
 
 
 def _results(

@@ -7,23 +7,27 @@ within a process.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
 from lipcert.analysis.bounded import Progress
+from lipcert.audit.allowance import drift_at
 from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
 from lipcert.audit.checks.weight_constraint import Settled, settled_weights
 from lipcert.audit.data import Examples
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.replay import Replayed, Replayer
-from lipcert.audit.tally import Family, merged
+from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
-from lipcert.upper import Upper
+from lipcert.upper import Upper, root_sum_square
 
 __all__ = ["audit_unit", "float_bounds", "speed_of"]
 
@@ -62,10 +66,10 @@ def _unobserved(what: str, done: int, total: int) -> None:
 
 def float_bounds(ready: Ready) -> Mapping[str, float]:
     """Of each group with a bound, what the audited arithmetic may reach if that bound is right."""
-    job = ready.job
-    bench = Bench(ready.claims, job.precision, torch.device(job.device), None)
+    drift = drift_at(ready.claims, ready.job.precision, None).parameters
     bounds = {
-        group.name: Upper(group.grad_norm) + Upper(bench.drift(Family.GRADIENT, group.name))
+        group.name: Upper(group.grad_norm)
+        + root_sum_square(Upper(drift.get(name, math.inf)) for name in group.parameters)
         for group in ready.claims.groups
         if group.grad_norm is not None
     }
@@ -120,7 +124,21 @@ def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Replayed]
         moved = proposal.weights
         at = given if moved is None else settled_weights(ready.claims, moved)
         replayer = _replayer(ready, at, f"attack {number} from {unit.weights}")
-        yield replayer.replay(proposal.examples, 0, len(proposal.examples))
+        replayed = replayer.replay(proposal.examples, 0, len(proposal.examples))
+        yield replayed if at.admissible or moved is None else _unproved(replayed, number)
+
+
+def _unproved(replayed: Replayed, number: int) -> Replayed:
+    """Weights that the attack moved, and that could not be shown to be within their constraints."""
+    check = CheckReport(
+        code="LC310",
+        name="weight-constraint",
+        verdict=Verdict.INCONCLUSIVE,
+        message=f"the weights of attack {number} could not be shown to be within their constraints",
+        where=f"attack {number}",
+        remedy="use --tier tight, or leave out --attack-weights",
+    )
+    return replace(replayed, checks=(*replayed.checks, check))
 
 
 def _replayer(ready: Ready, at: Settled, name: str) -> Replayer:

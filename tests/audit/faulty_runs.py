@@ -36,7 +36,6 @@ from tests.models.shipped import module
 __all__ = [
     "BATCH",
     "LOOSE_RUN",
-    "NOT_FOUND",
     "RIGHT",
     "RUN_FAULTS",
     "TIGHT_RUN",
@@ -371,7 +370,6 @@ def last_name(name: str, step: int) -> float:
     return 0.0 if (name, step) == ("classifier.weight", PLANTED) else 1.0
 
 
-NOT_FOUND = frozenset({"noise recorded and not released"})
 RUN_FAULTS = (
     RunFault("sum claimed to be a mean", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0),
     RunFault("sum recorded as a mean", divisor=lambda _: 1.0),

@@ -124,8 +124,8 @@ def test_intervals_of_smooth_networks_hold_the_truth(seed: int) -> None:
         try:
             norms = bench.measure(x, y.numpy())
         except RuntimeError as error:  # some kernels of torch know no short formats on a CPU
-            assert "not implemented for" in str(error)
-            assert precision is HALF
+            if "not implemented for" not in str(error) or precision is not HALF:
+                raise
             continue
         for family in Family:
             for name, measured in norms.of(family).items():
@@ -203,7 +203,7 @@ ATTAINED: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize(("settings", "by_target"), ATTAINED, ids=lambda item: str(item))
+@pytest.mark.parametrize(("settings", "by_target"), ATTAINED, ids=str)
 def test_bounds_that_are_attained_pass_and_any_smaller_ones_do_not(
     settings: dict[str, Any], by_target: bool, dtype: type
 ) -> None:

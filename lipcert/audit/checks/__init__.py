@@ -19,6 +19,7 @@ from lipcert.audit.checks.contribution import contribution
 from lipcert.audit.checks.integrity import integrity
 from lipcert.audit.checks.leave_one_out import GradientFunction, leave_one_out
 from lipcert.audit.checks.noise import noise
+from lipcert.audit.checks.released import released
 from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.checks.subject import Checked, RecordedRun, joined
@@ -41,6 +42,7 @@ __all__ = [
 _CHECKS: Final[tuple[tuple[str, Callable[[RecordedRun], Checked]], ...]] = (
     ("schedule", schedule),
     ("noise", noise),
+    ("released", released),
     ("seed-reuse", seed_reuse),
     ("batch-independence", moving_statistics),
     ("admissibility", admissible_batches),

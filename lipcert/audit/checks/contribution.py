@@ -31,6 +31,7 @@ from lipcert.audit.checks.units import (
     moved,
     scale_of,
 )
+from lipcert.audit.checks.weight_constraint import bounds_hold_at
 from lipcert.audit.decision import decide, joint
 from lipcert.audit.losses import checked_labels
 from lipcert.audit.measured import Measured
@@ -146,7 +147,9 @@ def _excesses(
         not_done.append(f"{_NAME}: the noise of {batch.name} is not stated, or its multiplier")
     divisor = claimed_divisor(run.settings)
     same = all(abs(scale.divisor / divisor - 1.0) < 2.0**-40 for scale, _ in parts)
-    if same or not noised:
+    if not bounds_hold_at(run.claims, run.weights(batch.name)):
+        not_done.append(f"{_NAME}: the bounds do not speak of the weights of {batch.name}")
+    elif same or not noised:
         yield from _claimed(run, batch, found, drifts, divisor)
 
 

@@ -34,7 +34,7 @@ from lipcert.scope import PointScope
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
 
-__all__ = ["Settled", "file_weights", "recorded_weights", "settled_weights"]
+__all__ = ["Settled", "bounds_hold_at", "file_weights", "recorded_weights", "settled_weights"]
 
 _NAME = "weight-constraint"
 _MODEL = "model"
@@ -90,12 +90,11 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
     settings = claims.settings
     clips = settings.mechanism == "weight-clipping"
     graph = claims.engine.graph
+    admissible = weights is None or bounds_hold_at(claims, weights)
     if settings.scope != "constraint-set" and not clips:
-        own = weights is None or all(is_shown(graph, name, w) for name, w in weights.items())
-        return Settled(weights, admissible=own or settings.weights_are_free)
+        return Settled(weights, admissible)
     known = parameters_of(graph) if weights is None else weights
     found = dict(known)
-    admissible = True
     for excess in _excesses(claims, graph, known, _MODEL, _storage_unit(known)):
         if excess.upper <= 1.0:
             continue
@@ -106,6 +105,17 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
         before = found[excess.parameter]
         found[excess.parameter] = min(before, scaled, key=lambda w: float(np.abs(w).max()))
     return Settled(found, admissible)
+
+
+def bounds_hold_at(claims: Claims, weights: Mapping[str, FloatArray]) -> bool:
+    """Whether bounds at one point are about these weights; others are about all, or have a check.
+
+    At a point that is the file's weights; under a clip of gradients it is all weights, too.
+    """
+    settings, graph = claims.settings, claims.engine.graph
+    if settings.scope == "constraint-set" or settings.weights_are_free:
+        return True
+    return all(is_shown(graph, name, numbers) for name, numbers in weights.items())
 
 
 def _storage_unit(weights: Mapping[str, FloatArray]) -> float:
