@@ -39,6 +39,7 @@ def test_a_right_run_passes_everything(tmp_path: Path) -> None:
         "trace-integrity",
         "schedule",
         "noise",
+        "release",
         "seed-reuse",
         "weight-constraint",
         "contribution",
