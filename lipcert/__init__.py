@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
-from lipcert.version import __version__
-
 if TYPE_CHECKING:
     from lipcert.analysis.pipeline import analyze
     from lipcert.analysis.records import Analysis
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
     from lipcert.settings import ConstraintSpec, Settings
+    from lipcert.version import __version__
 
 __all__ = [
     "Analysis",
@@ -45,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "__version__": "lipcert.version",
     "Analysis": "lipcert.analysis.records",
     "ConstraintSpec": "lipcert.settings",
     "ImportedModel": "lipcert.importer.model",

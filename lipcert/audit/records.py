@@ -138,8 +138,9 @@ class CheckReport:
     """A check besides the bounds: its code (LC3xx), what it looked at, and what it found.
 
     name: a stable word ("weight-constraint", "admissibility", "schedule", "contribution",
-    "leave-one-out", "noise", "release", "seed-reuse", "batch-independence", "agreement"). where: step, tensor
-    or example, "" for the whole run. measured, expected: the two numbers compared, where there are.
+    "leave-one-out", "noise", "release", "seed-reuse", "batch-independence", "agreement"). where:
+    step, tensor or example, "" for the whole run. measured, expected: the two numbers compared,
+    where there are any.
     """
 
     code: str

@@ -35,7 +35,7 @@ PATIENCE = 60.0
     ("module", "function"),
     [
         ("importer.load", "open_model"),
-        ("analysis.pipeline", "propagate"),
+        ("analysis.bounded", "propagate"),
         ("report.csv", "analysis_csv"),
     ],
 )

@@ -121,9 +121,9 @@ def test_a_bound_that_is_too_small_by_a_tenth_is_noticed(
 def test_a_loss_whose_gradient_is_too_small_is_noticed(
     imported: ImportedModel, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    from lipcert.analysis import pipeline
+    from lipcert.analysis.loss import planned_loss
 
-    _patched(monkeypatch, type(pipeline.planned_loss(replace(_SETTINGS, loss=loss), (4,))),
+    _patched(monkeypatch, type(planned_loss(replace(_SETTINGS, loss=loss), (4,))),
              "cotangent", _weaker)  # fmt: skip
     with pytest.raises(CertificationError, match="loss of"):
         certify(imported, replace(_SETTINGS, loss=loss))
