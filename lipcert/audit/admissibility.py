@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.drawn_in import INSIDE
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
@@ -50,19 +49,20 @@ def outside(x: npt.NDArray[Any], settings: Settings) -> list[tuple[int, str]]:
 
 
 def settled(x: npt.NDArray[Any], radius: float, settings: Settings) -> FloatArray:
-    """Admissible examples in float64, the longest of them drawn in to just below the radius.
+    """Admissible examples in float64: what rounding left outside of box or ball is drawn into them.
 
-    radius: bound of the norm of an admissible example. What rounding left outside box or ball comes
-    into them, and what lies on the sphere comes off it by one part in 10^9, so that a bound that is
-    attained there can be told from one that is exceeded.
-    Proof: the computed norm of n entries is off by less than a factor of 1 + n·2^-52, far below the
-    margin for any n that fits in memory. The box holds the segment from x to its point c nearest to
+    radius: bound of the norm of an admissible example.
+    Proof: the computed norm of n entries is off by less than a factor of 1 + n·2^-52, and as much
+    is left free. The box holds the segment from x to its point c nearest to
     0, on which the norm is convex: at c + t(x − c) it is at most ‖c‖ + t(‖x‖ − ‖c‖).
     """
     low, high = settings.effective_input_box or (-math.inf, math.inf)
     flat = np.clip(_flat(x), low, high)
     centre = min(max(0.0, low), high)
-    least, wanted = abs(centre) * math.sqrt(flat.shape[1]), radius * INSIDE
+    least, wanted = (
+        abs(centre) * math.sqrt(flat.shape[1]),
+        radius * (1.0 - flat.shape[1] * _ROUNDING),
+    )
     norms = np.sqrt(np.sum(flat * flat, axis=1))[:, None]
     far = norms > wanted
     if least < wanted and np.any(far):

@@ -22,7 +22,6 @@ from lipcert.audit.allowance import drift_at
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.decision import joint
-from lipcert.audit.drawn_in import INSIDE, with_clips_drawn_in
 from lipcert.audit.drift import Drift
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.losses import checked_labels, clipped_gradient, per_example_loss
@@ -91,7 +90,7 @@ class Bench:
     @cached_property
     def _network(self) -> LoweredNetwork:
         arithmetic = self._arithmetic
-        graph = with_clips_drawn_in(self._claims.engine.graph)
+        graph = self._claims.engine.graph
         return LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, self._weights)
 
     @cached_property
@@ -141,16 +140,13 @@ class Bench:
         )
 
     def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
-        """From logits to the loss of each example, its gradient clipped where the run does so.
-
-        All of it a little inside, see `drawn_in`.
-        """
+        """From logits to the loss of each example, its gradient clipped where the run does so."""
         loss, radius = self._claims.engine.loss, self._claims.settings.loss_clip
         targets = torch.from_numpy(labels).to(self._arithmetic.device)
 
         def losses_of(logits: Tensor) -> Tensor:
-            clipped = logits if radius is None else clipped_gradient(logits, radius * INSIDE)
-            return INSIDE * per_example_loss(loss, clipped, targets)
+            clipped = logits if radius is None else clipped_gradient(logits, radius)
+            return per_example_loss(loss, clipped, targets)
 
         return losses_of
 

@@ -15,7 +15,6 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
 from lipcert.audit.data import Examples
-from lipcert.audit.drawn_in import INSIDE
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
@@ -98,7 +97,7 @@ def truth_of(case: Case, x: np.ndarray, label: torch.Tensor) -> dict[Family, dic
     target = label.double().reshape(-1)
     if not label.is_floating_point():
         target = torch.eye(math.prod(graph.output_shape), dtype=torch.float64)[int(label)]
-    loss = INSIDE * mirror.loss_value(case.loss, values[graph.output_name], target)
+    loss = mirror.loss_value(case.loss, values[graph.output_name], target)
     leaves = [*theta.values(), *shifts.values()]
     grads = [
         0.0 if g is None else float(g.norm())
@@ -155,7 +154,7 @@ def _gradients_of_a(weight: Any, last: Any, x: Any, y: Any) -> np.ndarray:
     logits = np.maximum(hidden, 0.0) @ last.T
     odds = np.exp(logits)
     errors = odds / odds.sum(axis=1, keepdims=True) - np.eye(3)[y]
-    cotangents = INSIDE * (errors @ last) * (hidden > 0.0)
+    cotangents = (errors @ last) * (hidden > 0.0)
     return np.linalg.norm(cotangents, axis=1) * np.linalg.norm(x, axis=1)
 
 
