@@ -111,7 +111,7 @@ def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> Flo
     if _long(array.shape[1:]) != _long(output_shape):
         raise NoVerdictError(
             f"labels of shape {array.shape}: the loss {loss.kind!r} needs one target for each "
-            f"output, that is shape [examples, *{output_shape}]"
+            f"output, that is shape [examples, {', '.join(map(str, output_shape))}]"
         )
     targets = np.asarray(array, dtype=np.float64).reshape(len(array), *output_shape)
     rows = targets.reshape(len(array), int(np.prod(output_shape, dtype=np.int64)))
