@@ -108,7 +108,10 @@ class WorkFolder:
             return _is_abandoned(lease) and self._taken_over(lease)
         finally:
             offer.unlink()
-        return not self._result(unit).exists()
+        if self._result(unit).exists():  # somebody finished it a moment ago
+            lease.unlink(missing_ok=True)
+            return False
+        return True
 
     @staticmethod
     def _taken_over(lease: Path) -> bool:

@@ -17,7 +17,7 @@ from lipcert.audit.tally import FAMILIES, Tally
 from lipcert.audit.unit_result import UnitResult
 from lipcert.settings import Settings
 
-JOB = Job("m.onnx", Settings(), data="d.npz", unit_size=10)
+JOB = Job("m.onnx", Settings(), data="d.npz", unit_size=4)
 UNITS = units_of([("model", "data", 400)], JOB, attacked=0)
 
 
