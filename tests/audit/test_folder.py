@@ -47,7 +47,7 @@ def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
     assert [worker.wait(timeout=120) for worker in last] == [0, 0]
     found = WorkFolder.opened(tmp_path, JOB, "digest").results()
     assert total_of(found) == total_of(map(result_of, UNITS))
-    assert list((tmp_path / "leases").iterdir()) == []
+    assert list((tmp_path / "leases").glob("[0-9]*")) == []  # offers that were cut short may lie
 
 
 def test_every_unit_is_claimed_until_it_has_a_result(tmp_path: Path) -> None:
