@@ -65,5 +65,11 @@ def __getattr__(name: str) -> object:
     """Load the home of a name when it is first used (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[audit]'"
+        raise ModuleNotFoundError(message, name="torch") from error
     return found
