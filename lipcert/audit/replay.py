@@ -86,6 +86,7 @@ class Replayer:
     ) -> None:
         self._claims = claims
         self._name = name
+        self._judges = judges
         self._micro_batch = micro_batch
         self._bounds: Mapping[Family, Mapping[str, float]] = {family: {} for family in FAMILIES}
         if judges:
@@ -115,7 +116,7 @@ class Replayer:
             for chosen in (places[at : at + self._micro_batch],)
         ]
         checks = self._inadmissible(strangers, start, stop - start)
-        return Replayed(stop - start, merged(parts), checks)
+        return Replayed(stop - start, merged(parts), (*self._unjudged(), *checks))
 
     def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
         """Of a few admissible examples: first as audited, the doubtful again in float64."""
@@ -162,6 +163,23 @@ class Replayer:
             }
             for family in FAMILIES
         }
+
+    def _unjudged(self) -> tuple[CheckReport, ...]:
+        """That nothing was judged, where that is so: such a replay is never a pass."""
+        if self._judges:
+            return ()
+        constrained = self._claims.settings.scope == "constraint-set"
+        return (
+            CheckReport(
+                code="LC310" if constrained else "LC319",
+                name="replay",
+                verdict=Verdict.INCONCLUSIVE,
+                message=f"the bounds could not be shown to speak of the weights of {self._name}: "
+                "norms were measured there, and held against nothing",
+                where=self._name,
+                remedy="bound the weights that are audited, with the constraints that they obey",
+            ),
+        )
 
     def _inadmissible(
         self, strangers: list[tuple[int, str]], start: int, count: int

@@ -106,7 +106,7 @@ def total_of(results: Iterable[UnitResult]) -> Total:
         examples=sum(result.examples for result in replays),
         replayed=merged(result.tallies for result in replays),
         attacked=merged(result.tallies for result in attacks),
-        checks=tuple(check for result in ordered for check in result.checks),
+        checks=tuple(dict.fromkeys(check for result in ordered for check in result.checks)),
         seconds=math.fsum(result.seconds for result in ordered),
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -23,7 +22,6 @@ from lipcert.audit.checks.weight_constraint import Settled, settled_weights
 from lipcert.audit.data import Examples
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.ready import Ready, prepare
-from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.replay import Replayed, Replayer
 from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
@@ -124,21 +122,7 @@ def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Replayed]
         moved = proposal.weights
         at = given if moved is None else settled_weights(ready.claims, moved)
         replayer = _replayer(ready, at, f"attack {number} from {unit.weights}")
-        replayed = replayer.replay(proposal.examples, 0, len(proposal.examples))
-        yield replayed if at.admissible or moved is None else _unproved(replayed, number)
-
-
-def _unproved(replayed: Replayed, number: int) -> Replayed:
-    """Weights that the attack moved, and that could not be shown to be within their constraints."""
-    check = CheckReport(
-        code="LC310",
-        name="weight-constraint",
-        verdict=Verdict.INCONCLUSIVE,
-        message=f"the weights of attack {number} could not be shown to be within their constraints",
-        where=f"attack {number}",
-        remedy="use --tier tight, or leave out --attack-weights",
-    )
-    return replace(replayed, checks=(*replayed.checks, check))
+        yield replayer.replay(proposal.examples, 0, len(proposal.examples))
 
 
 def _replayer(ready: Ready, at: Settled, name: str) -> Replayer:

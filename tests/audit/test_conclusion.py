@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from lipcert.audit.checks import Checked
+from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Kind
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
 from lipcert.audit.tally import FAMILIES, Family, Tally
 from lipcert.audit.unit_result import UnitResult, total_of
-from lipcert.settings import Settings
+from lipcert.audit.work import audit_unit
+from lipcert.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of
 
 NOTHING = Checked()
@@ -49,6 +52,24 @@ def result(
     tallies: dict[Family, Mapping[str, Tally]] = {family: {} for family in FAMILIES}
     tallies[Family.GRADIENT] = {name: tally() for name in names} | dict(groups or {})
     return UnitResult(number, kind, examples, tallies | dict(more or {}), checks, 1.0)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_weights_outside_their_constraints_are_never_a_pass(steps: int, tmp_path: Path) -> None:
+    """With data or an attack alone, by the weights and by the replay that judges nothing."""
+    path = tmp_path / "batch.npz"
+    np.savez(path, x=np.zeros((4, 64), dtype=np.float32), y=np.zeros(4, dtype=np.int64))
+    settings = Settings(scope="constraint-set", constraint=ConstraintSpec("spectral", 0.1))
+    data = None if steps else str(path)
+    job = Job(str(path_of("digits_mlp")), settings, data=data, attack_steps=steps)
+    found = prepare(job)
+    (unit,) = found.units
+    replayed = total_of([audit_unit(job, unit, found)])
+    alone = conclude(found, replayed, NOTHING, {}, seconds=1.0)
+    assert alone.verdict is Verdict.INCONCLUSIVE
+    assert all(group.violations == 0 for group in alone.groups)
+    both = conclude(found, replayed, run_checks(found), {}, seconds=1.0)
+    assert both.verdict is Verdict.MISMATCH
 
 
 def concluded(

@@ -54,13 +54,10 @@ _CHECKS: Final[tuple[tuple[str, Callable[[RecordedRun], Checked]], ...]] = (
 
 def run_checks(ready: Ready) -> Checked:
     """Everything that can be checked of a job besides norms."""
-    found = Checked()
-    if ready.data is not None and ready.trace is None:
-        found = file_weights(ready.claims, parameters_of(ready.claims.engine.graph))
     if ready.trace is None:
-        return found
+        return file_weights(ready.claims, parameters_of(ready.claims.engine.graph))
     other = _other_model(ready.trace, ready.model.sha256)
-    return joined(found, other, check_recorded_run(ready.claims, ready.trace, ready.job.device))
+    return joined(other, check_recorded_run(ready.claims, ready.trace, ready.job.device))
 
 
 def check_recorded_run(claims: Claims, trace: Trace, device: str = "cpu") -> Checked:
