@@ -27,7 +27,7 @@ from lipcert.scope import NormRule, Scope
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 
-__all__ = ["Bounded", "Progress", "bounded"]
+__all__ = ["Bounded", "Progress", "bounded", "loss_cotangent"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
@@ -76,7 +76,7 @@ def bounded(
         graph,
         at_input,
         scope,
-        lambda logits: _clipped(loss, logits, settings),
+        lambda logits: loss_cotangent(loss, logits, settings.loss_clip),
         _counted(observe, 3 * len(graph.nodes)),
     )
     bounds = replace(bounds, grad_norms=clipped_grad_norms(bounds.grad_norms, mechanism))
@@ -93,12 +93,12 @@ def _with_trained(graph: Graph, settings: Settings) -> Graph:
     return replace(graph, parameters=trained)
 
 
-def _clipped(loss: Loss, logits: ValueFacts, settings: Settings) -> CotangentFacts:
+def loss_cotangent(loss: Loss, logits: ValueFacts, clip: float | None) -> CotangentFacts:
     """The loss cotangent, after clipping the loss gradient where the run does so."""
     cotangent = loss.cotangent(logits)
-    if settings.loss_clip is None:
+    if clip is None:
         return cotangent
-    return cotangent.capped(Bound(Upper(settings.loss_clip), "loss.clip"))
+    return cotangent.capped(Bound(Upper(clip), "loss.clip"))
 
 
 def _counted(observe: Progress | None, steps: int) -> Observer:

@@ -9,15 +9,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lipcert.analysis.bounded import loss_cotangent
 from lipcert.audit.bounds import Claims
 from lipcert.audit.drift import Drift, drift_of
 from lipcert.audit.precision import Precision
 from lipcert.audit.viewed import graph_at
-from lipcert.facts import Bound, CotangentFacts, ValueFacts
 from lipcert.norms.operator_norm import Tier
 from lipcert.propagation.propagate import propagate
 from lipcert.scope import PointScope
-from lipcert.upper import FloatArray, Upper
+from lipcert.upper import FloatArray
 
 __all__ = ["drift_at"]
 
@@ -38,13 +38,12 @@ def drift_at(
     if not claims.settings.weights_are_free:
         return known
 
-    def at_logits(logits: ValueFacts) -> CotangentFacts:
-        cotangent = engine.loss.cotangent(logits)
-        if engine.loss_clip is None:
-            return cotangent
-        return cotangent.capped(Bound(Upper(engine.loss_clip), "loss.clip"))
-
     graph = engine.graph if weights is None else graph_at(engine.graph, weights)
     scope = PointScope(Tier(claims.settings.tier))
-    bounds = propagate(graph, engine.at_input, scope, at_logits)
+    bounds = propagate(
+        graph,
+        engine.at_input,
+        scope,
+        lambda logits: loss_cotangent(engine.loss, logits, engine.loss_clip),
+    )
     return drift_of(replace(engine, graph=graph, scope=scope, bounds=bounds), precision)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.audit.checks.subject import RecordedRun
 from lipcert.audit.checks.units import noise_stds
+from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
-__all__ = ["AddedNoise", "added_noises"]
+__all__ = ["AddedNoise", "added_noises", "storage_unit"]
 
 _BFLOAT16: Final = 2.0**-8
 
@@ -47,10 +49,8 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
             continue
         clean, noised = before.tensors(), after.tensors()
         stds = noise_stds(run, step)
-        halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
         for name in sorted(clean.keys() & noised.keys()):
-            stored = np.finfo(noised[name].dtype).eps
-            unit = max(float(stored), _BFLOAT16 if halved else 0.0)
+            unit = storage_unit(step, noised[name])
             first = clean[name].astype(np.float64).reshape(-1)
             second = noised[name].astype(np.float64).reshape(-1)
             yield AddedNoise(
@@ -63,3 +63,9 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
                 2.0 * unit * (np.abs(first) + np.abs(second)),
                 stds.get(name),
             )
+
+
+def storage_unit(step: Step, recorded: npt.NDArray[Any]) -> float:
+    """Relative error of storing an entry of a recorded gradient; bfloat16 is read as float32."""
+    halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
+    return max(float(np.finfo(recorded.dtype).eps), _BFLOAT16 if halved else 0.0)

@@ -15,10 +15,12 @@ gradient than to the noised one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from lipcert.audit.checks.noises import storage_unit
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Step
@@ -27,9 +29,8 @@ from lipcert.upper import FloatArray
 __all__ = ["released"]
 
 _NAME: Final = "release"
-_BFLOAT16: Final = 2.0**-8
 _ROUNDINGS: Final = 8.0
-_Tensors = Mapping[str, FloatArray]
+_Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 def released(run: RecordedRun) -> Checked:
@@ -37,11 +38,13 @@ def released(run: RecordedRun) -> Checked:
     compared = 0
     reports: list[CheckReport] = []
     for step in run.steps:
-        gradients = step.gradients
-        if gradients.noised is None or gradients.applied is None:
-            continue
-        compared += 1
-        reports += _faults(run, step)
+        clean, noised, applied = (
+            {} if blob is None else blob.tensors()
+            for blob in (step.gradients.clean, step.gradients.noised, step.gradients.applied)
+        )
+        if noised and applied:
+            compared += 1
+            reports += _faults(run, step, clean, noised, applied)
     if not compared:
         text = f"{_NAME}: no step records the noised gradient and the one that was applied"
         return Checked(not_done=(text,) if run.steps else ())
@@ -51,18 +54,19 @@ def released(run: RecordedRun) -> Checked:
     return Checked(shortened(reports))
 
 
-def _faults(run: RecordedRun, step: Step) -> Iterator[CheckReport]:
-    noised, applied = _tensors(step, "noised"), _tensors(step, "applied")
-    clean = _tensors(step, "clean")
-    unit = _unit(step)
+def _faults(
+    run: RecordedRun, step: Step, clean: _Tensors, noised: _Tensors, applied: _Tensors
+) -> Iterator[CheckReport]:
     names = sorted(noised.keys() & applied.keys())
-    factor = _factor(applied, noised, names)
-    for name in names:
-        a, n = applied[name], noised[name]
+    units = [storage_unit(step, item[name]) for item in (noised, applied) for name in names]
+    unit = max(units, default=0.0)
+    wide = {name: (_exact(applied[name]), _exact(noised[name])) for name in names}
+    factor = _factor(list(wide.values()))
+    for name, (a, n) in wide.items():
         off, length = _norm(a - factor * n), _norm(a)
         if off <= _ROUNDINGS * unit * length:
             continue
-        plain = name in clean and _is_closer(a, clean[name], n)
+        plain = name in clean and _is_closer(a, _exact(clean[name]), n)
         yield CheckReport(
             code="LC314",
             name=_NAME,
@@ -91,29 +95,15 @@ def _distance(a: FloatArray, b: FloatArray) -> float:
     return _norm(a - max(0.0, float(np.vdot(a, b)) / square if square else 0.0) * b)
 
 
-def _factor(applied: _Tensors, noised: _Tensors, names: list[str]) -> float:
-    square = sum(float(np.vdot(noised[name], noised[name])) for name in names)
-    product = sum(float(np.vdot(applied[name], noised[name])) for name in names)
+def _factor(pairs: list[tuple[FloatArray, FloatArray]]) -> float:
+    """c for pairs (a, n)."""
+    square = sum(float(np.vdot(n, n)) for _, n in pairs)
+    product = sum(float(np.vdot(a, n)) for a, n in pairs)
     return product / square if square else 1.0
 
 
-def _tensors(step: Step, kind: str) -> _Tensors:
-    blob = getattr(step.gradients, kind)
-    found = {} if blob is None else blob.tensors()
-    return {name: array.astype(np.float64) for name, array in found.items()}
-
-
-def _unit(step: Step) -> float:
-    """The coarser storage of the two; bfloat16 comes back as float32."""
-    kinds = [step.gradients.noised, step.gradients.applied]
-    units = [
-        float(np.finfo(array.dtype).eps)
-        for blob in kinds
-        if blob is not None
-        for array in blob.tensors().values()
-    ]
-    halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
-    return max([*units, _BFLOAT16 if halved else 0.0])
+def _exact(recorded: npt.NDArray[Any]) -> FloatArray:
+    return np.asarray(recorded, dtype=np.float64)
 
 
 def _norm(array: FloatArray) -> float:
