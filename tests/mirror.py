@@ -42,8 +42,8 @@ from lipcert.ops.lrn import Lrn
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.powers import Exp, Exponential, Log, Power
-from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
 from lipcert.ops.sorting import Sort
@@ -389,6 +389,18 @@ def _(op: ReduceNorm, x, operands):
     powers = x[0].abs() if op.p == 1 else x[0] ** 2
     summed = powers.sum(op.axes, keepdim=op.keepdims)
     return summed if op.p == 1 else torch.sqrt(summed + 1e-300)
+
+
+@_apply.register
+def _(op: Centre, x, operands):
+    count = math.prod(x[0].shape[axis] for axis in op.axes)
+    return x[0] - x[0].sum(op.axes, keepdim=True) / count
+
+
+@_apply.register
+def _(op: DivideByNorm, x, operands):
+    norms = torch.sqrt((x[0] ** 2).sum(op.axes, keepdim=True) + 1e-300) / op.radius
+    return torch.where(norms > op.floor, x[0] / norms, x[0] / op.floor)
 
 
 @_apply.register

@@ -24,7 +24,7 @@ from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.errors import NoVerdictError
 from lipcert.losses.base import Loss
 
-__all__ = ["Agreement", "agreement"]
+__all__ = ["Agreement", "active_parts", "agreement"]
 
 _CONSTANTS: Final = 1e-6
 """relative; a file rounds the constants of the architecture to float32, by 6e-8 each"""
@@ -117,7 +117,7 @@ def agreement(
 
 
 def _refuse_training(module: nn.Module) -> None:
-    active = [f"{name or 'itself'} ({what})" for name, what in _active(module)]
+    active = [f"{name or 'itself'} ({what})" for name, what in active_parts(module)]
     if active:
         raise NoVerdictError(
             f"agreement: parts of the module are random or mix the examples of a batch: "
@@ -126,7 +126,7 @@ def _refuse_training(module: nn.Module) -> None:
         )
 
 
-def _active(module: nn.Module) -> Iterator[tuple[str, str]]:
+def active_parts(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Submodules that are random, or whose output depends on the other examples."""
     for name, part in module.named_modules():
         kind = type(part).__name__

@@ -14,6 +14,7 @@ from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.groups import Group
+from lipcert.audit.viewed import graph_at, is_shown
 from lipcert.certificate.fields import CertificateFormatError
 from lipcert.certificate.records import Certificate
 from lipcert.checker.ledger import Premises
@@ -23,9 +24,18 @@ from lipcert.importer.model import ImportedModel
 from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 from lipcert.settings import ConstraintSpec, Settings
-from lipcert.upper import Upper
+from lipcert.upper import FloatArray, Upper
 
-__all__ = ["Claims", "GroupBound", "claims_of_analysis", "claims_of_certificate", "settings_of"]
+__all__ = [
+    "Claims",
+    "GroupBound",
+    "are_made_anew",
+    "bounded_at",
+    "claims_at",
+    "claims_of_analysis",
+    "claims_of_certificate",
+    "settings_of",
+]
 
 ANALYSIS: Final = "analysis"
 
@@ -47,7 +57,8 @@ class Claims:
     """What is claimed, of which network, under which settings.
 
     values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the value's name; parameters: G of each.
-    engine: what the engine proves of the same network under the same settings.
+    engine: what the engine proves of the same network under the same settings. certify: what
+    bounds the norms of weights.
     """
 
     origin: str
@@ -57,6 +68,7 @@ class Claims:
     cotangents: Mapping[str, float]
     parameters: Mapping[str, float]
     groups: tuple[GroupBound, ...]
+    certify: NormRule = operator_norm
 
 
 def claims_of_analysis(
@@ -66,7 +78,35 @@ def claims_of_analysis(
     certify: NormRule = operator_norm,
 ) -> Claims:
     """What `lipcert analyze` says under these settings."""
-    found = bounded(model.graph, settings, observe, certify)
+    return _claimed(bounded(model.graph, settings, observe, certify), settings, certify)
+
+
+def are_made_anew(settings: Settings) -> bool:
+    """Whether a run takes its bounds at the weights of every step, and not once for all."""
+    return settings.mechanism == "weight-clipping" and settings.scope == "point"
+
+
+def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
+    """The claims that speak of these weights.
+
+    They are the same, unless a run makes them anew: then they are what `lipcert analyze` says at
+    these weights, with which training sets its noise; at the weights of the file those at hand.
+    """
+    graph = claims.engine.graph
+    if not are_made_anew(claims.settings):
+        return claims
+    if all(is_shown(graph, name, numbers) for name, numbers in weights.items()):
+        return claims
+    return bounded_at(claims, weights, claims.settings)
+
+
+def bounded_at(claims: Claims, weights: Mapping[str, FloatArray], settings: Settings) -> Claims:
+    """What `lipcert analyze` says of the same network at other weights under these settings."""
+    graph = graph_at(claims.engine.graph, weights)
+    return _claimed(bounded(graph, settings, None, claims.certify), settings, claims.certify)
+
+
+def _claimed(found: Bounded, settings: Settings, certify: NormRule) -> Claims:
     return Claims(
         origin=ANALYSIS,
         settings=settings,
@@ -75,6 +115,7 @@ def claims_of_analysis(
         cotangents=_finite({name: facts.norm for name, facts in found.bounds.cotangents.items()}),
         parameters=_finite(found.bounds.grad_norms),
         groups=tuple(_group(group) for group in found.groups),
+        certify=certify,
     )
 
 
@@ -104,6 +145,7 @@ def claims_of_certificate(
             GroupBound(claim.name, claim.parameters, claim.dimension, claim.grad_norm)
             for claim in certificate.groups
         ),
+        certify=certify,
     )
 
 
@@ -117,7 +159,7 @@ def settings_of(certificate: Certificate) -> Settings:
     known = {field.name for field in fields(Settings)}
     loss = {name: _plain(value) for name, value in premises.loss_parameters if name in known}
     clip_norm, clip_scope, decay = premises.clip or (None, None, None)
-    run = premises.run
+    layers, run = premises.layer_clip, premises.run
     return Settings(
         **loss,  # type: ignore[arg-type]  # names and types are those that the analysis wrote
         loss=premises.loss,
@@ -136,6 +178,9 @@ def settings_of(certificate: Certificate) -> Settings:
             _literal(names.get(tensor, tensor)) for tensor in certificate.scope.trained
         ),
         mechanism=premises.mechanism,  # type: ignore[arg-type]  # checked by Settings
+        input_clip=None if layers is None else layers.input_clip,
+        cotangent_clip=None if layers is None else layers.cotangent_clip,
+        conv_clip=None if layers is None else layers.conv_clip,  # type: ignore[arg-type]  # ditto
         clip_norm=clip_norm,
         clip_scope=clip_scope,  # type: ignore[arg-type]  # checked by Settings
         decay=decay,  # type: ignore[arg-type]  # checked by Settings

@@ -8,8 +8,9 @@ a bound, and that nothing is violated or undecided.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from lipcert.audit.bounds import Claims, GroupBound
+from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.ready import Ready
 from lipcert.audit.records import (
@@ -42,7 +43,11 @@ def conclude(
 ) -> AuditReport:
     """The report. float_bounds: of groups, what the audited arithmetic may reach."""
     job, claims = ready.job, ready.claims
-    groups = tuple(_group(group, total, float_bounds) for group in claims.groups)
+    one_bound = not are_made_anew(claims.settings)
+    groups = tuple(
+        _group(group, total, float_bounds) if one_bound else _group_anew(group, total)
+        for group in claims.groups
+    )
     values = tuple(_values(claims, total))
     checks = (*total.checks, *checked.reports)
     reasons = list(_reasons(ready, total, groups, values, checks))
@@ -90,6 +95,27 @@ def _group(group: GroupBound, total: Total, float_bounds: Mapping[str, float]) -
     )
 
 
+def _group_anew(group: GroupBound, total: Total) -> GroupAudit:
+    """Of a group whose bound changes with the weights: the one that a norm came closest to.
+
+    Norms at other weights are given at its scale, as their share of their own bound.
+    """
+    parts = [
+        part[Family.GRADIENT].get(group.name, Tally()) for part in (total.replayed, total.attacked)
+    ]
+    bound = Tally.all(parts).bound if any(part.examples for part in parts) else group.grad_norm
+    found = _group(replace(group, grad_norm=bound), total, {})
+    replayed, attacked = (
+        part.max_observed if part.bound == bound or bound is None else part.share * bound
+        for part in parts
+    )
+    return replace(
+        found,
+        max_observed=None if found.max_observed is None else replayed,
+        max_attacked=None if found.max_attacked is None else attacked,
+    )
+
+
 def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
     """Every value that was watched, in the order of the graph."""
     graph = claims.engine.graph
@@ -100,11 +126,12 @@ def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
             parts = [part[family].get(value) for part in (total.replayed, total.attacked)]
             tally = Tally.all(part for part in parts if part is not None)
             if tally.examples:
+                fixed = not are_made_anew(claims.settings)
                 yield ValueAudit(
                     value=value,
                     node=producers.get(value, ""),
                     quantity=quantity,
-                    bound=bounds[family].get(value),
+                    bound=bounds[family].get(value) if fixed else tally.bound,
                     max_observed=tally.max_observed,
                     violations=tally.violations,
                     undecided=tally.undecided,

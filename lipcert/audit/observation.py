@@ -112,8 +112,13 @@ def generator_digests(device: torch.device) -> dict[str, str]:
     return found
 
 
-def noise_generator_digest(generator: torch.Generator | None, device: torch.device) -> str:
+def noise_generator_digest(
+    generator: torch.Generator | np.random.Generator | None, device: torch.device
+) -> str:
     """Digest of the state of a generator; None: of the global one of the device."""
+    if isinstance(generator, np.random.Generator):
+        state = repr(generator.bit_generator.state)
+        return hashlib.sha256(state.encode("ascii")).hexdigest()[:_DIGITS]
     if generator is not None:
         return _digest(generator.get_state())
     is_cuda = device.type == "cuda"

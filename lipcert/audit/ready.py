@@ -29,7 +29,7 @@ from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 from lipcert.upper import FloatArray
 
-__all__ = ["Ready", "prepare"]
+__all__ = ["MODEL", "Ready", "prepare"]
 
 MODEL: Final = "model"
 """the weights of the file"""

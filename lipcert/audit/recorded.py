@@ -38,6 +38,7 @@ from lipcert.upper import FloatArray
 __all__ = [
     "checkpoints",
     "examples_at",
+    "first_name",
     "names_in",
     "recorded_batches",
     "step_name",
@@ -53,10 +54,14 @@ _STATISTICS: Final = ("running_mean", "running_var")
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Recorded:
-    """What a trace holds of tensors: sets of weights in order, and steps with whole batches."""
+    """What a trace holds of tensors: sets of weights in order, and steps with whole batches.
+
+    first: of equal sets of weights the first name, by digest.
+    """
 
     weights: Mapping[str, Blob]
     batches: Mapping[str, Step]
+    first: Mapping[str, str]
 
 
 def step_name(trace: Trace, step: Step) -> str:
@@ -66,11 +71,13 @@ def step_name(trace: Trace, step: Step) -> str:
 
 def checkpoints(trace: Trace) -> list[str]:
     """Every set of weights from which a step started, in order; equal ones under one name."""
-    first: dict[str, str] = {}
-    for name, blob in _recorded(trace).weights.items():
-        if not name.startswith(_AFTER):
-            first.setdefault(blob.sha256, name)
-    return list(first.values())
+    return [name for name in _recorded(trace).first.values() if not name.startswith(_AFTER)]
+
+
+def first_name(trace: Trace, name: str) -> str:
+    """The first name of these very weights: other steps and ranks may start from them too."""
+    recorded = _recorded(trace)
+    return recorded.first[recorded.weights[name].sha256] if name in recorded.weights else name
 
 
 def recorded_batches(trace: Trace) -> list[tuple[str, int]]:
@@ -170,7 +177,10 @@ def _read(folder: Path, digest: str, sizes: tuple[int, ...]) -> _Recorded:
             last = step if step.weights_after is not None else last
         if last is not None and last.weights_after is not None:
             weights[f"{_AFTER}{step_name(trace, last)}"] = last.weights_after
-    return _Recorded(weights, batches)
+    first: dict[str, str] = {}
+    for name, blob in sorted(weights.items(), key=lambda item: item[0].startswith(_AFTER)):
+        first.setdefault(blob.sha256, name)
+    return _Recorded(weights, batches, first)
 
 
 def _is_whole(step: Step) -> bool:

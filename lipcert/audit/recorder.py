@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -157,7 +158,12 @@ class Recorder:
             divisor=None if divisor is None else float(divisor),
         )
 
-    def noise(self, std: Mapping[str, float], *, generator: torch.Generator | None = None) -> None:
+    def noise(
+        self,
+        std: Mapping[str, float],
+        *,
+        generator: torch.Generator | np.random.Generator | None = None,
+    ) -> None:
         """State the noise of this step; call it directly before the noise is drawn.
 
         std: standard deviation by group, as it is added. generator: what it is drawn from; None:

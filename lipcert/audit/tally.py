@@ -48,10 +48,15 @@ _NOT_FINITE: Final = "inf"
 @final
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One bounded quantity over some examples. max_observed: inf where a norm is not finite."""
+    """One bounded quantity over some examples.
+
+    max_observed, worst: of the example that comes closest to its bound; inf where a norm is not
+    finite. bound: the one of that example, which others need not share; None: there is none.
+    """
 
     examples: int = 0
     max_observed: float = 0.0
+    bound: float | None = None
     worst: ExampleReference | None = None
     violations: int = 0
     undecided: int = 0
@@ -77,6 +82,7 @@ class Tally:
         return cls(
             examples=norms.size,
             max_observed=float(known[worst]),
+            bound=bound,
             worst=ExampleReference(weights, int(places[worst])),
             violations=0 if decision is None else int(np.count_nonzero(decision.violating)),
             undecided=0 if decision is None else int(np.count_nonzero(decision.undecided)),
@@ -85,7 +91,7 @@ class Tally:
         )
 
     def merged(self, other: Tally) -> Tally:
-        """Of the examples of both; of two equal maxima the example that comes first is named."""
+        """Of the examples of both; of two equally close the example that comes first is named."""
         ranked = [t for t in (self, other) if t.worst is not None]
         top = min(ranked, key=_rank, default=self)
         counts = dict(self.counts)
@@ -94,6 +100,7 @@ class Tally:
         return Tally(
             examples=self.examples + other.examples,
             max_observed=top.max_observed,
+            bound=top.bound,
             worst=top.worst,
             violations=self.violations + other.violations,
             undecided=self.undecided + other.undecided,
@@ -110,6 +117,13 @@ class Tally:
         return total
 
     @property
+    def share(self) -> float:
+        """The largest observed over bound; inf where there is no bound."""
+        if self.bound is None:
+            return math.inf
+        return self.max_observed / self.bound if self.bound else _share_of_zero(self.max_observed)
+
+    @property
     def histogram(self) -> Histogram:
         """Counts by observed over bound."""
         return Histogram(self.counts)
@@ -120,6 +134,7 @@ class Tally:
         return {
             "examples": self.examples,
             "max_observed": self.max_observed if finite else _NOT_FINITE,
+            "bound": self.bound,
             "worst": None if self.worst is None else [self.worst.weights, self.worst.index],
             "violations": self.violations,
             "undecided": self.undecided,
@@ -134,6 +149,7 @@ class Tally:
         return cls(
             examples=int(json["examples"]),
             max_observed=float(json["max_observed"]),
+            bound=None if json["bound"] is None else float(json["bound"]),
             worst=None if worst is None else ExampleReference(str(worst[0]), int(worst[1])),
             violations=int(json["violations"]),
             undecided=int(json["undecided"]),
@@ -162,8 +178,12 @@ def merged(parts: Iterable[Tallies]) -> Tallies:
     }
 
 
-def _rank(tally: Tally) -> tuple[float, ExampleReference | None]:
-    return (-tally.max_observed, tally.worst)
+def _rank(tally: Tally) -> tuple[float, float, ExampleReference | None]:
+    return (-tally.share, -tally.max_observed, tally.worst)
+
+
+def _share_of_zero(norm: float) -> float:
+    return math.inf if norm > 0.0 else 0.0
 
 
 def _counts(norms: FloatArray, bound: float) -> Mapping[int, int]:

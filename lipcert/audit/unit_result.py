@@ -19,7 +19,7 @@ from lipcert.errors import NoVerdictError
 
 __all__ = ["Total", "UnitResult", "total_of"]
 
-_SCHEMA: Final = "lipcert.audit-unit/1"
+_SCHEMA: Final = "lipcert.audit-unit/2"
 
 
 @final

@@ -18,11 +18,11 @@ from lipcert.analysis.bounded import Progress
 from lipcert.audit.allowance import drift_at
 from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
-from lipcert.audit.checks.weight_constraint import Settled, settled_weights
 from lipcert.audit.data import Examples
 from lipcert.audit.job import Job, Kind, Unit
-from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.ready import MODEL, Ready, prepare
 from lipcert.audit.replay import Replayed, Replayer
+from lipcert.audit.settled import Settled, settled_at, settled_weights
 from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
 from lipcert.upper import Upper, root_sum_square
@@ -99,16 +99,22 @@ def _replayed(ready: Ready, unit: Unit) -> Replayed:
 @lru_cache(maxsize=2)
 def _recent_replayer(ready: Ready, weights: str) -> Replayer:
     """Units of the same weights follow one another: what is tuned for them is kept."""
-    return _replayer(ready, settled_weights(ready.claims, ready.weights(weights)), weights)
+    return _replayer(ready, _settled(ready, weights), weights)
+
+
+def _settled(ready: Ready, weights: str) -> Settled:
+    if ready.trace is None or weights == MODEL:
+        return settled_weights(ready.claims, None)
+    return settled_at(ready.claims, ready.trace, weights)
 
 
 def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Replayed]:
     """What the proposals of the attack show when they are replayed like any other examples."""
-    given = settled_weights(ready.claims, ready.weights(unit.weights))
+    given = _settled(ready, unit.weights)
     examples = ready.examples(unit.examples)
     start = Examples(examples.x[: unit.stop], examples.y[: unit.stop], examples.source, "")
     found = proposals(
-        ready.claims,
+        given.claims,
         given.weights,
         start,
         ready.job.attack_steps,
@@ -128,7 +134,7 @@ def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Replayed]
 def _replayer(ready: Ready, at: Settled, name: str) -> Replayer:
     job = ready.job
     return Replayer(
-        ready.claims,
+        at.claims,
         job.precision,
         torch.device(job.device),
         at.weights,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from lipcert.certificate.records import NodeClaim, ScopeClaim, ValueClaim
+from lipcert.checker.graph.clips import layer_faults, layer_steps
 from lipcert.checker.graph.program import (
     Activation,
     Attention,
@@ -24,10 +25,11 @@ from lipcert.checker.graph.program import (
     Shift,
     Step,
 )
+from lipcert.checker.ledger import BackpropagationClip, LayerEnds
 from lipcert.checker.reader.records import Model, Tensor, shown
 
-__all__ = ["INPUT_RULE", "expected_nodes", "frozen_tensors", "operands", "rule_of", "scope_faults"]
-__all__ += ["tensors", "tensors_read", "without_gradient"]
+__all__ = ["INPUT_RULE", "clip_faults", "expected_nodes", "frozen_tensors", "operands", "rule_of"]
+__all__ += ["scope_faults", "tensors", "tensors_read", "without_gradient"]
 
 _VERSION = 1
 INPUT_RULE: Final = "input/1"
@@ -124,6 +126,41 @@ def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[
             scope.kind == "constraint-set" and name in program.untracked
         ):
             yield f"no rule speaks of the trained tensor {shown(name)} as it is used"
+
+
+def clip_faults(
+    clip: BackpropagationClip, model: Model, program: Program, trained: frozenset[str]
+) -> Iterator[str]:
+    """What is wrong with the places of clips, besides `layer_faults`.
+
+    Between the ends of a layer the file holds no value that something else reads: then the nodes
+    between them are the layer, whatever steps became of them. A layer holds something trained.
+    """
+    yield from layer_faults(program, clip)
+    for ends in clip.layers:
+        if not _is_closed(ends, model, program):
+            yield f"the layer that ends in {shown(ends[1])} is read from within"
+        if trained.isdisjoint(tensors_read(layer_steps(program, ends))):
+            yield f"the layer that ends in {shown(ends[1])} holds nothing that is trained"
+
+
+def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
+    """Whether the nodes from one value to another are read through the latter only."""
+    first, last = ends
+    paired = zip(model.nodes, program.covered, strict=True)
+    nodes = [node for node, role in paired if role in {"step", "part"}]
+    reached, needed = {first}, {last}
+    for node in nodes:
+        if not reached.isdisjoint(node.inputs):
+            reached.update(node.outputs)
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs)
+    inside = (reached & needed) - {first, last}
+    outside = [
+        node for node in nodes if reached.isdisjoint(node.inputs) or needed.isdisjoint(node.outputs)
+    ]
+    return program.output not in inside and all(inside.isdisjoint(n.inputs) for n in outside)
 
 
 def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:

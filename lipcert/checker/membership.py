@@ -30,7 +30,7 @@ from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError, Tensor, shown
 from lipcert.checker.witnesses import Engine
 
-__all__ = ["membership_faults", "read_weights"]
+__all__ = ["constraint_faults", "membership_faults", "read_weights"]
 
 _TYPES: Final[Mapping[str, str]] = {
     "F64": "float64",
@@ -64,12 +64,26 @@ def membership_faults(
         yield "more than trained tensors differ from the model of the certificate"
         return
     program = lower(weights, certificate.model.output)
+    yield from constraint_faults(certificate, weights, program, {}, engine)
+
+
+def constraint_faults(
+    certificate: Certificate,
+    weights: Model,
+    program: Program,
+    norms: Mapping[str, float],
+    engine: Engine,
+) -> Iterator[str]:
+    """The tensors that are outside their constraints. norms: proved ones of steps, by output.
+
+    Raises Unsupported where it is not proved that the others are within.
+    """
     unproved = []
     for constraint in certificate.scope.constraints:
         limit = f"{constraint.kind} {constraint.radius!r}"
         if _is_outside(constraint, weights, program):
             yield f"the tensor {shown(constraint.tensor)} is not within {limit}"
-        elif not _is_within(constraint, weights, program, engine):
+        elif not _is_within(constraint, weights, program, norms, engine):
             unproved.append(f"{shown(constraint.tensor)} within {limit}")
     if unproved:
         raise Unsupported(f"it could not be proved that the weights hold {'; '.join(unproved)}")
@@ -110,7 +124,13 @@ def _fitted(value: Tensor, like: Tensor, name: str) -> Tensor:
     raise ModelReadError(f"the weights hold {shown(name)} in another shape")
 
 
-def _is_within(constraint: Constraint, weights: Model, program: Program, engine: Engine) -> bool:
+def _is_within(
+    constraint: Constraint,
+    weights: Model,
+    program: Program,
+    norms: Mapping[str, float],
+    engine: Engine,
+) -> bool:
     """Frobenius: of the tensor. Spectral: of every step that uses it, or the largest magnitude."""
     values = tensors(weights)[constraint.tensor].values()
     if not np.isfinite(values).all():
@@ -122,7 +142,7 @@ def _is_within(constraint: Constraint, weights: Model, program: Program, engine:
         for step in program.steps
         if any(constraint.tensor in operand.sources for operand in operands(step.op))
     ]
-    return all(_has_norm(step, constraint, program, engine) for step in users)
+    return all(_has_norm(step, constraint, program, norms, engine) for step in users)
 
 
 def _is_outside(constraint: Constraint, weights: Model, program: Program) -> bool:
@@ -149,16 +169,24 @@ def _reached(matrix: Array) -> float:
     return max(length, 0.0) / (norm_up(v) * (1.0 + _CLEARLY))
 
 
-def _has_norm(step: Step, constraint: Constraint, program: Program, engine: Engine) -> bool:
-    """Whether the linear map of a step, or the norm of what it adds, is within the radius."""
+def _has_norm(
+    step: Step,
+    constraint: Constraint,
+    program: Program,
+    norms: Mapping[str, float],
+    engine: Engine,
+) -> bool:
+    """Whether the linear map of a step, and the norm of what it adds, is within the radius."""
     op, radius = step.op, constraint.radius
+    mine = [item for item in operands(op) if constraint.tensor in item.sources]
     if isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources:
         before = program.shapes[step.inputs[0]]
-        return any(
+        if norms.get(step.output, math.inf) > radius and not any(
             step_norm_at_most(op, before, step.shape, radius, NormWitness(way), engine.norms)
             for way in _METHODS
-        )
-    mine = [item for item in operands(op) if constraint.tensor in item.sources]
+        ):
+            return False
+        mine = [item for item in mine if item is not op.weight]
     return all(max(norm_up(item.lo), norm_up(item.hi)) <= radius for item in mine)
 
 

@@ -32,6 +32,7 @@ from lipcert.checker.claims import (
 )
 from lipcert.checker.coverage import (
     INPUT_RULE,
+    clip_faults,
     expected_nodes,
     frozen_tensors,
     scope_faults,
@@ -39,11 +40,12 @@ from lipcert.checker.coverage import (
 )
 from lipcert.checker.derivation import Derived, derive
 from lipcert.checker.digest import structural_digest
+from lipcert.checker.graph.clips import with_clips
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Program
 from lipcert.checker.ledger import CHECKED, Circumstances, Premises
-from lipcert.checker.membership import membership_faults
+from lipcert.checker.membership import constraint_faults, membership_faults
 from lipcert.checker.promise import promise
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError, shown
@@ -161,7 +163,8 @@ def _read(state: _State) -> Iterator[str]:
         yield "the parameters are not those of the trained tensors"
     if set(members) != set(names) or not all(group.parameters for group in certificate.groups):
         yield "the groups do not hold every parameter, or one holds none"
-    if scope.kind not in {"point", "constraint-set"} or (scope.kind == "point" and constrained):
+    held = scope.kind == "constraint-set" or state.premises.mechanism == "weight-clipping"
+    if scope.kind not in {"point", "constraint-set"} or (constrained and not held):
         yield "the scope is neither the weights of the file nor a set of constraints"
     if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:
         yield "a constraint is of an unknown kind, or of a tensor that is not trained"
@@ -209,10 +212,18 @@ def _account(state: _State) -> Iterator[str]:
     yield from scope_faults(certificate.scope, state.model, program)
     if len(certificate.chains) + len(certificate.runs) > _MOST_WITNESSES * len(program.steps):
         yield "there are more witnesses than a model of this size has uses for"
+    if state.premises.layer_clip is not None:
+        trained = frozenset(certificate.scope.trained)
+        yield from clip_faults(state.premises.layer_clip, state.model, program, trained)
 
 
 def _prove(state: _State) -> Iterator[str]:
-    """3: claimed norms of linear steps and runs, by the chosen engine."""
+    """3: claimed norms of linear steps and runs, by the chosen engine.
+
+    From here on the program is the one that training runs, with its clips.
+    """
+    if state.premises.layer_clip is not None:
+        state.program = with_clips(state.program, state.premises.layer_clip)
     state.proved = prove(state.certificate, state.program, ENGINES[state.choices.engine])
     yield from state.proved.faults
 
@@ -249,6 +260,8 @@ def _privacy(state: _State) -> Iterator[str]:
         yield "delta is not between 0 and 1, or the status of epsilon is not known"
         return
     multiplier = joint_multiplier(state.certificate.groups, state.groups)
+    if state.premises.stepwise is not None:
+        multiplier = min(multiplier, state.premises.stepwise)
     derived = derived_epsilon(claim, run, multiplier, state.premises.relation)
     if claim.status == "recomputed" and not claim.epsilon >= derived:
         yield f"epsilon is claimed to be {claim.epsilon!r}, {derived!r} is derived"
@@ -260,10 +273,11 @@ def _ledger(state: _State) -> Iterator[str]:
     circumstances = Circumstances(
         batch_proved=state.program.batch_proved,
         frozen=frozen_tensors(state.program, frozenset(certificate.scope.trained)),
-        constrained=bool(certificate.scope.constraints),
+        constrained=certificate.scope.kind != "point" and bool(certificate.scope.constraints),
         releases=bool(certificate.groups),
         epsilon_declared=certificate.privacy is not None
         and certificate.privacy.status == "declared",
+        fixed=certificate.scope.kind == "point",
     )
     expected = state.premises.assumptions(circumstances)
     if certificate.assumptions != expected:
@@ -274,11 +288,17 @@ def _ledger(state: _State) -> Iterator[str]:
 
 
 def _leftovers(state: _State) -> Iterator[str]:
-    """9: every witness proves something; given weights lie within the constraints."""
+    """9: every witness proves something; weights lie within the constraints.
+
+    Those of the file where bounds are about them, and those that are given.
+    """
     for chain in state.derived.unused:
         yield f"the chain from {shown(chain.start)} to {shown(chain.stop)} proves nothing"
+    engine = ENGINES[state.choices.engine]
+    if state.certificate.scope.kind == "point":
+        norms = state.proved.evidence.norms
+        yield from constraint_faults(state.certificate, state.model, state.program, norms, engine)
     if state.choices.weights is not None:
-        engine = ENGINES[state.choices.engine]
         yield from membership_faults(state.certificate, state.model, state.choices.weights, engine)
 
 

@@ -15,24 +15,36 @@ NOT_CHECKED: Final = (
 """what lies outside every certificate"""
 
 
+_GRADIENTS: Final = {
+    "gradient-clipping": "the clipped gradient of its loss",
+    "backprop-clipping": "what clipped backpropagation finds as the gradient of its loss",
+}
+
+
 def promise(certificate: Certificate) -> tuple[str, ...]:
     """Sentences, each of which holds if the assumptions do."""
-    weights = (
-        "every set of weights within the constraints"
-        if certificate.scope.kind == "constraint-set"
-        else "the weights of the file"
+    weights = "the weights of the file"
+    if certificate.scope.kind == "constraint-set":
+        held = " within the constraints" if certificate.scope.constraints else ""
+        weights = f"every set of weights{held}"
+    mechanism = next(
+        (item.data.get("kind") for item in certificate.assumptions if item.id == "A-MECHANISM"), ""
     )
+    gradient = _GRADIENTS.get(str(mechanism), "the gradient of its loss")
+    output = "the output"
+    if mechanism == "backprop-clipping":
+        output = "the output of the network whose layers clip what they read"
     network = certificate.network
     sentences = []
     if network.lipschitz is not None:
         sentences.append(
-            f"For {weights}, the output moves by at most {network.lipschitz!r} times as much as an "
+            f"For {weights}, {output} moves by at most {network.lipschitz!r} times as much as an "
             "admissible input."
         )
     if network.grad_norm is not None:
         sentences.append(
-            f"For every admissible example and {weights}, the gradient of its loss has a norm of "
-            f"at most {network.grad_norm!r}, and per parameter of at most what is claimed there."
+            f"For every admissible example and {weights}, {gradient} has a norm of at most "
+            f"{network.grad_norm!r}, and per parameter of at most what is claimed there."
         )
     if network.sensitivity is not None:
         sentences.append(

@@ -22,7 +22,7 @@ from lipcert.checker.coverage import tensors_read
 from lipcert.checker.forms.centred import enclosing_ball, fact_around
 from lipcert.checker.forms.chain import chain_form
 from lipcert.checker.forms.form import Form
-from lipcert.checker.forms.links import is_only_way, steps_between
+from lipcert.checker.graph.paths import is_only_way, steps_between
 from lipcert.checker.graph.program import Activation, Add, PRelu, Program, Step
 from lipcert.checker.interval import Interval, exact
 from lipcert.checker.rules.facts import Cotangent, Fact

@@ -1,4 +1,5 @@
-"""Normalizations that exporters spell out: LayerNorm, RMSNorm and GroupNorm.
+"""Normalizations that exporters spell out: LayerNorm, RMSNorm, GroupNorm, x less its mean, and x
+over its norm.
 
 What enters: a node that may be the last of such a spelling. What leaves: the macro node, or None.
 Every match is exact in its structure; constants become scale and bias where they have the shape
@@ -7,6 +8,7 @@ for it, and stay apart where they do not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -128,8 +130,48 @@ def _is_plain(constant: Constant | None, number: float) -> bool:
     return constant is not None and not constant.is_parameter and constant.uniform() == number
 
 
+def _centre(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """x − mean(x)."""
+    found = _centred(matcher, node.outputs[0])
+    if found is None:
+        return None
+    x, axes = found
+    return matcher.macro(node, "Centre", (x,), {"axes": axes})
+
+
+def _divide_by_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
+    """x / max(‖x‖/radius, floor) with numbers radius (perhaps 1) and floor."""
+    if node.op_type != "Div":
+        return None
+    x, divisor = node.inputs
+    value, floor = _at_least(matcher, matcher.stretched(divisor))
+    quotient = matcher.producer(value, "Div")
+    radius = matcher.number(quotient.inputs[1]) if quotient is not None else 1.0
+    norm = matcher.producer(quotient.inputs[0] if quotient is not None else value, "ReduceL2")
+    if norm is None or norm.inputs[0] != x or not norm.integer("keepdims", 1):
+        return None
+    if radius is None or not (0.0 < radius < math.inf and 0.0 < floor < math.inf):
+        return None
+    attributes = {"axes": matcher.axes(norm), "radius": radius, "floor": floor}
+    return matcher.macro(node, "DivideByNorm", (x,), attributes)
+
+
+def _at_least(matcher: Matcher, name: str) -> tuple[str, float]:
+    """x and c for a value max(x, c); ("", 0) otherwise."""
+    larger, clip = matcher.producer(name, "Max"), matcher.producer(name, "Clip")
+    if larger is not None and len(larger.inputs) == 2:
+        value, constant = matcher.with_constant(larger)
+        return value, (matcher.number(constant) if value else None) or 0.0
+    if clip is None or clip.input(2) or math.isfinite(clip.real("max", math.inf)):
+        return "", 0.0
+    floor = matcher.number(clip.input(1)) if clip.input(1) else clip.real("min", 0.0)
+    return clip.inputs[0], floor or 0.0
+
+
 NORM_PATTERNS: Final[tuple[Callable[[Matcher, RawNode], RawNode | None], ...]] = (
     _layer_norm,
     _rms_norm,
     _group_norm,
+    _centre,
+    _divide_by_norm,
 )

@@ -149,11 +149,7 @@ class Matcher:
 
     def average(self, name: str) -> RawNode | None:
         """The ReduceMean behind a value whose reduced axes have size 1, or stretch again."""
-        node = self.producer(name, "Expand")
-        if node is not None and len(self.graph.shape(name)) == len(
-            self.graph.shape(node.inputs[0])
-        ):
-            name = node.inputs[0]
+        name = self.stretched(name)
         shape = self.graph.shape(name)
         node = self.producer(name, "Reshape") or self.producer(name, "Unsqueeze")
         mean = self.producer(name if node is None else node.inputs[0], "ReduceMean")
@@ -163,6 +159,14 @@ class Matcher:
         whole = self.graph.shape(mean.inputs[0])
         kept = tuple(1 if axis in axes else size for axis, size in enumerate(whole))
         return mean if shape == kept else None
+
+    def stretched(self, name: str) -> str:
+        """The value behind an Expand that adds no axes."""
+        node = self.producer(name, "Expand")
+        if node is None:
+            return name
+        before = self.graph.shape(node.inputs[0])
+        return node.inputs[0] if len(self.graph.shape(name)) == len(before) else name
 
     def ones(self, size: int) -> str:
         """A vector of ones."""

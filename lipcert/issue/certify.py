@@ -29,7 +29,6 @@ from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.costs import Cost
 from lipcert.issue.draft import Draft, Reading
-from lipcert.issue.premises import check_certifiable
 from lipcert.settings import Settings
 
 __all__ = ["Issued", "certify"]
@@ -55,7 +54,6 @@ def certify(
     Raises NoVerdictError where the checker does not know the model, CertificationError where it
     and the engine disagree.
     """
-    check_certifiable(settings)
     analysis = analyze(model, settings, observe)
     path = Path(model.path)
     try:

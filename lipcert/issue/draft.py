@@ -34,12 +34,14 @@ from lipcert.checker.claims import (
     group_bounds,
     joint_multiplier,
 )
-from lipcert.checker.coverage import INPUT_RULE, expected_nodes, frozen_tensors
+from lipcert.checker.coverage import INPUT_RULE, clip_faults, expected_nodes, frozen_tensors
 from lipcert.checker.derivation import Derived
 from lipcert.checker.digest import structural_digest
+from lipcert.checker.graph.clips import with_clips
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.program import Program
 from lipcert.checker.ledger import Circumstances
+from lipcert.checker.membership import constraint_faults
 from lipcert.checker.privacy.sensitivity import total_sensitivity
 from lipcert.checker.reader.records import Model
 from lipcert.checker.spending import derived_epsilon
@@ -98,16 +100,17 @@ class Draft:
         self._progress = observe
         self._done = 0
         self._tensors = self._trained()
-        self._premises = premises_of(settings, analysis)
+        self._premises = premises_of(settings, analysis, read.program)
+        self._clipped = self._with_clips()
 
     def finished(self, *, careful: bool) -> tuple[Certificate, tuple[Cost, ...]]:
         """The certificate with every claim as the checker derives it, and what that costs."""
         constraints = constraints_of(self._imported.graph, self._settings)
         scope = scope_claim(self._settings, dict(self._tensors), dict(constraints))
         tier = Tier(self._settings.tier)
-        found = find_evidence(self._program, scope, tier, self._observe, proved_only=careful)
+        found = find_evidence(self._clipped, scope, tier, self._observe, proved_only=careful)
         try:
-            evidence, derived = with_chains(self._program, self._premises, found.evidence)
+            evidence, derived = with_chains(self._clipped, self._premises, found.evidence)
         except Unsupported as error:
             raise NoVerdictError(f"certify: the checker has no rule for this: {error}") from error
         self._compare(derived, evidence)
@@ -125,10 +128,36 @@ class Draft:
             groups=self._groups(),
             network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
         )
+        self._check_weights(bare, found)
         bounds = group_bounds(bare, gradients, self._premises)
         certificate = self._released(bare, bounds)
         certificate = replace(certificate, assumptions=self._assumptions(certificate))
         return certificate, costs_of(self._analysis, certificate)
+
+    def _with_clips(self) -> Program:
+        """The program that training runs."""
+        clip = self._premises.layer_clip
+        if clip is None:
+            return self._program
+        trained = frozenset(self._tensors.values())
+        for fault in clip_faults(clip, self._model, self._program, trained):
+            raise NoVerdictError(f"certify: {fault}")
+        return with_clips(self._program, clip)
+
+    def _check_weights(self, bare: Certificate, found: Found) -> None:
+        """NoVerdictError where weights of the file exceed what training clips them to."""
+        if bare.scope.kind != "point":
+            return
+        norms, engine = found.evidence.norms, found.evidence.engine
+        try:
+            reasons = list(constraint_faults(bare, self._model, self._program, norms, engine))
+        except Unsupported as error:
+            reasons = [str(error)]
+        if reasons:
+            raise NoVerdictError(
+                f"certify: {reasons[0]}; scale the weights down first, as every step of training "
+                "does, or add --scope constraint-set"
+            )
 
     def _input(self, derived: Derived) -> ValueClaim:
         """The claims about the input, whose norm is stated and not derived."""
@@ -263,20 +292,24 @@ class Draft:
         claim = PrivacyClaim(
             account.accountant.value, account.epsilon, delta_of(account.plan), "recomputed"
         )
+        if self._premises.stepwise is not None:
+            multiplier = min(multiplier, self._premises.stepwise)
         derived = derived_epsilon(claim, run, multiplier, self._premises.relation)
         if derived <= account.epsilon * _TOLERATED:
             return replace(claim, epsilon=max(_stated(derived), account.epsilon))
         return replace(claim, status="declared")
 
     def _assumptions(self, certificate: Certificate) -> tuple[Assumption, ...]:
+        constrained = certificate.scope.kind != "point"
         return self._premises.assumptions(
             Circumstances(
                 batch_proved=self._program.batch_proved,
                 frozen=frozen_tensors(self._program, frozenset(certificate.scope.trained)),
-                constrained=bool(certificate.scope.constraints),
+                constrained=constrained and bool(certificate.scope.constraints),
                 releases=bool(certificate.groups),
                 epsilon_declared=certificate.privacy is not None
                 and certificate.privacy.status == "declared",
+                fixed=not constrained,
             )
         )
 

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from lipcert.analysis.mechanism import mechanism_of
 from lipcert.analysis.records import Analysis
 from lipcert.certificate.records import Constraint, ScopeClaim
-from lipcert.checker.ledger import MECHANISMS, Premises, Run
-from lipcert.errors import NoVerdictError
+from lipcert.checker.graph.program import Program
+from lipcert.checker.ledger import Premises, Run
+from lipcert.issue.layers import clip_of
+from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
 
-__all__ = ["check_certifiable", "delta_of", "premises_of", "scope_claim"]
+__all__ = ["delta_of", "premises_of", "scope_claim"]
 
 
-def check_certifiable(settings: Settings) -> None:
-    """NoVerdictError for what an analysis can bound and a certificate cannot state yet."""
-    if settings.mechanism == "weight-clipping" and settings.scope == "point":
-        raise NoVerdictError(
-            "certify: bounds of weight clipping at the present weights change at every step; add "
-            "--scope constraint-set to certify all weights within the radii"
-        )
-    if settings.mechanism not in {*MECHANISMS, "weight-clipping"}:
-        raise NoVerdictError(
-            f"certify: the checker has no rule for the mechanism {settings.mechanism} yet; "
-            "`lipcert analyze` bounds it"
-        )
-
-
-def premises_of(settings: Settings, analysis: Analysis) -> Premises:
+def premises_of(settings: Settings, analysis: Analysis, program: Program) -> Premises:
     """Every assumption of the analysis that is a number or a name."""
-    assumed = analysis.assumptions
+    assumed, mechanism = analysis.assumptions, mechanism_of(settings)
+    layered = mechanism if isinstance(mechanism, BackpropClipping) else None
+    run = None if analysis.privacy is None else _run(analysis.privacy.plan)
+    moving = run is not None and (settings.mechanism, settings.scope) == _STEPWISE
     numbers = {name: value for name, value in assumed.loss.items() if name not in _NOT_OF_LOSS}
     return Premises(
         input_norm=settings.input_norm,
@@ -38,11 +30,13 @@ def premises_of(settings: Settings, analysis: Analysis) -> Premises:
         loss=str(assumed.loss["kind"]),
         loss_parameters=tuple(sorted((name, _plain(value)) for name, value in numbers.items())),
         loss_clip=settings.loss_clip,
-        mechanism="clipless" if settings.mechanism == "weight-clipping" else settings.mechanism,
+        mechanism=settings.mechanism,
         clip=_clip(analysis),
         relation=settings.neighbours,
         divisor=settings.batch_size if settings.reduction == "mean" else None,
-        run=None if analysis.privacy is None else _run(analysis.privacy.plan),
+        run=run,
+        layer_clip=None if layered is None else clip_of(layered, analysis, program),
+        stepwise=assumed.noise_multiplier if moving else None,
     )
 
 
@@ -50,16 +44,13 @@ def scope_claim(
     settings: Settings, tensors: dict[str, str], constraints: dict[str, ConstraintSpec]
 ) -> ScopeClaim:
     """The trained tensors and what holds them. tensors: of the trained parameters."""
-    constrained = settings.scope == "constraint-set"
     held = {tensors[name]: spec for name, spec in constraints.items() if name in tensors}
     return ScopeClaim(
         kind=settings.scope,
         trained=tuple(sorted(set(tensors.values()))),
         constraints=tuple(
             Constraint(tensor, spec.kind, spec.radius) for tensor, spec in sorted(held.items())
-        )
-        if constrained
-        else (),
+        ),
     )
 
 
@@ -68,6 +59,7 @@ def delta_of(plan: TrainingPlan) -> Fraction:
     return Fraction(repr(plan.delta))
 
 
+_STEPWISE = ("weight-clipping", "point")
 _NOT_OF_LOSS = frozenset({"kind", "reduction", "clip"})
 
 

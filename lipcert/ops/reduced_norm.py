@@ -1,6 +1,6 @@
-"""Norms and log-sum-exp over axes: reductions that are not linear.
+"""Norms and log-sum-exp over axes: reductions that are not linear, and division by a norm.
 
-What enters: facts about x. What leaves: norm and box of the reduced value, and Jacobian norms.
+What enters: facts about x. What leaves: norm and box of the result, and Jacobian norms.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, Shape, ValueFacts, product_of, sum_of
+from lipcert.facts import Bound, Runs, Shape, ValueFacts, bound_of, product_of, sum_of
 from lipcert.interval import Interval
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import root_of
 from lipcert.ops.scalar import constant
 from lipcert.scope import Scope
-from lipcert.upper import ONE, FloatArray
+from lipcert.upper import ONE, FloatArray, Lower, Upper
 
-__all__ = ["ReduceLogSumExp", "ReduceNorm"]
+__all__ = ["DivideByNorm", "ReduceLogSumExp", "ReduceNorm"]
 
 
 class _OverAxes(Op):
@@ -161,3 +161,84 @@ class ReduceLogSumExp(_OverAxes):
         powers = np.sum(np.exp(array - peak), axis=axes, keepdims=True)
         summed: FloatArray = np.log(powers) + peak
         return summed if self.keepdims else np.squeeze(summed, axis=axes)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DivideByNorm(Op):
+    """y = x / max(‖x‖₂/radius, floor), the norm over axes, for every slice.
+
+    floor = 1: a clip to norm radius. radius = 1: normalised, as torch's `normalize` does. radius =
+    √n for n entries: division by their root mean square, but at least by floor.
+    """
+
+    axes: tuple[int, ...]
+    radius: float
+    floor: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.radius < math.inf and 0.0 < self.floor < math.inf):
+            raise ValueError(f"radius {self.radius} and floor {self.floor} need to be positive")
+
+    @property
+    def kind(self) -> str:
+        """ONNX name of the division without a floor."""
+        return "LpNormalization"
+
+    @property
+    def family(self) -> str:
+        """Rule family."""
+        return "divide_by_norm"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Unchanged."""
+        (shape,) = inputs
+        within = all(0 <= axis < len(shape) for axis in self.axes)
+        if not self.axes or len(set(self.axes)) != len(self.axes) or not within:
+            raise ValueError(f"axes {self.axes} do not fit shape {shape}")
+        return shape
+
+    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
+        """Returns B ≥ sup ‖y‖ = min(√τ·radius, X/floor) for τ slices, and a box.
+
+        Proof: ‖y‖ of a slice is at most radius, and at most ‖x‖/floor; squares add up. An entry is
+        at most as large as its slice, and is t·x with 0 ≤ t ≤ 1/floor.
+        Attained: where the norm is shared equally between slices.
+        """
+        (x,) = inputs
+        rule = "divide_by_norm.output_norm"
+        entries = math.prod(x.shape[axis] for axis in self.axes)
+        by_radius = root_of(x.size // max(entries, 1)) * Upper(self.radius)
+        by_floor = product_of(rule, x.norm, self.input_lipschitz(0, inputs, scope))
+        steep = Interval(np.zeros(()), constant(self.floor).reciprocal().hi)
+        box = (x.box * steep).intersect(Interval.symmetric(Upper(self.radius), x.shape))
+        if x.is_nonnegative:
+            box = box.clip(0.0, math.inf)
+        norm = bound_of(min(by_radius, by_floor.value), rule)
+        return ValueFacts.of(x.shape, norm, box, self._runs(x))
+
+    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
+        """Returns 1/floor.
+
+        Proof: with d = ‖x‖/radius, u = x/‖x‖ of a slice, the Jacobian is I/floor where d < floor,
+        (I − uuᵀ)/d where d > floor; where both meet, it is between them. Slices are independent.
+        Attained: at x = 0.
+        """
+        del index, inputs, scope
+        return bound_of(ONE.over(Lower(self.floor)), "divide_by_norm.input_lipschitz")
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64."""
+        (x,) = inputs
+        axes = tuple(axis + 1 for axis in self.axes)
+        norms = np.sqrt(np.sum(x * x, axis=axes, keepdims=True))
+        divided: FloatArray = x / np.maximum(norms / self.radius, self.floor)
+        return divided
+
+    def _runs(self, x: ValueFacts) -> Runs | None:
+        """One slice per run, where there is a single axis."""
+        if len(self.axes) != 1:
+            return None
+        (axis,) = self.axes
+        divided = x.run_norm(axis) * ONE.over(Lower(self.floor))
+        return Runs(axis, min(Upper(self.radius), divided))

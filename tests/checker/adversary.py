@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,14 @@ from onnx import ModelProto
 
 from lipcert.certificate.records import Constraint, ScopeClaim
 from lipcert.checker.derivation import Derived, derive
+from lipcert.checker.graph.clips import with_clips
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Program
 from lipcert.checker.ledger import Premises
 from lipcert.checker.witnesses import ENGINES, Evidence
 from lipcert.issue.evidence import find_evidence, with_chains
 from lipcert.norms.operator_norm import Tier
+from tests.checker.clipped import compute_clipped, random_clip
 from tests.checker.models import read
 from tests.checker.onnx_torch import compute, stored
 from tests.checker.rules.attack import holds
@@ -39,13 +42,36 @@ class Setting:
     scope: ScopeClaim
     derived: Derived
 
+    def values(self, x: Tensor, weights: Weights, *, training: bool = True) -> Weights:
+        """Every value; training: with clips of the cotangents, where there are clips."""
+        clip = self.premises.layer_clip
+        if clip is None:
+            return compute(self.proto, x, weights)
+        if not training:
+            clip = replace(clip, cotangent_clip=math.inf)
+        found, behind = compute_clipped(self.proto, x, weights, clip)
+        output = self.proto.graph.output[0].name
+        return {**found, self.program.output: behind.get(output, found[output])}
 
-def random_setting(proto: ModelProto, rng: np.random.Generator, *, witnesses: bool) -> Setting:
-    """Premises and a scope drawn at random; bounds by the checker, perhaps with evidence."""
+
+def random_setting(
+    proto: ModelProto, rng: np.random.Generator, *, witnesses: bool, clipped: bool = False
+) -> Setting:
+    """Premises and a scope drawn at random; bounds by the checker, perhaps with evidence.
+
+    clipped: with clips round layers, and often with weights that nothing holds.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        program = lower(read(proto, Path(folder)), proto.graph.output[0].name)
+        model = read(proto, Path(folder))
+        program = lower(model, proto.graph.output[0].name)
     premises = _premises(program, rng)
     scope = _scope(proto, rng)
+    if clipped:
+        if rng.random() < 0.6:
+            scope = replace(scope, kind="constraint-set", constraints=())
+        clip = random_clip(model, program, frozenset(scope.trained), rng)
+        premises = replace(premises, mechanism="backprop-clipping", layer_clip=clip)
+        program = with_clips(program, clip)
     evidence = Evidence(scope, {}, (), (), ENGINES["float"])
     if witnesses:
         evidence = find_evidence(
@@ -174,7 +200,8 @@ def violations(
         x, weights = project(x, setting.premises), stored(setting.proto)
         if setting.scope.kind != "point":
             for name in setting.scope.trained:
-                weights[name] = torch.from_numpy(rng.standard_normal(weights[name].shape))
+                drawn = rng.standard_normal(weights[name].shape)
+                weights[name] = torch.from_numpy(drawn * 10.0 ** float(rng.uniform(-1, 1)))
             weights = within(weights, setting.scope, stretch=True)
         yield from _judged(setting, x, weights, label)
         if goal is None:
@@ -231,7 +258,7 @@ def _goal(
         weights = dict(weights)
         if kind == 2 and not weights[parameter].requires_grad:
             weights[parameter] = weights[parameter].detach().requires_grad_()
-        values = compute(setting.proto, x, weights)
+        values = setting.values(x, weights)
         if name not in values:
             return None
         if kind == 0:
@@ -256,7 +283,7 @@ def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Ite
         for name, w in weights.items()
     }
     x = x.detach().requires_grad_()
-    values = compute(setting.proto, x, leaves)
+    values = setting.values(x, leaves)
     for name in program.shapes:
         if name in values and not holds(derived.facts[name], values[name].detach().numpy(), SLACK):
             yield f"the value {name}"
@@ -273,7 +300,7 @@ def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Ite
             yield f"the gradient of {name}: {found} > {bound}"
     rows = [
         torch.autograd.grad(entry, x, retain_graph=True, allow_unused=True)[0]
-        for entry in values[program.output].reshape(-1)
+        for entry in setting.values(x, leaves, training=False)[program.output].reshape(-1)
     ]
     if all(row is not None for row in rows):
         steepest = float(torch.linalg.matrix_norm(torch.stack(rows).flatten(1), 2))

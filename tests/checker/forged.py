@@ -126,6 +126,7 @@ class Forgery:
             constrained=bool(self.constraints),
             releases=bool(groups),
             epsilon_declared=False,
+            fixed=self.constraints is None,
         )
         claim = None
         if self.premises.run is not None:

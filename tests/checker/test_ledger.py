@@ -15,7 +15,7 @@ from tests.checker.mutants.assumptions import premise_mutants
 from tests.checker.mutants.networks import certified
 from tests.checker.mutants.record import Effect, Outcome, judged
 
-BARE = Circumstances(True, (), False, False, False)
+BARE = Circumstances(True, (), False, False, False, fixed=True)
 RUN = Run("shuffle", 400, 16, 30, 2)
 numbers = st.floats(0.0, 1e300)
 
@@ -67,7 +67,7 @@ def test_circumstances_are_stated():
 def test_impossible_runs(change):
     ledger = replace(PREMISES, run=RUN).assumptions(BARE)
     assert Premises.read(ledger).run == RUN
-    data = {**RUN.written(), **change}
+    data = {**RUN.written().data, **change}
     edited = [replace(a, data=data) if a.id == "A-SAMPLING" else a for a in ledger]
     with pytest.raises(CertificateFormatError):
         Premises.read(edited)

@@ -147,6 +147,66 @@ def test_group_norm_by_instance_norm(tmp_path):
     assert imported.graph.parameters["g"].shape == (4, 1, 1)
 
 
+def centred(axes=(-1,), of="x"):
+    return [node("ReduceMean", [of], ["m"], axes=list(axes)), node("Sub", ["x", "m"], ["y"])]
+
+
+def test_a_value_without_its_mean(tmp_path):
+    found, imported = kinds(tmp_path, centred((1, -1)), ("N", 3, 2, 4))
+    assert found == ["Centre"]
+    assert imported.graph.nodes[0].op.axes == (0, 2)
+    assert [macro.kind for macro in imported.macros] == ["Centre"]
+    other = [node("Neg", ["x"], ["o"]), *centred(of="o")]
+    assert "Centre" not in kinds(tmp_path, other)[0]
+    reversed_sign = [centred()[0], node("Sub", ["m", "x"], ["y"])]
+    assert "Centre" not in kinds(tmp_path, reversed_sign)[0]
+
+
+def test_a_mean_over_the_batch_is_refused(tmp_path):
+    with pytest.raises(UnsupportedModelError, match="LC0"):
+        kinds(tmp_path, centred((0,)))
+
+
+def over_norm(*, floor=0.5, radius=None, reduce="ReduceL2", of="x", high=None, limit="Clip"):
+    nodes = [number("low", floor), node(reduce, [of], ["n"], axes=[1, 2])]
+    value = "n"
+    if radius is not None:
+        nodes += [number("r", radius), node("Div", ["n", "r"], ["s"])]
+        value = "s"
+    limits = ["low"]
+    if high is not None:
+        nodes.append(number("high", high))
+        limits.append("high")
+    nodes.append(node(limit, [value, *limits], ["c"]))
+    return [*nodes, node("Div", ["x", "c"], ["y"])]
+
+
+@pytest.mark.parametrize("limit", ["Clip", "Max"])
+@pytest.mark.parametrize("radius", [None, 0.3])
+def test_division_by_a_norm(tmp_path, radius, limit):
+    nodes = over_norm(radius=radius, limit=limit)
+    found, imported = kinds(tmp_path, nodes, ("N", 3, 2))
+    assert found == ["DivideByNorm"]
+    op = imported.graph.nodes[0].op
+    assert (op.axes, op.floor) == ((0, 1), 0.5)
+    assert op.radius == (1.0 if radius is None else float(np.float32(radius)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"floor": 0.0},
+        {"radius": -2.0},
+        {"high": 0.9},
+        {"reduce": "ReduceL1"},
+        {"of": "o"},
+    ],
+)
+def test_what_only_looks_like_division_by_a_norm(tmp_path, options):
+    nodes = [node("Sin", ["x"], ["o"]), *over_norm(**options)]
+    assert "DivideByNorm" not in kinds(tmp_path, nodes, ("N", 3, 2))[0]
+
+
 def numpy_tensor(array):
     from onnx import numpy_helper
 

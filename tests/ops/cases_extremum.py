@@ -1,4 +1,4 @@
-"""Maxima and minima of values, norms over axes, log-sum-exp and LRN against torch."""
+"""Maxima and minima, norms over axes, division by them, log-sum-exp and LRN against torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 from lipcert.ops.bilinear import Quotient
 from lipcert.ops.extremum import Extremum
 from lipcert.ops.lrn import Lrn
-from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
 from tests.cases import Case
 
 
@@ -48,6 +48,23 @@ def norm(p, axes, keepdims, shape, box=None) -> Case:
         box=box,
         radius=2.0 if box is None else 9.0,
         attained=frozenset({"output", "input:0"}),
+    )
+
+
+def divide_by_norm(op, shape, radius, attained, box=None) -> Case:
+    def reference(inputs, _):
+        (x,) = inputs
+        norms = torch.linalg.vector_norm(x, dim=[axis + 1 for axis in op.axes], keepdim=True)
+        return x * torch.minimum(op.radius / norms, torch.full_like(norms, 1 / op.floor))
+
+    return Case(
+        name=f"divide_by_norm_{op}_{box}",
+        op=op,
+        inputs=(shape,),
+        reference=reference,
+        box=box,
+        radius=radius,
+        attained=frozenset(attained),
     )
 
 
@@ -101,6 +118,10 @@ CASES = [
     norm(2, (1,), True, (3, 4), box=(0.25, 1.0)),
     norm(1, (1,), False, (3, 4)),
     norm(1, (0,), True, (3, 2), box=(-1.0, 0.5)),
+    divide_by_norm(DivideByNorm((0,), 1.0, 0.5), (5,), 2.0, ("output", "input:0")),
+    divide_by_norm(DivideByNorm((1,), 3.0, 0.5), (3, 4), 2.0, ("output",)),
+    divide_by_norm(DivideByNorm((0, 2), 0.7, 1.0), (2, 3, 2), 0.3, ("output", "input:0")),
+    divide_by_norm(DivideByNorm((1,), 2.0, 0.1), (2, 4), 9.0, (), box=(0.0, 1.0)),
     log_sum_exp((0,), False, (5,), 40.0),
     log_sum_exp((0, 1), True, (2, 3), 1.0),
     quotient(((2, 3), (2, 3)), (0.5, 2.0)),

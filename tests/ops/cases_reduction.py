@@ -1,8 +1,10 @@
-"""Sums and means over axes against torch."""
+"""Sums, means and centring over axes against torch."""
 
 from __future__ import annotations
 
-from lipcert.ops.reduction import ReduceMean, ReduceSum
+import torch
+
+from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from tests.cases import Case
 
 
@@ -24,9 +26,34 @@ def case(op, shape, box=None) -> Case:
     )
 
 
+def centre(axes, shape, box=None, attained=("output", "input:0")) -> Case:
+    def reference(inputs, _):
+        (x,) = inputs
+        moved = x.movedim([axis + 1 for axis in axes], list(range(-len(axes), 0)))
+        flat = moved.flatten(-len(axes))
+        count = flat.shape[-1]
+        ones = torch.ones(count, count, dtype=x.dtype)
+        centred = (flat - flat @ ones / count).reshape(moved.shape)
+        return centred.movedim(list(range(-len(axes), 0)), [axis + 1 for axis in axes])
+
+    return Case(
+        name=f"centre_{'x'.join(map(str, shape))}_{axes}_{box}",
+        op=Centre(axes),
+        inputs=(shape,),
+        reference=reference,
+        box=box,
+        radius=2.0 if box is None else 9.0,
+        attained=frozenset(attained),
+    )
+
+
 CASES = [
     case(ReduceSum((1, 2)), (3, 2, 4)),
     case(ReduceSum((-1,), keepdims=True), (3, 5), box=(-0.5, 1.0)),
     case(ReduceMean((0,)), (6, 2)),
     case(ReduceMean((-2, -1), keepdims=True), (3, 2, 2), box=(0.25, 0.75)),
+    centre((0,), (6,)),
+    centre((0, 2), (2, 3, 2), box=(0.25, 0.75)),
+    centre((1,), (3, 4), box=(-0.5, 1.0)),
+    centre((1,), (3, 1), attained=()),
 ]

@@ -16,6 +16,8 @@ from lipcert.ops.combine import Add
 from lipcert.ops.functions import Gelu, Sigmoid
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import LayerNorm, RmsNorm
+from lipcert.ops.reduced_norm import DivideByNorm
+from lipcert.ops.reduction import Centre
 from lipcert.ops.shape import Reshape, Transpose
 from lipcert.scope import PointScope
 from lipcert.upper import ONE, Upper
@@ -50,6 +52,10 @@ OPS = [
     Transpose((2, 0, 1)),
     Transpose((0, 2, 1)),
     Add((1.0, -2.0)),
+    Centre((2,)),
+    Centre((1, 2)),
+    DivideByNorm((2,), 1.0, 0.5),
+    DivideByNorm((1,), 0.3, 2.0),
 ]
 
 

@@ -1,10 +1,12 @@
 """The clean gradient (LC312, LC317): whether what is noised is the sum of single gradients.
 
 Statement: the recorded gradient before the noise is outer · Σ_i m(inner · ∇ℓ_i), as the bounded
-network, loss and mechanism make it. Compared: d, the distance of the two, with
+network, loss and mechanism make it, over the batches of all ranks, which record one sum; and 0 if
+no example was drawn. Compared: d, the distance of the two, with
 
     a   8 times the distance between this sum in the recorded precision and in float64, plus what
-        adding n gradients one after another may round, n·u·Σ‖g_i‖: d ≤ a passes;
+        adding n gradients one after another may round, n·u·Σ‖g_i‖, plus what a clip may leave out
+        that divides by the upper end of a norm in the recorded precision: d ≤ a passes;
     S   Σ‖g_i‖/16 + a: d > S is a violation.
 
 Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
@@ -23,35 +25,72 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.checks.contribution import Batch, detailed_batches
+from lipcert.audit.checks.batches import Release, releases
 from lipcert.audit.checks.gradients import Gradients
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
+from lipcert.audit.checks.units import decay_of
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.blobs import Blob
 from lipcert.upper import FloatArray
 
 __all__ = ["clean_gradients"]
 
+_NAME: Final = "agreement"
 _FACTOR: Final = 8.0
 _KINKS: Final = 1.0 / 16.0
 
 
 def clean_gradients(run: RecordedRun) -> Checked:
     """A report for each recorded clean gradient that is not the sum, or one pass."""
-    if len(run.trace.ranks) > 1:
-        text = "agreement: gradients of several ranks are not compared with those of their batches"
+    decay = decay_of(run)
+    if decay is None:
+        text = "agreement: the run does not state λ; use recorder.declare(weight_decay=…)"
         return Checked(not_done=(text,))
-    compared: list[tuple[Batch, _Distance]] = []
-    for batch in detailed_batches(run):
-        if not isinstance(batch, str) and batch.step.gradients.clean is not None:
-            compared.append((batch, _distance(run, batch)))
-    if not compared:
+    reports = [_compared(run, release, decay) for release in releases(run)]
+    if not reports:
         text = "agreement: no step records its batch, its weights and its clean gradient"
         return Checked(not_done=(text,) if run.steps else ())
-    reports = [_report(batch, found) for batch, found in compared]
     bad = [report for report in reports if report.verdict is not Verdict.PASS]
     bad.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
     return Checked(shortened(bad) or (max(reports, key=lambda report: report.measured or 0.0),))
+
+
+def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:
+    if len(release.cleans) > 1 or len(release.starts) > 1:
+        what = "weights" if len(release.cleans) == 1 else "clean gradients"
+        return CheckReport(
+            code="LC317",
+            name=_NAME,
+            verdict=Verdict.INCONCLUSIVE,
+            message=f"the ranks hold different {what} at {release.name}, which all of them share",
+            where=release.name,
+            remedy="add the gradients of all ranks up, record the sum as clean in each, and apply "
+            "one noised gradient everywhere",
+        )
+    (clean,) = release.cleans
+    if not release.batches:
+        return _of_nothing(release, clean)
+    return _report(release, _distance(run, release, clean, decay))
+
+
+def _of_nothing(release: Release, clean: Blob) -> CheckReport:
+    """The gradient of an empty batch, which is 0."""
+    length = _norm(np.concatenate([np.ravel(x) for x in clean.tensors().values()] or [np.zeros(1)]))
+    is_zero = length == 0.0
+    return CheckReport(
+        code="LC317",
+        name=_NAME,
+        verdict=Verdict.PASS if is_zero else Verdict.VIOLATION,
+        message=f"the clean gradient of the empty batch of {release.name} "
+        + ("is 0" if is_zero else f"has the norm {length:.4g}: no example of it made that"),
+        where=release.name,
+        measured=length,
+        expected=0.0,
+        remedy=""
+        if is_zero
+        else "set gradients to 0 in every step, also where no example is drawn",
+    )
 
 
 @final
@@ -69,17 +108,18 @@ class _Distance:
     extra: tuple[str, ...]
 
 
-def _distance(run: RecordedRun, batch: Batch) -> _Distance:
-    weights = run.weights(batch.name)
-    exact = Gradients(run.claims, weights, run.device)
-    used = batch.step.arithmetic.precision if batch.step.arithmetic is not None else None
+def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> _Distance:
+    first = release.batches[0]
+    weights = run.weights(first.name)
+    exact = Gradients(run.claims, weights, run.device, decay=decay)
+    used = first.step.arithmetic.precision if first.step.arithmetic is not None else None
     own = _comparable(used, run.device)
-    ours = _flat(run, _total(exact, batch))
-    rounded = ours
+    ours = _flat(run, _total(exact, release))
+    near = exact
     if own is not Precision.FLOAT64:
-        rounded = _flat(run, _total(Gradients(run.claims, weights, run.device, own), batch))
-    blob = batch.step.gradients.clean
-    snapshot = {} if blob is None else blob.tensors()
+        near = Gradients(run.claims, weights, run.device, own, decay)
+    rounded = ours if near is exact else _flat(run, _total(near, release))
+    snapshot = clean.tensors()
     recorded = {
         name: match.numbers(snapshot)
         for name, match in run.names.items()
@@ -88,12 +128,18 @@ def _distance(run: RecordedRun, batch: Batch) -> _Distance:
     theirs = _flat(run, recorded)
     known = {match.recorded for match in run.names.values()}
     extra = [name for name, item in snapshot.items() if name not in known and np.any(item)]
-    lengths = _lengths(exact, batch)
+    lengths = _lengths(exact, release)
     unit = (used or own).unit
     alpha = _ratio(theirs, ours)
     return _Distance(
         d=_norm(theirs - ours),
-        a=_FACTOR * _norm(rounded - ours) + len(batch) * unit * lengths,
+        a=_FACTOR * _norm(rounded - ours)
+        + release.examples * unit * lengths
+        + sum(
+            near.clip_slack(batch.x[rows], batch.labels[rows], scale)
+            for batch in release.batches
+            for rows, scale in batch.scales
+        ),
         s=lengths,
         alpha=alpha,
         residual=_norm(theirs - alpha * ours),
@@ -102,33 +148,33 @@ def _distance(run: RecordedRun, batch: Batch) -> _Distance:
     )
 
 
-def _report(batch: Batch, found: _Distance) -> CheckReport:
+def _report(release: Release, found: _Distance) -> CheckReport:
     d, a = found.d, found.a
     off = abs(found.alpha - 1.0) * found.length
     is_factor = off > _FACTOR * (found.residual + a)
     code, verdict, remedy = "LC317", Verdict.PASS, ""
     message = (
-        f"the clean gradient of {batch.name} is the sum of the gradients of its examples, up to "
+        f"the clean gradient of {release.name} is the sum of the gradients of its examples, up to "
         f"{d / found.s if found.s else d:.2g} of their lengths"
     )
     if found.extra:
         verdict = Verdict.VIOLATION
         message = (
-            f"the gradient of {found.extra[0]!r} at {batch.name} is released, and the bounded "
+            f"the gradient of {found.extra[0]!r} at {release.name} is released, and the bounded "
             "network has no such parameter"
         )
         remedy = "bound the network that is trained, or freeze the tensor"
     elif is_factor and found.alpha > 1.0:
         code, verdict = "LC312", Verdict.VIOLATION
         message = (
-            f"the clean gradient of {batch.name} is {found.alpha:.6g} times what its examples "
+            f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
             "should add up to: each contributes so many times what it is thought to"
         )
         remedy = "divide by the public constant that is declared, once, after every clip"
     elif is_factor:
         verdict = Verdict.INCONCLUSIVE
         message = (
-            f"the clean gradient of {batch.name} is {found.alpha:.6g} times what its examples "
+            f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
             "should add up to, so that its divisor is not the recorded one"
         )
         remedy = "record the divisor: recorder.batch(divisor=…)"
@@ -136,15 +182,15 @@ def _report(batch: Batch, found: _Distance) -> CheckReport:
         is_clear = not d <= found.s * _KINKS + a
         verdict = Verdict.VIOLATION if is_clear else Verdict.INCONCLUSIVE
         message = (
-            f"the clean gradient of {batch.name} is not the sum of the gradients of its examples: "
-            f"it is {d:.4g} away, where rounding explains {a:.2g}"
+            f"the clean gradient of {release.name} is not the sum of the gradients of its "
+            f"examples: it is {d:.4g} away, where rounding explains {a:.2g}"
         )
         remedy = (
             "look for layers that mix examples (batch statistics), dropout, or another loss or "
             "network than the exported one"
         )
     return CheckReport(
-        code, "agreement", verdict, message, batch.name, measured=d, expected=a, remedy=remedy
+        code, _NAME, verdict, message, release.name, measured=d, expected=a, remedy=remedy
     )
 
 
@@ -155,18 +201,23 @@ def _comparable(used: Precision | None, device: str) -> Precision:
     return used
 
 
-def _total(gradients: Gradients, batch: Batch) -> Mapping[str, FloatArray]:
-    parts = [gradients.total(batch.x[rows], batch.labels[rows], s) for rows, s in batch.scales]
+def _total(gradients: Gradients, release: Release) -> Mapping[str, FloatArray]:
+    parts = [
+        gradients.total(batch.x[rows], batch.labels[rows], scale)
+        for batch in release.batches
+        for rows, scale in batch.scales
+    ]
     return {name: sum((part[name] for part in parts), np.zeros(())) for name in parts[0]}
 
 
-def _lengths(gradients: Gradients, batch: Batch) -> float:
+def _lengths(gradients: Gradients, release: Release) -> float:
     """Σ‖g_i‖."""
     total = 0.0
-    for rows, scale in batch.scales:
-        groups = gradients.contributions(batch.x[rows], batch.labels[rows], scale).values()
-        squares = sum((group.norm**2 for group in groups), np.zeros(()))
-        total += float(np.sum(np.sqrt(squares)))
+    for batch in release.batches:
+        for rows, scale in batch.scales:
+            groups = gradients.contributions(batch.x[rows], batch.labels[rows], scale).values()
+            squares = sum((group.norm**2 for group in groups), np.zeros(()))
+            total += float(np.sum(np.sqrt(squares)))
     return total
 
 

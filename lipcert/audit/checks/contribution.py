@@ -2,7 +2,8 @@
 
 Statement: with c_k the norm of what one example adds to the quantity that is noised in group k,
 and s_k the noise there, m·√Σ (c_k/s_k)² ≤ 1/σ, m being the number of gradients by which
-neighbouring data sets differ; and c_k ≤ G_k/divisor, where the run's divisor is that of the claims.
+neighbouring data sets differ; and c_k ≤ G_k/divisor, where the run's divisor is that of the claims,
+and G_k, if a run makes it anew at every step, that of the step's weights.
 Compared: the lower ends of c_k, computed in float64 at the recorded weights, with what is claimed.
 
 Threshold: an example violates where c_k minus its rounding error (of the norm, and of evaluating
@@ -17,75 +18,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
-import numpy.typing as npt
 
+from lipcert.audit.checks.batches import Batch, batch_of
 from lipcert.audit.checks.gradients import Gradients
 from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.checks.units import (
-    Scale,
-    claimed_divisor,
-    group_stds,
-    moved,
-    scale_of,
-)
-from lipcert.audit.checks.weight_constraint import bounds_hold_at
+from lipcert.audit.checks.units import claimed_divisor, decay_of, group_stds, moved
 from lipcert.audit.decision import decide, joint
-from lipcert.audit.losses import checked_labels
 from lipcert.audit.measured import Measured
-from lipcert.audit.recorded import examples_at
 from lipcert.audit.records import CheckReport, Verdict
-from lipcert.audit.trace.records import Step
+from lipcert.audit.settled import Settled
 from lipcert.errors import NoVerdictError
 
-__all__ = ["Batch", "contribution", "detailed_batches"]
+__all__ = ["contribution"]
 
-_NAME = "contribution"
+_NAME: Final = "contribution"
 _STORED: Final = 1.0 + 2.0**-22
-_Array = npt.NDArray[Any]
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """A recorded batch with what is needed to compute its gradient again."""
-
-    name: str
-    step: Step
-    x: _Array
-    labels: _Array
-    scales: tuple[tuple[slice, Scale], ...]
-    """of its micro-batches"""
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-def detailed_batches(run: RecordedRun) -> Iterator[Batch | str]:
-    """Every batch that can be recomputed, or a sentence why not."""
-    for step in run.steps:
-        name = run.name(step)
-        if name not in run.whole_batches:
-            continue
-        examples = examples_at(run.trace, name, run.graph.input_shape)
-        labels = checked_labels(run.claims.engine.loss, examples.y, run.graph.output_shape)
-        scales: list[tuple[slice, Scale]] = []
-        start = 0
-        for micro in step.batches:
-            stop, scale = start + (micro.examples or 0), scale_of(run, micro)
-            if stop > start and scale is None:
-                yield (
-                    f"{_NAME}: {name} does not record what the sum of its gradients is divided "
-                    "by; use recorder.batch(divisor=…) or recorder.declare(reduction=…)"
-                )
-                break
-            if stop > start and scale is not None:
-                scales.append((slice(start, stop), scale))
-            start = stop
-        else:
-            yield Batch(name, step, examples.x, labels, tuple(scales))
 
 
 def contribution(run: RecordedRun) -> Checked:
@@ -93,14 +43,22 @@ def contribution(run: RecordedRun) -> Checked:
     if not run.whole_batches:
         text = f"{_NAME}: no step records its weights and its batch; use detail=… of the recorder"
         return Checked(not_done=(text,) if run.steps else ())
+    decay = decay_of(run)
+    if decay is None:
+        text = f"{_NAME}: the run does not state λ; use recorder.declare(weight_decay=…)"
+        return Checked(not_done=(text,))
     found: list[_Excess] = []
     not_done: list[str] = []
-    for batch in detailed_batches(run):
+    for step in run.steps:
+        batch = batch_of(run, step)
         if isinstance(batch, str):
-            not_done.append(batch)
+            not_done.append(f"{_NAME}: {batch}")
+        if not isinstance(batch, Batch):
             continue
-        gradients = Gradients(run.claims, run.weights(batch.name), run.device)
-        found += _excesses(run, batch, gradients, not_done)
+        at = run.settled(batch.name)
+        weights = run.weights(batch.name) if at.weights is None else at.weights
+        gradients = Gradients(at.claims, weights, run.device, decay=decay)
+        found += _excesses(run, batch, at, gradients, not_done)
     reports = [_report(found, kind) for kind in dict.fromkeys(item.kind for item in found)]
     return Checked(tuple(report for report in reports if report), tuple(not_done))
 
@@ -121,7 +79,7 @@ class _Excess:
 
 
 def _excesses(
-    run: RecordedRun, batch: Batch, gradients: Gradients, not_done: list[str]
+    run: RecordedRun, batch: Batch, at: Settled, gradients: Gradients, not_done: list[str]
 ) -> Iterator[_Excess]:
     parts = [
         (scale, gradients.contributions(batch.x[rows], batch.labels[rows], scale))
@@ -129,7 +87,7 @@ def _excesses(
     ]
     drifts = {
         group.name: max(gradients.drift(group.name, scale) for scale, _ in parts)
-        for group in run.claims.groups
+        for group in at.claims.groups
     }
     unknown = [name for name, drift in drifts.items() if not np.isfinite(drift)]
     if unknown:
@@ -140,17 +98,17 @@ def _excesses(
     _require_agreement(run, batch, gradients, found)
     stds = group_stds(run, batch.step)
     sigma = run.multiplier
-    noised = sigma is not None and stds.keys() == drifts.keys() and min(stds.values()) > 0.0
+    noised = sigma is not None and stds.keys() == drifts.keys() and max(stds.values()) > 0.0
     if noised and sigma is not None:
         yield _protected(run, batch, found, drifts, sigma)
     else:
         not_done.append(f"{_NAME}: the noise of {batch.name} is not stated, or its multiplier")
     divisor = claimed_divisor(run.settings)
     same = all(abs(scale.divisor / divisor - 1.0) < 2.0**-40 for scale, _ in parts)
-    if not bounds_hold_at(run.claims, run.weights(batch.name)):
+    if not at.admissible:
         not_done.append(f"{_NAME}: the bounds do not speak of the weights of {batch.name}")
     elif same or not noised:
-        yield from _claimed(run, batch, found, drifts, divisor)
+        yield from _claimed(at, batch, found, drifts, divisor)
 
 
 def _require_agreement(
@@ -177,14 +135,14 @@ def _require_agreement(
 
 
 def _claimed(
-    run: RecordedRun,
+    at: Settled,
     batch: Batch,
     found: Mapping[str, Measured],
     drifts: Mapping[str, float],
     divisor: float,
 ) -> Iterator[_Excess]:
     """Each group's contributions against G/divisor."""
-    for group in run.claims.groups:
+    for group in at.claims.groups:
         if group.grad_norm is None:
             continue
         claim = group.grad_norm / divisor
@@ -206,14 +164,7 @@ def _protected(
 ) -> _Excess:
     """All groups together against the noise."""
     factor, stds = moved(run.settings), group_stds(run, batch.step)
-    together = joint(
-        [
-            Measured(
-                factor * found[name].norm / std, factor * (found[name].error + drifts[name]) / std
-            )
-            for name, std in stds.items()
-        ]
-    )
+    together = joint([_hidden(found[n], drifts[n], factor, std) for n, std in stds.items()])
     norms = together.norm
     violating = decide(together, _STORED / sigma, 0.0).violating
     largest = float(np.max(np.where(np.isfinite(norms), norms, np.inf)))
@@ -226,6 +177,18 @@ def _protected(
         examples=len(batch),
         is_known=all(np.isfinite(drift) for drift in drifts.values()),
     )
+
+
+def _hidden(norms: Measured, drift: float, factor: float, std: float) -> Measured:
+    """Contributions to one group in deviations of its noise.
+
+    Without noise, as on a group that nothing can reach, only a contribution of 0 is hidden.
+    """
+    error = norms.error + drift
+    if std == 0.0:
+        shown = np.where(norms.norm > error, np.inf, 0.0)
+        return Measured(shown, np.zeros_like(shown))
+    return Measured(factor * norms.norm / std, factor * error / std)
 
 
 def _together(parts: list[Measured]) -> Measured:

@@ -3,11 +3,16 @@
 What enters: claims, a set of weights, examples, a `Scale`. What leaves: the norm of what each
 example adds to the quantity that is noised, and that quantity itself, in float64. The norms come
 from the norm engine; sums are plain backpropagation through the same ops with trained weights.
+
+With the decay inside the clip each ∇ℓ_i stands for ∇ℓ_i + λθ, group by group: its norm is
+‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖², the product of ∂ℓ_i/∂logits with the derivative of the logits in the
+direction θ, which forward differentiation gives for all examples at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
 
@@ -15,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from lipcert.audit.allowance import drift_at
 from lipcert.audit.arithmetic import Arithmetic
@@ -39,8 +45,21 @@ _Array = npt.NDArray[Any]
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Weighted:
+    """Weighted losses, the parameters to differentiate them in, and the sum of the weights."""
+
+    names: tuple[str, ...]
+    losses: Tensor
+    count: float
+
+
+@final
 class Gradients:
-    """The network of the claims at one set of weights; precision: float64, or the run's own."""
+    """The network of the claims at one set of weights; precision: float64, or the run's own.
+
+    decay: λ, where ∇ℓ + λθ is what the run clips.
+    """
 
     def __init__(
         self,
@@ -48,8 +67,10 @@ class Gradients:
         weights: Mapping[str, FloatArray],
         device: str,
         precision: Precision = Precision.FLOAT64,
+        decay: float = 0.0,
     ) -> None:
         self._claims = claims
+        self._decay = decay
         self._weights = weights
         self._arithmetic = Arithmetic(torch.device(device), precision)
         network = LoweredNetwork.of(
@@ -72,6 +93,22 @@ class Gradients:
             for group in self._claims.groups
         }
 
+    def clip_slack(self, x: _Array, labels: _Array, scale: Scale) -> float:
+        """What a sum loses at most where clips divide by norm + error, and not by the norm.
+
+        Proof: n·(C/n − C/(n + e)) ≤ e·C/n; and n − C·n/(n + e) ≤ e where C lies between the ends.
+        """
+        clip = clip_of(self._claims)
+        if clip == np.inf:
+            return 0.0
+        lost = 0.0
+        for chunk in _chunks(x, labels):
+            for found in self._raw_norms(*chunk, scale.inner).values():
+                clipped = found.norm + found.error > clip
+                factors = clip / np.maximum(found.norm, clip)
+                lost += float(np.sum((found.error * factors)[clipped]))
+        return scale.outer * lost
+
     def drift(self, group: str, scale: Scale) -> float:
         """By how much rounding may make a contribution of float64 exceed its right bound."""
         members = next(item.parameters for item in self._claims.groups if item.name == group)
@@ -90,43 +127,48 @@ class Gradients:
             for name in group.parameters
         }
         for inputs, targets in _chunks(x, labels):
-            for names, losses in self._clipped_losses(inputs, targets, scale):
-                leaves = [self._parameters[name] for name in names]
-                parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-                for name, part in zip(names, parts, strict=True):
-                    if part is not None:
-                        found[name] += scale.outer * part.detach().double().cpu().numpy()
+            for part in self._weighted(inputs, targets, scale):
+                leaves = [self._parameters[name] for name in part.names]
+                parts = torch.autograd.grad(part.losses.sum(), leaves, allow_unused=True)
+                for name, gradient in zip(part.names, parts, strict=True):
+                    if gradient is not None:
+                        found[name] += scale.outer * gradient.detach().double().cpu().numpy()
+                    if self._decay:
+                        found[name] += scale.outer * self._decay * part.count * self._theta(name)
         return found
 
-    def _clipped_losses(
-        self, x: _Array, labels: _Array, scale: Scale
-    ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    def _weighted(self, x: _Array, labels: _Array, scale: Scale) -> Iterator[_Weighted]:
         """Losses to differentiate, and in which parameters; each weighted by its clip."""
         clip = clip_of(self._claims)
         groups = self._claims.groups
         if clip == np.inf:
             names = tuple(name for group in groups for name in group.parameters)
-            yield names, self._losses(x, labels, scale.inner)
+            yield _Weighted(names, self._losses(x, labels, scale.inner), float(len(x)))
             return
         norms = self._raw_norms(x, labels, scale.inner)
         for group in groups:
             factors = clip / np.maximum(norms[group.name].norm, clip)
             weights = torch.from_numpy(factors).to(self._arithmetic.device, self._arithmetic.dtype)
-            yield group.parameters, weights * self._losses(x, labels, scale.inner)
+            losses = weights * self._losses(x, labels, scale.inner)
+            yield _Weighted(group.parameters, losses, float(np.sum(factors)))
+
+    def _theta(self, name: str) -> FloatArray:
+        weights: FloatArray = self._parameters[name].detach().double().cpu().numpy()
+        return weights
 
     def _losses(self, x: _Array, labels: _Array, inner: float) -> Tensor:
         """inner · ℓ_i, differentiable in the parameters."""
         inputs, targets = self._tensors(x, labels)
         with self._arithmetic.active():
-            return self._loss(self._output(inputs), targets, inner)
+            return self._loss(self._output(inputs, self._parameters), targets, inner)
 
-    def _output(self, x: Tensor) -> Tensor:
+    def _output(self, x: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
         graph = self._claims.engine.graph
         values = {graph.input_name: x}
         for node in graph.nodes:
             tensors = dict(constants(node.op, x.dtype, x.device))
             for slot, operand in node.op.operands().items():
-                tensors[slot] = operand_tensor(operand, self._parameters, x)
+                tensors[slot] = operand_tensor(operand, parameters, x)
             values[node.output] = lower(node.op, [values[name] for name in node.inputs], tensors)
         return values[graph.output_name]
 
@@ -149,15 +191,63 @@ class Gradients:
             found = self._engine.measure(
                 inputs, lambda logits: self._loss(logits, targets, inner)
             ).parameters
-        return {
+        plain = {
             group.name: joint([found[name] for name in group.parameters])
             for group in self._claims.groups
         }
+        if not self._decay:
+            return plain
+        return {
+            group.name: self._decayed(plain[group.name], group.parameters, inputs, targets)
+            for group in self._claims.groups
+        }
+
+    def _decayed(
+        self, plain: Measured, names: tuple[str, ...], x: Tensor, targets: Tensor
+    ) -> Measured:
+        """‖∇ℓ_i + λθ‖ of one group, given ‖∇ℓ_i‖.  # [examples]
+
+        Of the square, 2^-40 of the largest it could be is conceded to rounding: d. Its root is then
+        off by at most min(√d, d/root).
+        """
+        length = self._decay * float(np.sqrt(sum(np.sum(self._theta(n) ** 2) for n in names)))
+        product = self._decay * self._products(names, x, targets)
+        a, e = plain.norm, plain.error
+        root = np.sqrt(np.maximum(a * a + 2.0 * product + length * length, 0.0))
+        off = 2.0 * (a + length) * e + e * e + 2.0**-40 * (a + length) ** 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.fmin(np.sqrt(off), off / root)
+        return Measured(root, error)
+
+    def _products(self, names: tuple[str, ...], x: Tensor, targets: Tensor) -> FloatArray:
+        """⟨∇ℓ_i, θ⟩ over some parameters.  # [examples]"""
+        with self._arithmetic.active(), forward_ad.dual_level():
+            dual = {
+                name: _in_own_direction(tensor) if name in names else tensor.detach()
+                for name, tensor in self._parameters.items()
+            }
+            logits, slope = forward_ad.unpack_dual(  # type: ignore[no-untyped-call]
+                self._output(x, dual)
+            )
+            logits = logits.detach().requires_grad_()
+            (cotangent,) = torch.autograd.grad(self._loss(logits, targets, 1.0).sum(), logits)
+            if slope is None:
+                return np.zeros(len(x))
+            products = (cotangent * slope).unsqueeze(-1).flatten(1).double().sum(dim=1)
+        found: FloatArray = products.cpu().numpy()
+        return found
 
     def _tensors(self, x: _Array, labels: _Array) -> tuple[Tensor, Tensor]:
         device = self._arithmetic.device
         inputs = torch.from_numpy(x.astype(np.float64)).to(device, self._arithmetic.dtype)
         return inputs, torch.from_numpy(np.array(labels)).to(device)
+
+
+def _in_own_direction(parameter: Tensor) -> Tensor:
+    """θ as a dual number θ + εθ."""
+    theta = parameter.detach()
+    dual: Tensor = forward_ad.make_dual(theta, theta.clone())  # type: ignore[no-untyped-call]
+    return dual
 
 
 def _chunks(x: _Array, labels: _Array) -> Iterator[tuple[_Array, _Array]]:

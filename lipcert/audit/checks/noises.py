@@ -2,6 +2,7 @@
 
 What enters: steps that record gradients before and after the noise. What leaves: their differences
 in float64, the stated standard deviation of each, and by how much storing may have moved them.
+Invariant: what several ranks hold of one release is one noise, and leaves once.
 """
 
 from __future__ import annotations
@@ -43,10 +44,15 @@ class AddedNoise:
 
 def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
     """Of every tensor that was recorded before and after, flat."""
+    seen: set[tuple[int, str, str]] = set()
     for step in run.steps:
         before, after = step.gradients.clean, step.gradients.noised
         if before is None or after is None:
             continue
+        release = (step.number, before.sha256, after.sha256)
+        if release in seen:
+            continue
+        seen.add(release)
         clean, noised = before.tensors(), after.tensors()
         stds = noise_stds(run, step)
         for name in sorted(clean.keys() & noised.keys()):

@@ -1,8 +1,11 @@
-"""Released (LC314): whether what the optimizer applied is what was noised.
+"""Released (LC314): whether what the optimizer applied is what was noised, and that is one thing.
 
-Statement: at every step that records both, the applied gradient of every tensor is the noised one
-times one positive number, the same for all tensors of the step (a division by the batch size, say).
-Compared: the applied gradients a with c·n, n the noised ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors.
+Statement: all ranks of a step hold one noised gradient: if each adds noise of its own, every rank
+makes a release, and together they hide less than one. At every step that records both, the applied
+gradient of every tensor is the noised one times one positive number, the same for all tensors of
+the step (a division by the batch size, say).
+Compared: noised gradients of ranks, bit for bit; the applied gradients a with c·n, n the noised
+ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors.
 
 Threshold: multiplying n by a number and storing the result is off by at most three roundings of
 every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ for each tensor, u the unit of the
@@ -23,6 +26,7 @@ import numpy.typing as npt
 from lipcert.audit.checks.noises import storage_unit
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
@@ -36,7 +40,7 @@ _Tensors = Mapping[str, npt.NDArray[Any]]
 def released(run: RecordedRun) -> Checked:
     """A report for every step that applied something else than what was noised, or a pass."""
     compared = 0
-    reports: list[CheckReport] = []
+    reports = list(_several(run))
     for step in run.steps:
         clean, noised, applied = (
             {} if blob is None else blob.tensors()
@@ -45,13 +49,33 @@ def released(run: RecordedRun) -> Checked:
         if noised and applied:
             compared += 1
             reports += _faults(run, step, clean, noised, applied)
-    if not compared:
+    if not compared and not reports:
         text = f"{_NAME}: no step records the noised gradient and the one that was applied"
         return Checked(not_done=(text,) if run.steps else ())
     if not reports:
         message = f"the optimizer applied the noised gradients at {compared} recorded steps"
         return Checked((CheckReport("LC314", _NAME, Verdict.PASS, message),))
     return Checked(shortened(reports))
+
+
+def _several(run: RecordedRun) -> Iterator[CheckReport]:
+    """Steps of which two ranks hold different noised gradients."""
+    first: dict[int, tuple[str, Blob]] = {}
+    for step in run.steps:
+        noised = step.gradients.noised
+        if noised is None:
+            continue
+        name, known = first.setdefault(step.number, (run.name(step), noised))
+        if known != noised:
+            yield CheckReport(
+                code="LC314",
+                name=_NAME,
+                verdict=Verdict.VIOLATION,
+                message=f"{name} and {run.name(step)} hold different noised gradients: every rank "
+                "makes a release of its own, and one was accounted for",
+                where=run.name(step),
+                remedy="draw the noise in one rank, and apply what it noised in all of them",
+            )
 
 
 def _faults(

@@ -4,7 +4,8 @@ Statement: the run takes no more steps than the account, states what the claims 
 batches in the way and at the rate that the account assumes, divides by one public constant, and
 states noise of at least the multiplier that was accounted for. Compared: recorded words and counts,
 exactly; rates up to 2^-40; multipliers up to 2^-22, which rounding a standard deviation to float32
-may take away. What the batches themselves show of the sampler stands in `sampling`.
+may take away. What the batches themselves show of the sampler stands in `sampling`, the noise in
+`stated_noise`.
 False alarms: none.
 """
 
@@ -14,25 +15,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from lipcert.audit.checks.sampling import sampling_faults
+from lipcert.audit.checks.stated_noise import STORED, noise_faults
 from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.checks.units import (
-    claimed_divisor,
-    group_stds,
-    scale_of,
-    stated_noise,
-)
+from lipcert.audit.checks.units import claimed_divisor, decays_inside, scale_of, stated_noise
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
-from lipcert.privacy.noise import Neighbouring, effective_multiplier, sensitivity
-from lipcert.privacy.noise import Reduction as Released
 from lipcert.privacy.plan import Sampling
-from lipcert.upper import Lower, Upper
 
 __all__ = ["schedule"]
 
 _NAME: Final = "schedule"
 _RATE: Final = 1.0 + 2.0**-40
-_STORED: Final = 1.0 + 2.0**-22
 
 
 def schedule(run: RecordedRun) -> Checked:
@@ -47,7 +40,7 @@ def schedule(run: RecordedRun) -> Checked:
         *_sampler(run, compared, not_done),
         *sampling_faults(run, compared, not_done),
         *_divisor(run, compared, not_done),
-        *_noise(run, compared, not_done),
+        *noise_faults(run, compared, not_done),
     ]
     if not faults and compared:
         message = f"the recorded run is the one that was accounted for: {', '.join(compared)}"
@@ -91,12 +84,20 @@ def _statements(run: RecordedRun) -> Iterator[CheckReport]:
                 "account for the run as it was",
             )
     sigma, said_sigma = run.multiplier, declared.noise_multiplier
-    if sigma is not None and said_sigma is not None and said_sigma * _STORED < sigma:
+    if sigma is not None and said_sigma is not None and said_sigma * STORED < sigma:
         yield _fault(
             f"the run declares the noise multiplier {said_sigma:.9g}, the account has {sigma:.9g}",
             "the declaration",
             (said_sigma, sigma),
             "account for the multiplier that was used",
+        )
+    if declared.weight_decay and not decays_inside(settings):
+        yield _fault(
+            f"the run clips gradients together with the decay {declared.weight_decay:g}·θ, and "
+            "the claims are of gradients alone",
+            "the declaration",
+            None,
+            "state it (--decay inside), or let the optimizer decay the weights after the noise",
         )
 
 
@@ -175,62 +176,6 @@ def _divisor(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iter
         )
         return
     compared.append(f"the divisor {smallest:g}")
-
-
-def _noise(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iterator[CheckReport]:
-    """The stated noise has at least the multiplier that was accounted for.
-
-    (Σ Δ_k²/s_k²)^(−1/2) ≥ σ, Δ_k being the sensitivity in the units of what is noised.
-    """
-    sigma, statements = run.multiplier, list(stated_noise(run))
-    if sigma is None or not statements:
-        not_done.append(
-            f"{_NAME}: the noise multiplier is not claimed (--noise-multiplier), or the standard "
-            "deviations are not recorded; use recorder.noise(…)"
-        )
-        return
-    if any(group.grad_norm is None for group in run.claims.groups):
-        not_done.append(f"{_NAME}: a group has no bound that its noise could be held against")
-        return
-    for where, step in statements:
-        stds = group_stds(run, step)
-        silent = [group.name for group in run.claims.groups if group.name not in stds]
-        if silent:
-            not_done.append(f"{_NAME}: the noise of group {silent[0]!r} is not stated at {where}")
-            return
-        outer = _outer(run, step)
-        if outer is None:
-            not_done.append(f"{_NAME}: the units of the noise at {where} are not recorded")
-            return
-        deltas = [
-            sensitivity(
-                Upper(group.grad_norm or 0.0) * Upper(outer),
-                Neighbouring(run.settings.neighbours),
-                Released.SUM,
-            )
-            for group in run.claims.groups
-        ]
-        found = effective_multiplier(deltas, [Upper(stds[g.name]) for g in run.claims.groups])
-        if found is not None and Lower(found.value * _STORED).value < sigma:
-            yield _fault(
-                f"the noise that {where} states has the multiplier {found.value:.6g}, and "
-                f"{sigma:.6g} was accounted for",
-                where,
-                (found.value, sigma),
-                "multiply the sensitivity of what is noised by the noise multiplier",
-            )
-            return
-    compared.append(f"noise of multiplier {sigma:.6g}")
-
-
-def _outer(run: RecordedRun, step: Step | None) -> float | None:
-    """What multiplies the sum of what the mechanism leaves; that of the first batch, if any."""
-    for candidate in run.steps if step is None else (step,):
-        for batch in candidate.batches:
-            scale = scale_of(run, batch)
-            if scale is not None:
-                return scale.outer
-    return None
 
 
 def _fault(

@@ -17,8 +17,9 @@ from lipcert.audit.bounds import Claims
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
 from lipcert.audit.recorded_names import Match
 from lipcert.audit.records import CheckReport
+from lipcert.audit.settled import Settled, settled_at
 from lipcert.audit.trace.reading import Trace
-from lipcert.audit.trace.records import Declaration, Step
+from lipcert.audit.trace.records import Declaration, Noise, Step
 from lipcert.errors import UsageError
 from lipcert.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
@@ -86,6 +87,15 @@ class RecordedRun:
         return tuple(self.trace.steps())
 
     @cached_property
+    def noises(self) -> Mapping[int, Noise]:
+        """What is stated of the noise of each step, by the first rank that says anything."""
+        found: dict[int, Noise] = {}
+        for step in self.steps:
+            if step.noise is not None:
+                found.setdefault(step.number, step.noise)
+        return found
+
+    @cached_property
     def plan(self) -> TrainingPlan | None:
         """The run that was accounted for, where the claims describe one completely."""
         try:
@@ -122,3 +132,7 @@ class RecordedRun:
     def weights(self, name: str) -> Mapping[str, FloatArray]:
         """Weights by the graph's names."""
         return weights_at(self.trace, name, self.graph)
+
+    def settled(self, name: str) -> Settled:
+        """Weights, drawn into their constraints where rounding left them outside, and claims."""
+        return settled_at(self.claims, self.trace, name)

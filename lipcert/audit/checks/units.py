@@ -3,7 +3,8 @@
 What enters: what a batch records of its reduction and divisor. What leaves: a `Scale`, or None
 where the records do not say. What is noised is outer · Σ_i m(inner · ∇ℓ_i), m being what the
 mechanism does to one example: a clip inside the backward pass sees the loss as it was reduced, so
-that a mean divides before it, and dividing the clip's radius again counts the divisor twice.
+that a mean divides before it, and dividing the clip's radius again counts the divisor twice. With
+the decay inside the clip m sees ∇ℓ_i + λθ.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from lipcert.settings import Settings
 __all__ = [
     "Scale",
     "claimed_divisor",
+    "decay_of",
+    "decays_inside",
     "group_stds",
     "moved",
     "noise_stds",
@@ -71,6 +74,16 @@ def claimed_divisor(settings: Settings) -> float:
     return float(settings.batch_size or 1) if settings.reduction == "mean" else 1.0
 
 
+def decays_inside(settings: Settings) -> bool:
+    """Whether what is clipped is ∇ℓ + λθ."""
+    return settings.mechanism == _CLIPS_WHOLE_GRADIENTS and settings.decay == "inside"
+
+
+def decay_of(run: RecordedRun) -> float | None:
+    """λ, where ∇ℓ + λθ is what the run clips, otherwise 0; None where the run does not say."""
+    return run.declared.weight_decay if decays_inside(run.settings) else 0.0
+
+
 def moved(settings: Settings) -> float:
     """How many gradients of one example neighbouring data sets differ by."""
     return 2.0 if Neighbouring(settings.neighbours) is Neighbouring.REPLACE_ONE else 1.0
@@ -80,9 +93,11 @@ def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
     """Standard deviation of the noise by recorded tensor; what nothing is known of is no key.
 
     A group is one that the run declares, one of the claims, or a single tensor; a single entry
-    under any other name is of everything. step: None for what the run declares.
+    under any other name is of everything. step: None for what the run declares. A rank that
+    states nothing of a step speaks through the others: all of them release one thing.
     """
-    stated = run.declared.noise_std if step is None or step.noise is None else step.noise.std
+    noise = None if step is None else step.noise or run.noises.get(step.number)
+    stated = run.declared.noise_std if noise is None else noise.std
     found: dict[str, float] = {}
     for group, std in stated.items():
         members = _members(run, group)

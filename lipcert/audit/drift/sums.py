@@ -1,7 +1,8 @@
 """Local errors of sums, means, pools and norms of entries.
 
 What enters: reductions and pools. What leaves: errors relative to L·‖x‖, because these maps have no
-negative coefficients: the norm of the map is that of its magnitudes.
+negative coefficients: the norm of the map is that of its magnitudes. (What is left of x without its
+mean, or over its norm, has a rule of its own.)
 
 Powers and roots are claimed where no power of an entry underflows; below, where the norm of a slice
 is about the root of the smallest number, the error of its slope may be as large as the slope.
@@ -17,9 +18,9 @@ from lipcert.audit.drift.softmax import share_error
 from lipcert.norms.windows import largest_overlap
 from lipcert.ops.base import Op
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
-from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import ReduceMean, ReduceSum
-from lipcert.upper import ZERO, Upper
+from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
+from lipcert.upper import ONE, ZERO, Lower, Upper
 
 __all__: list[str] = []
 
@@ -77,6 +78,37 @@ def _reduce_norm(op: ReduceNorm, site: Site) -> LocalErrors:
     found = _positive(op, site, here, joined(here, rounding.stored(8)))
     lost = Upper(2.0) * (rounding.tiny * Upper(float(terms + 1))).sqrt() * root(site.output.size)
     return LocalErrors(found.output + lost, found.inputs)
+
+
+@local_errors.register
+def _centre(op: Centre, site: Site) -> LocalErrors:
+    """A mean and a difference, both of norm at most ‖x‖; backwards the same of b."""
+    (x,) = site.inputs
+    terms = math.prod(x.shape[axis] for axis in op.axes)
+    rounding = site.rounding
+    relative = Upper(2.0) * joined(rounding.summed(terms + 2), rounding.stored(4))
+    floor = rounding.floor(x.size, terms + 8)
+    return LocalErrors(relative * x.norm.value + floor, (Growth(relative, floor),))
+
+
+@local_errors.register
+def _divide_by_norm(op: DivideByNorm, site: Site) -> LocalErrors:
+    """The norm of n entries, two quotients; squares that underflow count for less than e of d ≥ c.
+
+    Here d is the divisor, c the floor, e the root of (n + 1)·tiny over the radius. Backwards b/d,
+    and x·(xᵀb)/(d‖x‖²), which is no larger. Which branch is taken at d ≈ c does not matter: both
+    Jacobians have norm at most 1/c.
+    """
+    (x,) = site.inputs
+    rounding, steep = site.rounding, site.lipschitz(op)
+    terms = math.prod(x.shape[axis] for axis in op.axes)
+    lost = (rounding.tiny * Upper(float(terms + 1))).sqrt() * ONE.over(Lower(op.radius)) * steep
+    relative = joined(joined(rounding.summed(terms + 2), rounding.stored(12)), Upper(2.0) * lost)
+    floor = rounding.floor(x.size, 8) * (ONE + steep)
+    return LocalErrors(
+        relative * site.output.norm.value + floor,
+        (Growth(Upper(8.0) * relative * steep, floor * (ONE + steep)),),
+    )
 
 
 @local_errors.register

@@ -58,17 +58,24 @@ class LoweredNetwork:
         Raises UnsupportedModelError naming every node without a lowering, NoVerdictError for
         weights that are not those of this graph.
         """
-        refusals = tuple(filter(None, map(_refusal, graph.nodes)))
-        if refusals:
-            raise UnsupportedModelError(refusals)
+        _refuse_unknown(graph)
         parameters = {
             name: torch.tensor(array, dtype=dtype, device=device)
             for name, array in replaced(graph, weights).items()
         }
-        like = torch.empty((), dtype=dtype, device=device)
+        return cls.sharing(graph, parameters, torch.empty((), dtype=dtype, device=device))
+
+    @classmethod
+    def sharing(cls, graph: Graph, parameters: Mapping[str, Tensor], like: Tensor) -> Self:
+        """The graph on these very tensors: every parameter, contiguous in storage of its own.
+
+        like: has their dtype and device. Operands that are plain views of a parameter follow it;
+        those that are scaled or gathered are copies. Raises UnsupportedModelError as `of` does.
+        """
+        _refuse_unknown(graph)
         tensors = {
             node.name: {
-                **constants(node.op, dtype, device),
+                **constants(node.op, like.dtype, like.device),
                 **{
                     slot: operand_tensor(operand, parameters, like)
                     for slot, operand in node.op.operands().items()
@@ -76,7 +83,7 @@ class LoweredNetwork:
             }
             for node in graph.nodes
         }
-        return cls(graph, parameters, dtype, device, tensors, _last_readers(graph))
+        return cls(graph, parameters, like.dtype, like.device, tensors, _last_readers(graph))
 
     def converted(self, dtype: torch.dtype) -> LoweredNetwork:
         """The same network, these very weights, in another dtype on the same device."""
@@ -122,6 +129,12 @@ def _last_readers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
                 seen.add(name)
                 ends[node.name].append(name)
     return {name: tuple(values) for name, values in ends.items()}
+
+
+def _refuse_unknown(graph: Graph) -> None:
+    refusals = tuple(filter(None, map(_refusal, graph.nodes)))
+    if refusals:
+        raise UnsupportedModelError(refusals)
 
 
 def _refusal(node: Node) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""Reductions over axes, and softmax along one.
+"""Reductions over axes, what is left of x without its mean or norm, and softmax along an axis.
 
 Axes count from the first axis of the example. No axes at all: nothing is reduced, whereas torch
 would reduce everything.
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.lowering.dispatch import Tensors, lower
-from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from lipcert.ops.softmax import LogSoftmax, Softmax
 
 __all__: list[str] = []
@@ -31,6 +31,21 @@ def _reduce_mean(op: ReduceMean, inputs: Sequence[Tensor], tensors: Tensors) -> 
     del tensors
     (x,) = inputs
     return x.mean(_axes(op, x), keepdim=op.keepdims) if op.axes else x.view_as(x)
+
+
+@lower.register
+def _centre(op: Centre, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    return x - x.mean(_axes(op, x), keepdim=True)
+
+
+@lower.register
+def _divide_by_norm(op: DivideByNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    norms: Tensor = torch.linalg.vector_norm(x, dim=_axes(op, x), keepdim=True)
+    return x / (norms / op.radius).clamp(min=op.floor)
 
 
 @lower.register
@@ -64,7 +79,10 @@ def _log_softmax(op: LogSoftmax, inputs: Sequence[Tensor], tensors: Tensors) -> 
     return torch.log_softmax(x, dim=_axis(op.axis, x))
 
 
-def _axes(op: ReduceSum | ReduceMean | ReduceNorm | ReduceLogSumExp, x: Tensor) -> tuple[int, ...]:
+_OverAxes = ReduceSum | ReduceMean | ReduceNorm | ReduceLogSumExp | Centre | DivideByNorm
+
+
+def _axes(op: _OverAxes, x: Tensor) -> tuple[int, ...]:
     return tuple(_axis(axis, x) for axis in op.axes)
 
 

@@ -23,7 +23,7 @@ __all__ = ["declared_members", "manifest_bytes", "manifest_in", "read_manifest"]
 _MAX_BYTES: Final = 1 << 26
 _MAX_RANKS: Final = 1 << 16
 _COUNTS: Final = ("dataset_size", "batch_size", "steps")
-_NUMBERS: Final = ("sampling_rate", "noise_multiplier", "divisor")
+_NUMBERS: Final = ("sampling_rate", "noise_multiplier", "weight_decay", "divisor")
 _BY_GROUP: Final = ("noise_std", "clip_norms")
 
 
@@ -139,6 +139,7 @@ def _declaration(members: Members) -> Declaration:
         noise_multiplier=members.optional("noise_multiplier", members.finite),
         noise_std=members.optional("noise_std", by_group) or {},
         clip_norms=members.optional("clip_norms", by_group) or {},
+        weight_decay=members.optional("weight_decay", members.finite),
         groups=members.optional("groups", names_by_group) or {},
         reduction=members.optional("reduction", lambda name: members.choice(name, Reduction)),
         divisor=members.optional("divisor", members.finite),

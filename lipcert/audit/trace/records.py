@@ -61,8 +61,9 @@ class Declaration:
     """What the run says of itself; audits hold what was recorded against it.
 
     noise_std: of the noise added to each group, in the units of what is noised (a sum, or a mean
-    that was divided by `divisor`). clip_norms: of the per-example gradients of each group. groups:
-    the parameters noised together. data, data_sha256: where the examples are, and their digest.
+    that was divided by `divisor`). clip_norms: of the per-example gradients of each group.
+    weight_decay: λ, where ∇ℓ + λθ is what is clipped; decay after the noise is none. groups: the
+    parameters noised together. data, data_sha256: where the examples are, and their digest.
     """
 
     dataset_size: int | None = None
@@ -73,6 +74,7 @@ class Declaration:
     noise_multiplier: float | None = None
     noise_std: Mapping[str, float] = field(default_factory=dict)
     clip_norms: Mapping[str, float] = field(default_factory=dict)
+    weight_decay: float | None = None
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reduction: Reduction | None = None
     divisor: float | None = None

@@ -8,7 +8,6 @@ consecutive entries that no step mixes.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
@@ -19,12 +18,12 @@ from lipcert.checker.graph.program import (
     Activation,
     AveragePool,
     BatchNorm,
+    Centre,
     Conv,
     Dense,
     IndexArray,
     Move,
     PRelu,
-    Program,
     ReduceSum,
     Scale,
     Shape,
@@ -35,7 +34,7 @@ from lipcert.checker.interval import Array, Interval, exact, up
 from lipcert.checker.norms.convolution import MAX_ENTRIES, Convolution
 from lipcert.checker.norms.steps import Kernel
 
-__all__ = ["Diagonal", "Link", "Matrix", "is_only_way", "links_of", "steps_between"]
+__all__ = ["Diagonal", "Link", "Matrix", "links_of"]
 
 _ROUNDING: Final = 2.0**-51
 
@@ -59,26 +58,6 @@ class Diagonal:
 
 
 Link: TypeAlias = Matrix | Diagonal
-
-
-def steps_between(program: Program, start: str, stop: str) -> tuple[Step, ...] | None:
-    """The steps from one value up to another; None where one of them reads something else."""
-    makers = {step.output: step for step in program.steps}
-    found: list[Step] = []
-    value = stop
-    while value != start:
-        step = makers.get(value)
-        if step is None or len(step.inputs) != 1:
-            return None
-        found.append(step)
-        (value,) = step.inputs
-    return tuple(reversed(found)) or None
-
-
-def is_only_way(program: Program, steps: Sequence[Step]) -> bool:
-    """Whether what reaches the values between these steps reaches them through these steps only."""
-    readers = Counter(name for step in program.steps for name in step.inputs)
-    return all(readers[step.output] == 1 and step.output != program.output for step in steps[:-1])
 
 
 def links_of(
@@ -154,6 +133,8 @@ def _link(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | No
             return _average(step, step.op, shape)
         case ReduceSum():
             return _sum(step, step.op, shape)
+        case Centre(axes):
+            return _centre(axes, shape)
         case Move(sources):
             return _move(step, sources.ravel(), math.prod(shape))
     return None
@@ -205,6 +186,16 @@ def _sum(step: Step, op: ReduceSum, shape: Shape) -> Matrix:
     total[targets, np.arange(targets.size)] = 1.0
     terms = math.prod(shape[axis] for axis in op.axes) if op.mean else 1
     return _divided(total, np.full((1, 1), float(terms)))
+
+
+def _centre(axes: Shape, shape: Shape) -> Matrix:
+    """I − 11ᵀ/m on each block of m entries: two roundings each."""
+    kept = tuple(1 if axis in axes else length for axis, length in enumerate(shape))
+    blocks = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), shape).ravel()
+    together = blocks[:, np.newaxis] == blocks
+    share = 1.0 / max(math.prod(shape[axis] for axis in axes), 1)
+    centre = np.eye(blocks.size) - np.where(together, share, 0.0)
+    return Matrix(centre, np.abs(centre) * _ROUNDING)
 
 
 def _move(step: Step, sources: IndexArray, size: int) -> Link:

@@ -14,19 +14,13 @@ from lipcert.checker.arithmetic import multiply_up
 from lipcert.checker.graph.call import Sink
 from lipcert.checker.graph.gates import gate
 from lipcert.checker.graph.move_macros import concat_of_moves, max_min, move_of_move
+from lipcert.checker.graph.norm_macros import centre, divide_by_norm, length, normalize
 from lipcert.checker.graph.program import (
-    Activation,
-    Add,
     Attention,
     Conv,
     Dense,
-    Divide,
     MatMul,
-    Multiply,
-    Normalize,
     Operand,
-    ReduceNorm,
-    ReduceSum,
     Scale,
     Shift,
     Softmax,
@@ -91,72 +85,6 @@ def _scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
     return [replace(step, op=op, inputs=inner[1].inputs)]
 
 
-# norms ----------------------------------------------------------------------------------------
-
-
-def _norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """√(Σx² + c) with one number c ≥ 0."""
-    if not isinstance(step.op, Activation) or step.op.name != "sqrt":
-        return None
-    offset, total = rewriter.shifted(step.inputs[0]) or (None, step.inputs[0])
-    summed = rewriter.made(total, ReduceSum)
-    square = rewriter.function(summed[1].inputs[0], "power") if summed else None
-    if summed is None or summed[0].mean or square is None or square[0].numbers != (2.0,):
-        return None
-    if offset is not None and not (offset.is_exact and offset.lo.item() >= 0.0):
-        return None
-    rewriter.swallow(offset)
-    floor = 0.0 if offset is None else float(offset.lo.item())
-    return [replace(step, op=ReduceNorm(summed[0].axes, 2, floor), inputs=(square[1],))]
-
-
-def _normalize(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """d/√(mean of d² + ε), where d may be x less its mean over the same axes."""
-    value, under = _over_root(rewriter, step)
-    offset, total = rewriter.shifted(under) or (None, "")
-    mean = rewriter.made(total, ReduceSum)
-    square = rewriter.function(mean[1].inputs[0], "power") if mean else None
-    if offset is None or mean is None or square is None or not mean[0].mean:
-        return None
-    if square[0].numbers != (2.0,) or square[1] != value or step.shape != rewriter.shapes[value]:
-        return None
-    if not offset.is_exact or offset.lo.item() <= 0.0:
-        return None
-    rewriter.swallow(offset)
-    axes, epsilon = mean[0].axes, float(offset.lo.item())
-    x = _centred(rewriter, value, axes)
-    op = Normalize(axes, epsilon, centred=x is not None)
-    return [replace(step, op=op, inputs=(x or value,))]
-
-
-def _over_root(rewriter: Rewriter, step: Step) -> tuple[str, str]:
-    """d and t for a value d/√t."""
-    if isinstance(step.op, Divide):
-        root = rewriter.function(step.inputs[1], "sqrt")
-        return (step.inputs[0], root[1]) if root else ("", "")
-    if isinstance(step.op, Multiply):
-        for value, other in (step.inputs, step.inputs[::-1]):
-            inverse = rewriter.function(other, "reciprocal")
-            root = rewriter.function(inverse[1], "sqrt") if inverse else None
-            power = rewriter.function(other, "power")
-            if root is not None:
-                return value, root[1]
-            if power is not None and power[0].numbers == (-0.5,):
-                return value, power[1]
-    return "", ""
-
-
-def _centred(rewriter: Rewriter, value: str, axes: tuple[int, ...]) -> str | None:
-    """x, where the value is x less its mean over the axes."""
-    difference = rewriter.made(value, Add)
-    if difference is None or difference[0].signs != (1, -1):
-        return None
-    x, average = difference[1].inputs
-    mean = rewriter.made(average, ReduceSum)
-    found = mean is not None and mean[0] == ReduceSum(axes, mean=True) and mean[1].inputs == (x,)
-    return x if found else None
-
-
 # attention ------------------------------------------------------------------------------------
 
 
@@ -206,7 +134,9 @@ _RULES: tuple[Rule, ...] = (
     _bias,
     _scale_of_scale,
     gate,
-    _norm,
-    _normalize,
+    length,
+    centre,
+    normalize,
+    divide_by_norm,
     _attention,
 )

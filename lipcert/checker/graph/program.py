@@ -22,11 +22,15 @@ __all__ = [
     "Attention",
     "AveragePool",
     "BatchNorm",
+    "Centre",
     "Concat",
     "Conv",
+    "CotangentClip",
     "Dense",
     "Divide",
+    "DivideByNorm",
     "FloatArray",
+    "InputClip",
     "LpPool",
     "MatMul",
     "MaxPool",
@@ -228,6 +232,24 @@ class ReduceSum:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Centre:
+    """y = x − mean of x over axes."""
+
+    axes: Shape
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class DivideByNorm:
+    """y = x/max(share·‖x‖₂, floor), the norm over axes; share is one positive number."""
+
+    axes: Shape
+    share: Operand
+    floor: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class ReduceMax:
     """Maximum (or minimum) over axes, which keep the length 1."""
 
@@ -324,6 +346,26 @@ class Attention:
     mask: Operand | None = None
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class InputClip:
+    """y = x·min(1, radius/‖x‖₂): no node of a file, but what training puts before a layer."""
+
+    radius: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CotangentClip:
+    """y = x; backpropagation sends g·min(1, radius/|g|) in place of the gradient g at y.
+
+    |g| is Euclidean, or by_channel √Σ_c (Σ_i |g_ci|)², c along axis 1. No node of a file either.
+    """
+
+    radius: float
+    by_channel: bool
+
+
 Op: TypeAlias = (
     Attention
     | Dense
@@ -338,6 +380,8 @@ Op: TypeAlias = (
     | AveragePool
     | LpPool
     | ReduceSum
+    | Centre
+    | DivideByNorm
     | ReduceMax
     | ReduceNorm
     | Sort
@@ -348,6 +392,8 @@ Op: TypeAlias = (
     | MatMul
     | Softmax
     | Normalize
+    | InputClip
+    | CotangentClip
 )
 
 

@@ -97,10 +97,14 @@ class Hull:
 @final
 @dataclass(frozen=True, slots=True)
 class Cotangent:
-    """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known."""
+    """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known.
+
+    sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1.
+    """
 
     norm: float
     hull: Hull | None = None
+    sums: float = math.inf
 
 
 def root_up(count: int) -> float:

@@ -16,6 +16,7 @@ from lipcert.checker.graph.program import (
     Add,
     AveragePool,
     BatchNorm,
+    Centre,
     Concat,
     Conv,
     Dense,
@@ -40,6 +41,7 @@ from lipcert.checker.rules.diagonals import (
 )
 from lipcert.checker.rules.facts import Cotangent, Fact, root_up
 from lipcert.checker.rules.moves import keeps_order, move_fact, move_norm
+from lipcert.checker.rules.normalize import centre_norm, centred
 from lipcert.checker.rules.sums import added, joined, sum_norm, summed
 from lipcert.checker.rules.weights import Weights
 
@@ -54,6 +56,7 @@ LINEAR: Final = (
     Move,
     AveragePool,
     ReduceSum,
+    Centre,
     Add,
     Concat,
 )
@@ -88,6 +91,8 @@ def output_fact(  # noqa: PLR0917 (one signature for all rules)
             return Fact.of(shape, norm, average_box(op, x.box, before))
         case ReduceSum():
             return summed(op, x, before, shape)
+        case Centre():
+            return centred(op, x, shape)
         case Add():
             return added(op, inputs, shapes, shape)
         case Concat():
@@ -127,6 +132,8 @@ def lipschitz(  # noqa: PLR0917 (one signature for all rules)
             return average_norm(op, before)
         case ReduceSum():
             return sum_norm(op, before)
+        case Centre():
+            return centre_norm(op, before)
         case Add():
             return root_up(copies(before, shape))
         case _:

@@ -10,7 +10,10 @@ from lipcert.checker.arithmetic import multiply_up
 from lipcert.checker.graph.program import (
     Activation,
     Attention,
+    CotangentClip,
     Divide,
+    DivideByNorm,
+    InputClip,
     LpPool,
     MatMul,
     MaxPool,
@@ -27,10 +30,16 @@ from lipcert.checker.graph.program import (
 from lipcert.checker.interval import Interval
 from lipcert.checker.rules.activations import activated, prelu_fact, prelu_slopes
 from lipcert.checker.rules.attention import attended, attention_norm
+from lipcert.checker.rules.clips import clipped_cotangent, clipped_fact
 from lipcert.checker.rules.facts import Cotangent, Fact, root_up
 from lipcert.checker.rules.functions import function
 from lipcert.checker.rules.lengths import length_pooled, lengths_fact, lengths_norm, pool_norm
-from lipcert.checker.rules.normalize import normalize_norm, normalized
+from lipcert.checker.rules.normalize import (
+    divided_by_norm,
+    division_norm,
+    normalize_norm,
+    normalized,
+)
 from lipcert.checker.rules.products import (
     divided,
     matrix_norm,
@@ -82,9 +91,15 @@ def output_fact(  # noqa: PLR0917 (one signature, one case per op)
             return softmax_fact(op, x, shape)
         case Normalize():
             return normalized(op, x, shape)
+        case DivideByNorm():
+            return divided_by_norm(op, x, shape)
         case Attention():
             three = (before, shapes[1], shapes[2])
             return attended(op, (x, inputs[1], inputs[2]), three, shape, weights)
+        case InputClip():
+            return clipped_fact(op, x, shape)
+        case CotangentClip():
+            return x
         case _:
             raise TypeError(f"no rule for {type(op).__name__} here")
 
@@ -100,7 +115,7 @@ def lipschitz(  # noqa: PLR0917 (as above)
 ) -> float:
     """≥ ‖∂output/∂input‖₂ for the input at `index`, wherever the facts hold.
 
-    Diagonal maps: the steepest slope on the box. Selections of disjoint entries: 1.
+    Diagonal maps: the steepest slope on the box. Selections of disjoint entries, clips: 1.
     """
     del output
     x, before = inputs[0], shapes[0]
@@ -113,7 +128,7 @@ def lipschitz(  # noqa: PLR0917 (as above)
             return root_up(overlap(axes)) if axes else np.inf
         case LpPool():
             return pool_norm(op, before)
-        case ReduceMax() | Sort():
+        case ReduceMax() | Sort() | InputClip() | CotangentClip():
             return 1.0
         case ReduceNorm():
             return lengths_norm(op, before)
@@ -127,6 +142,8 @@ def lipschitz(  # noqa: PLR0917 (as above)
             return softmax_norm(op, x, shape)
         case Normalize():
             return normalize_norm(op, shape)
+        case DivideByNorm():
+            return division_norm(op)
         case Attention():
             values = (x, inputs[1], inputs[2])
             return attention_norm(op, index, values, (before, shapes[1], shapes[2]), weights)
@@ -146,8 +163,10 @@ def pulled(  # noqa: PLR0917 (one signature for all rules)
 ) -> Cotangent:
     """What the input at `index` receives from the cotangent of the output: L·l, by the chain rule.
 
-    The logarithm of a softmax passes a hull on as it is.
+    The logarithm of a softmax passes a hull on as it is, a clip of the cotangent what it clips.
     """
+    if isinstance(op, CotangentClip):
+        return clipped_cotangent(op, cotangent)
     if isinstance(op, Softmax) and keeps_cotangent(op, cotangent, shape):
         return cotangent
     stretch = lipschitz(op, index, inputs, shapes, shape, weights, output)

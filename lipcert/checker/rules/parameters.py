@@ -20,6 +20,7 @@ from lipcert.checker.graph.program import (
     BatchNorm,
     Conv,
     Dense,
+    DivideByNorm,
     Move,
     Normalize,
     Op,
@@ -30,10 +31,12 @@ from lipcert.checker.graph.program import (
     Shift,
 )
 from lipcert.checker.interval import Interval, norm_up, up
+from lipcert.checker.rules.clips import kernel_reach_by_sums
 from lipcert.checker.rules.convolution import conv_positions
 from lipcert.checker.rules.diagonals import batch_factor, copies, per_channel
 from lipcert.checker.rules.facts import Cotangent, Fact, lengths_up, root_up
 from lipcert.checker.rules.moves import lies_in_runs, move_norm
+from lipcert.checker.rules.normalize import radius_up
 from lipcert.checker.rules.weights import Weights
 from lipcert.checker.rules.windows import convolution_axes, kernel_square
 
@@ -69,6 +72,9 @@ def shares(
     found = []
     for operand, reach in _reaches(op, inputs, shapes, shape, weights, behind):
         gradient = multiply_up(reach, cotangent.norm)
+        if isinstance(op, Conv) and cotangent.sums < math.inf:
+            by_sums = _reach_by_sums(op, operand, inputs[0], shapes[0], shape, behind)
+            gradient = min(gradient, multiply_up(by_sums, cotangent.sums))
         found += [(name, multiply_up(gain, gradient)) for name, gain in operand.sources.items()]
     return found
 
@@ -112,6 +118,18 @@ def _reaches(  # noqa: PLR0917 (as for all rules)
             yield from _batch_reaches(op, inputs[0], shape, weights)
         case _:
             pass
+
+
+def _reach_by_sums(  # noqa: PLR0917 (as for all rules)
+    op: Conv, operand: Operand, x: Fact, before: Shape, after: Shape, behind: Source | None
+) -> float:
+    """R with ‖∂loss/∂operand‖ ≤ R·√Σ_c ‖g_c‖₁²: for the bias 1, which receives Σ_p g_c(p)."""
+    if operand is op.bias:
+        return 1.0
+    moved = None
+    if behind is not None and isinstance(behind.op, Move):
+        moved = behind.op, behind.fact
+    return kernel_reach_by_sums(op, x, before, after, moved)
 
 
 def _kernel_reach(op: Conv, x: Fact, before: Shape, after: Shape, behind: Source | None) -> float:
@@ -199,12 +217,19 @@ def _part_behind(behind: Source | None, shape: Shape, operand: Shape) -> float:
         case Source(Move() as move, fact, before) if move.sources.shape == shape:
             inside = lies_in_runs(_parts(move.sources, operand), before)
             return multiply_up(move_norm(move), fact.run) if inside else math.inf
-        case Source(Normalize() as op):
+        case Source(Normalize() | DivideByNorm() as op):
             axes = {axis % len(shape) for axis in op.axes}
             met = {i for i, n in enumerate(operand) if n == 1 and shape[i] != 1}
-            return root_up(math.prod(shape[i] for i in axes)) if met <= axes else math.inf
+            if not met <= axes:
+                return math.inf
+            return _longest_block(op, math.prod(shape[i] for i in axes))
         case _:
             return math.inf
+
+
+def _longest_block(op: Normalize | DivideByNorm, entries: int) -> float:
+    """≥ the norm of a normalised block of so many entries."""
+    return radius_up(op) if isinstance(op, DivideByNorm) else root_up(entries)
 
 
 def _parts(array: npt.NDArray[_Number], operand: Shape) -> npt.NDArray[_Number]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lipcert.checker.arithmetic import add_up
+from lipcert.checker.graph.clips import without_cotangent_clips
 from lipcert.checker.graph.program import Program, Step
 from lipcert.checker.rules import linear, nonlinear
 from lipcert.checker.rules.facts import Cotangent, Fact
@@ -126,8 +128,12 @@ def input_lipschitz(
     weights: Weights,
     refined: Refinement = _NOTHING,
 ) -> float:
-    """≥ the Lipschitz constant of the output in the input: a unit cotangent, pulled back."""
-    return backward(program, facts, weights, Cotangent(1.0), refined)[program.input].norm
+    """≥ the Lipschitz constant of the output in the input: a unit cotangent, pulled back.
+
+    A clip of cotangents does not change the function, a clip of values does.
+    """
+    function = without_cotangent_clips(program)
+    return backward(function, facts, weights, Cotangent(1.0), refined)[program.input].norm
 
 
 def _pulled(
@@ -152,7 +158,7 @@ def _capped(value: str, cotangents: Mapping[str, Cotangent], refined: Refinement
 
 
 def _at_most(cotangent: Cotangent, norm: float) -> Cotangent:
-    return Cotangent(min(cotangent.norm, norm), cotangent.hull)
+    return replace(cotangent, norm=min(cotangent.norm, norm))
 
 
 def _sum(first: Cotangent, second: Cotangent) -> Cotangent:

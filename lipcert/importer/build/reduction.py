@@ -1,4 +1,4 @@
-"""Reductions over axes."""
+"""Reductions over axes, and what is left of a value without its mean or norm."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lipcert.ops.base import Op
 from lipcert.ops.domain import OnDomain
 from lipcert.ops.functions import Abs
 from lipcert.ops.powers import Log, Power
-from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
+from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from lipcert.ops.shape import Select
 from lipcert.ops.sorting import Sort
 
@@ -87,8 +87,26 @@ def _extreme(builder: Builder, node: RawNode) -> str:
     return value
 
 
+def _macro_axes(builder: Builder, node: RawNode) -> Shape:
+    """The axes of an example, from those of the file that a macro layer holds."""
+    layout = builder.layout(node.inputs[0])
+    return tuple(sorted(layout.example_axis(axis) for axis in node.attributes["axes"]))
+
+
+def _centre(builder: Builder, node: RawNode) -> str:
+    return builder.emit(Centre(_macro_axes(builder, node)), builder.value(node.inputs[0]))
+
+
+def _divide_by_norm(builder: Builder, node: RawNode) -> str:
+    radius, floor = node.attributes["radius"], node.attributes["floor"]
+    op = DivideByNorm(_macro_axes(builder, node), radius, floor)
+    return builder.emit(op, builder.value(node.inputs[0]))
+
+
 HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
     {
+        "Centre": _centre,
+        "DivideByNorm": _divide_by_norm,
         "ReduceL1": _norm(1),
         "ReduceL2": _norm(2),
         "ReduceLogSum": _log_sum,

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from lipcert.checker.forms.chain import chain_form
-from lipcert.checker.forms.links import Diagonal, Matrix, is_only_way, links_of, steps_between
+from lipcert.checker.forms.links import Diagonal, Matrix, links_of
+from lipcert.checker.graph.paths import is_only_way, steps_between
 from lipcert.checker.graph.program import (
     Activation,
     Add,
     AveragePool,
     BatchNorm,
+    Centre,
     Conv,
     Dense,
     MaxPool,
@@ -81,6 +83,7 @@ CASES: dict[str, tuple[Shape, Op, Shape]] = {
     "pool inside": ((1, 2, 5, 4), AveragePool(POOL, False), (1, 2, 3, 3)),
     "sum": ((1, 3, 4, 2), ReduceSum((1, 3), False), (1, 1, 4, 1)),
     "mean": ((1, 3, 4, 2), ReduceSum((2,), True), (1, 3, 1, 2)),
+    "centre": ((1, 3, 4, 2), Centre((1, 3)), (1, 3, 4, 2)),
     "move": ((1, 6), Move(MOVED), (7,)),
     "reshape": ((1, 6), Move(np.arange(6, dtype=np.int64).reshape(1, 2, 3)), (1, 2, 3)),
 }

@@ -121,6 +121,11 @@ def apply(op: p.Op, x: list[Array], shapes: Mapping[str, p.Shape], step: p.Step)
         case p.ReduceNorm():
             total = np.sum(np.abs(x[0]) ** op.p, axis=op.axes, keepdims=True) + op.floor
             return total ** (1 / op.p)
+        case p.Centre():
+            return x[0] - np.mean(x[0], axis=op.axes, keepdims=True)
+        case p.DivideByNorm():
+            length = np.sqrt(np.sum(x[0] ** 2, axis=op.axes, keepdims=True))
+            return x[0] / np.maximum(middle(op.share) * length, op.floor)
         case p.Sort():
             return np.sort(x[0], axis=op.axis)
         case p.Add():

@@ -72,6 +72,24 @@ CASES = {
     "norm": (
         [node("Mul", "x x", "q"), node("ReduceSum", "q ax", "v"), node("Sqrt", "v", "s"),
          node("Div", "x s")], {"ax": [2]}, ["ReduceNorm", "Divide"]),
+    "without its mean": (
+        [node("ReduceMean", "x", "m", axes=[1]), node("Sub", "x m")], {}, ["Centre"]),
+    "over its norm": (
+        [node("ReduceL2", "x", "v", axes=[1, 2]), node("Clip", "v lo", "c"),
+         node("Div", "x c")],
+        {"lo": 0.5}, ["DivideByNorm"]),
+    "over its norm, stretched": (
+        [node("ReduceL2", "x", "v", axes=[2]), node("Max", "v lo", "c"), node("Shape", "x", "w"),
+         node("Expand", "c w", "e"), node("Div", "x e")],
+        {"lo": 0.5}, ["DivideByNorm"]),
+    "clipped to a radius": (
+        [node("ReduceL2", "x", "v", axes=[2]), node("Div", "v r", "s"), node("Clip", "s lo", "c"),
+         node("Div", "x c")],
+        {"lo": 1.0, "r": 0.3}, ["DivideByNorm"]),
+    "standardised with a floor": (
+        [*STANDARD[:2], node("ReduceL2", "d", "v", axes=[2]), node("Div", "v r", "s"),
+         node("Clip", "s lo", "c"), node("Div", "d c")],
+        {"lo": 0.1, "r": 2.0}, ["Centre", "DivideByNorm"]),
     "group norm": (
         [node("Reshape", "x m", "r"), node("InstanceNormalization", "r o z", "i"),
          node("Shape", "x", "w"), node("Reshape", "i w", "u"), node("Mul", "u g", "t"),
@@ -138,6 +156,26 @@ NEAR = {
     "softmax over the keys": (
         [*HEADS, node("Softmax", "a", "p", axis=1), node("MatMul", "p x")], {}, "Attention"),
     "log-softmax": ([*HEADS, node("LogSoftmax", "a", "p"), node("MatMul", "p x")], {}, "Attention"),
+    "mean of another value": (
+        [node("Neg", "x", "o"), node("ReduceMean", "o", "m", axes=[2]), node("Sub", "x m")],
+        {}, "Centre"),
+    "mean less the value": (
+        [node("ReduceMean", "x", "m", axes=[2]), node("Sub", "m x")], {}, "Centre"),
+    "norm of another value": (
+        [node("Sin", "x", "o"), node("ReduceL2", "o", "v", axes=[2]), node("Clip", "v lo", "c"),
+         node("Div", "x c")], {"lo": 0.5}, "DivideByNorm"),
+    "norm that may be 0": (
+        [node("ReduceL2", "x", "v", axes=[2]), node("Clip", "v lo", "c"), node("Div", "x c")],
+        {"lo": 0.0}, "DivideByNorm"),
+    "norm clipped from above": (
+        [node("ReduceL2", "x", "v", axes=[2]), node("Clip", "v lo hi", "c"), node("Div", "x c")],
+        {"lo": 0.5, "hi": 0.8}, "DivideByNorm"),
+    "sum of magnitudes": (
+        [node("ReduceL1", "x", "v", axes=[2]), node("Clip", "v lo", "c"), node("Div", "x c")],
+        {"lo": 0.5}, "DivideByNorm"),
+    "minus a norm": (
+        [node("ReduceL2", "x", "v", axes=[2]), node("Div", "v r", "s"), node("Clip", "s lo", "c"),
+         node("Div", "x c")], {"lo": 1.0, "r": -0.3}, "DivideByNorm"),
     "two maxima": (
         [node("Split", "x", "a b", axis=2), node("Max", "a b", "u"), node("Max", "b a", "v"),
          node("Concat", "u v", axis=2)], {}, "Sort"),

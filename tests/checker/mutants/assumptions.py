@@ -82,6 +82,7 @@ def rewritten(certificate: Certificate, premises: Premises) -> Certificate:
         constrained="A-PROJ" in known,
         releases="A-RNG" in known,
         epsilon_declared="A-EPSILON" in known,
+        fixed=certificate.scope.kind == "point",
     )
     return replace(certificate, assumptions=premises.assumptions(circumstances))
 

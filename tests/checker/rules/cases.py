@@ -12,6 +12,7 @@ from lipcert.checker.graph.program import (
     Add,
     AveragePool,
     BatchNorm,
+    Centre,
     Concat,
     Conv,
     Dense,
@@ -159,6 +160,12 @@ def _concat(rng: Rng) -> Case:
     return Case(Concat(axis), shapes, (*shape[:axis], sum(lengths), *shape[axis + 1 :]))
 
 
+def _centre(rng: Rng) -> Case:
+    shape = tuple(int(rng.integers(1, 5)) for _ in range(int(rng.integers(1, 4))))
+    axes = tuple(axis for axis in range(len(shape)) if rng.random() < 0.5) or (len(shape) - 1,)
+    return Case(Centre(axes), (shape,), shape)
+
+
 KINDS: dict[str, Callable[[Rng], Case]] = {
     "dense": _dense,
     "conv": _conv,
@@ -168,6 +175,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
     "move": _move,
     "average": _average,
     "reduce": _reduce,
+    "centre": _centre,
     "add": _add,
     "concat": _concat,
 }

@@ -14,6 +14,7 @@ from lipcert.checker.graph.program import (
     Add,
     AveragePool,
     BatchNorm,
+    Centre,
     Concat,
     Conv,
     Dense,
@@ -83,6 +84,9 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             return _average(op, x)
         case ReduceSum():
             return (x.mean if op.mean else x.sum)(dim=op.axes, keepdim=True)
+        case Centre():
+            count = math.prod(x.shape[axis] for axis in op.axes)
+            return x - x.sum(dim=op.axes, keepdim=True) / count
         case Add():
             return sum(
                 (sign * term for sign, term in zip(op.signs, xs, strict=True)),

@@ -12,6 +12,7 @@ from lipcert.checker.graph.program import (
     Add,
     AveragePool,
     BatchNorm,
+    Centre,
     Concat,
     Conv,
     Dense,
@@ -264,3 +265,17 @@ def test_slopes_are_the_factors() -> None:
     assert found is not None
     assert found.hi.ravel() == pytest.approx([4.0, 9.0])
     assert linear.slopes(ReduceSum((1,), mean=True), (1, 2, 4), POINT) is None
+
+
+def test_what_is_left_of_a_value_without_its_mean() -> None:
+    shape = (2, 6)
+    unit = Fact.of(shape, box=Interval(np.zeros((1, 1)), np.ones((1, 1))))
+    found = _out(Centre((1,)), unit, shape, shape, {})
+    assert found.norm == pytest.approx(math.sqrt(12) / 2)  # half of the entries at each end
+    assert found.max_abs == pytest.approx(1.0)
+    runs = Fact.of(shape, 4.0, run=3.0, column=2.0)
+    assert _out(Centre((1,)), runs, shape, shape, {}).run == 3.0
+    assert _out(Centre((0,)), runs, shape, shape, {}).column == 2.0
+    assert _out(Centre((0, 1)), runs, shape, shape, {}).norm == 4.0
+    alone = _out(Centre((1,)), Fact.of((2, 1), 4.0), (2, 1), (2, 1), {})
+    assert alone.norm == 0.0

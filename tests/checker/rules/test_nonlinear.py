@@ -17,6 +17,7 @@ from lipcert.checker.graph.program import (
     Activation,
     Attention,
     Divide,
+    DivideByNorm,
     LpPool,
     MatMul,
     MaxPool,
@@ -55,6 +56,11 @@ class Case:
     shape: Shape
     compute: Compute
     positive: tuple[int, ...] = ()
+
+
+def _number(value: float, rank: int) -> Operand:
+    array = np.full((1,) * rank, value)
+    return Operand(array, array)
 
 
 def _shape(rng: Rng, low: int = 1, high: int = 4) -> Shape:
@@ -227,6 +233,18 @@ def _normalize(rng: Rng) -> Case:
     return Case(Normalize(axes, epsilon, centred), (shape,), shape, compute)
 
 
+def _divide_by_norm(rng: Rng) -> Case:
+    shape, floor = _shape(rng), float(rng.choice([0.05, 1.0]))
+    share = np.full((1,) * len(shape), float(rng.choice([0.3, 1.0, 20.0])))
+    axes, _ = _axes(rng, shape)
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        norms = torch.linalg.vector_norm(x, dim=axes, keepdim=True)
+        return x / (norms * float(share.flat[0])).clamp(min=floor)
+
+    return Case(DivideByNorm(axes, Operand(share, share), floor), (shape,), shape, compute)
+
+
 def _attention(rng: Rng) -> Case:
     n, m, d, e = (int(count) for count in rng.integers(1, 4, size=4))
     heads = _shape(rng, 0, 2)
@@ -259,6 +277,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
     "matmul": _matmul,
     "softmax": _softmax,
     "normalize": _normalize,
+    "divide_by_norm": _divide_by_norm,
     "attention": _attention,
 }
 
@@ -351,6 +370,9 @@ def _everywhere(low: float, high: float, rank: int) -> Interval:
         (Normalize((1,), 1e-5, True), (1, 6), INF, math.sqrt(6)),
         (Normalize((1,), 0.5, True), (2, 6), 2.0, math.sqrt(12 * 4 / (4 + 12 * 0.5))),
         (Normalize((0, 1), 0.5, False), (2, 6), 2.0, math.sqrt(12 * 4 / (4 + 12 * 0.5))),
+        (DivideByNorm((1,), _number(0.5, 2), 3.0), (1, 6), INF, 2.0),
+        (DivideByNorm((1,), _number(0.5, 2), 3.0), (3, 6), INF, 2.0 * math.sqrt(3)),
+        (DivideByNorm((0, 1), _number(0.5, 2), 4.0), (3, 6), 2.0, 0.5),
         (Sort(1), (2, 3), 7.0, 7.0),
         (ReduceNorm((1,), 2, 9.0), (1, 4), 4.0, 5.0),
         (MaxPool(Window((2,), (1,), (1,), (0,), (4,))), (1, 1, 5), 1.0, math.sqrt(2)),
@@ -377,6 +399,9 @@ def test_norms_that_are_attained(op: Op, shape: Shape, norm: float, expected: fl
         (Normalize((0,), 0.25, True), (3,), 2.0),
         (Normalize((0,), 0.0, True), (3,), INF),
         (Normalize((0,), 0.0, True), (1,), 0.0),
+        (DivideByNorm((0,), _number(7.0, 1), 0.25), (3,), 4.0),
+        (DivideByNorm((0,), _number(7.0, 1), 0.0), (3,), INF),
+        (DivideByNorm((0,), _number(0.0, 1), 0.25), (3,), 4.0),
         (Sort(0), (4,), 1.0),
         (ReduceMax((0,), False), (4,), 1.0),
         (ReduceNorm((0,), 1, 0.0), (4,), 2.0),
@@ -403,6 +428,20 @@ def test_normalisation_bounds_its_runs_inside_and_across_blocks() -> None:
     assert found.run == pytest.approx(math.sqrt(6 * 4 / (4 + 6 * 0.5)))
     assert found.column == pytest.approx(math.sqrt(5 * 4 * 4 / (4 + 24 * 0.5)))
     assert found.max_abs == pytest.approx(math.sqrt(5 * 4 / (4 + 6 * 0.5)))
+
+
+def test_division_by_a_norm_bounds_its_runs() -> None:
+    op, shape = DivideByNorm((1,), _number(0.5, 2), 0.1), (4, 6)
+    near = Fact.of(shape, 3.0, Interval(np.zeros((1, 1)), np.full((1, 1), INF)), column=0.01)
+    found = _output(op, [near], [shape], shape)
+    assert found.run == pytest.approx(0.1 * math.sqrt(6))  # six columns of norm 0.01, over 0.1
+    assert found.column == pytest.approx(0.1)
+    assert found.box.lo.min() == 0.0
+    far = _output(op, [_known(shape, 1e9)], [shape], shape)
+    assert far.run == pytest.approx(2.0)
+    assert far.max_abs == pytest.approx(2.0)
+    no_radius = _output(DivideByNorm((1,), _number(0.0, 2), 0.1), [near], [shape], shape)
+    assert no_radius.norm == INF
 
 
 def test_a_quotient_by_a_length_is_bounded() -> None:

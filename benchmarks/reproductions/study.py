@@ -1,0 +1,151 @@
+"""Study: one method of private training on one data set, tuned and then measured over seeds.
+
+What enters: a problem, a planned run and a method with its few candidates. What leaves: test
+accuracies, one per seed. A seed fixes the split, the initial weights, the batches and the noise.
+
+The candidate is chosen on seeds of its own and measured on others. As in the papers, the privacy
+that tuning costs is not accounted for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, final
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.reproductions.datasets import PROBLEMS, Problem
+from benchmarks.reproductions.sample import Sample
+from lipcert.privacy.calibration import noise_for_epsilon
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.training import TrainingMechanism, make_private
+
+__all__ = [
+    "SEEDS",
+    "TUNING_SEEDS",
+    "Candidate",
+    "Method",
+    "PlannedStudy",
+    "accuracies",
+    "accuracy",
+    "chosen",
+    "perceptron",
+    "summary",
+]
+
+TUNING_SEEDS: Final = range(1000, 1003)
+SEEDS: Final = range(10)
+HIDDEN: Final = 16
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PlannedStudy:
+    """A data set and the run on it."""
+
+    problem: str
+    epsilon: float
+    delta: float
+    batch_size: int
+    epochs: int
+
+    def plan(self) -> TrainingPlan:
+        """For the accountant."""
+        return TrainingPlan(
+            problem(self.problem).training_examples,
+            Sampling.POISSON,
+            self.delta,
+            batch_size=self.batch_size,
+            epochs=float(self.epochs),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A mechanism, a network and a learning rate. weight_decay: of the optimizer, decoupled."""
+
+    mechanism: TrainingMechanism
+    network: Callable[[Problem], nn.Module]
+    rate: float
+    weight_decay: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What a row of the table is about."""
+
+    name: str
+    candidates: tuple[Candidate, ...]
+
+
+@cache
+def problem(name: str) -> Problem:
+    """Read once."""
+    return PROBLEMS[name]()
+
+
+@cache
+def multiplier(study: PlannedStudy) -> float:
+    """σ of the planned ε, the same for all methods."""
+    return noise_for_epsilon(study.plan(), study.epsilon).noise_multiplier
+
+
+def chosen(study: PlannedStudy, method: Method) -> Candidate:
+    """The candidate of the highest mean accuracy on the tuning seeds."""
+    return max(
+        method.candidates,
+        key=lambda candidate: sum(accuracies(study, candidate, TUNING_SEEDS)),
+    )
+
+
+def accuracies(study: PlannedStudy, candidate: Candidate, seeds: range = SEEDS) -> list[float]:
+    """One run per seed."""
+    return [accuracy(study, candidate, seed) for seed in seeds]
+
+
+def accuracy(study: PlannedStudy, candidate: Candidate, seed: int) -> float:
+    """Share of the test examples that are classified correctly after one private run."""
+    given = problem(study.problem)
+    split = given.split(seed)
+    torch.manual_seed(seed)
+    network = candidate.network(given)
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=candidate.rate, weight_decay=candidate.weight_decay
+    )
+    loader = DataLoader(TensorDataset(split.x, split.y), batch_size=study.batch_size)
+    with make_private(
+        network,
+        optimizer,
+        loader,
+        candidate.mechanism,
+        delta=study.delta,
+        noise_multiplier=multiplier(study),
+        epochs=study.epochs,
+        seed=seed,
+    ) as private:
+        for x, y in private.loader:
+            private.step(x, y)
+        if private.epsilon > study.epsilon * (1.0 + 1e-9):
+            raise RuntimeError(f"the run spent ε = {private.epsilon}, not {study.epsilon}")
+    network.eval()
+    with torch.no_grad():
+        return float((network(split.test_x).argmax(dim=1) == split.test_y).double().mean())
+
+
+def perceptron(given: Problem) -> nn.Module:
+    """One hidden layer, ReLU."""
+    return nn.Sequential(
+        nn.Linear(given.x.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, given.classes)
+    )
+
+
+def summary(accuracies: list[float]) -> str:
+    """Mean and standard error."""
+    found = Sample.of(accuracies)
+    return f"{found.mean:.3f} ± {found.error:.3f} (s.e., {found.count} seeds)"

@@ -1,0 +1,57 @@
+"""Private training with certified sensitivities: the mechanism that is certified is what runs.
+
+    private = make_private(model, optimizer, loader, Clipless(input_norm=1.0),
+                           target_epsilon=3.0, delta=1e-5, epochs=20, folder="run/")
+    for x, y in private.loader:
+        optimizer.zero_grad()
+        private.criterion(model(x), y).backward()
+        optimizer.step()
+
+Mechanisms are plain records; `make_private` and what it needs are loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+from lipcert.training.mechanisms import (
+    BackpropClipping,
+    Clipless,
+    FixedWeightNorm,
+    GradientClipping,
+    Loss,
+    PlannedRun,
+    TrainingMechanism,
+    WeightClipping,
+)
+
+if TYPE_CHECKING:
+    from lipcert.training.assembly import make_private
+    from lipcert.training.private import Private
+
+__all__ = [
+    "BackpropClipping",
+    "Clipless",
+    "FixedWeightNorm",
+    "GradientClipping",
+    "Loss",
+    "PlannedRun",
+    "Private",
+    "TrainingMechanism",
+    "WeightClipping",
+    "make_private",
+]
+
+_HOMES: Final = {
+    "Private": "lipcert.training.private",
+    "make_private": "lipcert.training.assembly",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load the home of a name when it is first used (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lipcert.training' has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    return found

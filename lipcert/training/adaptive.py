@@ -1,0 +1,64 @@
+"""Adaptive: the noise of each step from bounds at the weights of that step (weight clipping).
+
+What enters: certified norms of the present weights. What leaves: the calibration of this step.
+Invariant: the weights at hand lie within the radii of the calibration that is given, so its bounds
+are bounds at these weights; radii follow from weights that were noised, and are public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from lipcert.training.calibration import Calibration, recalibrated
+from lipcert.upper import Upper
+
+__all__ = ["AdaptiveNoise"]
+
+_LEAST: Final = 1e-3
+"""of a radius: norms below it are taken for it, so that weights may start at 0"""
+
+
+@final
+class AdaptiveNoise:
+    """Calibrations that are made anew when the weights have left the radii of the last one.
+
+    norms: certified upper bounds for every trained parameter. caps: radii that training enforces.
+    slack: by how much the radii exceed the norms when they are chosen.
+    """
+
+    def __init__(
+        self,
+        planned: Calibration,
+        norms: Callable[[], Mapping[str, float]],
+        caps: Mapping[str, float],
+        slack: float,
+    ) -> None:
+        self._planned = planned
+        self._norms = norms
+        self._caps = caps
+        self._slack = slack
+        self._radii: Mapping[str, float] = {}
+        self._current = planned
+        self._bounded = planned.bounds.graph
+
+    def present(self) -> Calibration:
+        """The noise for a release at the present weights."""
+        norms = self._norms()
+        if not self._radii or self._outgrown(norms):
+            self._radii = {name: self._radius(name, norm) for name, norm in norms.items()}
+            self._current = recalibrated(self._planned, self._bounded, self._radii)
+        return self._current
+
+    def _radius(self, name: str, norm: float) -> float:
+        cap = self._caps.get(name)
+        least = _LEAST * (1.0 if cap is None else cap)
+        wide = max((Upper(norm) * Upper(1.0 + self._slack)).value, least)
+        return wide if cap is None else min(wide, cap)
+
+    def _outgrown(self, norms: Mapping[str, float]) -> bool:
+        """Whether a norm left its radius, or all of them fell so far that less noise would do."""
+        if any(norm > self._radii[name] for name, norm in norms.items()):
+            return True
+        shrunk = 1.0 / (1.0 + self._slack)
+        return all(norm < self._radii[name] * shrunk**2 for name, norm in norms.items())

@@ -1,0 +1,321 @@
+"""Assembly: from a model, an optimizer and a loader to a private run.
+
+    private = make_private(model, optimizer, loader, mechanism, target_epsilon=3.0, delta=1e-5,
+                           epochs=20, folder="run/")
+
+What enters: ordinary PyTorch objects and a mechanism. What leaves: a `Private`. The data flow:
+module → exported and imported graph → bounds → noise → hooks around forward pass and optimizer.
+Invariant: nothing is trained unless every group of parameters has a finite certified bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from lipcert.audit.recorder import Chosen
+from lipcert.choices import AccountantName, SamplingName
+from lipcert.errors import UsageError
+from lipcert.privacy.accounting import accountant_named
+from lipcert.settings import Settings
+from lipcert.training.calibration import Calibration, calibrated, literal
+from lipcert.training.criterion import PrivateLoss
+from lipcert.training.enforcement import Enforcement, enforced
+from lipcert.training.guards import StepGuard
+from lipcert.training.hooks import Hooks
+from lipcert.training.ledger import Ledger, LedgerHeader
+from lipcert.training.loader import PrivateLoader
+from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
+from lipcert.training.network import TrainedNetwork, trained_network
+from lipcert.training.noise import NoiseSource
+from lipcert.training.private import CHECKPOINT, Private
+from lipcert.training.release import Release
+from lipcert.training.sampling import Sampler, Seed
+from lipcert.training.settings_file import write_settings
+from lipcert.training.world import World
+
+__all__ = ["make_private"]
+
+_MODEL: Final = "model.onnx"
+_LEDGER: Final = "ledger.jsonl"
+_MOST_AHEAD: Final = 16
+"""so many releases are counted by one write to the disk, where that is 1 % of the run at most"""
+TRACE: Final = "trace"
+SETTINGS: Final = "lipcert.toml"
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loader: DataLoader[Any],
+    mechanism: TrainingMechanism,
+    *,
+    delta: float,
+    target_epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    sampling: SamplingName = "poisson",
+    accountant: AccountantName | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    record_every: Chosen | None = 200,
+    max_physical_batch: int | None = None,
+    seed: int | None = None,
+) -> Private:
+    """A private run; the model is projected onto the constraints of the mechanism at once.
+
+    loader: of a map-style data set of (x, y); its batch size is B, the expected one and the
+    constant that sums of gradients are divided by. target_epsilon: or noise_multiplier; epochs: or
+    steps. folder: for model, settings, ledger, checkpoints and, unless record_every is None, a
+    trace; without one, all of this ends with the process. resume: go on with the run in the
+    folder. seed: makes sampling and noise reproducible, and so not private: for tests only.
+
+    Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
+    be imported, NoVerdictError where a gradient has no bound.
+    """
+    world = World.here()
+    run = _planned(loader, delta, target_epsilon, noise_multiplier, epochs, steps, sampling,
+                   accountant)  # fmt: skip
+    place = None if folder is None else _place(Path(folder), world, resume=resume)
+    x = _example(loader, model)
+    network = _network(model, x, place, world, resume=resume)
+    trained = _trained(network, optimizer, mechanism)
+    settings = _settings(mechanism.settings(run), network, trained)
+    calibration = calibrated(network.graph, settings)
+    world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
+    enforcement = enforced(network, calibration, mechanism)
+    enforcement.project()
+    ledger = _ledger(place, calibration, network, mechanism, run, world)
+    parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
+                   world, place)  # fmt: skip
+    private = _assembled(parts, x, seed, max_physical_batch)
+    if place is not None:
+        _write_down(private, place, record_every, resume=resume)
+    return private
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """What a run is put together from. trained: live parameters by the module's names."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    loader: DataLoader[Any]
+    network: TrainedNetwork
+    calibration: Calibration
+    enforcement: Enforcement
+    trained: Mapping[str, nn.Parameter]
+    ledger: Ledger
+    world: World
+    place: Path | None
+
+
+def _planned(
+    loader: DataLoader[Any],
+    delta: float,
+    target_epsilon: float | None,
+    noise_multiplier: float | None,
+    epochs: float | None,
+    steps: int | None,
+    sampling: SamplingName,
+    accountant: AccountantName | None,
+) -> PlannedRun:
+    if loader.batch_size is None:
+        raise UsageError("training: the loader has no batch_size, the expected size of a batch")
+    return PlannedRun(
+        dataset_size=len(loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
+        batch_size=loader.batch_size,
+        delta=delta,
+        target_epsilon=target_epsilon,
+        noise_multiplier=noise_multiplier,
+        epochs=epochs,
+        steps=steps,
+        sampling=sampling,
+        accountant=accountant,
+    )
+
+
+def _place(folder: Path, world: World, *, resume: bool) -> Path:
+    """The run's folder: a new one, or one that holds a run that is to be gone on with."""
+    exists = (folder / _LEDGER).exists()
+    if exists and not resume:
+        raise UsageError(
+            f"training: {folder} holds a run already; give resume=True to go on with it, or "
+            "another folder"
+        )
+    if resume and not exists and world.is_first:
+        raise UsageError(f"training: {folder} holds no run to go on with; leave out resume=True")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _example(loader: DataLoader[Any], model: nn.Module) -> Tensor:
+    """The first example as a batch of one, on the device of the model."""
+    first = loader.dataset[0]
+    x = first[0] if isinstance(first, tuple | list) and first else None
+    if not isinstance(x, Tensor):
+        raise UsageError("training: the data set must give pairs (x, y), x a tensor")
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise UsageError("training: the model has no parameters")
+    return x.unsqueeze(0).to(parameter.device)
+
+
+def _network(
+    model: nn.Module, x: Tensor, place: Path | None, world: World, *, resume: bool
+) -> TrainedNetwork:
+    """The imported module; its file stays where the run has a folder."""
+    if place is None or not world.is_first:
+        with tempfile.TemporaryDirectory() as temporary:
+            return trained_network(model, x, Path(temporary) / _MODEL)
+    return trained_network(model, x, place / _MODEL, exists=resume)
+
+
+def _trained(
+    network: TrainedNetwork, optimizer: Optimizer, mechanism: TrainingMechanism
+) -> Mapping[str, nn.Parameter]:
+    """The parameters of the graph that the optimizer trains, by the module's names."""
+    optimized = {id(item) for group in optimizer.param_groups for item in group["params"]}
+    frozen = Settings(freeze=mechanism.freeze)
+    trained: dict[str, nn.Parameter] = {}
+    for name, match in network.matches.items():
+        live = network.live(match.recorded)
+        if id(live) not in optimized or not isinstance(live, nn.Parameter):
+            continue
+        if not frozen.is_trained(name):
+            raise UsageError(
+                f"training: {name} is frozen in the mechanism, and the optimizer trains it; leave "
+                "it out of the optimizer"
+            )
+        if live.requires_grad:
+            trained[match.recorded] = live
+    if not trained:
+        raise UsageError("training: the optimizer trains no parameter of the model")
+    return trained
+
+
+def _settings(
+    settings: Settings, network: TrainedNetwork, trained: Mapping[str, nn.Parameter]
+) -> Settings:
+    """With everything frozen that the optimizer does not train."""
+    still = tuple(
+        literal(name)
+        for name, item in network.graph.parameters.items()
+        if item.trainable
+        and (name not in network.matches or network.matches[name].recorded not in trained)
+    )
+    return replace(settings, freeze=(*settings.freeze, *still))
+
+
+def _ledger(
+    place: Path | None,
+    calibration: Calibration,
+    network: TrainedNetwork,
+    mechanism: TrainingMechanism,
+    run: PlannedRun,
+    world: World,
+) -> Ledger:
+    """The first rank's is the one that is written; the others count along."""
+    told = f"{network.model.sha256} {calibration.settings!r}"
+    header = LedgerHeader(
+        plan=calibration.plan,
+        noise_multiplier=calibration.noise_multiplier,
+        mechanism=repr(mechanism),
+        digest=hashlib.sha256(told.encode()).hexdigest(),
+        target_epsilon=run.target_epsilon,
+        accountant=accountant_named(run.accountant),
+    )
+    if not world.is_first:
+        return Ledger.open(None, header, spent=world.from_first(0))
+    ahead = min(_MOST_AHEAD, 1 + calibration.plan.releases // 100)
+    ledger = Ledger.open(None if place is None else place / _LEDGER, header, ahead=ahead)
+    world.from_first(ledger.releases)
+    return ledger
+
+
+def _assembled(
+    parts: _Parts, x: Tensor, seed: int | None, max_physical_batch: int | None
+) -> Private:
+    """Hooks in place, nothing recorded yet."""
+    settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
+    is_ddp = isinstance(parts.model, nn.parallel.DistributedDataParallel)
+    guard = StepGuard(parts.network.module, parts.trained, settings, checks_versions=not is_ddp)
+    hooks = Hooks(parts.model, guard, plan)
+    done = parts.ledger.releases
+    noise = NoiseSource(world.shared_secret(seed), done)
+    secret = world.shared_secret(seed)
+    release = Release(
+        parts.optimizer,
+        parts.trained,
+        {name: match.recorded for name, match in parts.network.matches.items()},
+        module=parts.network.module,
+        enforcement=parts.enforcement,
+        guard=guard,
+        hooks=hooks,
+        ledger=parts.ledger,
+        noise=noise,
+        world=world,
+        divisor=plan.batch / (world.ranks if is_ddp else 1),
+        sums=not is_ddp,
+    )
+    sampler = Sampler(
+        plan,
+        Seed.shared(secret) if seed is None else Seed.given(seed),
+        rank=world.rank,
+        ranks=world.ranks,
+        first=done,
+    )
+    return Private(
+        model=parts.model,
+        optimizer=parts.optimizer,
+        loader=PrivateLoader(parts.loader, sampler, parts.ledger, hooks.drawn),
+        criterion=_criterion(parts, guard),
+        calibration=parts.calibration,
+        network=parts.network,
+        ledger=parts.ledger,
+        world=world,
+        guard=guard,
+        enforcement=parts.enforcement,
+        release=release,
+        hooks=hooks,
+        recorder=None,
+        folder=parts.place,
+        max_physical_batch=max_physical_batch,
+        example=x,
+    )
+
+
+def _criterion(parts: _Parts, guard: StepGuard) -> PrivateLoss:
+    bounds, enforcement = parts.calibration.bounds, parts.enforcement
+    return PrivateLoss(
+        bounds.loss,
+        bounds.graph.output_shape,
+        float(parts.calibration.plan.batch),
+        bounds.loss_clip,
+        guard=guard,
+        factors=enforcement.factors,
+        gradients=enforcement.gradients,
+    )
+
+
+def _write_down(
+    private: Private, place: Path, record_every: Chosen | None, *, resume: bool
+) -> None:
+    """Checkpoint taken up, settings and trace in the folder."""
+    if resume and (place / CHECKPOINT).exists():
+        private.restore()
+    if private.world.is_first:
+        write_settings(private.settings, place / SETTINGS)
+    if record_every is not None:
+        private.record(place / TRACE, place / _MODEL, every=record_every)

@@ -1,0 +1,128 @@
+"""Calibration: how much noise each group of parameters gets, from certified bounds.
+
+What enters: an imported graph and the settings of a run. What leaves: for each group its members,
+the bound of its per-example gradient, its sensitivity, and the standard deviation of the noise on
+the released mean. Invariant: every number of a `Calibration` is the one that `lipcert analyze`
+reports under the same settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+from lipcert.analysis.bounded import Bounded, bounded
+from lipcert.analysis.findings import findings
+from lipcert.analysis.planned import plan_of, planned_multiplier
+from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.scopes import constraints_of
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.ir import Graph
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings import ConstraintSpec, Settings
+
+__all__ = ["Calibration", "NoisedGroup", "calibrated", "literal", "recalibrated"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NoisedGroup:
+    """Parameters noised together, by the graph's names. noise_std: on the released mean."""
+
+    name: str
+    parameters: tuple[str, ...]
+    grad_norm: float
+    sensitivity: float
+    noise_std: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """The noise of every release of a run.
+
+    noise_multiplier: the joint σ, whatever the allocation. bounds: what it all follows from.
+    """
+
+    settings: Settings
+    plan: TrainingPlan
+    bounds: Bounded
+    noise_multiplier: float
+    groups: tuple[NoisedGroup, ...]
+
+    @property
+    def noise_std(self) -> Mapping[str, float]:
+        """Standard deviation by group."""
+        return {group.name: group.noise_std for group in self.groups}
+
+
+def calibrated(graph: Graph, settings: Settings) -> Calibration:
+    """The noise of a run. Raises NoVerdictError where a gradient has no bound, with the reasons."""
+    plan = plan_of(settings)
+    if plan is None:
+        raise UsageError("training: the settings describe no run")
+    found = bounded(graph, settings)
+    multiplier = planned_multiplier(plan, settings, noise_groups_of(found.groups, settings))
+    return _calibration(found, settings, plan, multiplier)
+
+
+def recalibrated(before: Calibration, graph: Graph, radii: Mapping[str, float]) -> Calibration:
+    """The same run, noised for all weights whose norms are within these radii.
+
+    radii: of every trained parameter, in the norm of its constraint, Euclidean where it has none.
+    For weight clipping: at weights within the radii, a bound over all of them is one at the point.
+    """
+    held = constraints_of(graph, before.settings)
+    constraints = tuple(
+        (literal(name), ConstraintSpec(held[name].kind if name in held else "frobenius", radius))
+        for name, radius in radii.items()
+    )
+    around = replace(
+        before.settings,
+        mechanism="clipless",
+        scope="constraint-set",
+        constraint=None,
+        bias_norm=None,
+        constraints=constraints,
+    )
+    found = bounded(graph, around)
+    return _calibration(found, before.settings, before.plan, before.noise_multiplier)
+
+
+def _calibration(
+    found: Bounded, settings: Settings, plan: TrainingPlan, multiplier: float
+) -> Calibration:
+    noised = noise_groups_of(found.groups, settings)
+    released = Release.of(noised, settings, multiplier)
+    allocated = released.allocated[released.chosen]
+    if allocated is None:
+        raise _unbounded(found, settings)
+    groups = tuple(
+        NoisedGroup(
+            name=group.name,
+            parameters=tuple(parameter.name for parameter in group.parameters),
+            grad_norm=group.grad_norm.value,
+            sensitivity=released.sensitivities[group.name].value,
+            noise_std=noise.noise_std.value,
+        )
+        for group, noise in zip(found.groups, allocated.groups, strict=True)
+    )
+    return Calibration(settings, plan, found, multiplier, groups)
+
+
+def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:
+    reasons = [
+        f"{item.node + ': ' if item.node else ''}{item.message}; {item.remedy}"
+        for item in findings(found.graph, found.bounds, settings)
+        if item.code in {"LC101", "LC102"}
+    ]
+    return NoVerdictError(
+        "training: the gradient of one example has no bound, so no noise can hide it:\n  "
+        + "\n  ".join(reasons[:5])
+    )
+
+
+def literal(name: str) -> str:
+    """A name as a glob that matches nothing else."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

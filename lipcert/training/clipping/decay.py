@@ -1,0 +1,144 @@
+"""Decay inside the clip (Guo, 2024): the norm of ∇ℓ_i + λθ, without the gradient itself.
+
+What enters: the tensors that one pass caught, squared gradient norms, the weights, λ. What leaves:
+upper bounds of the squared norms. Invariant: rounding only makes them larger; where it would hide
+how ∇ℓ_i and θ point, ‖∇ℓ_i‖ + λ‖θ‖ stands in.
+
+    ‖∇ℓ_i + λθ‖² = ‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖²
+
+Every operand A of the network is linear in θ, so ⟨∇ℓ_i, θ⟩ = Σ ⟨∂ℓ_i/∂A, A⟩ over its uses; and
+for a product y = A·a that is ⟨b, A·a⟩, b the cotangent of y: one product more for each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.drift.rounding import FAST_ALGORITHM
+from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
+from lipcert.audit.gradient_norms.pair import Pair
+from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
+from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
+from lipcert.audit.lowering import LoweredNetwork, lowered
+from lipcert.ir import Node
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.linear import Dense
+from lipcert.training.clipping.passing import Caught
+
+__all__ = ["Inner", "decayed_squares", "inner_products", "weight_squares"]
+
+_DOUBLE: Final = torch.float64
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Inner:
+    """Inner products, one for each example: |value − truth| ≤ error.  # float64 [examples] each"""
+
+    value: Tensor
+    error: Tensor
+
+    def plus(self, other: Inner) -> Inner:
+        """The sum of two; the one rounding is covered."""
+        value = self.value + other.value
+        return Inner(value, (self.error + other.error) * OUTWARD + value.abs() * 2.0**-52)
+
+
+def inner_products(network: LoweredNetwork, caught: Iterable[Caught]) -> Mapping[str, Inner]:
+    """⟨∂ℓ_i/∂θ, θ⟩ by name of the trained parameter; a name that is missing stands for 0."""
+    found: dict[str, Inner] = {}
+    for item in caught:
+        tensors = network.operands(item.node)
+        for slot, operand in item.node.op.operands().items():
+            name = operand.parameter
+            if name is None or not network.graph.parameters[name].trainable:
+                continue
+            inner = _inner(item, slot, tensors)
+            found[name] = found[name].plus(inner) if name in found else inner
+    return found
+
+
+def weight_squares(network: LoweredNetwork, names: Iterable[str]) -> Tensor:
+    """An upper bound of ‖θ‖² of these parameters together.  # float64 []"""
+    squares = [sum_of_squares(network.parameters[name].unsqueeze(0)).upper for name in names]
+    return torch.cat(squares).sum() * OUTWARD
+
+
+def decayed_squares(
+    gradient: Squares, inner: Inner | None, weights: Tensor, decay: float
+) -> Tensor:
+    """Upper bounds of ‖∇ℓ_i + λθ‖².  # float64 [examples]
+
+    weights: ≥ ‖θ‖²; inner: None where no gradient reaches θ.
+
+    Proof: with g ≥ ‖∇ℓ_i‖², w ≥ ‖θ‖² and ⟨∇ℓ_i, θ⟩ ≤ v + e the formula holds, and adding three
+    terms of these magnitudes costs at most γ_8 of them; the triangle inequality holds as well.
+    """
+    g = gradient.upper.clamp_min(0.0)
+    longest = (g.sqrt() + decay * weights.sqrt()).square() * OUTWARD
+    if inner is None:
+        return torch.minimum(longest, (g + decay * decay * weights) * OUTWARD)
+    spread = g + 2.0 * decay * (inner.value.abs() + inner.error) + decay * decay * weights
+    exact = g + 2.0 * decay * (inner.value + inner.error) + decay * decay * weights
+    exact = (exact + spread * gamma(8, _DOUBLE)).clamp_min(0.0) * OUTWARD
+    return torch.where(exact < longest, exact, longest)
+
+
+def _inner(item: Caught, slot: str, tensors: Mapping[str, Tensor]) -> Inner:
+    if isinstance(item.node.op, Dense | Conv | ConvTranspose) and slot == "weight":
+        return _of_product(item, tensors["weight"])
+    b = item.cotangent
+    a = b if item.value is None else item.value
+    pair = Pair.of(a, b) if a.dtype is b.dtype else Pair.of(a.double(), b.double())
+    found = operand_gradient(item.node, slot, tensors).gradients(pair)
+    rows = found.gradient.reshape(len(b), -1).double()
+    operand = tensors[slot].reshape(-1).double()
+    length = sum_of_squares(operand.unsqueeze(0)).upper.sqrt()
+    reach = sum_of_squares(rows).upper.sqrt() * length
+    summing = gamma(len(operand) + 2, _DOUBLE)
+    lost = len(operand) * underflow(_DOUBLE)
+    error = found.distance * length + reach * summing + lost
+    return Inner(rows @ operand, error * OUTWARD)
+
+
+def _of_product(item: Caught, weight: Tensor) -> Inner:
+    """⟨b, y⟩ for y = W·a, computed anew from the value.
+
+    Proof: with n terms in an entry, |ŷ − y| ≤ γ_n|W||a| entry by entry, and the root of the sum of
+    their squares is at most γ_n‖W‖_F·√m·‖a‖ where an entry of a is read by at most m windows: the
+    matrix |W| of one position has norm ≤ ‖W‖_F, and the adjoint has the norm of the map. Hence
+    ⟨b, ŷ⟩ is off by ‖b‖ times that; forming it rounds each product once and adds in float64.
+    """
+    op, a, b = item.node.op, item.value, item.cotangent
+    if a is None:
+        raise ValueError(f"node {item.node.name!r}: its value was not kept")
+    a = a.to(b.dtype)
+    y = lowered(op, [a], {"weight": weight})
+    value = (b * y).unsqueeze(-1).flatten(1).sum(1, dtype=_DOUBLE)
+    terms, copies = _terms(item.node)
+    dtype, entries = b.dtype, prod(b.shape[1:])
+    lengths = [sum_of_squares(tensor).upper.sqrt() for tensor in (a, b, y)]
+    whole = sum_of_squares(weight.unsqueeze(0)).upper.sqrt()
+    off = gamma(terms + FAST_ALGORITHM, dtype) * whole * sqrt(copies) * lengths[0]
+    off = off + terms * sqrt(entries) * underflow(dtype)
+    summing = gamma(2, dtype) + gamma(entries + 2, _DOUBLE)
+    error = lengths[1] * off + lengths[1] * lengths[2] * summing + entries * underflow(dtype)
+    return Inner(value, error * OUTWARD)
+
+
+def _terms(node: Node) -> tuple[int, int]:
+    """Terms in an entry of a product, and windows that read an entry of its value."""
+    match node.op:
+        case Conv(weight=weight, geometry=geometry):
+            terms = prod(weight.shape[1:])
+        case ConvTranspose(weight=weight, geometry=geometry, groups=groups):
+            terms = weight.shape[0] // groups * prod(weight.shape[2:])
+        case op:
+            return prod(op.operands()["weight"].shape[1:]), 1
+    return terms, prod(max(window.multiplicity()) for window in geometry)

@@ -1,0 +1,101 @@
+"""ClipFactors: by what the gradient of each example is multiplied, so that it is short enough.
+
+What enters: a batch with its labels. What leaves: min(1, C_k/‖g_ik‖) for every example i and group
+k, from one pass forward and backward, without any per-example gradient. Invariants: the norms are
+upper bounds, and the factors are rounded down, so that c·‖g‖ ≤ C in real arithmetic; an example
+whose gradient is not finite has the factor 0, and says so to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Self, final
+
+import torch
+from torch import Tensor
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.audit.gradient_norms.squares import Squares
+from lipcert.audit.lowering import LoweredNetwork
+from lipcert.errors import NoVerdictError
+from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products, weight_squares
+from lipcert.training.clipping.live import LiveNetwork
+from lipcert.training.clipping.passing import GradientPass, Passed, exact_arithmetic
+from lipcert.training.clipping.rule import ClippedGroup, ClipRule
+
+__all__ = ["ClipFactors", "clip_factors"]
+
+_OUTWARD: Final = 1.0 + 2.0**-40
+_SHARE: Final = 1.0 - 2.0**-20
+"""of the radius: rounding a factor to float32, and its product with a cotangent, adds less"""
+
+
+@final
+class ClipFactors:
+    """Of one network under one rule."""
+
+    def __init__(self, live: LiveNetwork, rule: ClipRule, *, timed: bool = False) -> None:
+        self._live = live
+        self._rule = rule
+        self._pass = GradientPass(live.present(), timed=timed)
+
+    @classmethod
+    def of(cls, run: Bounded, tensors: Mapping[str, Tensor], weight_decay: float = 0.0) -> Self:
+        """As analysed, on the live tensors by the graph's names, in the graph's orientation."""
+        return cls(LiveNetwork.of(run.graph, tensors), ClipRule.of(run, weight_decay))
+
+    def factors(self, x: Tensor, labels: Tensor) -> Tensor:
+        """The factors, in the dtype of the parameters.  # [examples, groups]
+
+        x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device.
+        """
+        network = self._live.present()
+        if not len(x):
+            return torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)
+        passed = self._pass.run(network, x, lambda logits: self._rule.losses(logits, labels))
+        return clip_factors(network, self._rule, passed)
+
+
+def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:
+    """The factors of a pass.  # [examples, groups]
+
+    Raises NoVerdictError where weights that decay inside the clip are not finite.
+    """
+    with exact_arithmetic(network):
+        inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
+        norms = torch.stack(
+            [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
+        )
+        radii = torch.tensor([group.radius for group in rule.groups], dtype=norms.dtype).to(norms)
+        shrunk = radii * _SHARE / norms
+        factors = torch.where(norms <= radii, torch.ones_like(norms), shrunk).to(network.dtype)
+        # nothing of an example that is not finite; a factor below the normal numbers is imprecise
+        counts = torch.isfinite(norms).all(dim=1, keepdim=True)
+        counts = counts & (factors >= torch.finfo(network.dtype).tiny)
+        return torch.where(counts, factors, torch.zeros_like(factors))
+
+
+def _norms(
+    network: LoweredNetwork,
+    group: ClippedGroup,
+    decay: float,
+    passed: Passed,
+    inner: Mapping[str, Inner],
+) -> Tensor:
+    """Upper bounds of what is clipped.  # float64 [examples]"""
+    gradient = Squares.zeros(len(passed.losses), passed.losses.device)
+    for name in group.parameters:
+        gradient = gradient.plus(passed.squares[name])
+    if decay == 0.0:
+        return gradient.upper.clamp_min(0.0).sqrt() * _OUTWARD
+    weights = weight_squares(network, group.parameters)
+    if not bool(torch.isfinite(weights)):
+        raise NoVerdictError(
+            f"clipping: the weights of {group.name!r} hold NaN or infinity, so that their decay "
+            "cannot be clipped; lower the learning rate"
+        )
+    found = [inner[name] for name in group.parameters if name in inner]
+    together = found[0] if found else None
+    for other in found[1:]:
+        together = other.plus(together) if together is not None else other
+    return decayed_squares(gradient, together, weights, decay).sqrt() * _OUTWARD

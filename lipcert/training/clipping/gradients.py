@@ -1,0 +1,127 @@
+"""ClippedGradients: the sum of clipped gradients of a batch, from one pass forward and backward.
+
+What enters: a batch with its labels. What leaves: Σ_i c_ik(∇_k ℓ_i + λθ_k) for every trained
+parameter. Cotangents go down unscaled, and only a parameter's own gradient sees c_ik·b_i, so that
+every group has factors of its own (book-keeping: Bu et al., 2023). Invariant: norms and sums are
+those of the same tensors: an example moves the sum by at most the radius of each group, up to the
+rounding of the additions, however inexact the pass itself was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.audit.lowering import LoweredNetwork
+from lipcert.training.clipping.factors import clip_factors
+from lipcert.training.clipping.live import LiveNetwork
+from lipcert.training.clipping.local import in_parameter, summed_gradient
+from lipcert.training.clipping.passing import Caught, GradientPass, Passed, exact_arithmetic
+from lipcert.training.clipping.rule import ClipRule
+from lipcert.training.clipping.uses import trained_uses
+
+__all__ = ["ClippedGradients", "ClippedSum"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClippedSum:
+    """gradients: by the graph's names, each in the parameter's shape. factors: [examples, groups];
+    0 for examples that are left out because their gradient is not finite. losses: [examples].
+
+    Everything but the gradients speaks of single examples: it is not covered by any noise.
+    """
+
+    gradients: Mapping[str, Tensor]
+    factors: Tensor
+    losses: Tensor
+
+
+@final
+class ClippedGradients:
+    """Of one network under one rule."""
+
+    def __init__(self, live: LiveNetwork, rule: ClipRule, *, timed: bool = False) -> None:
+        network = live.present()
+        self._live = live
+        self._rule = rule
+        self._pass = GradientPass(network, timed=timed)
+        self._uses = trained_uses(network)
+        self._group_of = {
+            name: index for index, group in enumerate(rule.groups) for name in group.parameters
+        }
+
+    @classmethod
+    def of(cls, run: Bounded, tensors: Mapping[str, Tensor], weight_decay: float = 0.0) -> Self:
+        """As analysed, on the live tensors by the graph's names, in the graph's orientation."""
+        return cls(LiveNetwork.of(run.graph, tensors), ClipRule.of(run, weight_decay))
+
+    def gradients(self, x: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        """The sums alone; 0 for a batch of no examples."""
+        return self.summed(x, labels).gradients
+
+    def summed(self, x: Tensor, labels: Tensor) -> ClippedSum:
+        """x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device."""
+        network = self._live.present()
+        gradients = {
+            name: torch.zeros_like(network.parameters[name])
+            for group in self._rule.groups
+            for name in group.parameters
+        }
+        if not len(x):
+            nobody = torch.zeros(0, dtype=network.dtype, device=x.device)
+            return ClippedSum(gradients, nobody.expand(len(self._rule.groups), 0).T, nobody)
+        passed = self._pass.run(network, x, lambda logits: self._rule.losses(logits, labels))
+        factors = clip_factors(network, self._rule, passed)
+        with exact_arithmetic(network):
+            self._add(network, passed, factors, gradients)
+        return ClippedSum(gradients, factors, passed.losses)
+
+    def _add(
+        self,
+        network: LoweredNetwork,
+        passed: Passed,
+        factors: Tensor,
+        gradients: dict[str, Tensor],
+    ) -> None:
+        """Adds up. Examples that count nowhere are left out, for 0·NaN is not 0."""
+        counts = (factors > 0.0).any(dim=1)
+        kept = None if bool(counts.all()) else counts.nonzero().squeeze(1)
+        factors = factors if kept is None else factors[kept]
+        for item in passed.caught:
+            self._add_node(network, _picked(item, kept), factors, gradients)
+        decay = self._rule.weight_decay
+        for name, gradient in gradients.items() if decay > 0.0 else ():
+            total = factors[:, self._group_of[name]].sum()
+            gradient.add_(network.parameters[name] * (decay * total))
+
+    def _add_node(
+        self, network: LoweredNetwork, item: Caught, factors: Tensor, gradients: dict[str, Tensor]
+    ) -> None:
+        operands = network.operands(item.node)
+        scaled: dict[int, Tensor] = {}
+        for use in self._uses[item.node.name]:
+            group = self._group_of[use.parameter]
+            if group not in scaled:
+                scaled[group] = item.cotangent * _placed(factors[:, group], item.cotangent)
+            own = summed_gradient(use, item.value, scaled[group], operands)
+            total = gradients[use.parameter]
+            total.add_(in_parameter(use.operand, own, tuple(total.shape)))
+
+
+def _picked(item: Caught, kept: Tensor | None) -> Caught:
+    """The examples at these indices; None: all."""
+    if kept is None:
+        return item
+    value = None if item.value is None else item.value[kept]
+    return Caught(item.node, value, item.cotangent[kept])
+
+
+def _placed(factors: Tensor, like: Tensor) -> Tensor:
+    """One factor for each example.  # [examples, 1, ...]"""
+    return factors.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1))

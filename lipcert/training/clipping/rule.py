@@ -1,0 +1,67 @@
+"""ClipRule: which norm the gradient of one example may keep, and of which parameters together.
+
+What enters: what was bounded of a network under gradient clipping. What leaves: the groups, each
+with the radius that its noise was set for, and the losses whose gradients are clipped. Invariant:
+the radius that is enforced is the very number that the noise rests on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self, final
+
+from torch import Tensor
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.audit.losses import clipped_gradient, per_example_loss
+from lipcert.choices import check_nonnegative
+from lipcert.losses.base import Loss
+
+__all__ = ["ClipRule", "ClippedGroup"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClippedGroup:
+    """Trained parameters by name, whose joint gradient is clipped to one radius."""
+
+    name: str
+    parameters: tuple[str, ...]
+    radius: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClipRule:
+    """∇ℓ_i + λθ of every group, scaled down to its radius.
+
+    loss_clip: the norm to which ∂ℓ/∂logits is clipped before, None where it is not. weight_decay:
+    λ, 0 where decay is no business of the clip.
+    """
+
+    groups: tuple[ClippedGroup, ...]
+    loss: Loss
+    loss_clip: float | None = None
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_nonnegative("clipping: weight-decay", self.weight_decay)
+
+    @classmethod
+    def of(cls, run: Bounded, weight_decay: float = 0.0) -> Self:
+        """As analysed. C for all parameters together, C/√K for each of K groups; less where the
+        network itself bounds the gradient by less, and the noise was set for that."""
+        groups = tuple(
+            ClippedGroup(
+                group.name,
+                tuple(parameter.name for parameter in group.parameters),
+                group.grad_norm.value,
+            )
+            for group in run.groups
+        )
+        return cls(groups, run.loss, run.loss_clip, weight_decay)
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """ℓ of every example; labels as `checked_labels` returns them.  # [examples]"""
+        clipped = logits if self.loss_clip is None else clipped_gradient(logits, self.loss_clip)
+        return per_example_loss(self.loss, clipped, labels)

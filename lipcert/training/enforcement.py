@@ -1,0 +1,120 @@
+"""Enforcement: the part of a mechanism that acts on weights and gradients while training runs.
+
+What enters: a network, the planned noise, a mechanism. What leaves: what projects the weights after
+each step, what noise the present weights ask for, and how the gradients of single examples are
+clipped. Invariant: each mechanism enforces what its bounds suppose, no more and no less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from lipcert.analysis.mechanism import mechanism_of
+from lipcert.training.adaptive import AdaptiveNoise
+from lipcert.training.calibration import Calibration
+from lipcert.training.clipping import ClipFactors, ClippedGradients, check_clips, install_clips
+from lipcert.training.mechanisms import (
+    BackpropClipping,
+    Clipless,
+    GradientClipping,
+    TrainingMechanism,
+    WeightClipping,
+)
+from lipcert.training.network import TrainedNetwork
+from lipcert.training.projection import Projector
+
+__all__ = ["Enforcement", "enforced"]
+
+_EUCLIDEAN: Final = 1.0 + 2.0**-20
+"""over the computed norm of at most 2^24 float64 numbers, whose error is below 2^-27 of it"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Enforcement:
+    """What a mechanism does in each step.
+
+    project: after the step. present: the noise for a release at the present weights. factors: by
+    what the loss of each example is multiplied, from a batch and its labels. gradients: the sum of
+    the clipped gradients by the module's names, for clips that no weighting of losses expresses;
+    at most one of the two is there. handles: hooks in the module.
+    """
+
+    project: Callable[[], None]
+    present: Callable[[], Calibration]
+    factors: Callable[[Tensor, Tensor], Tensor] | None = None
+    gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None
+    handles: tuple[RemovableHandle, ...] = ()
+
+
+def enforced(
+    network: TrainedNetwork, planned: Calibration, mechanism: TrainingMechanism
+) -> Enforcement:
+    """What this mechanism does to this network."""
+    match mechanism:
+        case GradientClipping():
+            return _clipped(network, planned, mechanism)
+        case BackpropClipping():
+            return _clipped_backprop(network, planned)
+    projector = Projector.of(
+        planned.bounds.graph,
+        planned.settings,
+        network.tensors(),
+        orthogonalize=mechanism.orthogonalize if isinstance(mechanism, Clipless) else 0,
+    )
+    if not isinstance(mechanism, WeightClipping):
+        return Enforcement(projector.project, lambda: planned)
+    trained = [name for name, item in planned.bounds.graph.parameters.items() if item.trainable]
+    noise = AdaptiveNoise(
+        planned,
+        lambda: _norms(network, projector, trained),
+        projector.radii,
+        mechanism.slack,
+    )
+    return Enforcement(projector.project, noise.present)
+
+
+def _norms(
+    network: TrainedNetwork, projector: Projector, trained: list[str]
+) -> Mapping[str, float]:
+    """Upper bounds of the norm of every trained parameter: its own, or else the Euclidean."""
+    held = projector.norms()
+    tensors = network.tensors()
+    free = {
+        name: float(torch.linalg.vector_norm(tensors[name], dtype=torch.float64)) * _EUCLIDEAN
+        for name in trained
+        if name not in held
+    }
+    return {**held, **free}
+
+
+def _clipped(
+    network: TrainedNetwork, planned: Calibration, mechanism: GradientClipping
+) -> Enforcement:
+    run, tensors = planned.bounds, network.tensors()
+    if mechanism.clip_scope == "flat" and mechanism.decay == "decoupled":
+        flat = ClipFactors.of(run, tensors)
+        return Enforcement(_nothing, lambda: planned, factors=lambda x, y: flat.factors(x, y)[:, 0])
+    sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
+    return Enforcement(
+        _nothing,
+        lambda: planned,
+        gradients=lambda x, y: network.by_module(sums.gradients(x, y)),
+    )
+
+
+def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:
+    graph = planned.bounds.graph
+    handles = install_clips(network.module, graph, network.matches)
+    check_clips(network.module, graph, network.matches)
+    return Enforcement(_nothing, lambda: planned, handles=handles)
+
+
+def _nothing() -> None:
+    """Weights are free."""

@@ -1,0 +1,85 @@
+"""Hooks around the forward pass: what the guards and the recorder learn of it.
+
+What enters: a module. What leaves: the same module, whose forward passes in training mode are seen
+and whose inputs are admitted. Invariant: passes in evaluation mode, or without gradients, are left
+alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from lipcert.audit.recorder import Recorder
+from lipcert.audit.trace.records import IndexArray
+from lipcert.errors import UsageError
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.training.guards import StepGuard
+
+__all__ = ["Hooks"]
+
+
+@final
+class Hooks:
+    """On one module, until they are removed."""
+
+    def __init__(self, module: nn.Module, guard: StepGuard, plan: TrainingPlan) -> None:
+        self._guard = guard
+        self._plan = plan
+        self._recorder: Recorder | None = None
+        self._index: IndexArray | None = None
+        self._seen = 0
+        self._passes = 0
+        self._handles = [
+            module.register_forward_pre_hook(self._before),
+            module.register_forward_hook(self._after),
+        ]
+
+    def record_with(self, recorder: Recorder) -> None:
+        """Tell a recorder which examples each forward pass has."""
+        self._recorder = recorder
+
+    def drawn(self, index: IndexArray) -> None:
+        """The loader gives a batch of these examples."""
+        self._index, self._seen, self._passes = index, 0, 0
+        self._guard.drawn(len(index))
+
+    def stepping(self) -> None:
+        """The step is about to be made; an empty batch needs no forward pass."""
+        if self._index is not None and not len(self._index) and not self._passes:
+            self._describe(0)
+
+    def remove(self) -> None:
+        """Leave the module as it was."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not (module.training and torch.is_grad_enabled()):
+            return None
+        if not (len(arguments) == 1 and isinstance(arguments[0], Tensor)):
+            raise UsageError("training: the model takes one tensor of examples: model(x)")
+        x = self._guard.entering(arguments[0])
+        self._describe(len(x))
+        return (x,)
+
+    def _after(self, module: nn.Module, arguments: object, output: object) -> None:
+        del arguments
+        if module.training and torch.is_grad_enabled():
+            self._guard.leaving(output)
+
+    def _describe(self, count: int) -> None:
+        if self._recorder is None or self._index is None:
+            return
+        start = self._seen
+        self._seen += count
+        self._passes += 1
+        self._recorder.batch(
+            index=self._index[start : start + count].tolist(),
+            sampler=self._plan.sampling.value,
+            rate=self._plan.batch / self._plan.dataset_size,
+            reduction="sum",
+            divisor=float(self._plan.batch),
+        )

@@ -1,0 +1,79 @@
+"""Inputs: only those enter the network of which the bounds speak.
+
+What enters: a batch, and the declared domain. What leaves: the same batch, in which an example
+that rounding alone has left outside is drawn into the domain; or a NoVerdictError that names the
+first example that lies outside. Norms are computed in float64.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from lipcert.audit.admissibility import outside, settled
+from lipcert.errors import NoVerdictError
+from lipcert.settings import Settings
+
+__all__ = ["admitted"]
+
+_SHARE: Final = 1.0 - 2.0**-20
+"""of the radius: to which examples are drawn in; what rounding the result adds is less"""
+_ROUNDED: Final = 1.0 + 2.0**-20
+"""of the radius: beyond it, rounding is not the reason"""
+_MOST_ENTRIES: Final = 2**24
+
+
+@torch.no_grad()
+def admitted(x: Tensor, settings: Settings) -> Tensor:
+    """The batch [examples, …] as it may enter the network.
+
+    Proof: the computed norm of n ≤ 2^24 entries is off by less than a factor of 1 + 2^-27, and
+    rounding an entry to float32 by one of 1 + 2^-24; so what is scaled to (1 − 2^-20) of the
+    radius lies within it. Scaling towards 0 stays within a box that holds 0.
+    """
+    if not len(x):
+        return x
+    flat = x.detach().reshape(len(x), -1)
+    box, radius = settings.effective_input_box, settings.input_norm
+    if not _is_in_box(flat, box) or (radius is not None and flat.shape[1] > _MOST_ENTRIES):
+        return _settled(x, settings)
+    if radius is None:
+        return x
+    norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
+    longest = float(norms.max())
+    if longest <= radius * _SHARE:
+        return x
+    is_half = torch.finfo(x.dtype).bits < 32 if x.is_floating_point() else True
+    holds_zero = box is None or box[0] <= 0.0 <= box[1]
+    if is_half or not holds_zero or not longest <= radius * _ROUNDED:
+        return _settled(x, settings)
+    factors = (radius * _SHARE / norms).clamp(max=1.0)
+    return (x.detach() * factors.reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
+
+
+def _is_in_box(flat: Tensor, box: tuple[float, float] | None) -> bool:
+    if box is None:
+        return bool(torch.isfinite(flat).all())
+    least, most = flat.aminmax()
+    return bool(least >= box[0]) and bool(most <= box[1])
+
+
+def _settled(x: Tensor, settings: Settings) -> Tensor:
+    """What is outside by rounding is drawn in; anything else is refused."""
+    array = x.detach().cpu().numpy()
+    strangers = outside(array, settings)
+    if not bool(torch.isfinite(x).all()):
+        raise NoVerdictError("training: the batch holds NaN or infinity; repair the data")
+    if strangers:
+        index, why = strangers[0]
+        raise NoVerdictError(
+            f"training: example {index} of the batch {why}; {len(strangers)} of {len(x)} examples "
+            "lie outside the declared input domain: clip or rescale them before the network "
+            "(lipcert.training.layers.InputClip as its first layer does), or declare the domain "
+            "that they are in"
+        )
+    radius = float("inf") if settings.input_norm is None else settings.input_norm
+    wide = x.detach().double().cpu().numpy()
+    return torch.from_numpy(settled(wide, radius * _SHARE, settings)).to(x)

@@ -1,0 +1,43 @@
+"""Layers that Lipschitz-bounded networks use and torch lacks, as plain modules.
+
+What enters: batches [examples, …]. What leaves: batches whose every example depends on the same
+example of the input alone. Invariant: each layer exports with torch.onnx.export(…, dynamo=True,
+optimize=False) to nodes that `lipcert.load_model` recognises, so that the Lipschitz constant and
+the output norm in its docstring are what an analysis finds; each takes batches of no examples.
+
+Not here, because nothing true could be said of them: conversion to HSV (the hue jumps), a layer
+that averages over the batch, a convolution that is 1-Lipschitz by a factor of average energy (a
+constraint on the weight holds the norm of the convolution itself).
+"""
+
+from __future__ import annotations
+
+from lipcert.training.layers.bias import AddBias
+from lipcert.training.layers.centering import LayerCentering
+from lipcert.training.layers.colour import ColourSpace
+from lipcert.training.layers.gradient_clip import LossGradientClip
+from lipcert.training.layers.householder import Householder
+from lipcert.training.layers.inputs import InputClip, InputNormalization
+from lipcert.training.layers.mixer import MixerBlock
+from lipcert.training.layers.normalization import BoundedGroupNorm, BoundedLayerNorm
+from lipcert.training.layers.pooling import ScaledL2NormPool2d
+from lipcert.training.layers.residual import HalfResidual, Residual
+from lipcert.training.layers.sorting import GroupSort, MaxMin
+
+__all__ = [
+    "AddBias",
+    "BoundedGroupNorm",
+    "BoundedLayerNorm",
+    "ColourSpace",
+    "GroupSort",
+    "HalfResidual",
+    "Householder",
+    "InputClip",
+    "InputNormalization",
+    "LayerCentering",
+    "LossGradientClip",
+    "MaxMin",
+    "MixerBlock",
+    "Residual",
+    "ScaledL2NormPool2d",
+]

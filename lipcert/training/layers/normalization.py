@@ -1,0 +1,108 @@
+"""Normalisation with a bounded slope: (x − μ)/max(norm_floor, s), s the standard deviation.
+
+What enters: values cut into blocks of n entries. What leaves: x̂ with ‖x̂‖ ≤ min(√n, X/norm_floor)
+in each block, then perhaps weight·x̂ + bias. Invariant: blocks lie within one example.
+
+Lipschitz constant of x ↦ x̂: 1/norm_floor (Barczewski and Ramon 2024, Eqs. 5 and 6). Proof: with
+u = (x − μ)/‖x − μ‖ and the projection P = I − 11ᵀ/n, the Jacobian is P/norm_floor where s is below
+the floor, (P − uuᵀ)/s where it is above, and between the two where both meet. Unlike √(s² + ε),
+the maximum leaves large deviations alone. Constant blocks give 0, with a finite derivative.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from lipcert.choices import check_positive
+from lipcert.errors import UsageError
+from lipcert.training.layers.axes import divided
+
+__all__ = ["BoundedGroupNorm", "BoundedLayerNorm"]
+
+
+@final
+class BoundedGroupNorm(nn.Module):
+    """`groups` groups of channels, each normalised with all its positions.
+
+    Lipschitz constant 1/norm_floor, times max|weight| with affine; output norm at most
+    min(√n·√groups, X/norm_floor) for n entries in a group. affine: a weight and a bias per channel,
+    which the paper has not.
+    """
+
+    def __init__(
+        self, groups: int, channels: int, norm_floor: float, *, affine: bool = False
+    ) -> None:
+        super().__init__()
+        check_positive("BoundedGroupNorm: norm_floor", norm_floor)
+        divided("BoundedGroupNorm", "channels", channels, groups)
+        self.groups = groups
+        self.channels = channels
+        self.norm_floor = norm_floor
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalised, then scaled and shifted channel by channel."""
+        if x.dim() < 2 or x.shape[1] != self.channels:
+            raise UsageError(
+                f"BoundedGroupNorm: a batch of shape {tuple(x.shape)} does not have "
+                f"{self.channels} channels"
+            )
+        size = math.prod(x.shape[1:]) // self.groups
+        blocks = x.flatten(1).unflatten(1, (self.groups, size))  # [examples, groups, n]
+        y = _normalised(blocks, 1, self.norm_floor).flatten(1).unflatten(1, x.shape[1:])
+        if self.weight is None or self.bias is None:
+            return y
+        per_channel = (self.channels, *[1] * (x.dim() - 2))
+        return y * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
+
+    def extra_repr(self) -> str:
+        """Groups, channels and floor."""
+        return f"{self.groups}, {self.channels}, norm_floor={self.norm_floor}"
+
+
+@final
+class BoundedLayerNorm(nn.Module):
+    """The trailing axes, of the stated sizes, normalised together: tokens, or whole examples.
+
+    Lipschitz constant 1/norm_floor, times max|weight| with affine; output norm of each block of n
+    entries at most min(√n, X/norm_floor). affine: a weight and a bias per entry.
+    """
+
+    def __init__(
+        self, shape: int | tuple[int, ...], norm_floor: float, *, affine: bool = False
+    ) -> None:
+        super().__init__()
+        check_positive("BoundedLayerNorm: norm_floor", norm_floor)
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.norm_floor = norm_floor
+        self.weight = nn.Parameter(torch.ones(self.shape)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(self.shape)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalised, then scaled and shifted entry by entry."""
+        axes = len(self.shape)
+        if not 0 < axes < x.dim() or x.shape[-axes:] != self.shape:
+            raise UsageError(
+                f"BoundedLayerNorm: a batch of shape {tuple(x.shape)} does not hold examples that "
+                f"end in {self.shape}"
+            )
+        y = _normalised(x, axes, self.norm_floor)
+        return y if self.weight is None or self.bias is None else y * self.weight + self.bias
+
+    def extra_repr(self) -> str:
+        """Shape and floor."""
+        return f"{self.shape}, norm_floor={self.norm_floor}"
+
+
+def _normalised(x: Tensor, trailing: int, norm_floor: float) -> Tensor:
+    """(x − μ)/max(norm_floor, s) over the trailing axes."""
+    axes = tuple(range(x.dim() - trailing, x.dim()))
+    entries = math.prod(x.shape[axis] for axis in axes)
+    centred = x - x.mean(dim=axes, keepdim=True)
+    lengths: Tensor = torch.linalg.vector_norm(centred, dim=axes, keepdim=True)
+    return centred / (lengths / math.sqrt(entries)).clamp(min=norm_floor)

@@ -1,0 +1,232 @@
+"""Ledger: how many noised gradients were given away, counted before each of them is.
+
+What enters: what a run is (its `LedgerHeader`), and a word before every release. What leaves: the
+number of all releases ever, by this process and those before it, and what ε they cost. Invariant:
+the count is never below the number of releases, whatever kills the process, because a release is
+on the disk before it is made. It may be above: a release that was counted and lost with the process
+stays counted, since nobody knows who has seen what it gave.
+
+A changed line is refused when the ledger is opened. Nothing can be noticed of whole lines that were
+cut off at the end, or of a file that was removed: whoever may write to the folder is trusted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Self, final
+
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy.plan import Sampling
+from lipcert.training.budget import PrivacyBudget
+from lipcert.training.ledger_file import LedgerFile
+from lipcert.training.ledger_lines import (
+    LedgerHeader,
+    header_line,
+    read_ledger,
+    require_same,
+    spending_line,
+)
+from lipcert.training.sampling import batches_per_epoch
+
+__all__ = ["Ledger", "LedgerHeader", "LedgerReport"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LedgerReport:
+    """What was spent. epsilon: of the releases so far; planned_epsilon: of the whole plan, which is
+    the ε to state where the run was ended because of how it went."""
+
+    releases: int
+    left: int
+    noise_multiplier: float
+    delta: float
+    epsilon: float
+    planned_epsilon: float
+    target_epsilon: float | None
+
+    def __str__(self) -> str:
+        target = "" if self.target_epsilon is None else f", target {self.target_epsilon:g}"
+        return (
+            f"{self.releases} releases at noise multiplier {self.noise_multiplier:g}: "
+            f"ε = {self.epsilon:.4g} at δ = {self.delta:g} "
+            f"(whole plan: {self.planned_epsilon:.4g}{target}); {self.left} left"
+        )
+
+
+@final
+class Ledger:
+    """The ledger of one run: on a file that one process at a time holds, or in memory alone.
+
+    An unfinished last line, which a writer leaves that is killed within a write, counts as a
+    release. The writer itself had released nothing yet; but what cut the line is not known, and it
+    may have been cut from one that was whole: to break a line must never gain a release.
+
+    ahead: how many releases one write covers. With more than 1 the disk is waited for less often,
+    and a process that is killed leaves up to ahead − 1 releases counted that it did not make.
+    """
+
+    def __init__(
+        self, header: LedgerHeader, path: Path | None = None, *, spent: int = 0, ahead: int = 1
+    ) -> None:
+        if spent < 0 or ahead < 1:
+            raise UsageError(f"ledger: {spent} spent, {ahead} ahead: give ≥ 0 and ≥ 1")
+        if spent and path is not None:
+            raise UsageError("ledger: what was spent stands in the file; leave it out")
+        self.header, self.path = header, path
+        self._budget = PrivacyBudget(
+            header.plan, header.noise_multiplier, header.target_epsilon, header.accountant
+        )
+        self._ahead = ahead
+        self._releases = self._counted = spent
+        self._head = ""
+        self._file = None if path is None else LedgerFile(path)
+        if self._file is not None:
+            try:
+                self._go_on(self._file)
+            except (NoVerdictError, UsageError, OSError):
+                self._file.close()
+                raise
+
+    @classmethod
+    def open(
+        cls, path: Path | str | None, header: LedgerHeader, *, spent: int = 0, ahead: int = 1
+    ) -> Self:
+        """A new ledger, or the one at `path` gone on with; None: one in memory.
+
+        spent: where a ledger in memory begins, for ranks whose releases another rank writes down.
+        UsageError where the file is another run's, or another process holds it.
+        """
+        return cls(header, None if path is None else Path(path), spent=spent, ahead=ahead)
+
+    @property
+    def releases(self) -> int:
+        """How many there were, with those of processes that died and whose weights are lost."""
+        return self._releases
+
+    @property
+    def planned(self) -> int:
+        """How many the run makes in all."""
+        return self._budget.planned
+
+    @property
+    def most(self) -> int:
+        """The largest number of releases within the target ε; without one, those of the plan."""
+        return self._budget.most
+
+    @property
+    def left(self) -> int:
+        """How many of the planned releases are still to be made."""
+        return max(0, self.planned - self._releases)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether not one more release is allowed."""
+        return self._releases >= self.planned and self._releases >= self.most
+
+    @property
+    def warning(self) -> str | None:
+        """What to know of a ledger in memory; None for one on a file."""
+        if self._file is not None:
+            return None
+        return (
+            "the privacy ledger is in memory only: if this process ends and the run is begun "
+            "again, the releases made until then are not counted; give a folder"
+        )
+
+    def epsilon(self) -> float:
+        """ε of all releases so far, see `PrivacyBudget.epsilon`."""
+        return self._budget.epsilon(self._releases)
+
+    def report(self) -> LedgerReport:
+        """What was spent, for people; evaluating it takes up to a second or two."""
+        return LedgerReport(
+            releases=self._releases,
+            left=self.left,
+            noise_multiplier=self.header.noise_multiplier,
+            delta=self.header.plan.delta,
+            planned_epsilon=self._budget.whole,
+            epsilon=self.epsilon(),
+            target_epsilon=self.header.target_epsilon,
+        )
+
+    @property
+    def summary(self) -> str:
+        """The report in a line."""
+        return str(self.report())
+
+    def spend(self) -> int:
+        """Count one more release, for good, before it is made; its number, from 0."""
+        if self.is_spent:
+            raise NoVerdictError(
+                f"ledger: the budget of {self.most} releases is spent; nothing may be released"
+            )
+        if self._file is not None and not self._file.is_open:
+            raise UsageError(f"ledger: {self.path} was closed, or is held by the parent process")
+        if self._releases == self._counted:
+            rest = min(self._ahead, self.planned - self._releases)
+            self._count("release", self._releases + max(1, rest))
+        self._releases += 1
+        return self._releases - 1
+
+    def close(self) -> None:
+        """Let go of the file, having given back what was counted ahead."""
+        if self._file is None:
+            return
+        if self._file.is_open and self._counted > self._releases:
+            self._count("unused", self._releases)
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Close."""
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """A copy would count on its own."""
+        raise UsageError("ledger: a ledger is neither copied nor pickled; open its file")
+
+    def _go_on(self, held: LedgerFile) -> None:
+        """Find the end of the chain, or begin one.
+
+        The rest of a shuffled epoch that was begun counts as spent: its order is lost, and in a new
+        one an example might take part again in what counts as one epoch.
+        """
+        with held.reading() as file:
+            content = read_ledger(file, str(held.path))
+        if content is None:
+            self._begin(held)
+            return
+        require_same(str(held.path), content.header, self.header)
+        self._head, held.end = content.head, content.end
+        self._counted = content.releases
+        unfinished = held.size - held.end
+        if unfinished:
+            self._count("torn", self._counted + 1, unfinished)
+        if self.header.plan.sampling is Sampling.SHUFFLE:
+            rest = -self._counted % batches_per_epoch(self.header.plan)
+            if rest:
+                self._count("epoch", self._counted + rest)
+        self._releases = self._counted
+
+    def _begin(self, held: LedgerFile) -> None:
+        """Write the header; a beginning of it may stand there, from a process that was killed."""
+        line, self._head = header_line(self.header)
+        with held.reading() as file:
+            begun = file.read(len(line))
+        if held.size > len(begun) or not line.startswith(begun):
+            raise NoVerdictError(
+                f"ledger: {held.path} is not the beginning of a ledger of this run; if it is known "
+                "that nothing was released, remove it, else name a new folder"
+            )
+        held.append(line, len(begun))
+
+    def _count(self, kind: str, number: int, unfinished: int = 0) -> None:
+        """From now on, `number` releases are counted; on the disk when this returns."""
+        if self._file is not None:
+            line, self._head = spending_line(kind, number, self._head)
+            self._file.append(line, unfinished)
+        self._counted = number

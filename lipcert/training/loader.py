@@ -1,0 +1,202 @@
+"""Loader: the batches of a private run, one for each release, from the user's own DataLoader.
+
+What enters: a DataLoader, of which everything but the choice of examples is taken over; the
+`Sampler` that chooses them; the budget. What leaves: what collate_fn gives, once for each release,
+until the budget is spent; an empty batch has the same form with no example. Invariant: every batch
+that is drawn is released exactly once and in order. To drop one because of what it holds, or to use
+one twice, would be another mechanism than the one that is accounted for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol, final
+
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from lipcert.audit.trace.records import IndexArray
+from lipcert.errors import UsageError
+from lipcert.privacy.plan import Sampling
+from lipcert.training.batches import empty_batch, split
+from lipcert.training.sampling import Drawn, Sampler
+
+__all__ = ["Budget", "PrivateLoader", "split"]
+
+_PLAIN: Final = (SequentialSampler, RandomSampler, DistributedSampler)
+"""samplers that choose among all examples, so that another one may take their place"""
+
+
+class Budget(Protocol):
+    """What a loader asks of a ledger."""
+
+    @property
+    def releases(self) -> int:
+        """How many have been spent."""
+
+    @property
+    def left(self) -> int:
+        """How many more there may be."""
+
+
+@final
+class PrivateLoader:
+    """Iterates over Poisson (or otherwise drawn) batches while releases are left.
+
+    on_batch: told the index of every batch before the batch is handed out. Iterating again goes on
+    where the last iteration stopped, beginning with the batch that was handed out and not released,
+    if there is one. Worker processes load ahead; how they seed data augmentation is their affair.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        sampler: Sampler,
+        budget: Budget,
+        on_batch: Callable[[IndexArray], None] | None = None,
+    ) -> None:
+        _check(loader, sampler)
+        if sampler.step != budget.releases:
+            raise UsageError(
+                f"loader: the sampler begins with release {sampler.step}, and {budget.releases} "
+                "have been spent; give it first=ledger.releases"
+            )
+        self.dataset = loader.dataset
+        self._sampler, self._budget, self._on_batch = sampler, budget, on_batch
+        may_be_empty = sampler.ranks > 1 or sampler.plan.sampling is Sampling.POISSON
+        self._empty = empty_batch(loader.dataset, loader.collate_fn) if may_be_empty else None
+        self._drawn: deque[Drawn] = deque()  # and not yet loaded, in order
+        self._loader = _with_batches(loader, _Indices(sampler, self._drawn))
+        self._loading: Iterator[Any] | None = None
+        self._loaded: deque[tuple[Drawn, Any]] = deque()  # and not yet released, in order
+        self._index: IndexArray | None = None
+
+    @property
+    def index(self) -> IndexArray | None:
+        """Which examples are in the batch that was handed out last; None before the first."""
+        return self._index
+
+    @property
+    def epoch(self) -> float:
+        """How many times the size of the data set has been drawn in expectation."""
+        plan = self._sampler.plan
+        return self._budget.releases * plan.batch / plan.dataset_size
+
+    def __len__(self) -> int:
+        """How many batches are still to come."""
+        return max(0, self._budget.left)
+
+    def __iter__(self) -> Iterator[Any]:
+        """One batch for each release that is left."""
+        self._drop_released()
+        while self._budget.left > 0:
+            if not self._loaded:
+                self._load()
+            drawn, batch = self._loaded[0]
+            self._index = drawn.index
+            if self._on_batch is not None:
+                self._on_batch(drawn.index)
+            yield batch
+            if not self._drop_released():
+                raise UsageError(
+                    f"loader: batch {drawn.step} was not released before the next was asked for; "
+                    "call optimizer.step() once for every batch, empty ones too, and evaluate on "
+                    "a loader of your own"
+                )
+        self._loading = None  # lets the worker processes end
+
+    def _drop_released(self) -> bool:
+        """Whether the batch that was handed out last has been released; it is then done with."""
+        made = self._budget.releases - self._loaded[0][0].step if self._loaded else 0
+        if made > 1:
+            raise UsageError(
+                f"loader: {made} releases were made from one batch, and one was accounted for; "
+                "call optimizer.step() once for every batch of this loader"
+            )
+        if made == 1:
+            self._loaded.popleft()
+        return made == 1
+
+    def _load(self) -> None:
+        """Load the next batch that is not empty, behind the empty ones before it.
+
+        After a failure, the draws that were not loaded are gone on with, not drawn anew.
+        """
+        loading = iter(self._loader) if self._loading is None else self._loading
+        self._loading = None
+        batch = next(loading)
+        while not (drawn := self._drawn.popleft()).index.size:
+            self._loaded.append((drawn, self._empty))
+        self._loaded.append((drawn, batch))
+        self._loading = loading
+
+
+@final
+class _Indices:
+    """The indices of batches for torch's loader, without end; empty ones are left out of it.
+
+    drawn: all that were drawn and not yet loaded, empty ones included, in order.
+    """
+
+    def __init__(self, sampler: Sampler, drawn: deque[Drawn]) -> None:
+        self._sampler, self._drawn = sampler, drawn
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """First those that were drawn before and not loaded."""
+        for drawn in tuple(self._drawn):
+            if drawn.index.size:
+                yield drawn.index.tolist()
+        while True:
+            drawn = self._sampler.draw()
+            self._drawn.append(drawn)
+            if drawn.index.size:
+                yield drawn.index.tolist()
+
+
+def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
+    """UsageError where another choice of examples would change what the loader gives."""
+    if isinstance(loader.dataset, IterableDataset):
+        raise UsageError(
+            "loader: examples of an IterableDataset cannot be drawn by their index, as private "
+            "sampling must; give a dataset with __getitem__ and __len__"
+        )
+    if loader.batch_size is None:
+        raise UsageError(
+            "loader: a batch_sampler of its own, or batch_size=None, makes other batches than the "
+            "ones that are accounted for; give batch_size, and leave the sampling to make_private"
+        )
+    if type(loader.batch_sampler) is not BatchSampler or type(loader.sampler) not in _PLAIN:
+        raise UsageError(
+            f"loader: its sampler {type(loader.sampler).__name__} would be replaced, and may have "
+            "weighted or left out examples; put the choice into the dataset (torch's Subset), and "
+            "leave the sampling to make_private"
+        )
+    count = len(loader.dataset)  # type: ignore[arg-type]
+    if count != sampler.plan.dataset_size:
+        raise UsageError(
+            f"loader: the dataset has {count} examples, and {sampler.plan.dataset_size} were "
+            "accounted for"
+        )
+
+
+def _with_batches(loader: DataLoader[Any], indices: _Indices) -> DataLoader[Any]:
+    """The user's loader over the same dataset, with other batches, in order."""
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=indices,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+    )

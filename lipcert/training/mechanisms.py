@@ -1,0 +1,265 @@
+"""Mechanisms as training takes them: what is enforced, under which loss, for which inputs.
+
+What enters: the choices of whoever trains. What leaves: the `Settings` from which analysis,
+certificate and audit speak of the very same run. Invariant: a mechanism holds everything that its
+bounds depend on besides the network and the plan of the run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, final
+
+from lipcert.choices import (
+    AccountantName,
+    AllocationName,
+    ClipScopeName,
+    ConstraintName,
+    ConvClipName,
+    DecayName,
+    GroupName,
+    LossName,
+    NeighboursName,
+    SamplingName,
+    TermsName,
+    check_nonnegative,
+)
+from lipcert.errors import UsageError
+from lipcert.settings import ConstraintSpec, Settings
+
+__all__ = [
+    "BackpropClipping",
+    "Clipless",
+    "FixedWeightNorm",
+    "GradientClipping",
+    "Loss",
+    "PlannedRun",
+    "TrainingMechanism",
+    "WeightClipping",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss of one example, by its name and parameters as `lipcert analyze --loss` has them."""
+
+    kind: LossName = "cross-entropy"
+    temperature: float | None = None
+    label_smoothing: float | None = None
+    label_norm: float | None = None
+    margin: float | None = None
+    huber_delta: float | None = None
+    focal_gamma: float | None = None
+    hkr_weight: float | None = None
+    cosine_floor: float | None = None
+    output_reduction: TermsName | None = None
+    half: bool | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Under the names of `Settings`."""
+        given = {item.name: getattr(self, item.name) for item in fields(self)[1:]}
+        return {"loss": self.kind, **given}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """How a run draws its batches, how long it is, and how much noise or privacy it asks for.
+
+    batch_size: the expected one, and the public constant that sums of gradients are divided by.
+    """
+
+    dataset_size: int
+    batch_size: int
+    delta: float
+    steps: int | None = None
+    epochs: float | None = None
+    sampling: SamplingName = "poisson"
+    target_epsilon: float | None = None
+    noise_multiplier: float | None = None
+    accountant: AccountantName | None = None
+
+    def __post_init__(self) -> None:
+        if (self.target_epsilon is None) == (self.noise_multiplier is None):
+            raise UsageError("training: give exactly one of target_epsilon and noise_multiplier")
+
+    def settings(self) -> dict[str, Any]:
+        """Under the names of `Settings`."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMechanism(ABC):
+    """What all mechanisms share.
+
+    input_norm, input_box: the inputs that one example may have; the loader's examples must be in
+    it. allocation, noise_multipliers: how the noise is split over the groups. group: what is noised
+    together. freeze: names or globs of parameters that stay as they are.
+    """
+
+    loss: Loss = field(default_factory=Loss)
+    input_norm: float | None = None
+    input_box: tuple[float, float] | None = None
+    allocation: AllocationName = "optimal"
+    noise_multipliers: tuple[tuple[str, float], ...] = ()
+    neighbours: NeighboursName = "add-remove"
+    group: GroupName = "layer"
+    freeze: tuple[str, ...] = ()
+
+    def settings(self, run: PlannedRun) -> Settings:
+        """The settings under which analysis, certificate and audit speak of this run."""
+        return Settings(
+            **self.loss.settings(),
+            **run.settings(),
+            **self._own(),
+            input_norm=self.input_norm,
+            input_box=self.input_box,
+            allocation=self.allocation,
+            noise_multipliers=self.noise_multipliers,
+            neighbours=self.neighbours,
+            group=self.group,
+            freeze=self.freeze,
+            reduction="mean",
+        )
+
+    @abstractmethod
+    def _own(self) -> dict[str, Any]:
+        """What this mechanism declares, under the names of `Settings`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldWeights(TrainingMechanism):
+    """Weights are held within their constraints after every step.
+
+    radius, norm: ‖W‖ ≤ radius in the stated norm, for every weight. bias_norm: ‖b‖₂ of every bias.
+    constraints: of single parameters (names or globs), such as ("head.weight", "frobenius:2"); the
+    first match wins over both. loss_clip: the norm to which ∂loss/∂logits of each example is
+    clipped, None for no clip.
+    """
+
+    radius: float | None = 1.0
+    norm: ConstraintName = "spectral"
+    bias_norm: float | None = None
+    constraints: tuple[tuple[str, str], ...] = ()
+    loss_clip: float | None = None
+
+    def _held(self) -> dict[str, Any]:
+        return {
+            "constraint": None if self.radius is None else ConstraintSpec(self.norm, self.radius),
+            "bias_norm": self.bias_norm,
+            "constraints": tuple((name, _parsed(text)) for name, text in self.constraints),
+            "loss_clip": self.loss_clip,
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipless(_HeldWeights):
+    """Clipless DP-SGD (Béthune et al., 2024): weights are projected onto their constraints after
+    every step; bounds hold for the whole run.
+
+    orthogonalize: so many Björck iterations towards orthogonal weights after each step, for the
+    weights under a spectral constraint.
+    """
+
+    orthogonalize: int = 0
+
+    def __post_init__(self) -> None:
+        if self.orthogonalize < 0:
+            raise UsageError("training: orthogonalize: give a number of iterations, 0 or more")
+
+    def _own(self) -> dict[str, Any]:
+        return {"mechanism": "clipless", **self._held()}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightClipping(_HeldWeights):
+    """Lip-DP-SGD (Barczewski and Ramon, 2024): weights above their radius are scaled down to it;
+    each step is noised by bounds at its own, public weights.
+
+    slack: bounds are taken for all weights up to (1 + slack) times the norms at hand, and serve
+    until a norm grows beyond; 0: they are taken anew at every step.
+    """
+
+    slack: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_nonnegative("training: slack", self.slack)
+
+    def _own(self) -> dict[str, Any]:
+        return {"mechanism": "weight-clipping", **self._held()}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedWeightNorm(_HeldWeights):
+    """Fix-Lip-DP-SGD (Barczewski and Ramon, 2024): every weight is scaled to its radius, up or
+    down; bounds hold for the whole run."""
+
+    def _own(self) -> dict[str, Any]:
+        return {"mechanism": "fixed-weight-norm", **self._held()}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackpropClipping(TrainingMechanism):
+    """Backpropagation clipping (Stevens et al., 2022): each trained layer clips its input and its
+    upstream cotangent, example by example. Weights are free."""
+
+    input_clip: float = 1.0
+    cotangent_clip: float = 1.0
+    conv_clip: ConvClipName = "l1.5"
+
+    def _own(self) -> dict[str, Any]:
+        return {
+            "mechanism": "backprop-clipping",
+            "input_clip": self.input_clip,
+            "cotangent_clip": self.cotangent_clip,
+            "conv_clip": self.conv_clip,
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientClipping(TrainingMechanism):
+    """DP-SGD (Abadi et al., 2016): the gradient of every example is clipped to norm clip_norm, as
+    a whole ("flat") or each of K groups to clip_norm/√K ("group"). Weights are free.
+
+    decay, weight_decay: "inside" clips ∇ℓ + λθ (Guo, 2024) with λ = weight_decay; decoupled decay
+    is the optimizer's.
+    """
+
+    clip_norm: float = 1.0
+    clip_scope: ClipScopeName = "flat"
+    decay: DecayName = "decoupled"
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_nonnegative("training: weight-decay", self.weight_decay)
+        if self.weight_decay and self.decay != "inside":
+            raise UsageError(
+                "training: weight_decay is the λ that is clipped with decay='inside'; decoupled "
+                "decay is the optimizer's own"
+            )
+
+    def _own(self) -> dict[str, Any]:
+        return {
+            "mechanism": "gradient-clipping",
+            "clip_norm": self.clip_norm,
+            "clip_scope": self.clip_scope,
+            "decay": self.decay,
+        }
+
+
+_SPEC: Final = "a constraint is written spectral:RADIUS or frobenius:RADIUS"
+
+
+def _parsed(text: str) -> ConstraintSpec:
+    kind, _, radius = text.partition(":")
+    try:
+        return ConstraintSpec(kind, float(radius))  # type: ignore[arg-type]  # checked there
+    except ValueError as error:
+        raise UsageError(f"training: constraints: {text!r}: {_SPEC}") from error

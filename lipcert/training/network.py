@@ -1,0 +1,201 @@
+"""Network: the live module as a graph, so that what is trained is what is bounded.
+
+What enters: an `nn.Module` and one example. What leaves: the imported graph of it, and for every
+parameter of the graph the live tensor behind it. Invariant: the graph and the module were found to
+compute the same, on the module's own weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lipcert.audit.agreement import active_parts
+from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.audit.observation import named_buffers, unwrapped
+from lipcert.audit.recorded_names import Match, matched
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
+from lipcert.ir import Graph
+
+__all__ = ["TrainedNetwork", "export", "refuse_active", "trained_network"]
+
+_EXAMPLES: Final = 3
+_AGREEMENT: Final = 1e-3
+"""relative to the longest output: float32 kernels differ by far less, other networks by more"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedNetwork:
+    """A module, the graph it was imported as, and where each parameter of the graph lives.
+
+    matches: by the graph's name, the module's parameter and its orientation.
+    """
+
+    module: nn.Module
+    model: ImportedModel
+    matches: Mapping[str, Match]
+
+    @property
+    def graph(self) -> Graph:
+        """The module as it was imported."""
+        return self.model.graph
+
+    def live(self, name: str) -> Tensor | None:
+        """The module's own parameter or buffer of a name."""
+        found = dict(self.module.named_parameters(remove_duplicate=False))
+        return found.get(name, dict(self.module.named_buffers()).get(name))
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The live numbers by the graph's names, in the graph's orientation; never copies."""
+        live = _named_tensors(self.module)
+        return {
+            name: live[match.recorded].T if match.transposed else live[match.recorded]
+            for name, match in self.matches.items()
+        }
+
+    def by_module(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Tensors by the graph's names and in its orientation, as the module has them."""
+        found = {name: self.matches[name] for name in tensors}
+        return {
+            match.recorded: tensors[name].T if match.transposed else tensors[name]
+            for name, match in found.items()
+        }
+
+
+def trained_network(
+    module: nn.Module, example: Tensor, path: Path, *, exists: bool = False
+) -> TrainedNetwork:
+    """Export the module to `path`, import the file, and compare the two on random inputs.
+
+    example: one batch [examples, *input shape] that fixes shape and dtype; its numbers are not
+    used. exists: the file is there, with other weights. Raises UsageError for modules that are
+    random or mix examples in training, UnsupportedModelError for what cannot be imported,
+    NoVerdictError where the two disagree.
+    """
+    live = unwrapped(module)
+    refuse_active(live)
+    if not exists:
+        export(live, example, path)
+    model = load_model(path, trusted=True)
+    if model.graph.input_shape != tuple(example.shape[1:]):
+        raise NoVerdictError(
+            f"training: the exported network takes {model.graph.input_shape}, the examples have "
+            f"shape {tuple(example.shape[1:])}"
+        )
+    snapshot = {name: item.cpu().numpy() for name, item in _named_tensors(live).items()}
+    shapes = {name: array.shape for name, array in snapshot.items()}
+    found = TrainedNetwork(live, model, matched(model.graph, shapes, lambda: [snapshot]))
+    _compare(found, example)
+    return found
+
+
+def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
+    """Parameters and buffers of real numbers, by name, without their history."""
+    named = dict(module.named_parameters(remove_duplicate=False)) | named_buffers(module)
+    return {name: item.detach() for name, item in named.items()}
+
+
+def refuse_active(module: nn.Module) -> None:
+    """UsageError naming the parts that would be random, or mix examples, in training mode."""
+    modes = {part: part.training for part in module.modules()}
+    module.train()
+    active = [f"{name or 'the module itself'} ({what})" for name, what in active_parts(module)]
+    for part, mode in modes.items():
+        part.training = mode
+    if active:
+        raise UsageError(
+            f"training: {', '.join(active)}: no bound holds for parts that are random or mix the "
+            "examples of a batch; replace batch by group normalisation, and leave out dropout"
+        )
+
+
+def export(module: nn.Module, example: Tensor, path: Path) -> None:
+    """Write the module with its present weights as an ONNX file, in one go."""
+    plain = _bare_copy(unwrapped(module)).cpu().eval()
+    inputs = torch.zeros((2, *example.shape[1:]), dtype=example.dtype)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder, _quietly():
+        written = Path(folder) / path.name
+        try:
+            torch.onnx.export(
+                plain,
+                (inputs,),
+                written,
+                dynamo=True,
+                optimize=False,
+                external_data=False,
+                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+                input_names=["input"],
+                output_names=["logits"],
+                verbose=False,
+            )
+        except Exception as error:  # the exporter raises whatever the module's code does
+            reason = " ".join(str(error).split())[:300]
+            raise NoVerdictError(f"training: the module cannot be exported: {reason}") from error
+        os.replace(written, path)
+
+
+def _bare_copy(module: nn.Module) -> nn.Module:
+    """A copy without the hooks around its forward passes, which belong to a run."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    held = [
+        (part, kind, getattr(part, kind)) for part in module.modules() for kind in kinds
+    ]
+    for part, kind, hooks in held:
+        setattr(part, kind, type(hooks)())
+    try:
+        return copy.deepcopy(module)
+    finally:
+        for part, kind, hooks in held:
+            setattr(part, kind, hooks)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporter's warnings about its own internals."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _compare(network: TrainedNetwork, example: Tensor) -> None:
+    """The module against its graph on random inputs, with the live weights in their places."""
+    device = example.device
+    weights = {name: tensor.double().cpu().numpy() for name, tensor in network.tensors().items()}
+    lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)
+    generator = np.random.default_rng(0)
+    x = torch.from_numpy(generator.random((_EXAMPLES, *example.shape[1:]))).to(example.dtype)
+    with torch.no_grad():
+        found = network.module(x.to(device))
+        truth = lowered.forward(x.double())
+    if not isinstance(found, Tensor) or found.shape != truth.shape:
+        raise UsageError("training: the module must return one tensor of logits")
+    distance = (found.double().cpu() - truth).abs().max()
+    if not bool(distance <= _AGREEMENT * truth.abs().max().clamp(min=1.0)):
+        raise NoVerdictError(
+            f"training: the module and its exported graph differ by {float(distance):.2g}: "
+            "the module draws random numbers, or does something else in training mode"
+        )

@@ -1,0 +1,184 @@
+"""Private: a private run under way, as the training loop sees it.
+
+    for x, y in private.loader:
+        optimizer.zero_grad()
+        private.criterion(model(x), y).backward()
+        optimizer.step()
+
+What enters: what `make_private` has put together. What leaves: batches, the loss, the ε that is
+spent, checkpoints, and the trained network as a file. Invariant: every number that is told of the
+run's privacy comes from its ledger.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, final
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lipcert.audit.recorder import Chosen, Recorder
+from lipcert.errors import UsageError
+from lipcert.settings import Settings
+from lipcert.training.batches import split
+from lipcert.training.calibration import Calibration
+from lipcert.training.checkpoint import Stateful, read_checkpoint, write_checkpoint
+from lipcert.training.criterion import PrivateLoss
+from lipcert.training.enforcement import Enforcement
+from lipcert.training.guards import StepGuard
+from lipcert.training.hooks import Hooks
+from lipcert.training.ledger import Ledger
+from lipcert.training.loader import PrivateLoader
+from lipcert.training.network import TrainedNetwork, export
+from lipcert.training.release import Release
+from lipcert.training.world import World
+
+__all__ = ["Private"]
+
+CHECKPOINT = "checkpoint.pt"
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Private:
+    """A run; close it, or use it in a `with` block, so that its trace says that it came to its end.
+
+    loader: of private batches. criterion: the loss to differentiate. calibration: the noise as
+    planned. max_physical_batch: how many examples `step` puts through the network at once.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    loader: PrivateLoader
+    criterion: PrivateLoss
+    calibration: Calibration
+    network: TrainedNetwork
+    ledger: Ledger
+    world: World
+    guard: StepGuard
+    enforcement: Enforcement
+    release: Release
+    hooks: Hooks
+    recorder: Recorder | None
+    folder: Path | None
+    max_physical_batch: int | None = None
+    example: Tensor = field(repr=False, kw_only=True)
+
+    @property
+    def settings(self) -> Settings:
+        """Under which `lipcert analyze`, `certify` and `audit` speak of this run."""
+        return self.calibration.settings
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ of each release, all groups together."""
+        return self.calibration.noise_multiplier
+
+    @property
+    def releases(self) -> int:
+        """How many noised gradients were given away, also by processes that died."""
+        return self.ledger.releases
+
+    @property
+    def epsilon(self) -> float:
+        """ε of all releases so far, at the δ of the run."""
+        return self.ledger.epsilon()
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        """One release on a batch of the loader; the criterion's value.
+
+        The value is computed from private data and is not private: do not publish it.
+        """
+        self.optimizer.zero_grad()
+        total = 0.0
+        for images, labels in split((x, y), self.max_physical_batch or max(len(x), 1)):
+            loss = self.criterion(self.model(images), labels)
+            loss.backward()
+            total += float(loss.detach())
+        self.optimizer.step()
+        return total
+
+    def save(self, also: Mapping[str, Stateful] = types.MappingProxyType({})) -> Path:
+        """Write a checkpoint into the run's folder; also: schedulers and the like, by name."""
+        path = self._checkpoint()
+        if self.world.is_first:
+            write_checkpoint(path, {**self._parts(), **also}, self.releases)
+        return path
+
+    def restore(self, also: Mapping[str, Stateful] = types.MappingProxyType({})) -> int:
+        """Go back to the checkpoint; how many releases had been made when it was written.
+
+        Releases since then stay spent: they were made.
+        """
+        before = read_checkpoint(self._checkpoint(), {**self._parts(), **also})
+        self.enforcement.project()
+        self.guard.settle()
+        return before
+
+    def export(self, path: str | Path) -> Path:
+        """Write the network with its present weights as an ONNX file."""
+        file = Path(path)
+        export(self.network.module, self.example, file)
+        return file
+
+    def record(self, folder: Path, model_file: Path, every: Chosen) -> None:
+        """Begin the trace, or go on with it; every: steps that are recorded with their tensors."""
+        plan, names = self.calibration.plan, self.network.matches
+        recorder = Recorder(
+            folder,
+            self.model,
+            self.optimizer,
+            every=every,
+            model_file=model_file,
+            rank=self.world.rank,
+            ranks=self.world.ranks,
+        )
+        recorder.declare(
+            dataset_size=plan.dataset_size,
+            batch_size=plan.batch,
+            sampling=plan.sampling,
+            sampling_rate=plan.batch / plan.dataset_size,
+            steps=plan.releases,
+            noise_multiplier=self.noise_multiplier,
+            groups={
+                group.name: tuple(names[item].recorded for item in group.parameters)
+                for group in self.calibration.groups
+            },
+            reduction="sum",
+            divisor=float(plan.batch),
+        )
+        recorder.wrap_loss(self.criterion)
+        self.hooks.record_with(recorder)
+        self.release.record_with(recorder)
+        self.recorder = recorder
+
+    def close(self) -> None:
+        """End the run: hooks are removed, the trace and the ledger are closed."""
+        self.hooks.remove()
+        self.release.remove()
+        for handle in self.enforcement.handles:
+            handle.remove()
+        if self.recorder is not None:
+            self.recorder.close()
+        self.ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Close; after an exception the trace does not claim to have come to its end."""
+        if failure[0] is not None and self.recorder is not None:
+            self.recorder.__exit__(*failure)
+        self.close()
+
+    def _parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.network.module, "optimizer": self.optimizer}
+
+    def _checkpoint(self) -> Path:
+        if self.folder is None:
+            raise UsageError("training: a checkpoint needs a folder: make_private(…, folder=…)")
+        return self.folder / CHECKPOINT

@@ -1,0 +1,88 @@
+"""Live tensors: the numbers of a parameter, read and scaled in place.
+
+What enters: a tensor that shares storage with a parameter of the module. What leaves: its numbers
+in float64 on the host, and the same storage scaled. Invariant: nothing is written but products of
+every entry with one factor, or a whole new set of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.errors import UsageError
+from lipcert.training.projection.uses import Constrained
+from lipcert.upper import FloatArray
+
+__all__ = ["LiveTensor", "live_tensors"]
+
+_ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveTensor:
+    """A parameter's storage. roundoff: of its type."""
+
+    name: str
+    tensor: Tensor
+    roundoff: float
+
+    def read(self) -> FloatArray:
+        """A copy of the numbers, exactly."""
+        return self.tensor.numpy(force=True).astype(np.float64)
+
+    def scale(self, factor: float) -> None:
+        """Multiply every entry by at most `factor`, by no more than 2^-22 less.
+
+        The factor is brought to the tensor's type first: (1 − 2^-23)·factor, rounded to nearest
+        by at most 2^-24 of it, is at most the factor.
+        """
+        if self.tensor.dtype == torch.float32:
+            factor = float(np.float32(factor * (1.0 - 2.0**-23)))
+        self.tensor.mul_(factor)
+
+    def write(self, numbers: FloatArray) -> None:
+        """Replace all entries, rounded to the tensor's type."""
+        self.tensor.copy_(torch.from_numpy(numbers).reshape(self.tensor.shape))
+
+
+def live_tensors(
+    constrained: Iterable[Constrained],
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Mapping[str, LiveTensor]:
+    """The storage of every constrained parameter; UsageError where it is not as expected."""
+    found: dict[str, LiveTensor] = {}
+    owners: dict[tuple[torch.device, int], str] = {}
+    for each in constrained:
+        tensor = tensors.get(each.name)
+        if tensor is None:
+            raise UsageError(f"training: no tensor was given for {each.name!r}; give all of them")
+        _check(each.name, tensor, shapes[each.name])
+        owner = owners.setdefault((tensor.device, tensor.data_ptr()), each.name)
+        if owner != each.name and tensor.numel():
+            raise UsageError(
+                f"training: {owner!r} and {each.name!r} are one tensor under two names, and each "
+                "would be projected; constrain one of them, or untie them"
+            )
+        found[each.name] = LiveTensor(each.name, tensor.detach(), _ROUNDOFF[tensor.dtype])
+    return found
+
+
+def _check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise UsageError(
+            f"training: the tensor of {name!r} has shape {list(tensor.shape)}, its parameter in "
+            f"the graph {list(shape)}; give views in the orientation of the graph"
+        )
+    if tensor.dtype not in _ROUNDOFF:
+        raise UsageError(
+            f"training: {name!r} is stored as {tensor.dtype}; projections know float32 and "
+            "float64: keep the master weights in one of them"
+        )

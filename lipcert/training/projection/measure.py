@@ -1,0 +1,82 @@
+"""Measures: certified upper bounds of norms of the present weights.
+
+What enters: the numbers of all parameters, and for each use a limit. What leaves: a bound for each
+use. Here: norms that are read off the entries.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.audit.viewed import viewed
+from lipcert.training.projection.uses import Norm, Use
+from lipcert.upper import FloatArray, gamma
+
+__all__ = ["Entrywise", "Measure", "Numbers"]
+
+Numbers = Mapping[str, FloatArray]
+"""by the graph's names of parameters, exact"""
+
+_ROUNDED: Final = 1.0 + 2.0**-49  # more than the few roundings of the last operations
+_FLOOR: Final = 2.0**-80  # of a limit: norms below it are taken for it, far above all underflow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measure(ABC):
+    """Bounds of the norms of some uses.
+
+    spreads: for each use, B such that weights whose entries are off by a relative u have a norm
+    that is off by at most u·B times what this measure proves of it.
+    """
+
+    uses: tuple[Use, ...]
+    spreads: tuple[float, ...]
+
+    @abstractmethod
+    def bounds(self, numbers: Numbers, *, tight: bool) -> Sequence[float]:
+        """For each use a bound of its norm; inf or NaN where nothing can be proved.
+
+        tight: within about one in a thousand of what this measure can prove at all. Otherwise
+        norms that are proved to be within their limits may be answered by the limit.
+        """
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Entrywise(Measure):
+    """Euclidean norms and largest magnitudes, which grow with magnitudes: spreads of 1."""
+
+    @classmethod
+    def of(cls, uses: Sequence[Use]) -> Entrywise:
+        """Of uses that are no maps."""
+        return cls(tuple(uses), (1.0,) * len(uses))
+
+    def bounds(self, numbers: Numbers, *, tight: bool) -> Sequence[float]:
+        """Returns B ≥ ‖θ‖₂, or B ≥ max |entries of the view|.
+
+        Proof: the computed sum S of n squares is at least (1 − γ_n) times the exact one, and
+        1/√(1 − γ_n) ≤ 1 + γ_n. The largest magnitude is exact up to the rounding of a view's
+        factor. The floor covers underflow: n·2^-1022 is far below its square.
+        Attained: up to rounding.
+        """
+        del tight
+        with np.errstate(over="ignore"):
+            return [_bound(use, numbers[use.parameter]) for use in self.uses]
+
+
+def _bound(use: Use, whole: FloatArray) -> float:
+    if use.norm is Norm.EUCLIDEAN:
+        flat = whole.reshape(-1)
+        value = math.sqrt(np.dot(flat, flat)) * (1.0 + gamma(flat.size + 4).value)
+    else:
+        array = whole if use.operand is None else viewed(use.operand, whole)
+        value = max(float(np.max(array, initial=0.0)), -float(np.min(array, initial=0.0)))
+    bound = value * _ROUNDED
+    floor = use.limit * _FLOOR
+    return floor if bound < floor else bound

@@ -1,0 +1,177 @@
+"""Projector: what holds constrained weights within their radii.
+
+What enters: a graph, settings, and live tensors. What leaves: the same tensors, scaled where they
+were outside, and certified norms of them. Invariant: after `project`, every constrained tensor, as
+the real numbers that its entries are, obeys its constraint: this is proved, not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Self, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.ir import Graph
+from lipcert.settings import Settings
+from lipcert.training.projection.live import LiveTensor, live_tensors
+from lipcert.training.projection.measure import Entrywise, Measure, Numbers
+from lipcert.training.projection.orthogonal import Orthogonal, orthogonal_of
+from lipcert.training.projection.stack import stacks_of
+from lipcert.training.projection.uses import Constrained, Norm, constrained_parameters
+
+__all__ = ["Projector"]
+
+_SPARE: Final = 2.0**-26  # of a radius: what is scaled is proved again to be inside, next time
+_CLOSE: Final = 1.0 - 2.0**-9  # a norm between this and 1 times the radius is the radius
+_NOTHING: Final = 2.0**-39  # of a radius: weights below are not scaled up
+_TOO_LARGE: Final = 2.0**100  # a ratio by which float32 numbers cannot be divided
+_ROUNDED: Final = 1.0 + 2.0**-50
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Projector:
+    """Constrained parameters, their storage, and what bounds their norms.
+
+    margins: by parameter, what rounding the scaled entries can add to a norm, relatively.
+    left_out: why a parameter is not orthogonalised.
+    """
+
+    constrained: Mapping[str, Constrained]
+    live: Mapping[str, LiveTensor]
+    measures: tuple[Measure, ...]
+    margins: Mapping[str, float]
+    orthogonal: Mapping[str, Orthogonal]
+    left_out: Mapping[str, str]
+    scales_up: bool
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        settings: Settings,
+        tensors: Mapping[str, Tensor],
+        *,
+        orthogonalize: int = 0,
+    ) -> Self:
+        """Of a network under the constraints of these settings.
+
+        tensors: by the graph's names, in its shapes, sharing storage with what is trained.
+        orthogonalize: Björck iterations before each projection, where that is meaningful.
+        """
+        constrained = constrained_parameters(graph, settings)
+        shapes = {name: graph.parameters[name].shape for name in constrained}
+        live = live_tensors(constrained.values(), tensors, shapes)
+        measures = _measures(constrained)
+        ways = {name: orthogonal_of(each, orthogonalize) for name, each in constrained.items()}
+        orthogonal = {name: way for name, way in ways.items() if isinstance(way, Orthogonal)}
+        if orthogonalize and not orthogonal:
+            raise UsageError(
+                "training: orthogonalize: no weight is the matrix of a dense layer or of disjoint "
+                "windows under a spectral constraint; leave it out"
+            )
+        return cls(
+            constrained,
+            live,
+            measures,
+            _margins(measures, live),
+            orthogonal if orthogonalize else {},
+            {name: way for name, way in ways.items() if isinstance(way, str)},
+            settings.mechanism == "fixed-weight-norm",
+        )
+
+    @property
+    def radii(self) -> Mapping[str, float]:
+        """By parameter, in the norm of its constraint."""
+        return MappingProxyType({name: each.radius for name, each in self.constrained.items()})
+
+    @torch.no_grad()
+    def norms(self) -> Mapping[str, float]:
+        """Upper bounds of the constrained norms of the present weights; nothing is changed.
+
+        Of several uses, the largest one relative to what it may be. A norm of at most
+        2^-40 radii is answered by that.
+        """
+        ratios = self._ratios(self._read(), tight=True)
+        return {
+            name: ratio * self.constrained[name].radius * _ROUNDED for name, ratio in ratios.items()
+        }
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Scale what is outside its constraint; for fixed norms, also what is clearly inside.
+
+        Proof: let s be the proved norm over the limit of a use. Every norm here is homogeneous,
+        and rounding entries by a relative u moves it by at most u·spread·s. With the factor
+        c = (1 − μ)/s, μ ≥ u·spread + 2^-26, what is stored has at most (1 − μ)(1 + u·spread) < 1
+        times the limit. Entries that underflow move it by less than 2^-60 of the limit.
+        Weights that are proved to be inside are not touched. A zero weight stays zero.
+        """
+        numbers = self._orthogonalised()
+        ratios = self._ratios(numbers, tight=self.scales_up)
+        for name, ratio in ratios.items():
+            if self._is_scaled(ratio):
+                self.live[name].scale((1.0 - self.margins[name]) / ratio)
+
+    def _is_scaled(self, ratio: float) -> bool:
+        return ratio > 1.0 or (self.scales_up and _NOTHING < ratio < _CLOSE)
+
+    def _orthogonalised(self) -> Numbers:
+        numbers = self._read()
+        if not self.orthogonal:
+            return numbers
+        ratios = self._ratios(numbers, tight=True)
+        for name, way in self.orthogonal.items():
+            bound = ratios[name] * self.constrained[name].radius
+            self.live[name].write(way.improved(numbers[name], bound))
+        return self._read()
+
+    def _read(self) -> Numbers:
+        return {name: each.read() for name, each in self.live.items()}
+
+    def _ratios(self, numbers: Numbers, *, tight: bool) -> Mapping[str, float]:
+        """For each parameter, bounds of its norms over their limits; the largest."""
+        found = dict.fromkeys(self.constrained, 0.0)
+        for measure in self.measures:
+            bounds = measure.bounds(numbers, tight=tight)
+            for use, bound in zip(measure.uses, bounds, strict=True):
+                ratio = bound / use.limit
+                if not ratio <= _TOO_LARGE:
+                    raise _unproved(use.parameter, numbers)
+                found[use.parameter] = max(found[use.parameter], ratio)
+        return found
+
+
+def _measures(constrained: Mapping[str, Constrained]) -> tuple[Measure, ...]:
+    uses = [use for each in constrained.values() for use in each.uses]
+    entrywise = [use for use in uses if use.norm is not Norm.OPERATOR]
+    maps = [use for use in uses if use.norm is Norm.OPERATOR]
+    return (Entrywise.of(entrywise), *stacks_of(maps))
+
+
+def _margins(measures: Sequence[Measure], live: Mapping[str, LiveTensor]) -> Mapping[str, float]:
+    """μ of `project`."""
+    found: dict[str, float] = {}
+    for measure in measures:
+        for use, spread in zip(measure.uses, measure.spreads, strict=True):
+            margin = 1.01 * live[use.parameter].roundoff * spread + _SPARE
+            found[use.parameter] = max(found.get(use.parameter, 0.0), margin)
+    return found
+
+
+def _unproved(name: str, numbers: Numbers) -> NoVerdictError:
+    if np.all(np.isfinite(numbers[name])):
+        return NoVerdictError(
+            f"training: no norm of {name!r} could be proved: its entries are too large to be "
+            "projected; lower the learning rate"
+        )
+    return NoVerdictError(
+        f"training: {name!r} holds NaN or infinite numbers, which obey no constraint; lower the "
+        "learning rate, and go back to a checkpoint"
+    )

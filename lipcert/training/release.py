@@ -1,0 +1,127 @@
+"""Release: what a step of the optimizer gives away, and what is done before and after it.
+
+    guards → ranks assembled → ledger → noise → the optimizer's own step → projection
+
+What enters: an optimizer, whose step is hooked. What leaves: the same optimizer, any optimizer,
+which steps along noised gradients of a batch. Invariant: the ledger counts a release before it is
+made, and the optimizer never sees a gradient without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from lipcert.audit.recorder import Recorder
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.training.enforcement import Enforcement
+from lipcert.training.guards import StepGuard
+from lipcert.training.hooks import Hooks
+from lipcert.training.ledger import Ledger
+from lipcert.training.noise import NoiseSource, with_gradients
+from lipcert.training.world import World
+
+__all__ = ["Release"]
+
+
+@final
+class Release:
+    """Hooks around one optimizer.
+
+    trained: live parameters by the module's names. names: from the graph's names to those.
+    divisor: of the gradients that backward passes leave. sums: whether the ranks' gradients are to be added up here; otherwise that is done before.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        trained: Mapping[str, nn.Parameter],
+        names: Mapping[str, str],
+        *,
+        module: nn.Module,
+        enforcement: Enforcement,
+        guard: StepGuard,
+        hooks: Hooks,
+        ledger: Ledger,
+        noise: NoiseSource,
+        world: World,
+        divisor: float,
+        sums: bool,
+    ) -> None:
+        self._trained = trained
+        self._names = names
+        self._named = {item: name for name, item in module.named_parameters()}
+        self._enforcement = enforcement
+        self._guard = guard
+        self._hooks = hooks
+        self._ledger = ledger
+        self._noise = noise
+        self._divisor = divisor
+        self._sums = sums
+        self._world = world
+        self._recorder: Recorder | None = None
+        self._handles: list[RemovableHandle] = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+
+    def record_with(self, recorder: Recorder) -> None:
+        """Tell a recorder what is noised, and by how much."""
+        self._recorder = recorder
+
+    def remove(self) -> None:
+        """Give the optimizer back as it was."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if any(callable(item) for item in (*args, *kwargs.values())):
+            raise UsageError(
+                "training: optimizer.step() with a closure evaluates the loss several times in one "
+                "release; use an optimizer that needs no closure"
+            )
+        self._guard.stepping(self._gradients_of(optimizer))
+        self._world.assemble(self._ledger.releases)
+        if self._ledger.is_spent:
+            raise NoVerdictError(
+                f"training: the privacy budget is spent: {self._ledger.summary}; nothing was "
+                "released"
+            )
+        calibration = self._enforcement.present()
+        gradients = with_gradients(self._trained)
+        if self._sums:
+            self._world.total(gradients.values())
+        for gradient in gradients.values():
+            gradient.div_(self._divisor)
+        stds = {
+            self._names[parameter]: group.noise_std
+            for group in calibration.groups
+            for parameter in group.parameters
+        }
+        self._hooks.stepping()
+        self._ledger.spend()
+        if self._recorder is not None:
+            self._recorder.gradients(clean=gradients)
+            generator = self._noise.generator
+            self._recorder.noise(calibration.noise_std, generator=generator)
+        self._noise.add(gradients, stds)
+        if self._recorder is not None:
+            self._recorder.gradients(noised=gradients)
+
+    def _after(self, *unused: object) -> None:
+        del unused
+        self._enforcement.project()
+        self._guard.settle()
+        self._world.fingerprint(list(self._trained.values()))
+
+    def _gradients_of(self, optimizer: Optimizer) -> Mapping[str, Tensor | None]:
+        """Gradients of all that the optimizer trains, by name."""
+        return {
+            self._named.get(parameter, f"a tensor of shape {list(parameter.shape)}"): parameter.grad
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }

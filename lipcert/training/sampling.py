@@ -1,0 +1,177 @@
+"""Sampling: which examples take part in each release, drawn as the account assumes.
+
+What enters: a `TrainingPlan`, a seed, the rank of this process. What leaves: one `Drawn` for each
+release. Invariant: over all ranks together the draws are exactly those of the plan: probabilities
+are ratios of integers, never rounded ones. No state of a generator ever leaves the process: who
+reads it knows the coming batches, and amplification by sampling supposes that nobody does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Final, NoReturn, Self, final
+
+import numpy as np
+
+from lipcert.audit.trace.records import IndexArray
+from lipcert.errors import UsageError
+from lipcert.privacy.plan import Sampling, TrainingPlan
+
+__all__ = ["Drawn", "Sampler", "Seed", "batches_per_epoch"]
+
+_BITS: Final = 256
+_ALONE: Final = frozenset({Sampling.POISSON, Sampling.FULL_BATCH})
+"""samplings whose ranks need not know of one another"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Where draws begin.
+
+    is_reproducible: it was given, so that others may know it as well. is_shared: all ranks have it.
+    """
+
+    entropy: int = field(repr=False)
+    is_reproducible: bool
+    is_shared: bool
+
+    def __post_init__(self) -> None:
+        if isinstance(self.entropy, bool) or not isinstance(self.entropy, int) or self.entropy < 0:
+            raise UsageError("seed: give a whole number, 0 or more")
+
+    @classmethod
+    def fresh(cls) -> Self:
+        """One that nobody can guess, from the operating system."""
+        return cls(secrets.randbits(_BITS), is_reproducible=False, is_shared=False)
+
+    @classmethod
+    def shared(cls, entropy: int) -> Self:
+        """A secret that one rank has drawn and told to all others."""
+        return cls(entropy, is_reproducible=False, is_shared=True)
+
+    @classmethod
+    def given(cls, entropy: int) -> Self:
+        """One for tests and reproduction; the privacy of a run supposes that it stays secret."""
+        return cls(entropy, is_reproducible=True, is_shared=True)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """The part of this rank of the batch of one release; step: counted from 0 over the run."""
+
+    step: int
+    index: IndexArray
+
+
+def batches_per_epoch(plan: TrainingPlan) -> int:
+    """⌈N/B⌉ batches of a shuffled epoch: the last one is short where B does not divide N."""
+    return -(-plan.dataset_size // plan.batch)
+
+
+@final
+class Sampler:
+    """Draws the batches of a plan, one after the other, from release number `first` on.
+
+    Under R ranks each is a part of the data, or of a common draw:
+    Poisson: rank r draws from its own examples r, r + R, … alone. Every example is drawn by one
+    rank, independently of all others, with probability B/N: this is Poisson sampling of the whole,
+    whatever the ranks know of one another.
+    Without replacement, shuffle: all ranks make the same draw from one shared seed, and rank r
+    takes the places r, r + R, … of it. They must therefore be given one seed.
+
+    A run that is resumed draws anew: the seed is mixed with `first`, so that even a given one does
+    not repeat the batches from before. A shuffled epoch that was interrupted cannot be gone on
+    with, because its order is lost; `Ledger` counts the rest of it as spent, and here `first` must
+    be the beginning of an epoch, or an example might take part twice in what counts as one.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        seed: Seed | None = None,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        first: int = 0,
+    ) -> None:
+        if not 0 <= rank < ranks:
+            raise UsageError(f"sampling: rank {rank} of {ranks} ranks")
+        if ranks > plan.batch:
+            raise UsageError(
+                f"sampling: a batch of {plan.batch} examples leaves some of {ranks} ranks without "
+                "work; use fewer, or a larger batch"
+            )
+        chosen = seed or Seed.fresh()
+        if ranks > 1 and not chosen.is_shared and plan.sampling not in _ALONE:
+            raise UsageError(
+                f"sampling: {plan.sampling.value} batches are drawn by all ranks alike; give all "
+                "of them the secret of one, as Seed.shared(…)"
+            )
+        if first < 0 or (plan.sampling is Sampling.SHUFFLE and first % batches_per_epoch(plan)):
+            raise UsageError(
+                f"sampling: release {first} does not begin a shuffled epoch of "
+                f"{batches_per_epoch(plan)} batches; count the rest of the last one as spent"
+            )
+        self.plan, self.rank, self.ranks = plan, rank, ranks
+        self.is_reproducible = chosen.is_reproducible
+        self._step = first
+        own = (first, rank) if plan.sampling in _ALONE else (first,)
+        self._generator = np.random.Generator(
+            np.random.Philox(np.random.SeedSequence(chosen.entropy, spawn_key=own))
+        )
+        self._part = np.arange(rank, plan.dataset_size, ranks, dtype=np.int64)
+        self._order = np.arange(plan.dataset_size, dtype=np.int64)
+
+    @property
+    def step(self) -> int:
+        """The number of the release that is drawn next."""
+        return self._step
+
+    def draw(self) -> Drawn:
+        """The next batch; it may be empty."""
+        index = self._drawn()
+        index.setflags(write=False)
+        step = self._step
+        self._step += 1
+        return Drawn(step, index)
+
+    def __reduce__(self) -> NoReturn:
+        """A copy would draw the same batches again, a saved one would tell the coming ones."""
+        raise UsageError(
+            "sampling: a sampler is neither copied nor saved; a resumed run draws anew"
+        )
+
+    def _drawn(self) -> IndexArray:
+        match self.plan.sampling:
+            case Sampling.POISSON:
+                return self._poisson()
+            case Sampling.WITHOUT_REPLACEMENT:
+                return self._shared(
+                    self._generator.choice(self._order, self.plan.batch, replace=False)
+                )
+            case Sampling.SHUFFLE:
+                return self._shared(self._next_of_epoch())
+            case Sampling.FULL_BATCH:
+                return self._part.copy()
+
+    def _poisson(self) -> IndexArray:
+        """Every example of the part, independently, with probability exactly B/N.
+
+        Proof: `integers` draws uniformly from the N numbers 0 … N−1 (Lemire's method with
+        rejection, no rounding), and B of them are below B.
+        """
+        count = self.plan.dataset_size
+        drawn = self._generator.integers(0, count, size=len(self._part))
+        return self._part[drawn < self.plan.batch]
+
+    def _next_of_epoch(self) -> IndexArray:
+        place = self._step % batches_per_epoch(self.plan)
+        if place == 0:
+            self._order = self._generator.permutation(self.plan.dataset_size)
+        return self._order[place * self.plan.batch : (place + 1) * self.plan.batch]
+
+    def _shared(self, index: IndexArray) -> IndexArray:
+        return index[self.rank :: self.ranks].copy()

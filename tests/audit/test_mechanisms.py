@@ -1,0 +1,210 @@
+"""Recorded runs of every mechanism: right ones pass, and planted faults are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lipcert.audit.records import AuditReport, CheckReport, Verdict
+from tests.audit.mechanism_runs import (
+    BATCH,
+    HELD,
+    RIGHT,
+    SIGMA,
+    STEPS,
+    Fault,
+    Network,
+    Way,
+    audited,
+    codes,
+    settings,
+)
+
+CLIPPED = settings(mechanism="weight-clipping", **HELD)
+CLIPLESS = settings(mechanism="clipless", **HELD)
+BACKPROP = settings(mechanism="backprop-clipping", input_clip=0.8, cotangent_clip=0.3)
+FLAT = settings(mechanism="gradient-clipping", clip_norm=0.5)
+GROUPED = settings(mechanism="gradient-clipping", clip_norm=0.5, clip_scope="group")
+INSIDE = settings(mechanism="gradient-clipping", clip_norm=0.5, decay="inside")
+INSIDE_GROUPED = settings(
+    mechanism="gradient-clipping", clip_norm=0.5, decay="inside", clip_scope="group"
+)
+OWN = (("first", 2.0), ("last", 3.0))
+
+RIGHT_WAYS = {
+    "weight clipping": Way(CLIPPED),
+    "weight clipping, optimal noise": Way(
+        settings(mechanism="weight-clipping", allocation="optimal", **HELD), micro=2
+    ),
+    "clipless, loss clip": Way(settings(mechanism="clipless", loss_clip=0.3, **HELD)),
+    "clipless, global": Way(settings(mechanism="clipless", allocation="global", **HELD)),
+    "clipless, optimal": Way(settings(mechanism="clipless", allocation="optimal", **HELD)),
+    "clipless, custom": Way(
+        settings(mechanism="clipless", allocation="custom", noise_multipliers=OWN, **HELD)
+    ),
+    "fixed norms": Way(settings(mechanism="fixed-weight-norm", **HELD)),
+    "backprop": Way(BACKPROP),
+    "backprop, two passes": Way(BACKPROP, micro=2),
+    "flat clip": Way(FLAT),
+    "clip of groups": Way(GROUPED, empty_pass=True),
+    "decay inside": Way(INSIDE, weight_decay=0.4),
+    "decay inside, groups": Way(INSIDE_GROUPED, weight_decay=0.4),
+    "two ranks": Way(CLIPLESS, ranks=2),
+    "two ranks, decay inside": Way(INSIDE, ranks=2, weight_decay=0.4),
+}
+ALL = {
+    "trace-integrity",
+    "schedule",
+    "noise",
+    "release",
+    "seed-reuse",
+    "contribution",
+    "agreement",
+}
+
+
+@pytest.mark.parametrize("name", RIGHT_WAYS)
+def test_a_right_run_passes(name: str, tmp_path: Path) -> None:
+    way = RIGHT_WAYS[name]
+    report = audited(tmp_path / "t", way)
+    assert (report.verdict, report.reasons, report.notes) == (Verdict.PASS, (), ())
+    held = {"weight-constraint"} if way.settings.constraint is not None else set()
+    assert {check.name for check in report.checks} == ALL | held
+    assert report.examples > 0
+    assert all(group.tightness is not None for group in report.groups)
+    assert all(0.0 < (group.tightness or 0.0) <= 1.0 for group in report.groups)
+
+
+def failing(report: AuditReport, code: str) -> CheckReport:
+    """The first report of this code that is a violation."""
+    return next(c for c in report.checks if (c.code, c.verdict) == (code, Verdict.VIOLATION))
+
+
+def test_noise_at_the_weights_of_each_step_is_exact(tmp_path: Path) -> None:
+    (schedule,) = [
+        check
+        for check in audited(tmp_path / "t", Way(CLIPPED)).checks
+        if check.name == "schedule"
+    ]
+    assert f"multiplier {SIGMA:g} for the sensitivities at the weights of {STEPS} steps" in (
+        schedule.message
+    )
+
+
+def test_more_noise_than_a_step_needs_is_right_under_weight_clipping(tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", Way(CLIPPED), Fault(std=lambda step, _: 1.0 + step / 100.0))
+    assert report.verdict is Verdict.PASS
+    assert any("1.5 to 1.665 for the sensitivities" in check.message for check in report.checks)
+
+
+def test_noise_too_small_at_one_step_without_detail(tmp_path: Path) -> None:
+    report = audited(
+        tmp_path / "t", Way(CLIPPED), Fault(std=lambda step, _: 0.9 if step == 7 else 1.0)
+    )
+    assert codes(report) == {"LC311"}
+    found = failing(report, "LC311")
+    assert found.where == "step 7"
+    assert found.measured == pytest.approx(0.9 * SIGMA, rel=1e-6)
+
+
+def test_noise_too_small_on_one_group(tmp_path: Path) -> None:
+    """Twice as much on the other group does not make up for it."""
+    factors = {"first": 0.7, "last": 2.0}
+    report = audited(tmp_path / "t", Way(CLIPPED), Fault(std=lambda _, group: factors[group]))
+    found = failing(report, "LC311")
+    expected = SIGMA * (0.5 / 0.7**2 + 0.5 / 2.0**2) ** -0.5
+    assert found.measured == pytest.approx(expected, rel=1e-6)
+
+
+def test_bounds_of_the_first_step_after_weights_grew(tmp_path: Path) -> None:
+    way = Way(CLIPPED, start=0.2, learning_rate=1.0)
+    report = audited(tmp_path / "t", way, Fault(bounds_of=lambda _: 0))
+    assert "LC311" in codes(report)
+    found = failing(report, "LC311")
+    assert found.where == "step 1"
+    assert (found.measured or 0.0) < 0.9 * SIGMA
+
+
+def test_weights_that_are_recorded_rarely_are_counted(tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", Way(CLIPPED, every=6, detail=6))
+    assert report.verdict is Verdict.PASS
+    (note,) = report.notes
+    assert f"of {STEPS - 2} of {STEPS} steps is held against no sensitivity" in note
+
+
+def stretched(network: Network, step: int) -> None:
+    if step == 4:
+        network.first.weight.data.mul_(1.5 / network.first.weight.norm())
+
+
+def test_a_weight_outside_its_radius(tmp_path: Path) -> None:
+    way = Way(CLIPPED, detail=5)
+    spectral = {"spectral": 0.0}
+
+    def grown(network: Network, step: int) -> None:
+        if step == 4:
+            weight = network.first.weight.data
+            spectral["spectral"] = float((weight / weight.norm(2)).norm(2))
+            weight.mul_(1.25 / float(_norm(network)))
+
+    report = audited(tmp_path / "t", way, Fault(after=grown))
+    assert "LC310" in codes(report)
+    found = failing(report, "LC310")
+    assert found.where == "step 5: first.weight"
+    assert found.measured == pytest.approx(1.25, rel=1e-3)
+    assert any("of 1 of 12 steps is held against no" in note for note in report.notes)
+    assert any("held against nothing" in reason for reason in report.reasons)
+
+
+@pytest.mark.parametrize("wanted", [INSIDE, INSIDE_GROUPED], ids=["flat", "groups"])
+def test_a_decay_that_is_left_out_of_the_clip(wanted: object, tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", Way(wanted, weight_decay=0.4), Fault(decay=0.0))
+    assert codes(report) == {"LC317"}
+
+
+def test_a_decay_that_the_claims_do_not_know(tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", Way(FLAT, weight_decay=0.4))
+    assert "LC311" in codes(report)
+    assert "together with the decay" in failing(report, "LC311").message
+
+
+def test_a_decay_that_is_not_declared_leaves_sums_unchecked(tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", Way(INSIDE), Fault(decay=0.4))
+    assert report.verdict is Verdict.PASS
+    assert sum("declare(weight_decay=…)" in note for note in report.notes) == 2
+
+
+@pytest.mark.parametrize("wanted", [CLIPLESS, BACKPROP, INSIDE], ids=["clipless", "bp", "inside"])
+def test_a_divisor_that_is_not_the_recorded_one(wanted: object, tmp_path: Path) -> None:
+    way = Way(wanted, weight_decay=0.4 if wanted is INSIDE else None)
+    report = audited(tmp_path / "t", way, Fault(divisor=0.8))
+    assert codes(report) == {"LC312"}
+    assert "1.25 times" in failing(report, "LC312").message
+
+
+def test_a_clip_that_is_not_the_claimed_one(tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", Way(BACKPROP), Fault(clip=1.3))
+    assert codes(report) & {"LC312", "LC317"}
+
+
+def test_gradients_left_over_in_an_empty_batch(tmp_path: Path) -> None:
+    way = Way(CLIPLESS, detail=1, seed=6)
+    report = audited(tmp_path / "t", way, Fault(stale_gradient=True))
+    assert codes(report) == {"LC317"}
+    assert "empty batch" in failing(report, "LC317").message
+
+
+def test_noise_added_by_both_ranks(tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", Way(CLIPLESS, ranks=2), Fault(own_noise=True))
+    assert codes(report) == {"LC314"}
+    assert "a release of its own" in failing(report, "LC314").message
+    assert "LC317" in codes(report, Verdict.INCONCLUSIVE)
+
+
+def test_a_divisor_of_two_ranks(tmp_path: Path) -> None:
+    """An average over ranks in place of their sum."""
+    report = audited(tmp_path / "t", Way(CLIPLESS, ranks=2), Fault(divisor=2.0))
+    inconclusive = codes(report, Verdict.INCONCLUSIVE)
+    assert (codes(report), inconclusive) == (set(), {"LC317"})
+    assert any("0.5 times" in check.message for check in report.checks)

@@ -1,0 +1,196 @@
+"""Every layer against its definition, and its constants under attack."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import jacrev, vmap
+
+from lipcert.training.layers import (
+    BoundedGroupNorm,
+    GroupSort,
+    Householder,
+    InputClip,
+    MaxMin,
+    ScaledL2NormPool2d,
+)
+from tests.training.layers.cases import CASES, IDS, Case
+
+NORMS = (0.0, 1e-3, 0.3, 1.0, 4.0, 50.0)
+
+
+def examples(case: Case, norm: float, count: int = 12) -> torch.Tensor:
+    """Of exactly this norm; some nearly constant, some with a single large entry."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(count, *case.shape, generator=generator, dtype=torch.float64)
+    flat = x.reshape(count, -1)
+    flat[0] = 1.0
+    flat[1] = 1.0 + 1e-3 * flat[1]
+    flat[2] = 0.0
+    flat[2, 0] = 1.0
+    return (norm * flat / flat.norm(dim=1, keepdim=True)).reshape(x.shape)
+
+
+def jacobians(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """[examples, outputs, inputs]."""
+    found = vmap(jacrev(lambda example: layer(example.unsqueeze(0)).squeeze(0)))(x)
+    inputs = int(np.prod(x.shape[1:]))
+    return found.reshape(len(x), -1, inputs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_values(case):
+    layer = case.layer()
+    for norm in NORMS:
+        x = examples(case, norm)
+        found = layer(x).detach().numpy()
+        for here, example in zip(found, x.numpy(), strict=True):
+            expected = case.reference(example)
+            np.testing.assert_allclose(here, expected, rtol=1e-6, atol=1e-7 * (1.0 + norm))
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_output_norms(case):
+    layer = case.layer()
+    for norm in NORMS:
+        reached = layer(examples(case, norm)).detach().flatten(1).norm(dim=1)
+        assert float(reached.max()) <= case.reach(norm) * (1 + 1e-6)
+        if case.keeps_norm:
+            torch.testing.assert_close(reached, torch.full_like(reached, norm), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_no_jacobian_is_steeper_than_stated(case):
+    """From many starts, and from where an ascent of the Jacobian norm leads."""
+    layer, steepest = case.layer(), 0.0
+    for norm in NORMS:
+        x = examples(case, norm)
+        for _ in range(4):
+            x = x.detach().requires_grad_()
+            norms = torch.linalg.matrix_norm(jacobians(layer, x), 2)
+            steepest = max(steepest, float(norms.detach().max()))
+            if not norms.requires_grad:
+                break
+            (slope,) = torch.autograd.grad(norms.sum(), x, allow_unused=True)
+            if slope is None or not bool(torch.isfinite(slope).all()):
+                break
+            x = x + 0.1 * (norm + 1e-3) * slope / slope.norm().clamp(min=1e-9)
+    assert steepest <= case.lipschitz * (1 + 1e-6)
+    assert steepest >= case.lipschitz * 0.999  # the stated constant is attained
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_jacobians_of_layers_that_keep_norms_are_orthogonal(case):
+    if not case.keeps_norm:
+        pytest.skip("another kind of layer")
+    found = jacobians(case.layer(), examples(case, 1.0)[3:])  # where no entries are equal
+    size = found.shape[-1]
+    eye = torch.eye(size, dtype=found.dtype).expand(len(found), size, size)
+    torch.testing.assert_close(found @ found.mT, eye, rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_zero_has_a_value_and_a_finite_gradient(case):
+    x = torch.zeros(2, *case.shape, dtype=torch.float64, requires_grad=True)
+    y = case.layer()(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert bool(torch.isfinite(gradient).all())
+    assert float(y.detach().flatten(1).norm(dim=1).max()) <= case.reach(0.0) + 1e-12
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_batch_of_no_examples(case):
+    layer = case.layer()
+    x = torch.zeros(0, *case.shape, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    one = layer(torch.zeros(1, *case.shape, dtype=torch.float64))
+    assert y.shape == (0, *one.shape[1:])
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_no_example_sees_another(case):
+    layer, x = case.layer(), examples(case, 1.0, 5)
+    other = x.clone()
+    other[1:] = 7.0 * torch.randn_like(other[1:])
+    alone = layer(x[:1])
+    torch.testing.assert_close(layer(x)[:1], alone)
+    torch.testing.assert_close(layer(other)[:1], alone)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(layer(x)[0].square().sum(), x)
+    assert not bool(gradient[1:].any())
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_half_precision_and_float32(case):
+    x = examples(case, 1.0)
+    exact = case.layer()(x)
+    for dtype in (torch.float32, torch.bfloat16):
+        found = case.layer().to(dtype)(x.to(dtype))
+        assert found.dtype is dtype
+        unit = 60.0 * torch.finfo(dtype).eps
+        torch.testing.assert_close(found.to(exact), exact, rtol=unit, atol=unit * case.lipschitz)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    groups=st.integers(1, 4),
+    size=st.integers(1, 5),
+    rest=st.lists(st.integers(1, 3), max_size=2),
+    data=st.data(),
+)
+def test_group_sort_of_any_shape(groups, size, rest, data):
+    axis = data.draw(st.integers(0, len(rest)))
+    shape = [*rest[:axis], groups * size, *rest[axis:]]
+    x = torch.randn(2, *shape, dtype=torch.float64)
+    y = GroupSort(size, axis + 1)(x)
+    lines = [v.movedim(axis + 1, -1).reshape(-1, groups, size) for v in (x, y)]
+    assert torch.equal(torch.sort(lines[0], dim=-1).values, lines[1])
+    torch.testing.assert_close(GroupSort(size, axis - len(shape))(x), y)
+
+
+@settings(max_examples=30, deadline=None)
+@given(direction=st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=5), groups=st.integers(1, 3))
+def test_householder_of_any_direction(direction, groups):
+    v = np.array(direction)
+    length = np.linalg.norm(v)
+    if length < 1e-3:
+        return
+    x = torch.randn(3, len(v) * groups, dtype=torch.float64)
+    y = Householder(direction).double()(x)
+    z = x.unflatten(1, (len(v), groups)).numpy()
+    side = np.einsum("i,nij->nj", v / length, z)
+    expected = z - 2.0 * np.minimum(side, 0.0)[:, None] * (v / length)[None, :, None]
+    np.testing.assert_allclose(y.unflatten(1, (len(v), groups)).numpy(), expected, atol=1e-5)
+
+
+def test_ties_are_no_steeper():
+    x = torch.ones(1, 6, dtype=torch.float64)
+    for layer in (GroupSort(3), MaxMin(), Householder().double()):
+        norm = torch.linalg.matrix_norm(jacobians(layer, x), 2)
+        assert float(norm) <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-22, 1e-19, 1e-16, 1e-10])
+def test_tiny_values_in_float32_have_no_steep_gradients(size):
+    """Squares that underflow would give a norm that is too small to divide by."""
+    generator = torch.Generator().manual_seed(0)
+    for layer, shape in (
+        (ScaledL2NormPool2d(2), (1, 2, 2)),
+        (BoundedGroupNorm(1, 1, 1.0), (1, 2, 2)),
+        (InputClip(1.0), (1, 2, 2)),
+    ):
+        x = size * torch.randn(200, *shape, generator=generator)
+        found = jacobians(layer, x)
+        assert float(torch.linalg.matrix_norm(found.double(), 2).max()) <= 1.0 + 1e-3
+
+
+def test_the_clip_leaves_what_is_inside_as_it_is():
+    x = torch.randn(5, 7)
+    x = 0.9 * x / x.norm(dim=1, keepdim=True)
+    assert torch.equal(InputClip(1.0)(x), x)

@@ -1,0 +1,83 @@
+"""Small private runs: a network, data inside its domain, and the loop of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, TensorDataset
+
+from lipcert.training import Clipless, Loss, Private, TrainingMechanism, make_private
+
+EXAMPLES, BATCH, STEPS, DELTA = 60, 15, 6, 1e-5
+FEATURES, CLASSES = 6, 3
+
+
+class Small(nn.Module):
+    """6 → 5 → 3, ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(FEATURES, 5)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.hidden(x).relu())
+        return logits
+
+
+def data(seed: int = 0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(EXAMPLES, FEATURES, generator=generator)
+    x = x / x.norm(dim=1, keepdim=True)
+    return TensorDataset(x, torch.randint(CLASSES, (EXAMPLES,), generator=generator))
+
+
+def clipless(**changes: Any) -> Clipless:
+    given: dict[str, Any] = {
+        "radius": 1.0,
+        "bias_norm": 1.0,
+        "loss": Loss("cross-entropy", temperature=4.0),
+        "input_norm": 1.0,
+    }
+    return Clipless(**(given | changes))
+
+
+def private_run(
+    folder: Path | None = None,
+    mechanism: TrainingMechanism | None = None,
+    *,
+    network: Callable[[], nn.Module] = Small,
+    optimizer: Callable[..., Optimizer] = SGD,
+    examples: TensorDataset | None = None,
+    **changes: Any,
+) -> Private:
+    torch.manual_seed(0)
+    module = network()
+    given: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "delta": DELTA,
+        "steps": STEPS,
+        "folder": folder,
+        "record_every": 1,
+        "seed": 7,
+    }
+    return make_private(
+        module,
+        optimizer(module.parameters(), lr=0.5),
+        DataLoader(examples or data(), batch_size=BATCH),
+        mechanism or clipless(),
+        **(given | changes),
+    )
+
+
+def train(private: Private) -> None:
+    """The loop of the documentation."""
+    for x, y in private.loader:
+        private.optimizer.zero_grad()
+        private.criterion(private.model(x), y).backward()
+        private.optimizer.step()

@@ -1,0 +1,480 @@
+"""The ledger counts every release before it is made, whatever happens to the process."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.privacy.accounting import Accountant, epsilon
+from lipcert.privacy.calibration import noise_for_epsilon, steps_for_epsilon
+from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.training.ledger import Ledger, LedgerHeader, LedgerReport
+from lipcert.training.ledger_lines import header_line, read_ledger, spending_line
+from lipcert.training.sampling import Sampler
+
+KILLS = 15
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def header(steps: int | None = 40, epochs: float | None = None, **changes: object) -> LedgerHeader:
+    sampling = changes.pop("sampling", Sampling.POISSON)
+    plan = TrainingPlan(
+        dataset_size=1000,
+        sampling=sampling,
+        delta=1e-5,
+        batch_size=changes.pop("batch_size", 50),
+        steps=None if epochs else steps,
+        epochs=epochs,
+        neighbours=(
+            Neighbouring.REPLACE_ONE
+            if sampling is Sampling.SHUFFLE
+            else Neighbouring.ADD_OR_REMOVE_ONE
+        ),
+    )
+    made = LedgerHeader(plan, 1.1, "clipless, spectral:1", "ab" * 32, versions={"lipcert": "0"})
+    return replace(made, **changes)
+
+
+def spent(path: Path, times: int, **changes: object) -> Path:
+    with Ledger.open(path, header(**changes)) as ledger:
+        for _ in range(times):
+            ledger.spend()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "ledger.jsonl"
+
+
+def killed(path: Path, moment: float, ahead: int) -> tuple[int, list[int]]:
+    """Spend in a child until it is killed; where it began, and the releases that it made."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        ledger = Ledger.open(path, header(steps=10**6), ahead=ahead)
+        os.write(tell, b"%d\n" % ledger.releases)
+        while True:
+            os.write(tell, b"%d\n" % ledger.spend())
+    os.close(tell)
+    with os.fdopen(told, "rb", buffering=0) as pipe:
+        text = pipe.read(1)
+        time.sleep(moment)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        text += pipe.read()
+    begun, *made = [int(line) for line in text.splitlines()]
+    return begun, made
+
+
+def test_kills(path: Path) -> None:
+    rng = random.Random(5)
+    made: list[int] = []
+    lost = 0
+    for kill in range(KILLS):
+        ahead = 1 if kill % 2 else 7
+        begun, told = killed(path, rng.random() * 0.05, ahead)
+        assert begun >= len(made)
+        assert told == list(range(begun, begun + len(told)))
+        made += told
+        lost += ahead
+        if kill % 3 == 0:  # what a kill within a write would leave
+            with path.open("ab") as file:
+                file.write(b'{"kind":"release","num'[: rng.randrange(1, 20)])
+            lost += 1
+    with Ledger.open(path, header(steps=10**6)) as ledger:
+        assert len(made) == len(set(made))
+        assert len(made) <= ledger.releases <= len(made) + lost
+    assert len(made) > KILLS
+
+
+def test_a_release_is_on_the_disk_before_it_is_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    write, sync = os.pwrite, os.fsync
+    monkeypatch.setattr(os, "pwrite", lambda *given: (done.append("write"), write(*given))[1])
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append("sync"), sync(file))[1])
+    with Ledger.open(path, header()) as ledger:
+        done.clear()
+        assert ledger.spend() == 0
+        assert done == ["write", "sync"]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["kind"], line.get("number")) for line in lines] == [
+        ("header", None),
+        ("release", 1),
+    ]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_going_on(path: Path) -> None:
+    spent(path, 3)
+    with Ledger.open(path, header(versions={"lipcert": "1", "torch": "9"})) as ledger:
+        assert (ledger.releases, ledger.left, ledger.planned) == (3, 37, 40)
+        assert ledger.spend() == 3
+        assert ledger.warning is None
+    assert spent(path, 2).read_bytes().count(b"\n") == 7
+    with pytest.raises(UsageError, match="was closed"):
+        ledger.spend()
+    ledger.close()
+
+
+@pytest.mark.parametrize("ahead", [1, 4, 100])
+def test_what_was_counted_ahead_is_given_back_at_the_end(path: Path, ahead: int) -> None:
+    for round_ in range(3):
+        with Ledger.open(path, header(), ahead=ahead) as ledger:
+            assert ledger.releases == 6 * round_
+            for _ in range(6):
+                ledger.spend()
+            with path.open("rb") as file:
+                assert read_ledger(file, "x").releases == min(
+                    40, 6 * round_ + -(-6 // ahead) * ahead
+                )
+    assert Ledger.open(path, header()).releases == 18
+
+
+def test_ahead_means_fewer_writes_and_never_beyond_the_plan(path: Path) -> None:
+    with Ledger.open(path, header(), ahead=16) as ledger:
+        while not ledger.is_spent:
+            ledger.spend()
+    assert path.read_bytes().count(b"\n") == 1 + 3  # 16 + 16 + 8
+    assert Ledger.open(path, header()).releases == 40
+
+
+@pytest.mark.parametrize("size", [1, 10, 60, 400])
+def test_a_torn_line_is_a_release(path: Path, size: int) -> None:
+    spent(path, 3)
+    with path.open("ab") as file:
+        file.write(b"x" * size)
+    for _ in range(2):  # but one only
+        with Ledger.open(path, header()) as ledger:
+            assert ledger.releases == 4
+        assert path.read_bytes().count(b'"torn"') == 1
+    with Ledger.open(path, header()) as ledger:
+        ledger.spend()
+    assert Ledger.open(path, header()).releases == 5
+
+
+def test_to_cut_into_the_last_line_gains_nothing(path: Path) -> None:
+    spent(path, 3)
+    whole = path.read_bytes()
+    last = len(whole.splitlines(keepends=True)[-1])
+    for cut in (1, 2, last // 2, last - 1):
+        path.write_bytes(whole[:-cut])
+        with Ledger.open(path, header()) as ledger:
+            assert ledger.releases == 3
+
+
+def test_killed_while_a_torn_line_is_written_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At no moment does the file look as if the torn line had never been."""
+    spent(path, 3)
+    with path.open("ab") as file:
+        file.write(b"y" * 300)
+    seen: list[bytes] = []
+    write, cut = os.pwrite, os.ftruncate
+    monkeypatch.setattr(
+        os,
+        "pwrite",
+        lambda f, data, at: (write(f, data[:9], at), seen.append(path.read_bytes()))[0],
+    )
+    monkeypatch.setattr(os, "ftruncate", lambda f, n: (seen.append(path.read_bytes()), cut(f, n)))
+    Ledger.open(path, header()).close()
+    monkeypatch.undo()
+    assert len(seen) > 10
+    for content in seen:
+        path.write_bytes(content)
+        with Ledger.open(path, header()) as ledger:
+            assert ledger.releases >= 4
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_refused(path: Path, place: int, bit: int) -> None:
+    """All but one in the last line break, which leaves a torn line, or one more than there was."""
+    before = path.with_name("before")
+    if not before.exists():
+        before.write_bytes(spent(path, 3).read_bytes())
+    content = bytearray(before.read_bytes())
+    content[place % len(content)] ^= 1 << bit
+    path.write_bytes(content)
+    if content[-1:] != b"\n":
+        with Ledger.open(path, header()) as ledger:
+            assert ledger.releases == 3
+    else:
+        with pytest.raises(NoVerdictError, match=r"ledger.jsonl, line [1-4]: |not the beginning"):
+            Ledger.open(path, header())
+        assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("change", ["remove", "swap", "repeat", "insert", "forge"])
+def test_changed_lines_are_refused(path: Path, change: str) -> None:
+    spent(path, 4)
+    lines = path.read_bytes().splitlines(keepends=True)
+    changed = {
+        "remove": [*lines[:2], *lines[3:]],
+        "swap": [lines[0], lines[2], lines[1], *lines[3:]],
+        "repeat": [*lines, lines[-1]],
+        "insert": [*lines[:2], b"{}\n", *lines[2:]],
+        "forge": [*lines[:-1], lines[-1].replace(b'"number":4', b'"number":3')],
+    }[change]
+    path.write_bytes(b"".join(changed))
+    with pytest.raises(NoVerdictError, match=r"ledger.jsonl, line [2-6]: .*(chain|digest)"):
+        Ledger.open(path, header())
+    assert path.read_bytes() == b"".join(changed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("release", 3), ("release", 0), ("unused", 3), ("unused", 2), ("torn", 1), ("gift", 9)],
+)
+def test_a_chain_that_counts_wrongly_is_refused(path: Path, kind: str, number: int) -> None:
+    """Right digests, wrong story: a count never falls below what was released."""
+    spent(path, 3)
+    with path.open("rb") as file:
+        head = read_ledger(file, "x").head
+    with path.open("ab") as file:
+        file.write(spending_line(kind, number, head)[0])
+    with pytest.raises(NoVerdictError, match=r"line 5: .* cannot follow 3 releases"):
+        Ledger.open(path, header())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"noise_multiplier": 1.0}, "noise-multiplier 1.1 there, 1.0 here"),
+        ({"batch_size": 60}, "batch-size 50 there, 60 here"),
+        ({"steps": 41}, "steps 40 there, 41 here"),
+        ({"epochs": 2.0}, "steps 40 there, none here; epochs none there, 2.0 here"),
+        ({"mechanism": "weight-clipping"}, "mechanism clipless, spectral:1 there"),
+        ({"digest": "cd" * 32}, "digest abab"),
+        ({"target_epsilon": 3.0}, "target-epsilon none there, 3.0 here"),
+        ({"accountant": Accountant.RDP}, "accountant none there, rdp here"),
+    ],
+)
+def test_another_run_is_refused(path: Path, change: dict[str, object], words: str) -> None:
+    before = spent(path, 2).read_bytes()
+    with pytest.raises(UsageError, match=words):
+        Ledger.open(path, header(**change))
+    assert path.read_bytes() == before
+    assert spent(path, 1).exists()
+
+
+def test_only_one_process_holds_it(path: Path) -> None:
+    with Ledger.open(path, header()):
+        with pytest.raises(UsageError, match="held by another process, or by a run of this one"):
+            Ledger.open(path, header())
+        code = (
+            "from pathlib import Path; from tests.training.test_ledger import *\n"
+            f"try: Ledger.open(Path({str(path)!r}), header())\n"
+            "except UsageError as error: print(error)"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert "held by another process" in other.stdout
+    Ledger.open(path, header()).close()
+
+
+def test_forked_workers_neither_hold_nor_spend(path: Path) -> None:
+    """A worker that outlives a parent that was killed must not keep the ledger locked."""
+    ledger = Ledger.open(path, header())
+    ledger.spend()
+    leave, stay = os.pipe()
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            ledger.spend()
+            os.write(tell, b"spent")
+        except UsageError as error:
+            os.write(tell, str(error).encode())
+        os.read(leave, 1)
+        os._exit(0)
+    assert b"held by the parent process" in os.read(told, 200)
+    assert ledger.spend() == 1
+    ledger.close()
+    Ledger.open(path, header()).close()  # while the child lives
+    os.write(stay, b".")
+    os.waitpid(child, 0)
+    for end in (leave, stay, told, tell):
+        os.close(end)
+    assert Ledger.open(path, header()).releases == 2
+
+
+def test_a_ledger_that_nobody_refers_to_lets_go(path: Path) -> None:
+    Ledger.open(path, header()).spend()
+    assert Ledger.open(path, header()).releases == 1
+
+
+@pytest.mark.parametrize("change", ["removed", "longer", "shorter"])
+def test_a_file_that_changes_under_way_ends_the_run(path: Path, change: str) -> None:
+    ledger = Ledger.open(path, header())
+    ledger.spend()
+    if change == "removed":
+        path.unlink()
+    else:
+        size = path.stat().st_size
+        os.truncate(path, size + 5 if change == "longer" else size - 5)
+    with pytest.raises(NoVerdictError, match="removed or changed while the run was under way"):
+        ledger.spend()
+    assert ledger.releases == 1
+    with pytest.raises(UsageError, match="was closed"):
+        ledger.spend()
+
+
+@pytest.mark.parametrize("failing", ["pwrite", "fsync"])
+def test_a_failing_disk_ends_the_run(
+    path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    ledger = Ledger.open(path, header())
+    ledger.spend()
+
+    def fail(*given: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(NoVerdictError, match="No space left on device; nothing was released"):
+        ledger.spend()
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="was closed"):
+        ledger.spend()
+    assert 1 <= Ledger.open(path, header()).releases <= 2
+
+
+def test_killed_while_the_header_is_written(path: Path) -> None:
+    line, _ = header_line(header())
+    path.parent.mkdir()
+    for size in (0, 1, len(line) // 2, len(line) - 1):
+        path.write_bytes(line[:size])
+        with Ledger.open(path, header()) as ledger:
+            assert ledger.releases == 0
+        assert path.read_bytes() == line
+    for other in (b"x", line[:-1] + b"x", b"\0" * 40, line[:20] + b"\0" * 9):
+        path.write_bytes(other)
+        with pytest.raises(NoVerdictError, match="is not the beginning of a ledger of this run"):
+            Ledger.open(path, header())
+        assert path.read_bytes() == other
+
+
+def test_only_regular_files(tmp_path: Path) -> None:
+    (tmp_path / "aim").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "aim")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", "."):
+        with pytest.raises(LipCertError):
+            Ledger.open(tmp_path / name, header())
+
+
+def test_epsilon_of_what_is_spent() -> None:
+    ledger = Ledger.open(None, header())
+    assert "in memory only" in ledger.warning
+    assert ledger.epsilon() == 0.0
+    found = []
+    for _ in range(3):
+        ledger.spend()
+        found.append(ledger.epsilon())
+    assert found == [epsilon(header().plan.with_steps(k), 1.1) for k in (1, 2, 3)]
+    assert Ledger.open(None, header(), spent=38).left == 2
+
+
+def test_the_budget_without_a_target_is_the_plan() -> None:
+    ledger = Ledger.open(None, header())
+    for number in range(40):
+        assert (ledger.left, ledger.is_spent) == (40 - number, False)
+        assert ledger.spend() == number
+    assert (ledger.left, ledger.is_spent, ledger.most) == (0, True, 40)
+    with pytest.raises(NoVerdictError, match="the budget of 40 releases is spent"):
+        ledger.spend()
+    assert ledger.releases == 40
+
+
+def test_the_budget_with_a_target() -> None:
+    plan, rdp = header(steps=300).plan, Accountant.RDP
+    sigma = noise_for_epsilon(plan, 2.0, rdp).noise_multiplier
+    wanted = header(steps=300, noise_multiplier=sigma, target_epsilon=2.0, accountant=rdp)
+    ledger = Ledger.open(None, wanted, spent=299)
+    allowed = steps_for_epsilon(plan, sigma, 2.0, rdp).steps
+    assert (ledger.planned, ledger.left, ledger.most) == (300, 1, allowed)
+    assert 300 <= allowed <= 302
+    while not ledger.is_spent:
+        ledger.spend()
+    assert ledger.releases == allowed
+    assert ledger.epsilon() <= 2.0
+    # σ that does not fit the target: the plan is not carried out to its end
+    ledger = Ledger.open(None, replace(wanted, noise_multiplier=sigma * 0.9))
+    assert ledger.planned == ledger.most < 300
+    assert epsilon(plan.with_steps(ledger.most), sigma * 0.9, rdp) <= 2.0
+
+
+def test_a_shuffled_epoch_that_was_interrupted_is_spent(path: Path) -> None:
+    """Three epochs of 7 batches, the last of them short; a third epoch is not begun anew."""
+    given = {"sampling": Sampling.SHUFFLE, "batch_size": 150, "epochs": 3.0}
+    spent(path, 9, **given)
+    with Ledger.open(path, header(**given)) as ledger:
+        assert (ledger.releases, ledger.left) == (14, 7)
+        assert Sampler(header(**given).plan, first=ledger.releases).step == 14
+        assert ledger.epsilon() == epsilon(replace(header(**given).plan, epochs=2.0), 1.1)
+        while not ledger.is_spent:
+            ledger.spend()
+        assert ledger.releases == 21
+        assert ledger.epsilon() == epsilon(header(**given).plan, 1.1) == ledger.report().epsilon
+    assert Ledger.open(path, header(**given)).releases == 21
+
+
+def test_the_report(path: Path) -> None:
+    with Ledger.open(spent(path, 4), header()) as ledger:
+        report = ledger.report()
+        assert isinstance(report, LedgerReport)
+        assert (report.releases, report.left, report.delta) == (4, 36, 1e-5)
+        assert report.epsilon == epsilon(header().plan.with_steps(4), 1.1)
+        assert report.planned_epsilon == epsilon(header().plan, 1.1) > report.epsilon
+        words = f"ε = {report.epsilon:.4g} at δ = 1e-05 (whole plan: {report.planned_epsilon:.4g})"
+        assert words in ledger.summary
+        assert "4 releases at noise multiplier 1.1" in ledger.summary
+
+
+def test_neither_copied_nor_misused(path: Path) -> None:
+    ledger = Ledger.open(None, header())
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(UsageError, match="neither copied nor pickled"):
+            copied(ledger)
+    for wrong in ({"spent": -1}, {"ahead": 0}):
+        with pytest.raises(UsageError, match="give ≥ 0 and ≥ 1"):
+            Ledger.open(None, header(), **wrong)
+    with pytest.raises(UsageError, match="stands in the file"):
+        Ledger.open(path, header(), spent=3)
+    for wrong in ({"noise_multiplier": 0.0}, {"target_epsilon": float("nan")}):
+        with pytest.raises(UsageError):
+            header(**wrong)
+
+
+def test_headers_read_back(path: Path) -> None:
+    for written in (
+        header(),
+        header(epochs=2.5, target_epsilon=3.0, accountant=Accountant.RDP),
+        header(sampling=Sampling.SHUFFLE, epochs=1.0),
+        header(sampling=Sampling.FULL_BATCH, batch_size=None),
+    ):
+        path.unlink(missing_ok=True)
+        Ledger.open(path, written).close()
+        with path.open("rb") as file:
+            assert read_ledger(file, "x").header.members() == written.members()

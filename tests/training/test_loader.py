@@ -1,0 +1,316 @@
+"""Private batches from a DataLoader: one for each release, whatever the size."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, namedtuple
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    get_worker_info,
+)
+
+from lipcert.errors import UsageError
+from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.training.batches import empty_batch, examples_in
+from lipcert.training.loader import PrivateLoader, split
+from lipcert.training.sampling import Sampler, Seed
+
+Pair = namedtuple("Pair", "x y")
+
+
+class Spent:
+    """A budget."""
+
+    def __init__(self, planned: int, releases: int = 0) -> None:
+        self.planned, self.releases = planned, releases
+
+    @property
+    def left(self) -> int:
+        return self.planned - self.releases
+
+
+class Numbers(Dataset):
+    """Example i is i; it may fail once."""
+
+    def __init__(self, count: int, fails_at: int | None = None) -> None:
+        self.count, self.fails_at = count, fails_at
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        if place == self.fails_at:
+            self.fails_at = None
+            raise OSError("the disk is away")
+        return torch.full((2, 3), float(place)), place
+
+
+def plan(
+    count: int, batch: int, sampling: Sampling = Sampling.POISSON, steps: int = 9
+) -> TrainingPlan:
+    replaced = sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
+    return TrainingPlan(
+        dataset_size=count,
+        sampling=sampling,
+        delta=1e-5,
+        batch_size=batch,
+        steps=steps,
+        neighbours=Neighbouring.REPLACE_ONE if replaced else Neighbouring.ADD_OR_REMOVE_ONE,
+    )
+
+
+def made(
+    loader: DataLoader[Any],
+    batch: int = 2,
+    budget: Spent | None = None,
+    sampling: Sampling = Sampling.POISSON,
+    **given: Any,
+) -> PrivateLoader:
+    spent = budget or Spent(9)
+    planned = plan(len(loader.dataset), batch, sampling)
+    sampler = Sampler(planned, Seed.given(1), first=spent.releases)
+    return PrivateLoader(loader, sampler, spent, **given)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_for_every_release_empty_ones_too(workers: int) -> None:
+    told: list[np.ndarray] = []
+    budget = Spent(60)
+    loader = DataLoader(Numbers(30), batch_size=2, shuffle=True, num_workers=workers)
+    private = made(loader, 2, budget, on_batch=told.append)
+    expected = Sampler(plan(30, 2), Seed.given(1))
+    sizes = []
+    assert private.index is None
+    for x, y in private:
+        assert len(private) == 60 - budget.releases
+        assert private.epoch == budget.releases * 2 / 30
+        index = expected.draw().index
+        assert y.tolist() == index.tolist() == private.index.tolist() == told[-1].tolist()
+        assert x.shape == (len(index), 2, 3)
+        assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+        assert (x[:, 0, 0] == y).all()
+        sizes.append(len(index))
+        budget.releases += 1
+    assert len(sizes) == len(told) == 60
+    assert 0 in sizes
+    assert len(set(sizes)) > 3
+    assert len(private) == 0
+    assert list(private) == []
+
+
+def test_collate_is_never_asked_for_nothing() -> None:
+    asked: list[int] = []
+
+    def collate(items: list[Any]) -> Any:
+        asked.append(len(items))
+        return default_collate(items)
+
+    budget = Spent(40)
+    for x, _ in made(DataLoader(Numbers(40), batch_size=1, collate_fn=collate), 1, budget):
+        assert asked[-1] == len(x) or not len(x)
+        budget.releases += 1
+    assert min(asked) >= 1
+    assert len(asked) < 42
+
+
+@pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.SHUFFLE])
+def test_iterating_again_goes_on(sampling: Sampling) -> None:
+    """What was handed out and not released comes again, so that no draw is left out."""
+    budget = Spent(20)
+    private = made(DataLoader(Numbers(12), batch_size=3), 3, budget, sampling)
+    expected = Sampler(plan(12, 3, sampling), Seed.given(1))
+    seen = []
+    while budget.left:
+        peeked = next(iter(private))[1].tolist()
+        for _, y in private:
+            seen.append(y.tolist())
+            assert peeked in (None, seen[-1])
+            peeked = None
+            budget.releases += 1
+            if budget.releases % 3 == 0:
+                break
+    assert seen == [expected.draw().index.tolist() for _ in range(20)]
+
+
+def test_a_batch_is_released_exactly_once() -> None:
+    budget = Spent(9)
+    private = made(DataLoader(Numbers(12), batch_size=3), 3, budget)
+    with pytest.raises(UsageError, match="batch 0 was not released before the next"):
+        list(private)
+    for _ in private:
+        budget.releases += 1
+        if budget.releases == 2:
+            break
+    batches = iter(private)
+    next(batches)
+    budget.releases += 2
+    with pytest.raises(UsageError, match="2 releases were made from one batch"):
+        next(batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failure_loses_no_draw(workers: int) -> None:
+    budget = Spent(30)
+    first = Sampler(plan(12, 3), Seed.given(1)).draw().index
+    late = next(place for place in range(1, 12) if place not in first)
+    loader = DataLoader(Numbers(12, fails_at=late), batch_size=3, num_workers=workers)
+    private = made(loader, 3, budget)
+    expected = Sampler(plan(12, 3), Seed.given(1))
+    seen = []
+    for attempt in range(2):
+        try:
+            for _, y in private:
+                seen.append(y.tolist())
+                budget.releases += 1
+        except OSError:
+            assert attempt == 0
+            loader.dataset.fails_at = None
+            assert 0 < len(seen) < 30
+    assert seen == [expected.draw().index.tolist() for _ in range(30)]
+
+
+def test_the_rest_of_the_loader_is_taken_over() -> None:
+    def collate(items: list[Any]) -> Any:
+        return torch.tensor([[y, get_worker_info().seed % 2] for _, y in items])  # in workers only
+
+    class Here(Numbers):
+        pass
+
+    begun = []
+    loader = DataLoader(
+        Here(8),
+        batch_size=8,
+        num_workers=1,
+        collate_fn=collate,
+        worker_init_fn=begun.append,
+        prefetch_factor=1,
+        multiprocessing_context="fork",
+    )
+    private = made(loader, 8, Spent(1), Sampling.FULL_BATCH)
+    for batch in private:
+        assert batch[:, 0].tolist() == list(range(8))
+        private._budget.releases += 1
+    inner = private._loader
+    assert private.dataset is loader.dataset
+    for name in ("num_workers", "collate_fn", "worker_init_fn", "prefetch_factor", "timeout"):
+        assert getattr(inner, name) == getattr(loader, name)
+
+
+def test_what_is_refused() -> None:
+    class Endless(IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    data = Numbers(12)
+    order = SequentialSampler(data)
+    budget = Spent(9)
+    sampler = Sampler(plan(12, 3))
+    for loader, words in (
+        (DataLoader(Endless(), batch_size=3), "IterableDataset cannot be drawn by their index"),
+        (DataLoader(data, batch_sampler=BatchSampler(order, 3, False)), "a batch_sampler"),
+        (DataLoader(data, batch_size=None), "batch_size=None"),
+        (DataLoader(data, 3, sampler=WeightedRandomSampler([1.0] * 12, 12)), "WeightedRandom"),
+        (DataLoader(Numbers(11), 3), "has 11 examples, and 12 were accounted for"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            PrivateLoader(loader, sampler, budget)
+    for loader in (DataLoader(data, 3), DataLoader(data, 3, shuffle=True)):
+        PrivateLoader(loader, sampler, budget)
+    PrivateLoader(DataLoader(data, 3, sampler=DistributedSampler(data, 2, 0)), sampler, budget)
+    with pytest.raises(UsageError, match="begins with release 0, and 4 have been spent"):
+        PrivateLoader(DataLoader(data, 3), sampler, Spent(9, 4))
+
+
+def items(rows: int) -> Any:
+    """A structure of that many examples."""
+    return {
+        "pair": Pair(torch.zeros(rows, 3, dtype=torch.float16), [torch.ones(rows)]),
+        "array": np.zeros((rows, 2), np.int32),
+        "words": ["a"] * rows,
+        "ordered": OrderedDict(z=torch.ones(rows, 1)),
+        "default": defaultdict(list, t=torch.ones(rows)),
+        "fixed": MappingProxyType({"t": torch.ones(rows)}),
+        "name": "train",
+        "none": None,
+    }
+
+
+def test_an_empty_structure_has_the_form_of_the_others() -> None:
+    empty = empty_batch([0], lambda found: items(len(found)))
+    assert examples_in(empty) == 0
+    assert type(empty["pair"]) is Pair
+    assert (empty["pair"].x.shape, empty["pair"].x.dtype) == ((0, 3), torch.float16)
+    assert (empty["array"].shape, empty["array"].dtype) == ((0, 2), np.int32)
+    assert empty["words"] == []
+    assert {key: type(value) for key, value in empty.items()} == {
+        key: type(value) for key, value in items(2).items()
+    }
+    assert empty["default"].default_factory is list
+    assert (empty["name"], empty["none"]) == ("train", None)
+
+
+@pytest.mark.parametrize(
+    ("collate", "words"),
+    [
+        (lambda found: torch.zeros(4), "1 examples come out of collate_fn as 4"),
+        (lambda found: torch.zeros(1), "2 examples come out of collate_fn as 1"),
+        (lambda found: torch.zeros(7, len(found)), "as 7"),
+        (lambda found: torch.zeros(len(found), len(found)), "besides one row for each example"),
+        (lambda found: (torch.zeros(len(found)), len(found)), "besides one row"),
+        (lambda found: (torch.zeros(len(found)), torch.tensor(1.0)), "a single number"),
+        (lambda found: (torch.zeros(len(found)), torch.zeros(5)), r"first axes of sizes \[1, 5\]"),
+        (lambda found: ["a"] * len(found), "no tensor"),
+        (lambda found: {"x": object()}, "a object cannot be cut"),
+    ],
+)
+def test_a_structure_that_is_not_understood_is_refused(collate: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        empty_batch([0], collate)
+    loader = DataLoader(Numbers(12), batch_size=3, collate_fn=collate)
+    with pytest.raises(UsageError, match=words):
+        made(loader, 3)
+    made(loader, 12, sampling=Sampling.FULL_BATCH)  # never empty
+
+
+def test_an_empty_batch_goes_through_a_network_and_back() -> None:
+    data = TensorDataset(torch.randn(5, 1, 8, 8), torch.arange(5))
+    x, y = empty_batch(data, default_collate)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 5)
+    )
+    torch.nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
+    assert all((p.grad == 0).all() for p in model.parameters())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 12), st.integers(1, 15))
+def test_slices_hold_everything_once_and_in_order(rows: int, size: int) -> None:
+    batch = {"x": torch.arange(rows), "pair": (np.arange(rows), ["w"] * rows), "name": "train"}
+    parts = list(split(batch, size))
+    assert [examples_in(part) for part in parts][:-1] == [size] * (len(parts) - 1)
+    assert len(parts) == max(1, -(-rows // size))
+    assert torch.equal(torch.cat([part["x"] for part in parts]), batch["x"])
+    assert np.concatenate([part["pair"][0] for part in parts]).tolist() == list(range(rows))
+    assert sum(len(part["pair"][1]) for part in parts) == rows
+    assert all(part["name"] == "train" for part in parts)
+
+
+def test_slices_of_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="slices of 0 examples"):
+        list(split(torch.zeros(3), 0))

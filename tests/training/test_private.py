@@ -1,0 +1,283 @@
+"""A private run from Python: what it releases, what it costs, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer, RMSprop
+from torch.optim.lr_scheduler import StepLR
+
+from lipcert import load_model
+from lipcert.analysis.pipeline import analyze
+from lipcert.cli.sources import effective_settings
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy.accounting import epsilon
+from lipcert.training import (
+    BackpropClipping,
+    FixedWeightNorm,
+    GradientClipping,
+    Loss,
+    TrainingMechanism,
+    WeightClipping,
+)
+from lipcert.training.noise import NoiseSource
+from tests.training.runs import BATCH, STEPS, Small, clipless, data, private_run, train
+
+MECHANISMS: dict[str, TrainingMechanism] = {
+    "clipless": clipless(),
+    "clipless, loss clip": clipless(loss_clip=0.3),
+    "weight-clipping": WeightClipping(radius=2.0, bias_norm=1.0, input_norm=1.0),
+    "fixed-weight-norm": FixedWeightNorm(
+        radius=1.0, norm="frobenius", bias_norm=1.0, input_norm=1.0
+    ),
+    "backprop-clipping": BackpropClipping(input_clip=0.7, cotangent_clip=0.2, input_norm=1.0),
+    "gradient-clipping": GradientClipping(clip_norm=0.3, input_norm=1.0),
+    "gradient-clipping, groups": GradientClipping(
+        clip_norm=0.3, clip_scope="group", input_norm=1.0
+    ),
+    "gradient-clipping, decay": GradientClipping(
+        clip_norm=0.3, decay="inside", weight_decay=0.5, input_norm=1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_trains_to_its_plan(name: str, tmp_path: Path) -> None:
+    with private_run(tmp_path, MECHANISMS[name], noise_multiplier=None, target_epsilon=3.0) as run:
+        train(run)
+        assert run.releases == STEPS
+        assert 2.9 < run.epsilon <= 3.0
+        assert run.epsilon == epsilon(run.calibration.plan, run.noise_multiplier)
+        assert not list(run.loader)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_noise_is_what_the_analysis_of_the_same_file_says(name: str, tmp_path: Path) -> None:
+    with private_run(tmp_path, MECHANISMS[name]) as run:
+        file = tmp_path / "lipcert.toml"
+        settings = effective_settings({}, {}, file).settings
+        assert replace(settings, cache=True) == run.settings
+        found = analyze(load_model(tmp_path / "model.onnx"), settings)
+        if name != "weight-clipping":
+            said = {group.name: group.noise_std for group in found.groups}
+            assert said == pytest.approx(dict(run.calibration.noise_std), rel=1e-9)
+
+
+class Silent(SGD):
+    """Keeps what it was given."""
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["given"] = parameter.grad.clone()
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_released_is_the_sum_over_a_constant_plus_noise(name: str) -> None:
+    """Against a float64 loop over single examples, with the noise drawn again."""
+    with private_run(None, MECHANISMS[name], optimizer=Silent) as run:
+        again = NoiseSource(7)
+        weights = {k: v.detach().clone() for k, v in run.model.named_parameters()}
+        for x, y in run.loader:
+            stds = {
+                run.network.matches[p].recorded: group.noise_std
+                for group in run.enforcement.present().groups
+                for p in group.parameters
+            }
+            run.step(x, y)
+            expected = _clipped_sums(run.settings.mechanism, name, weights, x, y)
+            for key, parameter in run.model.named_parameters():
+                noise = torch.zeros_like(parameter)
+                again.add({key: noise}, stds)
+                given = run.optimizer.state[parameter]["given"]
+                assert torch.allclose(
+                    given.double(), expected[key] / BATCH + noise.double(), atol=2e-6
+                )
+
+
+def _clipped_sums(
+    mechanism: str, name: str, weights: dict[str, Tensor], x: Tensor, y: Tensor
+) -> dict[str, Tensor]:
+    """Σ over examples of their gradients as the mechanism clips them, one at a time."""
+    network = Small().double()
+    network.load_state_dict(weights)
+    total = {key: torch.zeros_like(p) for key, p in network.named_parameters()}
+    temperature = 0.25 if mechanism == "clipless" else 1.0
+    for image, label in zip(x.double(), y, strict=True):
+        network.zero_grad()
+        if mechanism == "backprop-clipping":
+            logits = _with_clips(network, image)
+        else:
+            logits = network(image[None])
+        if name.endswith("loss clip"):
+            logits.register_hook(lambda g: g * min(1.0, 0.3 / float(g.norm())))
+        nn.functional.cross_entropy(temperature * logits, label[None]).backward()
+        own = {key: p.grad.clone() for key, p in network.named_parameters()}
+        for group, radius in _clips(name):
+            if name.endswith("decay"):
+                own |= {k: own[k] + 0.5 * weights[k].double() for k in own}
+            keys = [key for key in own if key.startswith(group)]
+            length = math.hypot(*(float(own[key].norm()) for key in keys))
+            own |= {key: own[key] * min(1.0, radius / length) for key in keys}
+        total = {key: total[key] + own[key] for key in total}
+    return total
+
+
+def _clips(name: str) -> list[tuple[str, float]]:
+    if not name.startswith("gradient-clipping"):
+        return []
+    if name.endswith("groups"):
+        return [("hidden", 0.3 / math.sqrt(2)), ("head", 0.3 / math.sqrt(2))]
+    return [("", 0.3)]
+
+
+def _with_clips(network: Small, image: Tensor) -> Tensor:
+    """β = 0.7 before each layer, C = 0.2 behind it."""
+
+    def clip(v: Tensor) -> Tensor:
+        return v * min(1.0, 0.7 / float(v.norm())) if float(v.norm()) > 0.7 else v
+
+    def clip_rule(v: Tensor) -> Tensor:
+        length = v.norm()
+        return v * (0.7 / length) if float(length) > 0.7 else v
+
+    del clip
+    value = image[None]
+    for layer in (network.hidden, network.head):
+        value = layer(clip_rule(value))
+        value.register_hook(lambda g: g * min(1.0, 0.2 / float(g.norm())))
+        if layer is network.hidden:
+            value = value.relu()
+    return value
+
+
+@pytest.mark.parametrize("kind", [Adam, RMSprop, lambda p, lr: SGD(p, lr, momentum=0.9)])
+def test_any_optimizer_and_a_scheduler(kind: type[Optimizer]) -> None:
+    with private_run(optimizer=kind) as run:
+        schedule = StepLR(run.optimizer, 2)
+        for x, y in run.loader:
+            run.step(x, y)
+            schedule.step()
+            assert all(n <= 1.0 for n in _norms(run.model))
+        assert run.releases == STEPS
+
+
+def _norms(module: nn.Module) -> list[float]:
+    return [
+        float(np.linalg.norm(p.detach().double().numpy(), 2)) for p in module.parameters()
+    ]
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_slices_of_a_batch_add_up(name: str) -> None:
+    weights = []
+    for size in (None, 4):
+        with private_run(None, MECHANISMS[name], max_physical_batch=size) as run:
+            for x, y in run.loader:
+                run.step(x, y)
+            weights.append([p.detach().clone() for p in run.model.parameters()])
+    for one, other in zip(*weights, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_empty_batches_release_noise_alone() -> None:
+    with private_run(optimizer=Silent, steps=40, examples=data()) as run:
+        run.loader._sampler.plan  # noqa: B018  # the sampler is real; batches below are emptied
+        x, y = next(iter(run.loader))
+        run.hooks.drawn(np.zeros(0, dtype=np.int64))
+        run.step(x[:0], y[:0])
+        assert all(float(run.optimizer.state[p]["given"].abs().sum()) > 0.0
+                   for p in run.model.parameters())  # fmt: skip
+        next(iter(run.loader))
+        run.hooks.drawn(np.zeros(0, dtype=np.int64))
+        run.optimizer.zero_grad()
+        run.optimizer.step()  # not even a forward pass
+        assert run.releases == 2
+
+
+def test_a_run_in_a_folder_is_not_overwritten(tmp_path: Path) -> None:
+    with private_run(tmp_path) as run:
+        train(run)
+    with pytest.raises(UsageError, match="resume=True"):
+        private_run(tmp_path)
+    with pytest.raises(UsageError, match="no run to go on with"):
+        private_run(tmp_path / "other", resume=True)
+
+
+def test_a_resumed_run_keeps_weights_optimizer_and_what_was_spent(tmp_path: Path) -> None:
+    with private_run(tmp_path, optimizer=Adam) as run:
+        for count, (x, y) in enumerate(run.loader):
+            run.step(x, y)
+            if count == 2:
+                run.save()
+                kept = [p.detach().clone() for p in run.model.parameters()]
+            if count == 3:
+                break
+        spent = run.epsilon
+    with private_run(tmp_path, optimizer=Adam, resume=True) as run:
+        assert run.releases == 4
+        assert run.epsilon == spent
+        for parameter, before in zip(run.model.parameters(), kept, strict=True):
+            assert torch.equal(parameter, before)
+        assert len(run.optimizer.state) == len(kept)
+        train(run)
+        assert run.releases == STEPS
+    steps = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert sum(line["kind"] == "release" for line in steps) == STEPS
+
+
+def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    with private_run(tmp_path) as run:
+        train(run)
+    with pytest.raises(UsageError, match="ledger"):
+        private_run(tmp_path, resume=True, noise_multiplier=0.5)
+    with pytest.raises(UsageError, match="ledger"):
+        private_run(tmp_path, clipless(loss=Loss()), resume=True)
+
+
+def test_a_checkpoint_holds_no_seed(tmp_path: Path) -> None:
+    with private_run(tmp_path) as run:
+        train(run)
+        path = run.save()
+    held = torch.load(path, weights_only=True)
+    assert set(held) == {"releases", "parts"}
+    assert set(held["parts"]) == {"model", "optimizer"}
+
+
+def test_frozen_parameters_stay_and_get_no_noise(tmp_path: Path) -> None:
+    class HalfFrozen(Small):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden.requires_grad_(False)  # noqa: FBT003
+
+    with private_run(tmp_path, network=HalfFrozen) as run:
+        before = run.model.hidden.weight.clone()
+        train(run)
+        assert torch.equal(before, run.model.hidden.weight)
+        assert [group.name for group in run.calibration.groups] == ["head"]
+    assert "freeze" in tomllib.loads((tmp_path / "lipcert.toml").read_text())
+
+
+def test_a_frozen_parameter_in_the_optimizer_is_refused() -> None:
+    with pytest.raises(UsageError, match="frozen in the mechanism"):
+        private_run(None, clipless(freeze=("hidden.*",)))
+
+
+def test_without_a_bound_nothing_is_trained() -> None:
+    with pytest.raises(NoVerdictError, match=r"no constraint is declared"):
+        private_run(None, clipless(bias_norm=None))
+
+
+def test_the_trained_network_is_written(tmp_path: Path) -> None:
+    with private_run(tmp_path) as run:
+        train(run)
+        run.export(tmp_path / "trained.onnx")
+    assert load_model(tmp_path / "trained.onnx").graph.input_shape == (6,)

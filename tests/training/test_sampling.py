@@ -1,0 +1,228 @@
+"""Draws against the probabilities of the plan, by exact tests with fixed seeds."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest, chisquare
+
+from lipcert.audit.checks.sampling import sampling_faults
+from lipcert.audit.trace.records import Batch
+from lipcert.errors import UsageError
+from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.training.sampling import Drawn, Sampler, Seed, batches_per_epoch
+
+LEAST = 1e-6
+ALL = list(Sampling)
+
+
+def plan(sampling: Sampling, count: int = 60, batch: int = 17, steps: int = 10) -> TrainingPlan:
+    replaced = sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
+    return TrainingPlan(
+        dataset_size=count,
+        sampling=sampling,
+        delta=1e-5,
+        batch_size=count if sampling is Sampling.FULL_BATCH else batch,
+        steps=steps,
+        neighbours=Neighbouring.REPLACE_ONE if replaced else Neighbouring.ADD_OR_REMOVE_ONE,
+    )
+
+
+def together(
+    planned: TrainingPlan, ranks: int, steps: int, seed: int = 7, first: int = 0
+) -> list[list[np.ndarray]]:
+    """What all ranks draw: by step, by rank."""
+    samplers = [
+        Sampler(planned, Seed.given(seed), rank=rank, ranks=ranks, first=first)
+        for rank in range(ranks)
+    ]
+    return [[sampler.draw().index for sampler in samplers] for _ in range(steps)]
+
+
+def least_tail(counts: list[int], trials: int, rate: float) -> float:
+    """The smallest two-sided probability of a count, times how many there are."""
+    return len(counts) * min(binomtest(int(one), trials, rate).pvalue for one in counts)
+
+
+@pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_example_is_drawn_at_the_rate(sampling: Sampling, ranks: int) -> None:
+    steps = 1500
+    drawn = [np.concatenate(parts) for parts in together(plan(sampling), ranks, steps)]
+    counts = np.bincount(np.concatenate(drawn), minlength=60)
+    assert least_tail(list(counts), steps, 17 / 60) > LEAST
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_poisson_draws_examples_and_steps_independently(ranks: int) -> None:
+    steps, rate = 2000, 4 / 12
+    drawn = [np.concatenate(p) for p in together(plan(Sampling.POISSON, 12, 4), ranks, steps)]
+    taken = np.zeros((steps, 12), dtype=np.int64)
+    for row, index in zip(taken, drawn, strict=True):
+        row[index] = 1
+    pairs = taken.T @ taken
+    both = [pairs[i, j] for i in range(12) for j in range(i)]
+    assert least_tail(both, steps, rate**2) > LEAST
+    twice = list((taken[1::2] * taken[::2]).sum(axis=0))  # in both of two consecutive steps
+    assert least_tail(twice, steps // 2, rate**2) > LEAST
+    sizes = np.bincount(taken.sum(axis=1), minlength=13)
+    expected = steps * binom.pmf(np.arange(13), 12, rate)
+    sizes, expected = np.append(sizes[:8], sizes[8:].sum()), np.append(expected[:8], 0.0)
+    expected[-1] = steps - expected.sum()
+    assert chisquare(sizes, expected).pvalue > LEAST
+
+
+def test_the_probability_is_a_ratio_of_integers() -> None:
+    """Each of the N equally likely numbers once: exactly B of them take part."""
+    sampler = Sampler(plan(Sampling.POISSON, 97, 31))
+    asked = []
+
+    class Every:
+        def integers(self, low: int, high: int, size: int) -> np.ndarray:
+            asked.append((low, high, size))
+            return np.arange(97)
+
+    sampler._generator = Every()
+    assert sampler.draw().index.tolist() == list(range(31))
+    assert asked == [(0, 97, 97)]
+
+
+def test_small_batches_are_empty_at_times_and_vary() -> None:
+    sizes = [len(p[0]) for p in together(plan(Sampling.POISSON, 50, 1), 1, 300)]
+    assert len(set(sizes)) > 2
+    assert binomtest(sizes.count(0), 300, (1 - 1 / 50) ** 50).pvalue > LEAST
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(ALL), st.integers(1, 40), st.data())
+def test_ranks_draw_disjoint_parts_of_one_batch(
+    sampling: Sampling, count: int, data: st.DataObject
+) -> None:
+    batch = data.draw(st.integers(1, count))
+    planned = plan(sampling, count, batch)
+    ranks = data.draw(st.integers(1, min(planned.batch, 5)))
+    steps = 2 * batches_per_epoch(planned) + 1
+    alone = together(planned, 1, steps)
+    for step, parts in enumerate(together(planned, ranks, steps)):
+        index = np.concatenate(parts)
+        assert index.dtype == np.int64
+        assert len(np.unique(index)) == len(index)
+        assert not len(index) or (index.min() >= 0 and index.max() < count)
+        if sampling is Sampling.POISSON:
+            assert all((part % ranks == rank).all() for rank, part in enumerate(parts))
+        else:
+            assert sorted(index) == sorted(alone[step][0])
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_fixed_sizes_and_full_batches() -> None:
+    for (index,) in together(plan(Sampling.WITHOUT_REPLACEMENT), 1, 20):
+        assert len(index) == len(set(index)) == 17
+    for (index,) in together(plan(Sampling.FULL_BATCH), 1, 3):
+        assert index.tolist() == list(range(60))
+    for (index,) in together(plan(Sampling.POISSON, 60, 60), 1, 3):
+        assert index.tolist() == list(range(60))
+
+
+def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
+    planned = plan(Sampling.SHUFFLE)
+    assert batches_per_epoch(planned) == 4
+    batches = [parts[0] for parts in together(planned, 1, 12)]
+    assert [len(index) for index in batches] == [17, 17, 17, 9] * 3
+    epochs = [np.concatenate(batches[k : k + 4]) for k in (0, 4, 8)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(60))
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+@pytest.mark.parametrize("sampling", ALL)
+def test_the_audit_finds_nothing(sampling: Sampling) -> None:
+    planned = plan(sampling, 200, 20)
+    steps = [
+        SimpleNamespace(number=k, batches=[Batch(examples=len(i), index=i) for i in parts])
+        for k, parts in enumerate(together(planned, 2, 120))
+    ]
+    run = SimpleNamespace(
+        steps=steps,
+        settings=SimpleNamespace(sampling=sampling.value, dataset_size=200, batch_size=None),
+        declared=SimpleNamespace(sampling=None, dataset_size=None, batch_size=planned.batch),
+    )
+    assert list(sampling_faults(run, [], not_done := [])) == not_done == []
+
+
+def test_steps_are_counted_from_the_first() -> None:
+    sampler = Sampler(plan(Sampling.POISSON), first=5)
+    drawn = [sampler.draw() for _ in range(3)]
+    assert [one.step for one in drawn] == [5, 6, 7]
+    assert sampler.step == 8
+    assert isinstance(drawn[0], Drawn)
+    with pytest.raises(ValueError, match="read-only"):
+        drawn[0].index[:] = 0
+
+
+@pytest.mark.parametrize("sampling", [item for item in ALL if item is not Sampling.FULL_BATCH])
+def test_only_a_given_seed_repeats_draws(sampling: Sampling) -> None:
+    def words(seed: Seed | None, first: int = 0) -> str:
+        sampler = Sampler(plan(sampling), seed, first=first)
+        assert sampler.is_reproducible == (seed is not None and seed.is_reproducible)
+        return str([sampler.draw().index.tolist() for _ in range(4)])
+
+    seed = Seed.given(3)
+    texts = [words(seed), words(seed), words(None), words(None), words(Seed.fresh())]
+    texts += [words(Seed.given(4)), words(seed, first=8)]
+    assert Counter(texts).most_common(1) == [(texts[0], 2)]
+    assert len(set(texts)) == 6
+
+
+def test_a_resumed_run_does_not_go_on_with_the_batches_from_before() -> None:
+    planned = plan(Sampling.POISSON)
+    before = {tuple(parts[0]) for parts in together(planned, 1, 20)}
+    after = {tuple(parts[0]) for parts in together(planned, 1, 20, first=10)}
+    assert not before & after
+
+
+def test_ranks_with_one_seed_draw_different_numbers() -> None:
+    """One stream for all ranks would make the choices of neighbours depend on one another."""
+    parts = together(plan(Sampling.POISSON, 400, 200), 2, 1)[0]
+    first, second = parts[0] // 2, parts[1] // 2
+    assert len(np.intersect1d(first, second)) < 75
+
+
+def test_what_is_refused() -> None:
+    shuffled = plan(Sampling.SHUFFLE)
+    with pytest.raises(UsageError, match="release 3 does not begin a shuffled epoch of 4"):
+        Sampler(shuffled, first=3)
+    Sampler(shuffled, first=4)
+    for own in (None, Seed.fresh()):
+        with pytest.raises(UsageError, match="give all of them the secret of one"):
+            Sampler(shuffled, own, ranks=2)
+    secret = Seed.fresh().entropy
+    halves = [Sampler(shuffled, Seed.shared(secret), rank=r, ranks=2).draw().index for r in (0, 1)]
+    assert len(set(np.concatenate(halves))) == 17
+    Sampler(plan(Sampling.POISSON), ranks=2)
+    Sampler(plan(Sampling.FULL_BATCH), ranks=2)
+    with pytest.raises(UsageError, match="rank 2 of 2"):
+        Sampler(plan(Sampling.POISSON), rank=2, ranks=2)
+    with pytest.raises(UsageError, match="a batch of 17 examples leaves some of 18 ranks"):
+        Sampler(plan(Sampling.POISSON), ranks=18)
+    for wrong in (-1, True, 1.5):
+        with pytest.raises(UsageError, match="seed: give a whole number"):
+            Seed.given(wrong)
+
+
+def test_neither_generator_nor_seed_leaves_the_process() -> None:
+    sampler = Sampler(plan(Sampling.POISSON))
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(UsageError, match="neither copied nor saved"):
+            copied(sampler)
+    seed = Seed.fresh()
+    assert str(seed.entropy) not in repr(seed)
+    assert seed.entropy.bit_length() > 200
