@@ -35,7 +35,7 @@ from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger, LedgerHeader
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
-from lipcert.training.network import TrainedNetwork, trained_network
+from lipcert.training.network import TrainedNetwork, copy_file, trained_network
 from lipcert.training.noise import NoiseSource
 from lipcert.training.private import CHECKPOINT, Private
 from lipcert.training.release import Release
@@ -67,6 +67,7 @@ def make_private(
     sampling: SamplingName = "poisson",
     accountant: AccountantName | None = None,
     folder: str | os.PathLike[str] | None = None,
+    model_file: str | os.PathLike[str] | None = None,
     resume: bool = False,
     record_every: Chosen | None = 200,
     max_physical_batch: int | None = None,
@@ -77,25 +78,37 @@ def make_private(
     loader: of a map-style data set of (x, y); its batch size is B, the expected one and the
     constant that sums of gradients are divided by. target_epsilon: or noise_multiplier; epochs: or
     steps. folder: for model, settings, ledger, checkpoints and, unless record_every is None, a
-    trace; without one, all of this ends with the process. resume: go on with the run in the
+    trace; without one, all of this ends with the process. model_file: this module as an ONNX file,
+    with any weights, instead of exporting it. resume: go on with the run in the
     folder. seed: makes sampling and noise reproducible, and so not private: for tests only.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
     """
     world = World.here()
-    run = _planned(loader, delta, target_epsilon, noise_multiplier, epochs, steps, sampling,
-                   accountant)  # fmt: skip
+    run = PlannedRun(
+        dataset_size=len(loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
+        batch_size=_batch_size(loader),
+        delta=delta,
+        target_epsilon=target_epsilon,
+        noise_multiplier=noise_multiplier,
+        epochs=epochs,
+        steps=steps,
+        sampling=sampling,
+        accountant=accountant,
+    )
     place = None if folder is None else _place(Path(folder), world, resume=resume)
     x = _example(loader, model)
-    network = _network(model, x, place, world, resume=resume)
+    file = None if model_file is None else Path(model_file)
+    network = _network(model, x, place, file, world, resume=resume)
     trained = _trained(network, optimizer, mechanism)
     settings = _settings(mechanism.settings(run), network, trained)
     calibration = calibrated(network.graph, settings)
     world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
     enforcement = enforced(network, calibration, mechanism)
     enforcement.project()
-    ledger = _ledger(place, calibration, network, mechanism, run, world)
+    header = _header(calibration, network, mechanism, run)
+    ledger = _ledger(place, header, world)
     parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
                    world, place)  # fmt: skip
     private = _assembled(parts, x, seed, max_physical_batch)
@@ -121,29 +134,10 @@ class _Parts:
     place: Path | None
 
 
-def _planned(
-    loader: DataLoader[Any],
-    delta: float,
-    target_epsilon: float | None,
-    noise_multiplier: float | None,
-    epochs: float | None,
-    steps: int | None,
-    sampling: SamplingName,
-    accountant: AccountantName | None,
-) -> PlannedRun:
+def _batch_size(loader: DataLoader[Any]) -> int:
     if loader.batch_size is None:
         raise UsageError("training: the loader has no batch_size, the expected size of a batch")
-    return PlannedRun(
-        dataset_size=len(loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
-        batch_size=loader.batch_size,
-        delta=delta,
-        target_epsilon=target_epsilon,
-        noise_multiplier=noise_multiplier,
-        epochs=epochs,
-        steps=steps,
-        sampling=sampling,
-        accountant=accountant,
-    )
+    return loader.batch_size
 
 
 def _place(folder: Path, world: World, *, resume: bool) -> Path:
@@ -173,13 +167,23 @@ def _example(loader: DataLoader[Any], model: nn.Module) -> Tensor:
 
 
 def _network(
-    model: nn.Module, x: Tensor, place: Path | None, world: World, *, resume: bool
+    model: nn.Module,
+    x: Tensor,
+    place: Path | None,
+    file: Path | None,
+    world: World,
+    *,
+    resume: bool,
 ) -> TrainedNetwork:
     """The imported module; its file stays where the run has a folder."""
-    if place is None or not world.is_first:
-        with tempfile.TemporaryDirectory() as temporary:
-            return trained_network(model, x, Path(temporary) / _MODEL)
-    return trained_network(model, x, place / _MODEL, exists=resume)
+    with tempfile.TemporaryDirectory() as temporary:
+        keeps = place is not None and world.is_first
+        path = (place if keeps and place is not None else Path(temporary)) / _MODEL
+        exists = resume and keeps
+        if file is not None and not exists:
+            copy_file(file, path)
+            exists = True
+        return trained_network(model, x, path, exists=exists)
 
 
 def _trained(
@@ -218,17 +222,15 @@ def _settings(
     return replace(settings, freeze=(*settings.freeze, *still))
 
 
-def _ledger(
-    place: Path | None,
+def _header(
     calibration: Calibration,
     network: TrainedNetwork,
     mechanism: TrainingMechanism,
     run: PlannedRun,
-    world: World,
-) -> Ledger:
-    """The first rank's is the one that is written; the others count along."""
+) -> LedgerHeader:
+    """What the run is, for its ledger."""
     told = f"{network.model.sha256} {calibration.settings!r}"
-    header = LedgerHeader(
+    return LedgerHeader(
         plan=calibration.plan,
         noise_multiplier=calibration.noise_multiplier,
         mechanism=repr(mechanism),
@@ -236,9 +238,13 @@ def _ledger(
         target_epsilon=run.target_epsilon,
         accountant=accountant_named(run.accountant),
     )
+
+
+def _ledger(place: Path | None, header: LedgerHeader, world: World) -> Ledger:
+    """The first rank's is the one that is written; the others count along."""
     if not world.is_first:
         return Ledger.open(None, header, spent=world.from_first(0))
-    ahead = min(_MOST_AHEAD, 1 + calibration.plan.releases // 100)
+    ahead = min(_MOST_AHEAD, 1 + header.plan.releases // 100)
     ledger = Ledger.open(None if place is None else place / _LEDGER, header, ahead=ahead)
     world.from_first(ledger.releases)
     return ledger

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.analysis.mechanism import mechanism_of
 from lipcert.training.adaptive import AdaptiveNoise
 from lipcert.training.calibration import Calibration
 from lipcert.training.clipping import ClipFactors, ClippedGradients, check_clips, install_clips

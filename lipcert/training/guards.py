@@ -73,7 +73,9 @@ class StepGuard:
         self._versions: dict[str, tuple[int, int]] = {}
         self.settle()
         for name, parameter in trained.items():
-            parameter.register_post_accumulate_grad_hook(self._noting(name))
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._noting(name)
+            )
 
     @property
     def inputs(self) -> Tensor:

@@ -50,7 +50,8 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
     if is_half or not holds_zero or not longest <= radius * _ROUNDED:
         return _settled(x, settings)
     factors = (radius * _SHARE / norms).clamp(max=1.0)
-    return (x.detach() * factors.reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
+    drawn: Tensor = x.detach() * factors.reshape(-1, *[1] * (x.dim() - 1))
+    return drawn.to(x.dtype)
 
 
 def _is_in_box(flat: Tensor, box: tuple[float, float] | None) -> bool:

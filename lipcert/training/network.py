@@ -31,7 +31,7 @@ from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
 
-__all__ = ["TrainedNetwork", "export", "refuse_active", "trained_network"]
+__all__ = ["TrainedNetwork", "copy_file", "export", "refuse_active", "trained_network"]
 
 _EXAMPLES: Final = 3
 _AGREEMENT: Final = 1e-3
@@ -150,12 +150,20 @@ def export(module: nn.Module, example: Tensor, path: Path) -> None:
         os.replace(written, path)
 
 
+def copy_file(source: Path, path: Path) -> None:
+    """Copy an ONNX file in one go; NoVerdictError where it cannot be read."""
+    partial = path.with_suffix(".partial")
+    try:
+        partial.write_bytes(source.read_bytes())
+    except OSError as error:
+        raise NoVerdictError(f"training: cannot read {source}: {error.strerror}") from error
+    os.replace(partial, path)
+
+
 def _bare_copy(module: nn.Module) -> nn.Module:
     """A copy without the hooks around its forward passes, which belong to a run."""
     kinds = ("_forward_hooks", "_forward_pre_hooks")
-    held = [
-        (part, kind, getattr(part, kind)) for part in module.modules() for kind in kinds
-    ]
+    held = [(part, kind, getattr(part, kind)) for part in module.modules() for kind in kinds]
     for part, kind, hooks in held:
         setattr(part, kind, type(hooks)())
     try:

@@ -33,7 +33,8 @@ class Release:
     """Hooks around one optimizer.
 
     trained: live parameters by the module's names. names: from the graph's names to those.
-    divisor: of the gradients that backward passes leave. sums: whether the ranks' gradients are to be added up here; otherwise that is done before.
+    divisor: of the gradients that backward passes leave. sums: whether the ranks' gradients are to
+    be added up here; otherwise that is done before.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -134,19 +135,22 @@ class Network(nn.Module):
 
 @dataclass(frozen=True)
 class Way:
-    """How a run goes. empty_pass: whether an empty batch passes through the network. start: what the
-    first weights are multiplied with."""
+    """How a run goes.
+
+    empty_pass: whether an empty batch passes through the network. start: what the first weights are
+    multiplied with. seed: one of which a detailed step draws nobody.
+    """
 
     settings: Settings
     ranks: int = 1
     micro: int = 1
     empty_pass: bool = False
     every: int = 1
-    detail: int = 3
+    detail: int | tuple[int, ...] = (0, 6, 9)
     learning_rate: float = 0.3
     start: float = 0.5
     weight_decay: float | None = None
-    seed: int = 5
+    seed: int = 117
 
 
 @dataclass(frozen=True)
@@ -308,9 +312,10 @@ def _clipped(way: Way, fault: Fault, network: Network, x: Tensor, y: Tensor) -> 
 
 def _stds(way: Way, network: Network) -> Mapping[str, float]:
     """Noise by group as each allocation is defined, from the bounds at these weights."""
-    claims = claims_of_analysis(model_of(network.graph()), way.settings)
-    delta = {group.name: (group.grad_norm or 0.0) / BATCH for group in claims.groups}
-    size = {group.name: group.dimension for group in claims.groups}
+    numbers = tuple(array_of(p).tobytes() for p in network.parameters())
+    delta = {name: bound / BATCH for name, bound in _bounds(way.settings, numbers).items()}
+    size = dict.fromkeys(delta, sum(p.numel() for p in network.parameters()))
+    size |= {name: sum(p.numel() for p in part.parameters()) for name, part in layers(network)}
     moved = 2.0 if way.settings.neighbours == "replace-one" else 1.0
     match way.settings.allocation:
         case "global":
@@ -325,6 +330,21 @@ def _stds(way: Way, network: Network) -> Mapping[str, float]:
             root = math.sqrt(sum(own[name] ** -2 for name in delta))
             unit = {name: d * own[name] * root for name, d in delta.items()}
     return {name: SIGMA * moved * u for name, u in unit.items()}
+
+
+def layers(network: Network) -> list[tuple[str, nn.Module]]:
+    return [("first", network.first), ("last", network.last)]
+
+
+@cache
+def _bounds(wanted: Settings, numbers: tuple[bytes, ...]) -> Mapping[str, float]:
+    """G of each group at these weights; runs that differ in one step share the others."""
+    network = Network(wanted)
+    with torch.no_grad():
+        for p, bytes_ in zip(network.parameters(), numbers, strict=True):
+            p.copy_(torch.from_numpy(np.frombuffer(bytes_).reshape(p.shape).copy()))
+    claims = claims_of_analysis(model_of(network.graph()), wanted)
+    return {group.name: group.grad_norm or 0.0 for group in claims.groups}
 
 
 def _release(

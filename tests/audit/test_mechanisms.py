@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from lipcert.audit.records import AuditReport, CheckReport, Verdict
 from tests.audit.mechanism_runs import (
-    BATCH,
     HELD,
-    RIGHT,
     SIGMA,
     STEPS,
     Fault,
@@ -72,24 +71,12 @@ def test_a_right_run_passes(name: str, tmp_path: Path) -> None:
     held = {"weight-constraint"} if way.settings.constraint is not None else set()
     assert {check.name for check in report.checks} == ALL | held
     assert report.examples > 0
-    assert all(group.tightness is not None for group in report.groups)
     assert all(0.0 < (group.tightness or 0.0) <= 1.0 for group in report.groups)
 
 
 def failing(report: AuditReport, code: str) -> CheckReport:
     """The first report of this code that is a violation."""
     return next(c for c in report.checks if (c.code, c.verdict) == (code, Verdict.VIOLATION))
-
-
-def test_noise_at_the_weights_of_each_step_is_exact(tmp_path: Path) -> None:
-    (schedule,) = [
-        check
-        for check in audited(tmp_path / "t", Way(CLIPPED)).checks
-        if check.name == "schedule"
-    ]
-    assert f"multiplier {SIGMA:g} for the sensitivities at the weights of {STEPS} steps" in (
-        schedule.message
-    )
 
 
 def test_more_noise_than_a_step_needs_is_right_under_weight_clipping(tmp_path: Path) -> None:
@@ -133,22 +120,14 @@ def test_weights_that_are_recorded_rarely_are_counted(tmp_path: Path) -> None:
     assert f"of {STEPS - 2} of {STEPS} steps is held against no sensitivity" in note
 
 
+@torch.no_grad()
 def stretched(network: Network, step: int) -> None:
     if step == 4:
-        network.first.weight.data.mul_(1.5 / network.first.weight.norm())
+        network.first.weight.mul_(1.25 / torch.linalg.matrix_norm(network.first.weight, 2))
 
 
 def test_a_weight_outside_its_radius(tmp_path: Path) -> None:
-    way = Way(CLIPPED, detail=5)
-    spectral = {"spectral": 0.0}
-
-    def grown(network: Network, step: int) -> None:
-        if step == 4:
-            weight = network.first.weight.data
-            spectral["spectral"] = float((weight / weight.norm(2)).norm(2))
-            weight.mul_(1.25 / float(_norm(network)))
-
-    report = audited(tmp_path / "t", way, Fault(after=grown))
+    report = audited(tmp_path / "t", Way(CLIPPED, detail=5), Fault(after=stretched))
     assert "LC310" in codes(report)
     found = failing(report, "LC310")
     assert found.where == "step 5: first.weight"
@@ -189,7 +168,7 @@ def test_a_clip_that_is_not_the_claimed_one(tmp_path: Path) -> None:
 
 
 def test_gradients_left_over_in_an_empty_batch(tmp_path: Path) -> None:
-    way = Way(CLIPLESS, detail=1, seed=6)
+    way = Way(CLIPLESS)
     report = audited(tmp_path / "t", way, Fault(stale_gradient=True))
     assert codes(report) == {"LC317"}
     assert "empty batch" in failing(report, "LC317").message

@@ -68,7 +68,8 @@ def random_setting(
     scope = _scope(proto, rng)
     if clipped:
         if rng.random() < 0.6:
-            scope = replace(scope, kind="constraint-set", constraints=())
+            free = tuple(name for name in scope.trained if name not in _variances(proto))
+            scope = ScopeClaim("constraint-set", free, ())
         clip = random_clip(model, program, frozenset(scope.trained), rng)
         premises = replace(premises, mechanism="backprop-clipping", layer_clip=clip)
         program = with_clips(program, clip)
@@ -122,9 +123,8 @@ def _scope(proto: ModelProto, rng: np.random.Generator) -> ScopeClaim:
         or "Conv" in node.op_type
         for name in node.input
     }
-    variances = {n.input[4] for n in proto.graph.node if n.op_type == "BatchNormalization"}
     trained, constraints = [], []
-    for name in sorted(set(floats) - variances):
+    for name in sorted(set(floats) - _variances(proto)):
         if rng.random() < 0.3:
             continue
         trained.append(name)
@@ -133,6 +133,10 @@ def _scope(proto: ModelProto, rng: np.random.Generator) -> ScopeClaim:
         spectral = floats[name].ndim <= 2 and name not in computed and rng.random() < 0.4
         constraints.append(Constraint(name, "spectral" if spectral else "frobenius", radius))
     return ScopeClaim("constraint-set", tuple(trained), tuple(constraints))
+
+
+def _variances(proto: ModelProto) -> set[str]:
+    return {n.input[4] for n in proto.graph.node if n.op_type == "BatchNormalization"}
 
 
 # the adversary ---------------------------------------------------------------------------------
@@ -302,7 +306,7 @@ def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Ite
         torch.autograd.grad(entry, x, retain_graph=True, allow_unused=True)[0]
         for entry in setting.values(x, leaves, training=False)[program.output].reshape(-1)
     ]
-    if all(row is not None for row in rows):
+    if all(row is not None and bool(row.isfinite().all()) for row in rows):
         steepest = float(torch.linalg.matrix_norm(torch.stack(rows).flatten(1), 2))
         if steepest > derived.lipschitz * (1 + SLACK) + 1e-12:
             yield f"the Lipschitz constant: {steepest} > {derived.lipschitz}"

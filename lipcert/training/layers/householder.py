@@ -46,7 +46,9 @@ class Householder(nn.Module):
         vector = torch.tensor(list(direction), dtype=torch.float64)
         length = torch.linalg.vector_norm(vector)
         if vector.dim() != 1 or len(vector) < 1 or not 0.0 < float(length) < float("inf"):
-            raise UsageError(f"Householder: {tuple(direction)} is no direction: give numbers, not 0")
+            raise UsageError(
+                f"Householder: {tuple(direction)} is no direction: give numbers, not 0"
+            )
         self.axis = axis
         self.direction = tuple(direction)
         self.size = len(vector)

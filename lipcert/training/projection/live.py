@@ -8,7 +8,7 @@ every entry with one factor, or a whole new set of entries.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
@@ -27,15 +27,23 @@ _ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTensor:
-    """A parameter's storage. roundoff: of its type."""
+    """A parameter's storage. roundoff: of its type. buffer: for what is read."""
 
     name: str
     tensor: Tensor
     roundoff: float
+    buffer: FloatArray = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> LiveTensor:
+        """Of a view that shares storage with the parameter."""
+        buffer = np.empty_like(tensor.numpy(force=True), dtype=np.float64)
+        return cls(name, tensor.detach(), _ROUNDOFF[tensor.dtype], buffer)
 
     def read(self) -> FloatArray:
-        """A copy of the numbers, exactly."""
-        return self.tensor.numpy(force=True).astype(np.float64)
+        """A copy of the numbers, exactly; it lasts until they are read again."""
+        np.copyto(self.buffer, self.tensor.numpy(force=True))
+        return self.buffer
 
     def scale(self, factor: float) -> None:
         """Multiply every entry by at most `factor`, by no more than 2^-22 less.
@@ -71,7 +79,7 @@ def live_tensors(
                 f"training: {owner!r} and {each.name!r} are one tensor under two names, and each "
                 "would be projected; constrain one of them, or untie them"
             )
-        found[each.name] = LiveTensor(each.name, tensor.detach(), _ROUNDOFF[tensor.dtype])
+        found[each.name] = LiveTensor.of(each.name, tensor)
     return found
 
 

@@ -94,8 +94,7 @@ def _cholesky(stack: Matrix) -> Matrix:
 def _residuals(stack: Matrix, factors: Matrix) -> Matrix:
     """A − R R*."""
     if not np.iscomplexobj(factors):
-        product = factors @ factors.swapaxes(1, 2)
-        return np.subtract(stack, product, out=product)
+        return np.asarray(stack - factors @ factors.swapaxes(1, 2), dtype=stack.dtype)
     real, imaginary = np.ascontiguousarray(factors.real), np.ascontiguousarray(factors.imag)
     real_t = real.swapaxes(1, 2)
     mixed = imaginary @ real_t

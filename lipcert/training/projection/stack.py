@@ -161,18 +161,21 @@ class Stack(Measure):
         if grams.shape[-1] == 1:
             return np.array(grams[:, 0, 0].real)
         vectors = self.vectors if which is None else self.vectors[which]
-        images: Matrix
         for _ in range(rounds):
-            images = grams @ (grams @ vectors)
+            images = _product(grams, _product(grams, vectors))
             wide = frobenius_norms(images)[:, None, None]
             np.divide(images, wide, out=vectors, where=wide > 0.0)
         if which is not None:
             self.vectors[which] = vectors
-        images = grams @ vectors
-        return frobenius_norms(images) / frobenius_norms(vectors)
+        lengths: FloatArray = frobenius_norms(_product(grams, vectors)) / frobenius_norms(vectors)
+        return lengths
 
     def _chosen(self, which: IndexArray) -> Matrix:
         return self.grams if len(which) == len(self.grams) else self.grams[which]
+
+
+def _product(left: Matrix, right: Matrix) -> Matrix:
+    return np.asarray(left @ right, dtype=left.dtype)
 
 
 def stacks_of(uses: Sequence[Use]) -> list[Stack]:

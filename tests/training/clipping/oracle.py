@@ -1,0 +1,93 @@
+"""Truth for clipped sums: one example after another, plain autograd in float64, through θ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.audit.lowering import lowered, parameters_of
+from lipcert.ir import Graph
+from lipcert.losses.base import OutputReduction
+from lipcert.losses.elementwise import SquaredError
+from lipcert.training.clipping import ClippedGroup, ClipRule
+from tests.audit.gradient_norms.oracle import viewed
+
+LOSS = SquaredError(1e9, OutputReduction.SUM, half=True)
+"""takes outputs of any shape"""
+Gradients = Mapping[str, Tensor]
+
+
+def tensors_of(graph: Graph, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    return {
+        name: torch.from_numpy(array.copy()).to(dtype)
+        for name, array in parameters_of(graph).items()
+    }
+
+
+def trained_names(graph: Graph) -> list[str]:
+    return [name for name, item in graph.parameters.items() if item.trainable]
+
+
+def flat(graph: Graph, radius: float, decay: float = 0.0, loss=LOSS) -> ClipRule:
+    group = ClippedGroup("all", tuple(trained_names(graph)), radius)
+    return ClipRule((group,), loss, weight_decay=decay)
+
+
+def by_parameter(graph: Graph, radius: float, decay: float = 0.0, loss=LOSS) -> ClipRule:
+    groups = tuple(ClippedGroup(name, (name,), radius) for name in trained_names(graph))
+    return ClipRule(groups, loss, weight_decay=decay)
+
+
+def batch(graph: Graph, examples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Inputs, and targets for `LOSS`."""
+    rng = np.random.default_rng(seed)
+    shapes = graph.input_shape, graph.output_shape
+    x, y = (torch.from_numpy(rng.standard_normal((examples, *shape))) for shape in shapes)
+    return x, y
+
+
+def of_one(graph: Graph, tensors: Mapping[str, Tensor], rule: ClipRule, x, label) -> Gradients:
+    """∇ℓ + λθ of one example [1, ...]."""
+    thetas = {name: item.detach().double().requires_grad_() for name, item in tensors.items()}
+    values = {graph.input_name: x.double()}
+    for node in graph.nodes:
+        operands = {
+            slot: viewed(operand, thetas[operand.parameter])
+            if operand.parameter is not None
+            else torch.from_numpy(operand.array.copy())
+            for slot, operand in node.op.operands().items()
+        }
+        values[node.output] = lowered(node.op, [values[name] for name in node.inputs], operands)
+    losses = rule.losses(values[graph.output_name], label)
+    names = trained_names(graph)
+    if not losses.requires_grad:
+        return {name: rule.weight_decay * thetas[name].detach() for name in names}
+    leaves = [thetas[name] for name in names]
+    found = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+    return {
+        name: (torch.zeros_like(theta) if gradient is None else gradient)
+        + rule.weight_decay * theta.detach()
+        for name, theta, gradient in zip(names, leaves, found, strict=True)
+    }
+
+
+def length(gradients: Gradients, names) -> float:
+    return float(sum(gradients[name].double().square().sum() for name in names) ** 0.5)
+
+
+def clipped_sum(
+    graph: Graph, tensors: Mapping[str, Tensor], rule: ClipRule, x: Tensor, labels: Tensor
+) -> tuple[dict[str, Tensor], np.ndarray]:
+    """The sum, and the factors [examples, groups]."""
+    total = {name: torch.zeros(tensors[name].shape).double() for name in trained_names(graph)}
+    factors = np.ones((len(x), len(rule.groups)))
+    for i in range(len(x)):
+        own = of_one(graph, tensors, rule, x[i : i + 1], labels[i : i + 1])
+        for k, group in enumerate(rule.groups):
+            factors[i, k] = min(1.0, group.radius / max(length(own, group.parameters), 1e-300))
+            for name in group.parameters:
+                total[name] += factors[i, k] * own[name]
+    return total, factors

@@ -1,0 +1,140 @@
+"""Inner products of gradients and weights, each within the error that it states.
+
+Each graph is one op, and the loss is linear in its output: value and cotangent are then given
+exactly, and only the computation of the inner product rounds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lipcert.audit.gradient_norms.squares import Squares
+from lipcert.norms.geometry import Window
+from lipcert.operand import Operand
+from lipcert.ops.activation import PRelu
+from lipcert.ops.affine import Divide, Scale, Shift
+from lipcert.ops.base import Op
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products
+from lipcert.training.clipping.passing import GradientPass
+from tests.audit.gradient_norms.oracle import network_of, viewed
+from tests.networks import chain, trained
+
+RELATIVE = {torch.float32: 1e-2, torch.float64: 1e-9}
+"""of ‖∇‖‖θ‖: how wide an error may be"""
+FEW = settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))  # fmt: skip
+
+
+def normal(*shape: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def check(op: Op, shape: tuple[int, ...], seed: int = 0) -> None:
+    graph = chain(shape, op)
+    for dtype, relative in RELATIVE.items():
+        network = network_of(graph, dtype)
+        x = torch.from_numpy(normal(3, *shape, seed=seed)).to(dtype)
+        ascent = torch.from_numpy(normal(3, *graph.output_shape, seed=seed + 1)).to(dtype)
+        passed = GradientPass(network).run(
+            network, x, lambda z, b=ascent: (z * b).flatten(1).sum(1)
+        )
+        found = inner_products(network, passed.caught)
+        assert set(found) == set(graph.parameters)
+        for i in range(3):
+            thetas = {n: t.double().clone().requires_grad_() for n, t in network.parameters.items()}
+            operands = {slot: viewed(o, thetas[o.parameter]) for slot, o in op.operands().items() if o.parameter}  # fmt: skip
+            output = network_like(op, x[i : i + 1].double(), operands)
+            total = (output * ascent[i : i + 1].double()).sum()
+            gradients = torch.autograd.grad(total, list(thetas.values()))
+            for (name, theta), gradient in zip(thetas.items(), gradients, strict=True):
+                truth = float((gradient * theta.detach()).sum())
+                reach = float(gradient.norm() * theta.norm())
+                inner = found[name]
+                error = float(inner.error[i])
+                assert abs(float(inner.value[i]) - truth) <= error + 1e-14 * reach
+                assert error <= relative * reach + 1e-12, (name, dtype)
+
+
+def network_like(op: Op, x: torch.Tensor, operands: dict[str, torch.Tensor]) -> torch.Tensor:
+    from lipcert.audit.lowering import lowered
+
+    return lowered(op, [x], operands)
+
+
+@FEW
+@given(st.integers(1, 6), st.integers(1, 6), st.lists(st.integers(1, 4), max_size=2), st.booleans())
+def test_dense(read: int, written: int, positions: list[int], with_bias: bool) -> None:
+    bias = trained("b", normal(written)) if with_bias else None
+    check(Dense(trained("w", normal(written, read)), bias), (*positions, read))
+
+
+@FEW
+@given(
+    st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2)
+)
+def test_convolutions(groups: int, taps: int, stride: int, dilation: int, pad: int) -> None:
+    window = Window(8, taps, stride, dilation, pad, min(pad, 1))
+    kernel, bias = trained("k", normal(2 * groups, 3, taps, 2)), trained("b", normal(2 * groups))
+    geometry = (window, Window(5, 2, 2))
+    check(Conv(kernel, bias, geometry, groups), (3 * groups, 8, 5))
+    outputs = (window.outputs, 2)
+    back = trained("k", normal(2 * groups, 3, taps, 2))
+    shift = trained("b", normal(3 * groups))
+    check(ConvTranspose(back, shift, geometry, groups), (2 * groups, *outputs))
+
+
+VECTOR, MATRIX = trained("s", normal(4)), trained("t", normal(4, seed=3))
+OPS = [
+    LayerNorm(1, 1e-3, VECTOR, MATRIX),
+    RmsNorm(1, 1e-3, VECTOR),
+    GroupNorm(2, 1e-3, trained("s", normal(6)), trained("t", normal(6))),
+    BatchNorm(Operand(normal(6)), Operand(np.full(6, 1.5)), 1e-5, trained("s", normal(6)), trained("t", normal(6))),
+    Scale(VECTOR),
+    Scale(trained("s", normal(6, 3, 1))),
+    Divide(trained("s", 1.0 + np.abs(normal(4)))),
+    Shift(trained("s", normal(3, 4))),
+    PRelu(trained("s", normal(6, 1, 1))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.kind)
+def test_entrywise(op: Op) -> None:
+    for seed in range(3):
+        check(op, (6, 3, 4), seed)
+
+
+def test_an_operand_that_is_used_as_its_own_bias() -> None:
+    """Both slots hold one parameter: their inner products add up."""
+    check(LayerNorm(1, 1e-3, VECTOR, VECTOR), (6, 3, 4))
+
+
+@FEW
+@given(st.integers(0, 2**31), st.floats(1e-3, 1e3), st.floats(-1.0, 1.0))
+def test_the_formula_bounds_the_norm(seed: int, decay: float, turn: float) -> None:
+    """Also where θ points against the gradient, so that nearly everything cancels."""
+    rng = np.random.default_rng(seed)
+    gradient = rng.standard_normal(20)
+    theta = -gradient / decay * (1.0 + 1e-9 * turn) if turn < 0 else rng.standard_normal(20)
+    numbers = [torch.tensor([n]) for n in (gradient @ gradient, gradient @ theta, theta @ theta)]
+    squares = Squares(numbers[0], numbers[0] * 1e-15)
+    inner = Inner(numbers[1], numbers[1].abs() * 1e-14 + 1e-14 * numbers[0])
+    weights = numbers[2][0] * (1.0 + 1e-15)
+    found = float(decayed_squares(squares, inner, weights, decay))
+    truth = float(np.sum((gradient + decay * theta) ** 2))
+    longest = (np.linalg.norm(gradient) + decay * np.linalg.norm(theta)) ** 2
+    assert truth <= found <= longest * (1.0 + 1e-9)
+    assert found <= truth + 1e-12 * longest
+    vague = Inner(inner.value, torch.tensor([np.inf]).double())
+    assert float(decayed_squares(squares, vague, weights, decay)) <= longest * (1.0 + 1e-9)
+
+
+def test_a_group_that_no_gradient_reaches() -> None:
+    zero = Squares.zeros(2, torch.device("cpu"))
+    found = decayed_squares(zero, None, torch.tensor(4.0).double(), 0.5)
+    np.testing.assert_allclose(found.numpy(), [1.0, 1.0], rtol=1e-9)

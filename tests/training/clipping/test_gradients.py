@@ -1,0 +1,380 @@
+"""Factors and clipped sums against single examples in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from lipcert import load_model
+from lipcert.analysis.bounded import bounded
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.ir import Graph, Parameter
+from lipcert.losses.cross_entropy import CrossEntropy
+from lipcert.norms.geometry import Window
+from lipcert.operand import Operand
+from lipcert.ops.activation import Activation
+from lipcert.ops.combine import Add
+from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.kinks import Relu
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import RmsNorm
+from lipcert.ops.reduction import ReduceSum
+from lipcert.settings import Settings
+from lipcert.training.clipping import (
+    ClipFactors,
+    ClippedGradients,
+    ClippedGroup,
+    ClipRule,
+    LiveNetwork,
+)
+from tests.models.shipped import NAMES, module, path_of
+from tests.networks import chain, dag, trained
+from tests.random_networks import random_case
+from tests.training.clipping import oracle
+
+SMALL = tuple(name for name in NAMES if name.startswith("digits"))
+ROUNDED = {torch.float64: 1e-5, torch.float32: 2e-3}
+DECAYS = (0.0, 0.05)
+
+
+@cache
+def shipped(name: str) -> Graph:
+    return load_model(path_of(name)).graph
+
+
+def weights(*shape: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape) / np.sqrt(shape[-1])
+
+
+def summed(graph: Graph, rule: ClipRule, x, labels, dtype=torch.float64):
+    live = LiveNetwork.of(graph, oracle.tensors_of(graph, dtype))
+    return ClippedGradients(live, rule).summed(x.to(dtype), labels)
+
+
+def factors_of(graph: Graph, rule: ClipRule, x, labels, dtype=torch.float64):
+    live = LiveNetwork.of(graph, oracle.tensors_of(graph, dtype))
+    return ClipFactors(live, rule).factors(x.to(dtype), labels)
+
+
+def check(graph: Graph, rule: ClipRule, x, labels, dtype=torch.float64) -> None:
+    tensors = oracle.tensors_of(graph, dtype)
+    truth, factors = oracle.clipped_sum(graph, tensors, rule, x.to(dtype), labels)
+    found = summed(graph, rule, x, labels, dtype)
+    allowed = ROUNDED[dtype]
+    np.testing.assert_allclose(found.factors.numpy(), factors, rtol=allowed)
+    assert torch.equal(found.factors, factors_of(graph, rule, x, labels, dtype))
+    assert set(found.gradients) == set(truth)
+    scale = max(float(item.norm()) for item in truth.values())
+    for name, expected in truth.items():
+        gradient = found.gradients[name]
+        assert gradient.shape == expected.shape
+        assert gradient.dtype is dtype
+        assert float((gradient - expected).norm()) <= allowed * scale, name
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("name", SMALL)
+def test_shipped_networks(name: str, decay: float) -> None:
+    graph = shipped(name)
+    x, _ = oracle.batch(graph, 4)
+    labels = torch.tensor([0, 3, 9, 3])
+    for dtype in ROUNDED:
+        check(graph, oracle.flat(graph, 0.5, decay, CrossEntropy()), x, labels, dtype)
+    check(graph, oracle.by_parameter(graph, 0.1, decay, CrossEntropy()), x, labels)
+
+
+@settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**31), st.sampled_from(DECAYS), st.booleans())
+def test_random_networks(seed: int, decay: float, is_flat: bool) -> None:
+    """Branches, tied and rescaled weights, every operation with operands."""
+    graph = random_case(seed).graph
+    assume(oracle.trained_names(graph))
+    rule = (oracle.flat if is_flat else oracle.by_parameter)(graph, 0.3, decay)
+    check(graph, rule, *oracle.batch(graph, 3, seed % 1000))
+
+
+def view(name: str, theta: np.ndarray, places: np.ndarray, scale: float = 1.0) -> Operand:
+    places = places.astype(np.int32)
+    array = np.where(places >= 0, theta.reshape(-1)[places], 0.0) * scale
+    return Operand(array, name, places=places, scale=scale)
+
+
+def tied(first: Operand, second: Operand, shape: tuple[int, ...]) -> Graph:
+    graph = dag(
+        (4, 6),
+        [
+            ("a", Dense(first), ("x",)),
+            ("r", Activation(Relu()), ("a",)),
+            ("b", Dense(second), ("r",)),
+            ("c", Add((1.0, 1.0)), ("a", "b")),
+        ],
+    )
+    return dataclasses.replace(graph, parameters={"w": Parameter("w", shape)})
+
+
+THETA = weights(12, 6)
+EVERYWHERE = np.arange(72).reshape(12, 6)
+WITH_ZEROS = np.where(np.arange(6)[:, None] % 2 == 0, -1, EVERYWHERE[6:])
+REPEATED = np.repeat(EVERYWHERE[6:9], 2, axis=0)
+TIED = {
+    "twice the same": tied(view("w", THETA, EVERYWHERE[:6]), view("w", THETA, EVERYWHERE[:6]), (12, 6)),
+    "transposed": tied(view("w", THETA, EVERYWHERE[:6]), view("w", THETA, EVERYWHERE[:6].T, -1.0), (12, 6)),
+    "overlapping": tied(view("w", THETA, EVERYWHERE[:6]), view("w", THETA, EVERYWHERE[3:9], 3.0), (12, 6)),
+    "repeated": tied(view("w", THETA, EVERYWHERE[:6]), view("w", THETA, REPEATED, 2.0), (12, 6)),
+    "zeros": tied(view("w", THETA, EVERYWHERE[:6]), view("w", THETA, WITH_ZEROS), (12, 6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("kind", list(TIED))
+def test_tied_weights(kind: str, decay: float) -> None:
+    graph = TIED[kind]
+    for dtype in ROUNDED:
+        check(graph, oracle.flat(graph, 0.7, decay), *oracle.batch(graph, 3), dtype)
+
+
+def test_strided_grouped_and_transposed_convolutions() -> None:
+    even, odd = Window(6, 3, 1, 1, 1, 1), Window(6, 2, 2, 1, 0, 1)
+    up = (Window(6, 3, 2, 1, 1, 1), Window(7, 2, 2, 1, 0, 0))
+    graph = chain(
+        (4, 6, 6),
+        Conv(trained("k1", weights(8, 2, 3, 3)), trained("b1", weights(8)), (even, even), 2),
+        Conv(trained("k2", weights(4, 8, 2, 2)), None, (odd, odd)),
+        ConvTranspose(trained("k3", weights(4, 3, 3, 2)), trained("b3", weights(6)), up, 2),
+    )
+    for decay in DECAYS:
+        for dtype in ROUNDED:
+            check(graph, oracle.by_parameter(graph, 0.5, decay), *oracle.batch(graph, 3), dtype)
+
+
+def mlp() -> Graph:
+    return chain(
+        (5,),
+        Dense(trained("u", weights(7, 5)), trained("a", weights(7))),
+        Activation(Relu()),
+        Dense(trained("v", weights(3, 7)), trained("b", weights(3))),
+    )
+
+
+def test_no_examples() -> None:
+    graph = mlp()
+    found = summed(graph, oracle.by_parameter(graph, 1.0, 0.1), *oracle.batch(graph, 0))
+    assert found.factors.shape == (0, 4)
+    assert found.losses.shape == (0,)
+    assert not any(gradient.any() for gradient in found.gradients.values())
+    factors = factors_of(graph, oracle.flat(graph, 1.0), *oracle.batch(graph, 0))
+    assert factors.shape == (0, 1)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("decay", DECAYS)
+def test_an_example_that_is_not_finite_is_left_out(bad: float, decay: float) -> None:
+    graph = chain(
+        (4, 6),
+        RmsNorm(1, 0.0, trained("s", weights(6))),
+        Dense(trained("w", weights(3, 6)), trained("b", weights(3))),
+    )
+    x, y = oracle.batch(graph, 4)
+    rule = oracle.by_parameter(graph, 0.5, decay)
+    others = [0, 1, 3]
+    expected = summed(graph, rule, x[others], y[others], torch.float32)
+    x[2, 1, 3] = y[2, 0, 0] = bad
+    found = summed(graph, rule, x, y, torch.float32)
+    if not np.isfinite(bad):
+        assert torch.all(found.factors[2] == 0.0)
+    for name, gradient in expected.gradients.items():
+        others_alone = found.gradients[name] - gradient
+        assert torch.all(torch.isfinite(others_alone))
+        assert float(others_alone.norm()) <= 0.5 * (1.0 + 1e-5)
+        if not np.isfinite(bad):
+            torch.testing.assert_close(found.gradients[name], gradient)
+
+
+@pytest.mark.parametrize("exponent", [-20, -3, 0, 3, 8, 15])
+@pytest.mark.parametrize("decay", [0.0, 3.0])
+def test_the_clip_holds(exponent: int, decay: float) -> None:
+    """No single example, however large, adds more than its radius to what is summed."""
+    graph = mlp()
+    rule = ClipRule(
+        (ClippedGroup("first", ("u", "a"), 0.3), ClippedGroup("second", ("v", "b"), 2.0)),
+        oracle.LOSS,
+        weight_decay=decay,
+    )
+    x, y = oracle.batch(graph, 20)
+    for dtype, slack in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
+        live = LiveNetwork.of(graph, oracle.tensors_of(graph, dtype))
+        sums = ClippedGradients(live, rule)
+        for i in range(20):
+            one = slice(i, i + 1)
+            found = sums.gradients(x[one].to(dtype) * 10.0**exponent, y[one])
+            for group in rule.groups:
+                assert oracle.length(found, group.parameters) <= group.radius * (1.0 + slack)
+
+
+def test_clipping_to_much_or_to_nothing() -> None:
+    graph = mlp()
+    x, y = oracle.batch(graph, 3)
+    free = summed(graph, oracle.flat(graph, np.inf), x, y)
+    assert torch.all(free.factors == 1.0)
+    closed = summed(graph, oracle.flat(graph, 0.0), x, y)
+    assert torch.all(closed.factors == 0.0)
+    assert not any(gradient.any() for gradient in closed.gradients.values())
+    dead = dataclasses.replace(graph, parameters={**graph.parameters, "n": Parameter("n", (2,))})
+    rule = ClipRule(
+        (ClippedGroup("dead", ("n",), 0.0), ClippedGroup("all", ("u", "a", "v", "b"), np.inf)),
+        oracle.LOSS,
+    )
+    tensors = {**oracle.tensors_of(graph), "n": torch.zeros(2).double()}
+    found = ClippedGradients(LiveNetwork.of(dead, tensors), rule).summed(x, y)
+    torch.testing.assert_close(found.gradients["u"], free.gradients["u"])
+    assert not found.gradients["n"].any()
+
+
+def test_decay_inside_the_clip_follows_its_formula() -> None:
+    """Guo: clip(∇ℓ + λθ) for linear regression, ∇ℓ = −y·x here, θ in one dimension."""
+    graph = chain((1,), Dense(trained("w", np.array([[2.0]]))))
+    x, y = torch.tensor([[1.0], [1.0], [1.0]]).double(), torch.tensor([[0.0], [3.8], [2.2]]).double()
+    found = summed(graph, oracle.flat(graph, 1.0, 0.5), x, y)
+    steps = np.array([2.0, -1.8, -0.2]) + 0.5 * 2.0
+    np.testing.assert_allclose(
+        found.gradients["w"].numpy(), np.clip(steps, -1.0, 1.0).sum(), rtol=1e-5
+    )
+
+
+def test_decay_that_cancels_the_gradient() -> None:
+    """∇ℓ + λθ may be far shorter than both: the factor is exact, or errs to the short side."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((4, 6))
+    graph = chain((6,), Dense(trained("w", w)))
+    x = torch.from_numpy(rng.standard_normal((1, 6)))
+    decay = 0.3
+    # one example whose gradient (Wx − y)xᵀ is the best rank-one answer to −λW
+    y = x @ torch.from_numpy(w.T) + decay * x @ torch.from_numpy(w.T) / x.square().sum()
+    rule = oracle.flat(graph, 0.2, decay)
+    for dtype in ROUNDED:
+        tensors = oracle.tensors_of(graph, dtype)
+        found = summed(graph, rule, x, y, dtype)
+        own = oracle.of_one(graph, tensors, rule, x.to(dtype), y)
+        assert float(found.factors) * oracle.length(own, ["w"]) <= 0.2 * (1.0 + 1e-6)
+        assert oracle.length(found.gradients, ["w"]) >= 0.19
+
+
+def test_weights_that_are_not_finite_cannot_decay() -> None:
+    graph = mlp()
+    tensors = oracle.tensors_of(graph)
+    sums = ClippedGradients(LiveNetwork.of(graph, tensors), oracle.flat(graph, 1.0, 0.1))
+    tensors["v"][0, 0] = float("nan")
+    with pytest.raises(NoVerdictError, match=r"weights of 'all' hold NaN"):
+        sums.gradients(*oracle.batch(graph, 2))
+
+
+def test_the_gradient_of_the_loss_may_be_clipped_before() -> None:
+    graph = mlp()
+    rule = dataclasses.replace(oracle.flat(graph, 0.4), loss_clip=0.05)
+    check(graph, rule, *oracle.batch(graph, 4))
+
+
+def test_frozen_parameters_have_no_gradient() -> None:
+    graph = mlp()
+    parameters = {
+        name: dataclasses.replace(item, trainable=name not in {"u", "b"})
+        for name, item in graph.parameters.items()
+    }
+    graph = dataclasses.replace(graph, parameters=parameters)
+    for decay in DECAYS:
+        check(graph, oracle.flat(graph, 0.4, decay), *oracle.batch(graph, 4))
+
+
+def test_an_output_that_depends_on_nothing_trained() -> None:
+    graph = chain((3,), ReduceSum((0,), True))
+    graph = dataclasses.replace(graph, parameters={"n": Parameter("n", (2,))})
+    live = LiveNetwork.of(graph, {"n": torch.ones(2).double()})
+    for decay, expected in ((0.0, 0.0), (0.5, 1.5)):
+        rule = oracle.flat(graph, 10.0, decay)
+        found = ClippedGradients(live, rule).gradients(*oracle.batch(graph, 3))
+        assert found["n"].tolist() == [expected, expected]
+
+
+@pytest.mark.parametrize("scope", ["flat", "group"])
+@pytest.mark.parametrize("decay", ["decoupled", "inside"])
+def test_the_radius_is_what_the_noise_was_set_for(scope: str, decay: str) -> None:
+    plan = Settings(
+        loss="cross-entropy",
+        input_norm=1.0,
+        mechanism="gradient-clipping",
+        clip_norm=0.8,
+        clip_scope=scope,
+        decay=decay,
+    )
+    run = bounded(shipped("digits_cnn"), plan)
+    rule = ClipRule.of(run, 0.1 if decay == "inside" else 0.0)
+    assert [group.radius for group in rule.groups] == [g.grad_norm.value for g in run.groups]
+    share = 0.8 if scope == "flat" else 0.8 / np.sqrt(len(run.groups))
+    assert all(group.radius <= share * (1.0 + 1e-12) for group in rule.groups)
+    covered = [name for group in rule.groups for name in group.parameters]
+    assert sorted(covered) == sorted(oracle.trained_names(run.graph))
+    x, _ = oracle.batch(run.graph, 3)
+    labels = torch.tensor([1, 2, 3])
+    sums = ClippedGradients.of(run, oracle.tensors_of(run.graph), rule.weight_decay)
+    factors = ClipFactors.of(run, oracle.tensors_of(run.graph), rule.weight_decay)
+    assert torch.equal(sums.summed(x, labels).factors, factors.factors(x, labels))
+
+
+def test_a_negative_decay_is_refused() -> None:
+    with pytest.raises(UsageError, match="weight-decay"):
+        oracle.flat(mlp(), 1.0, -0.1)
+
+
+def test_batches_repeat_to_the_bit() -> None:
+    graph = shipped("digits_cnn")
+    x, _ = oracle.batch(graph, 6)
+    labels = torch.tensor([1, 2, 3, 4, 5, 6])
+    rule = oracle.flat(graph, 0.5, loss=CrossEntropy())
+    first, second = (summed(graph, rule, x, labels, torch.float32) for _ in range(2))
+    for name, gradient in first.gradients.items():
+        assert torch.equal(gradient, second.gradients[name])
+
+
+def test_under_autocast_the_clip_still_holds() -> None:
+    """The pass rounds to bfloat16; norms and sums are those of the tensors it rounded."""
+    graph = shipped("digits_cnn")
+    rule = oracle.flat(graph, 0.5, 0.01, CrossEntropy())
+    live = LiveNetwork.of(graph, oracle.tensors_of(graph, torch.float32))
+    x, _ = oracle.batch(graph, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for i in range(5):
+            one = slice(i, i + 1)
+            found = ClippedGradients(live, rule).gradients(10.0 * x[one].float(), torch.tensor([i]))
+            names = list(found)
+            assert 0.4 <= oracle.length(found, names) <= 0.5 * (1.0 + 1e-6)
+            assert all(gradient.dtype is torch.float32 for gradient in found.values())
+
+
+def test_against_opacus() -> None:
+    sampled = pytest.importorskip("opacus.grad_sample")
+    optimizers = pytest.importorskip("opacus.optimizers")
+    name, clip = "digits_cnn", 0.5
+    graph = shipped(name)
+    x, _ = oracle.batch(graph, 8)
+    labels = torch.arange(8)
+    theirs = sampled.GradSampleModule(module(name, torch.float64).train())
+    optimizer = optimizers.DPOptimizer(
+        torch.optim.SGD(theirs.parameters(), 0.1),
+        noise_multiplier=0.0,
+        max_grad_norm=clip,
+        expected_batch_size=8,
+        loss_reduction="sum",
+    )
+    nn.functional.cross_entropy(theirs(x), labels, reduction="sum").backward()
+    optimizer.clip_and_accumulate()
+    ours = summed(graph, oracle.flat(graph, clip, loss=CrossEntropy()), x, labels)
+    for key, parameter in theirs.named_parameters():
+        own = ours.gradients[key.removeprefix("_module.")]
+        torch.testing.assert_close(own, parameter.summed_grad, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,233 @@
+"""Exported, imported, analysed and certified: the constants of the docstrings come out again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lipcert.analysis.pipeline import analyze
+from lipcert.audit.agreement import agreement
+from lipcert.audit.labels import checked_labels
+from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.importer.model import ImportedModel
+from lipcert.issue.certify import certify
+from lipcert.losses.factory import make_loss
+from lipcert.settings import ConstraintSpec, Settings
+from lipcert.training.layers import (
+    AddBias,
+    BoundedGroupNorm,
+    BoundedLayerNorm,
+    ColourSpace,
+    GroupSort,
+    HalfResidual,
+    Householder,
+    InputClip,
+    InputNormalization,
+    LayerCentering,
+    LossGradientClip,
+    MaxMin,
+    MixerBlock,
+    Residual,
+    ScaledL2NormPool2d,
+)
+from lipcert.training.network import trained_network
+
+RADIUS = 2.0
+BIAS = 0.5
+
+
+@dataclass(frozen=True)
+class Net:
+    """Layers between orthogonal ones, so that the product of their constants is the truth.
+
+    kinds: of the ops that the layers become. lipschitz, output: what the network is bounded by,
+    for inputs of norm 2 and weights of spectral norm 1; biases of norm ½.
+    """
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    kinds: frozenset[str]
+    lipschitz: float
+    output: float
+
+
+def dense(before: int, after: int) -> nn.Linear:
+    layer = nn.Linear(before, after, bias=False)
+    nn.init.orthogonal_(layer.weight)
+    return layer
+
+
+def around(*layers: nn.Module, size: int, after: int | None = None) -> nn.Sequential:
+    return nn.Sequential(dense(size, size), *layers, nn.Flatten(), dense(after or size, 4))
+
+
+def net(
+    *layers: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    kinds: str,
+    lipschitz: float = 1.0,
+    output: float = RADIUS,
+    after: int | None = None,
+) -> Net:
+    size = shape[-1]
+
+    def make() -> nn.Module:
+        torch.manual_seed(2)
+        return around(*(layer() for layer in layers), size=size, after=after)
+
+    return Net(make, shape, frozenset(kinds.split()), lipschitz, output)
+
+
+NETS = {
+    "vectors": net(
+        lambda: GroupSort(4),
+        MaxMin,
+        Householder,
+        lambda: Householder((1.0, 2.0, -0.5)),
+        LayerCentering,
+        lambda: Residual(nn.Sequential(dense(12, 12), MaxMin())),
+        lambda: HalfResidual(nn.Sequential(dense(12, 12), MaxMin())),
+        lambda: LossGradientClip(0.1),
+        shape=(12,),
+        kinds="Add Centre Dense PRelu Reshape Scale Sort Transpose",
+        lipschitz=2.0,
+        output=2.0 * RADIUS,
+    ),
+    "maps": net(
+        lambda: GroupSort(2),
+        MaxMin,
+        lambda: Householder((1.0, -2.0)),
+        lambda: LayerCentering((1,)),
+        lambda: ScaledL2NormPool2d((2, 3)),
+        lambda: AddBias(4),
+        shape=(4, 5, 4),
+        after=8,
+        kinds="Centre Dense PRelu ReduceNorm Reshape Select Shift Sort Transpose",
+        output=RADIUS + math.sqrt(2.0) * BIAS,
+    ),
+    "group norms": net(
+        lambda: BoundedGroupNorm(2, 4, 0.5),
+        lambda: BoundedGroupNorm(2, 4, 0.5, affine=True),
+        shape=(4, 2, 2),
+        after=16,
+        kinds="Centre DivideByNorm Reshape Scale Shift",
+        lipschitz=4.0,
+        output=4.0 + 2.0 * BIAS,
+    ),
+    "layer norms": net(
+        lambda: BoundedLayerNorm(4, 0.1),
+        lambda: BoundedLayerNorm((9, 4), 0.5, affine=True),
+        shape=(9, 4),
+        after=36,
+        kinds="Centre DivideByNorm Scale Shift",
+        lipschitz=20.0,
+        output=6.0 + BIAS,
+    ),
+    "inputs": net(
+        lambda: InputNormalization(0.7, 0.1),
+        lambda: InputClip(0.3),
+        shape=(2, 3),
+        after=6,
+        kinds="DivideByNorm",
+        lipschitz=7.0,
+        output=0.3,
+    ),
+    "mixer": net(
+        lambda: MixerBlock(4, 6),
+        lambda: MixerBlock(4, 6, half_residual=True),
+        shape=(4, 6),
+        after=24,
+        kinds="Add Dense Reshape Scale Sort Transpose",
+    ),
+}
+
+
+def settings(**changes: object) -> Settings:
+    return Settings(input_norm=RADIUS, loss="cross-entropy", **changes)  # type: ignore[arg-type]
+
+
+def imported(found: Net, folder: Path) -> tuple[nn.Module, ImportedModel]:
+    module = found.make().eval()
+    network = trained_network(module, torch.zeros(2, *found.shape), folder / "net.onnx")
+    return module, network.model
+
+
+def inner_kinds(model: ImportedModel) -> set[str]:
+    """Of what lies between the first and the last dense layer, flattening left out."""
+    kinds = [type(node.op).__name__ for node in model.graph.nodes]
+    first, last = kinds.index("Dense"), len(kinds) - 1 - kinds[::-1].index("Dense")
+    last -= kinds[last - 1] == "Reshape"
+    return set(kinds[first + 1 : last])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_stated_constants_are_certified(name, tmp_path):
+    found = NETS[name]
+    module, model = imported(found, tmp_path)
+    assert inner_kinds(model) - {"Reshape"} == found.kinds - {"Reshape"}
+    trained = {name for name, _ in module.named_parameters()}
+    assert set(model.graph.parameters) == trained  # buffers are none
+
+    constrained = settings(constraint=ConstraintSpec("spectral", 1.0), bias_norm=BIAS)
+    issued = certify(model, constrained)
+    at_point, within = analyze(model, settings()).network, issued.analysis.network
+    certified = issued.certificate.network
+    for lipschitz in (at_point.lipschitz, within.lipschitz, certified.lipschitz):
+        assert lipschitz <= found.lipschitz * (1 + 1e-5)
+    for output in (at_point.output_norm, within.output_norm):
+        assert output <= found.output * (1 + 1e-5)
+    assert within.lipschitz >= found.lipschitz * (1 - 1e-6)
+    assert within.output_norm >= found.output * (1 - 1e-6)
+    assert issued.costs == ()
+    assert_nothing_is_steeper(module, found, at_point)
+    assert_agrees(module, model, found)
+
+
+def assert_nothing_is_steeper(module, found, bounds):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(16, *found.shape, generator=generator, dtype=torch.float64)
+    sizes = RADIUS * torch.logspace(-3, 0, 16, dtype=torch.float64)
+    x = x * (sizes / x.flatten(1).norm(dim=1)).reshape(-1, *[1] * (x.dim() - 1))
+    live = module.double()
+    assert float(live(x).detach().norm(dim=1).max()) <= bounds.output_norm
+    for example in x:
+        found_jacobian = torch.autograd.functional.jacobian(
+            lambda v: live(v.unsqueeze(0)).squeeze(0), example
+        )
+        assert float(torch.linalg.matrix_norm(found_jacobian.flatten(1), 2)) <= bounds.lipschitz
+    assert float(largest_gradient(live, x)) <= bounds.grad_norm * (1 + 1e-9)
+
+
+def largest_gradient(module, x):
+    """Of the cross-entropy of one example, over all trained tensors."""
+    norms = []
+    for example in x:
+        loss = nn.functional.cross_entropy(module(example.unsqueeze(0)), torch.tensor([0]))
+        found = torch.autograd.grad(loss, list(module.parameters()))
+        norms.append(torch.stack([g.norm() for g in found]).norm())
+    return max(norms)
+
+
+def assert_agrees(module, model, found):
+    network = LoweredNetwork.of(model.graph, torch.float64, torch.device("cpu"))
+    loss = make_loss("cross-entropy")
+    x = torch.rand(3, *found.shape)
+    labels = checked_labels(loss, torch.tensor([0, 1, 2]).numpy(), model.graph.output_shape)
+    compared = agreement(network, module.float(), x, torch.from_numpy(labels), loss)
+    assert compared.holds, compared.reason
+
+
+def test_colours_are_a_convolution_that_nobody_trains(tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(ColourSpace("yuv"), nn.Flatten(), dense(12, 12)).eval()
+    model = trained_network(module, torch.zeros(2, 3, 2, 2), tmp_path / "net.onnx").model
+    assert set(model.graph.parameters) == {"2.weight"}
+    found = analyze(model, settings()).network
+    assert 0.857 <= found.lipschitz <= 0.8572
+    assert found.output_norm <= 0.8572 * RADIUS
