@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 ANALYSIS: Final = "analysis"
+_ON_WEIGHTS: Final = frozenset({"clipless", "weight-clipping", "fixed-weight-norm"})
+"""Mechanisms that are none where no weight is trained."""
 
 
 @final
@@ -160,13 +162,14 @@ def settings_of(certificate: Certificate) -> Settings:
     loss = {name: _plain(value) for name, value in premises.loss_parameters if name in known}
     clip_norm, clip_scope, decay = premises.clip or (None, None, None)
     layers, run = premises.layer_clip, premises.run
+    holds_nothing = premises.mechanism in _ON_WEIGHTS and not certificate.scope.constraints
     return Settings(
         **loss,  # type: ignore[arg-type]  # names and types are those that the analysis wrote
         loss=premises.loss,
         loss_clip=premises.loss_clip,
         input_norm=premises.input_norm,
         input_box=premises.input_box,
-        scope=certificate.scope.kind,  # type: ignore[arg-type]  # checked by Settings
+        scope="point" if holds_nothing else certificate.scope.kind,  # type: ignore[arg-type]  # ditto
         constraints=tuple(
             (
                 _literal(names.get(item.tensor, item.tensor)),
@@ -177,7 +180,7 @@ def settings_of(certificate: Certificate) -> Settings:
         trainable=tuple(
             _literal(names.get(tensor, tensor)) for tensor in certificate.scope.trained
         ),
-        mechanism=premises.mechanism,  # type: ignore[arg-type]  # checked by Settings
+        mechanism="none" if holds_nothing else premises.mechanism,  # type: ignore[arg-type]  # ditto
         input_clip=None if layers is None else layers.input_clip,
         cotangent_clip=None if layers is None else layers.cotangent_clip,
         conv_clip=None if layers is None else layers.conv_clip,  # type: ignore[arg-type]  # ditto

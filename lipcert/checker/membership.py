@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -64,11 +64,11 @@ def membership_faults(
         yield "more than trained tensors differ from the model of the certificate"
         return
     program = lower(weights, certificate.model.output)
-    yield from constraint_faults(certificate, weights, program, {}, engine)
+    yield from constraint_faults(certificate.scope.constraints, weights, program, {}, engine)
 
 
 def constraint_faults(
-    certificate: Certificate,
+    constraints: Sequence[Constraint],
     weights: Model,
     program: Program,
     norms: Mapping[str, float],
@@ -79,7 +79,7 @@ def constraint_faults(
     Raises Unsupported where it is not proved that the others are within.
     """
     unproved = []
-    for constraint in certificate.scope.constraints:
+    for constraint in constraints:
         limit = f"{constraint.kind} {constraint.radius!r}"
         if _is_outside(constraint, weights, program):
             yield f"the tensor {shown(constraint.tensor)} is not within {limit}"

@@ -297,7 +297,8 @@ def _leftovers(state: _State) -> Iterator[str]:
     engine = ENGINES[state.choices.engine]
     if state.certificate.scope.kind == "point":
         norms = state.proved.evidence.norms
-        yield from constraint_faults(state.certificate, state.model, state.program, norms, engine)
+        held = state.certificate.scope.constraints
+        yield from constraint_faults(held, state.model, state.program, norms, engine)
     if state.choices.weights is not None:
         yield from membership_faults(state.certificate, state.model, state.choices.weights, engine)
 

@@ -25,6 +25,7 @@ from lipcert.certificate.records import (
     NodeClaim,
     ParameterClaim,
     PrivacyClaim,
+    ScopeClaim,
     Tool,
     ValueClaim,
 )
@@ -109,6 +110,7 @@ class Draft:
         scope = scope_claim(self._settings, dict(self._tensors), dict(constraints))
         tier = Tier(self._settings.tier)
         found = find_evidence(self._clipped, scope, tier, self._observe, proved_only=careful)
+        self._check_weights(scope, found)
         try:
             evidence, derived = with_chains(self._clipped, self._premises, found.evidence)
         except Unsupported as error:
@@ -128,7 +130,6 @@ class Draft:
             groups=self._groups(),
             network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
         )
-        self._check_weights(bare, found)
         bounds = group_bounds(bare, gradients, self._premises)
         certificate = self._released(bare, bounds)
         certificate = replace(certificate, assumptions=self._assumptions(certificate))
@@ -144,13 +145,13 @@ class Draft:
             raise NoVerdictError(f"certify: {fault}")
         return with_clips(self._program, clip)
 
-    def _check_weights(self, bare: Certificate, found: Found) -> None:
+    def _check_weights(self, scope: ScopeClaim, found: Found) -> None:
         """NoVerdictError where weights of the file exceed what training clips them to."""
-        if bare.scope.kind != "point":
+        if scope.kind != "point":
             return
-        norms, engine = found.evidence.norms, found.evidence.engine
+        held, norms, engine = scope.constraints, found.evidence.norms, found.evidence.engine
         try:
-            reasons = list(constraint_faults(bare, self._model, self._program, norms, engine))
+            reasons = list(constraint_faults(held, self._model, self._program, norms, engine))
         except Unsupported as error:
             reasons = [str(error)]
         if reasons:

@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from lipcert.audit.observation import unwrapped
 from lipcert.audit.recorder import Chosen
 from lipcert.choices import AccountantName, SamplingName
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import accountant_named
 from lipcert.settings import Settings
 from lipcert.training.calibration import Calibration, calibrated, literal
+from lipcert.training.certification import certified, write_certificate
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement, enforced
 from lipcert.training.guards import StepGuard
@@ -41,7 +43,7 @@ from lipcert.training.private import CHECKPOINT, Private
 from lipcert.training.release import Release
 from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.settings_file import write_settings
-from lipcert.training.world import World
+from lipcert.training.world import PATIENCE, World, checksum
 
 __all__ = ["make_private"]
 
@@ -51,6 +53,7 @@ _MOST_AHEAD: Final = 16
 """so many releases are counted by one write to the disk, where that is 1 % of the run at most"""
 TRACE: Final = "trace"
 SETTINGS: Final = "lipcert.toml"
+CERTIFICATE: Final = "model.lipcert.json"
 
 
 def make_private(
@@ -71,6 +74,7 @@ def make_private(
     resume: bool = False,
     record_every: Chosen | None = 200,
     max_physical_batch: int | None = None,
+    patience: float = PATIENCE,
     seed: int | None = None,
 ) -> Private:
     """A private run; the model is projected onto the constraints of the mechanism at once.
@@ -80,41 +84,53 @@ def make_private(
     steps. folder: for model, settings, ledger, checkpoints and, unless record_every is None, a
     trace; without one, all of this ends with the process. model_file: this module as an ONNX file,
     with any weights, instead of exporting it. resume: go on with the run in the
-    folder. seed: makes sampling and noise reproducible, and so not private: for tests only.
+    folder. patience: seconds that the ranks of a process group wait for one another. seed: makes
+    sampling and noise reproducible, and so not private: for tests only.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
     """
-    world = World.here()
-    run = PlannedRun(
-        dataset_size=len(loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
-        batch_size=_batch_size(loader),
-        delta=delta,
-        target_epsilon=target_epsilon,
-        noise_multiplier=noise_multiplier,
-        epochs=epochs,
-        steps=steps,
-        sampling=sampling,
-        accountant=accountant,
-    )
-    place = None if folder is None else _place(Path(folder), world, resume=resume)
-    x = _example(loader, model)
-    file = None if model_file is None else Path(model_file)
-    network = _network(model, x, place, file, world, resume=resume)
-    trained = _trained(network, optimizer, mechanism)
-    settings = _settings(mechanism.settings(run), network, trained)
-    calibration = calibrated(network.graph, settings)
-    world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
-    enforcement = enforced(network, calibration, mechanism)
-    enforcement.project()
-    header = _header(calibration, network, mechanism, run)
-    ledger = _ledger(place, header, world)
-    parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
-                   world, place)  # fmt: skip
-    private = _assembled(parts, x, seed, max_physical_batch)
-    if place is not None:
-        _write_down(private, place, record_every, resume=resume)
-    return private
+    world = World.here(patience)
+    with world.telling():
+        run = PlannedRun(
+            dataset_size=len(loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
+            batch_size=_batch_size(loader),
+            delta=delta,
+            target_epsilon=target_epsilon,
+            noise_multiplier=noise_multiplier,
+            epochs=epochs,
+            steps=steps,
+            sampling=sampling,
+            accountant=accountant,
+        )
+        place = None if folder is None else _place(Path(folder), world, resume=resume)
+        x = _example(loader, model)
+        world.agree("the mechanism, the plan or the optimizer",
+                    repr((mechanism, run, _options(optimizer), folder is None,
+                          record_every is None)))  # fmt: skip
+        world.agree("the weights", checksum(_state(model)))
+        file = None if model_file is None else Path(model_file)
+        network = _network(model, x, place, file, world, resume=resume)
+        trained = _trained(network, optimizer, mechanism)
+        settings = _settings(mechanism.settings(run), network, trained)
+        calibration = calibrated(network.graph, settings)
+        moves = settings.scope == "point"
+        if place is not None and not moves:
+            calibration = _certified(network, calibration, place, world)
+        enforcement = enforced(network, calibration, mechanism)
+        enforcement.project()
+        if place is not None and moves and not resume:
+            network = _network(model, x, place, None, world, resume=False)
+            _certified(network, calibration, place, world)
+        world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
+        header = _header(calibration, network, mechanism, run)
+        ledger = _ledger(place, header, world)
+        parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
+                       world, place)  # fmt: skip
+        private = _assembled(parts, x, seed, max_physical_batch)
+        if place is not None:
+            _write_down(private, place, record_every, resume=resume)
+        return private
 
 
 @final
@@ -132,6 +148,21 @@ class _Parts:
     ledger: Ledger
     world: World
     place: Path | None
+
+
+def _options(optimizer: Optimizer) -> object:
+    """What an optimizer was told, without its parameters."""
+    kinds = (bool, int, float, str, tuple, type(None))
+    groups = [
+        sorted((key, value) for key, value in group.items() if isinstance(value, kinds))
+        for group in optimizer.param_groups
+    ]
+    return type(optimizer).__qualname__, groups
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    """All numbers that a module holds."""
+    return [item for item in unwrapped(model).state_dict().values() if isinstance(item, Tensor)]
 
 
 def _batch_size(loader: DataLoader[Any]) -> int:
@@ -184,6 +215,16 @@ def _network(
             copy_file(file, path)
             exists = True
         return trained_network(model, x, path, exists=exists)
+
+
+def _certified(
+    network: TrainedNetwork, calibration: Calibration, place: Path, world: World
+) -> Calibration:
+    """The noise as certified; the certificate stays in the run's folder."""
+    data, found = certified(network.model, calibration)
+    if data is not None and world.is_first:
+        write_certificate(data, place / CERTIFICATE)
+    return found
 
 
 def _trained(
@@ -255,8 +296,7 @@ def _assembled(
 ) -> Private:
     """Hooks in place, nothing recorded yet."""
     settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
-    is_ddp = isinstance(parts.model, nn.parallel.DistributedDataParallel)
-    guard = StepGuard(parts.network.module, parts.trained, settings, checks_versions=not is_ddp)
+    guard = StepGuard(parts.network.module, parts.trained, settings, checks_versions=True)
     hooks = Hooks(parts.model, guard, plan)
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done)
@@ -272,8 +312,7 @@ def _assembled(
         ledger=parts.ledger,
         noise=noise,
         world=world,
-        divisor=plan.batch / (world.ranks if is_ddp else 1),
-        sums=not is_ddp,
+        divisor=float(plan.batch),
     )
     sampler = Sampler(
         plan,

@@ -22,7 +22,7 @@ from lipcert.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
 
-__all__ = ["Calibration", "NoisedGroup", "calibrated", "literal", "recalibrated"]
+__all__ = ["Calibration", "NoisedGroup", "calibrated", "literal", "recalculated", "recalibrated"]
 
 
 @final
@@ -88,6 +88,11 @@ def recalibrated(before: Calibration, graph: Graph, radii: Mapping[str, float]) 
     )
     found = bounded(graph, around)
     return _calibration(found, before.settings, before.plan, before.noise_multiplier)
+
+
+def recalculated(before: Calibration, bounds: Bounded) -> Calibration:
+    """The same run, noised for other bounds."""
+    return _calibration(bounds, before.settings, before.plan, before.noise_multiplier)
 
 
 def _calibration(

@@ -35,6 +35,7 @@ from lipcert.training.ledger import Ledger
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.network import TrainedNetwork, export
 from lipcert.training.release import Release
+from lipcert.training.step_numbers import level
 from lipcert.training.world import World
 
 __all__ = ["Private"]
@@ -128,6 +129,7 @@ class Private:
     def record(self, folder: Path, model_file: Path, every: Chosen) -> None:
         """Begin the trace, or go on with it; every: steps that are recorded with their tensors."""
         plan, names = self.calibration.plan, self.network.matches
+        level(folder, self.world)
         recorder = Recorder(
             folder,
             self.model,
@@ -170,8 +172,12 @@ class Private:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Close; after an exception the trace does not claim to have come to its end."""
-        if failure[0] is not None and self.recorder is not None:
+        """Close; after an exception the trace does not claim to have come to its end, and the
+        other ranks are told."""
+        error = failure[1]
+        if isinstance(error, BaseException):
+            self.world.fail(error)
+        if error is not None and self.recorder is not None:
             self.recorder.__exit__(*failure)
         self.close()
 

@@ -1,6 +1,6 @@
 """Release: what a step of the optimizer gives away, and what is done before and after it.
 
-    guards → ranks assembled → ledger → noise → the optimizer's own step → projection
+    guards → ranks assembled → ledger → sum over ranks → noise → the optimizer's step → projection
 
 What enters: an optimizer, whose step is hooked. What leaves: the same optimizer, any optimizer,
 which steps along noised gradients of a batch. Invariant: the ledger counts a release before it is
@@ -18,12 +18,13 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.training.calibration import Calibration
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
 from lipcert.training.noise import NoiseSource, with_gradients
-from lipcert.training.world import World
+from lipcert.training.world import World, checksum
 
 __all__ = ["Release"]
 
@@ -33,8 +34,7 @@ class Release:
     """Hooks around one optimizer.
 
     trained: live parameters by the module's names. names: from the graph's names to those.
-    divisor: of the gradients that backward passes leave. sums: whether the ranks' gradients are to
-    be added up here; otherwise that is done before.
+    divisor: of the sum of what backward passes leave in all ranks.
     """
 
     def __init__(
@@ -51,7 +51,6 @@ class Release:
         noise: NoiseSource,
         world: World,
         divisor: float,
-        sums: bool,
     ) -> None:
         self._trained = trained
         self._names = names
@@ -62,7 +61,6 @@ class Release:
         self._ledger = ledger
         self._noise = noise
         self._divisor = divisor
-        self._sums = sums
         self._world = world
         self._recorder: Recorder | None = None
         self._handles: list[RemovableHandle] = [
@@ -80,44 +78,71 @@ class Release:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        with self._world.telling():
+            self._refuse(optimizer, args, kwargs)
+            calibration = self._enforcement.present()
+            stds = {
+                self._names[parameter]: group.noise_std
+                for group in calibration.groups
+                for parameter in group.parameters
+            }
+            self._assemble(stds)
+            self._hooks.stepping()
+            gradients = self._counted()
+            self._add_noise(gradients, stds, calibration)
+
+    def _refuse(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Everything that forbids the release and is known in this process."""
         if any(callable(item) for item in (*args, *kwargs.values())):
             raise UsageError(
                 "training: optimizer.step() with a closure evaluates the loss several times in one "
                 "release; use an optimizer that needs no closure"
             )
         self._guard.stepping(self._gradients_of(optimizer))
-        self._world.assemble(self._ledger.releases)
         if self._ledger.is_spent:
             raise NoVerdictError(
                 f"training: the privacy budget is spent: {self._ledger.summary}; nothing was "
                 "released"
             )
-        calibration = self._enforcement.present()
+
+    def _assemble(self, stds: Mapping[str, float]) -> None:
+        """All ranks are here, with the same weights and about to draw the same noise."""
+        if self._world.ranks > 1:
+            weights = checksum(self._trained.values())
+            noise = repr(sorted(stds.items()))
+            held = {"the weights": weights, "the noise": noise}
+            self._world.assemble(self._ledger.releases, held)
+
+    def _counted(self) -> Mapping[str, Tensor]:
+        """The clean gradient of all ranks, once the release is counted.
+
+        The first rank writes the ledger, and only then gives its part to the sum: so no rank has
+        the sum of a release that is not written down, whatever ends the first one.
+        """
+        step = self._ledger.spend()
         gradients = with_gradients(self._trained)
-        if self._sums:
-            self._world.total(gradients.values())
+        self._world.total(gradients.values(), step)
         for gradient in gradients.values():
             gradient.div_(self._divisor)
-        stds = {
-            self._names[parameter]: group.noise_std
-            for group in calibration.groups
-            for parameter in group.parameters
-        }
-        self._hooks.stepping()
-        self._ledger.spend()
-        if self._recorder is not None:
-            self._recorder.gradients(clean=gradients)
-            generator = self._noise.generator
-            self._recorder.noise(calibration.noise_std, generator=generator)
+        return gradients
+
+    def _add_noise(
+        self, gradients: Mapping[str, Tensor], stds: Mapping[str, float], calibration: Calibration
+    ) -> None:
+        """The same in all ranks, from one generator; the first one records its state."""
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.gradients(clean=gradients)
+        if recorder is not None and self._world.is_first:
+            recorder.noise(calibration.noise_std, generator=self._noise.generator)
         self._noise.add(gradients, stds)
-        if self._recorder is not None:
-            self._recorder.gradients(noised=gradients)
+        if recorder is not None:
+            recorder.gradients(noised=gradients)
 
     def _after(self, *unused: object) -> None:
         del unused
         self._enforcement.project()
         self._guard.settle()
-        self._world.fingerprint(list(self._trained.values()))
 
     def _gradients_of(self, optimizer: Optimizer) -> Mapping[str, Tensor | None]:
         """Gradients of all that the optimizer trains, by name."""

@@ -1,14 +1,18 @@
 """World: the processes that train together.
 
-What enters: the default process group, if there is one. What leaves: this process's rank, one
-secret that all share, and checks that all are there and hold the same. Invariant: without a
-process group everything here is the identity.
+What enters: the default process group, if there is one. What leaves: this process's rank, secrets
+and counts that all share, checks that all are there and hold the same, and sums over all.
+Invariants: without a process group everything here is the identity; a rank that refuses, differs,
+ends or does not come stops all others, who are told which one it was, before they wait longer than
+`patience` seconds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, final
@@ -17,32 +21,70 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lipcert.errors import NoVerdictError, UsageError
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.training.roll_call import abandon, roll_call
 
-__all__ = ["World"]
+__all__ = ["PATIENCE", "World", "WorldError", "checksum"]
 
-_PATIENCE: Final = 120.0
+PATIENCE: Final = 120.0
 """seconds that ranks wait for one another"""
+_FAREWELL: Final = 5.0
+"""seconds that a rank which fails waits for the others, to tell them why"""
 _BITS: Final = 256
+_FAILED: Final = "failed\n"
+_FINE: Final = "fine\n"
+_TOLD: Final = "training: the other ranks have been told"
+_RESUME: Final = "start all of them again with resume=True"
+_PART: Final = 1 << 20
+_WHOLE: Final[Mapping[int, torch.dtype]] = {
+    1: torch.uint8,
+    2: torch.int16,
+    4: torch.int32,
+    8: torch.int64,
+}
+"""numbers of so many bytes as whole ones"""
+
+
+@final
+class WorldError(NoVerdictError):
+    """Another rank is the reason why this one stops."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all; group: over which ranks talk to each other on the CPU."""
+    """This process among all.
+
+    calls: the group over which ranks talk on the CPU. sums: the one over which tensors in main
+    memory are added up, so that a sum that fails leaves the other one to ask who is missing.
+    """
 
     rank: int = 0
     ranks: int = 1
-    group: Any = None
-    patience: float = _PATIENCE
+    calls: Any = None
+    sums: Any = None
+    patience: float = PATIENCE
 
     @classmethod
-    def here(cls, patience: float = _PATIENCE) -> World:
+    def here(cls, patience: float = PATIENCE) -> World:
         """The default process group, or this process alone."""
+        if not patience > 0.0:
+            raise UsageError(f"training: patience={patience}: give seconds above 0")
         if not (dist.is_available() and dist.is_initialized()):
-            return cls()
-        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
-        return cls(dist.get_rank(), dist.get_world_size(), group, patience)
+            return cls(patience=patience)
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        if ranks == 1:
+            return cls(patience=patience)
+        wait = timedelta(seconds=patience)
+        try:
+            calls = dist.new_group(backend="gloo", timeout=wait)
+            sums = dist.new_group(backend="gloo", timeout=wait)
+        except RuntimeError as error:
+            raise WorldError(
+                f"training: not all {ranks} ranks called make_private within {patience:g} s: call "
+                f"it in all of them, or give a larger patience ({_first_line(error)})"
+            ) from error
+        return cls(rank, ranks, calls, sums, patience)
 
     @property
     def is_first(self) -> bool:
@@ -55,58 +97,125 @@ class World:
 
     def from_first(self, value: int) -> int:
         """The first rank's value."""
-        if self.group is None:
-            return value
-        held: list[Any] = [value if self.is_first else None]
-        dist.broadcast_object_list(held, src=0, group=self.group)
-        return int(held[0])
+        return int(self._words(str(value) if self.is_first else "", "the first rank's word")[0])
 
-    def assemble(self, step: int) -> None:
-        """Wait until all ranks are at this step; NoVerdictError naming those that are not."""
-        if self.group is None:
-            return
-        try:
-            dist.monitored_barrier(
-                self.group, timeout=timedelta(seconds=self.patience), wait_all_ranks=True
-            )
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise NoVerdictError(
-                f"training: not all {self.ranks} ranks came to step {step}, so nothing is "
-                f"released: {reason}; start all of them again with resume=True"
-            ) from error
+    def most(self, value: int) -> int:
+        """The largest value of any rank."""
+        return max(int(word) for word in self._words(str(value), "the largest count"))
 
     def agree(self, what: str, value: str) -> None:
         """UsageError unless all ranks have the same value."""
-        if self.group is None:
-            return
-        values: list[Any] = [None] * self.ranks
-        dist.all_gather_object(values, value, group=self.group)
-        if len(set(values)) > 1:
-            raise UsageError(
-                f"training: the ranks differ in {what}; give all of them the same model, "
-                "mechanism and data, and leave the weights to the optimizer"
-            )
+        self._compare(what, {what: value}, "; give all ranks the same")
 
-    def fingerprint(self, tensors: list[Tensor]) -> None:
-        """UsageError unless all ranks have the same numbers."""
-        if self.group is None:
-            return
-        sums = [float(item.detach().double().sum()) for item in tensors]
-        sums += [float(item.detach().double().square().sum()) for item in tensors]
-        own = torch.tensor(sums, dtype=torch.float64)
-        least, most = own.clone(), own.clone()
-        dist.all_reduce(least, op=dist.ReduceOp.MIN, group=self.group)
-        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self.group)
-        if not torch.equal(least, most):
-            raise UsageError(
-                "training: the weights differ between ranks: wrap the model in "
-                "DistributedDataParallel before make_private, and let the optimizer alone move it"
-            )
+    def assemble(self, step: int, held: Mapping[str, str]) -> None:
+        """All ranks are at this step and hold the same by name, or an error says which do not."""
+        self._compare(
+            f"step {step}",
+            {"the number of the step": str(step), **held},
+            f" at step {step}, so nothing is released: let private.loader and the optimizer alone "
+            "lead all ranks through the same steps",
+        )
 
-    def total(self, tensors: Iterable[Tensor]) -> None:
-        """Every tensor becomes its sum over the ranks."""
-        if self.group is None:
+    def _compare(self, where: str, held: Mapping[str, str], remedy: str) -> None:
+        own = "\n".join(hashlib.sha256(value.encode()).hexdigest() for value in held.values())
+        words = [word.split("\n") for word in self._words(own, where)]
+        for place, what in enumerate(held):
+            others = [str(i) for i, word in enumerate(words) if word[place] != words[0][place]]
+            if others:
+                raise UsageError(
+                    f"training: rank {', '.join(others)} and rank 0 differ in {what}{remedy}"
+                )
+
+    def total(self, tensors: Iterable[Tensor], step: int) -> None:
+        """Every tensor becomes its sum over the ranks; they are added up in place."""
+        if self.ranks == 1:
             return
-        for tensor in tensors:
-            dist.all_reduce(tensor)
+        for alike in _alike(tensors):
+            flat = torch.cat([item.reshape(-1) for item in alike])
+            group = self.sums if flat.device.type == "cpu" else None
+            try:
+                work = dist.all_reduce(flat, group=group, async_op=True)
+                work.wait(timedelta(seconds=self.patience))
+            except RuntimeError as error:
+                if group is not None:
+                    abandon(group, self.rank)
+                self._words("", f"the sum of step {step}")
+                raise WorldError(
+                    f"training: the gradients of step {step} could not be added up over the "
+                    f"ranks, so nothing is released: {_first_line(error)}; {_RESUME}"
+                ) from error
+            start = 0
+            for item in alike:
+                item.copy_(flat[start : start + item.numel()].view_as(item))
+                start += item.numel()
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Others are told of an error within, if they are not its reason."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: BaseException | None) -> None:
+        """Tell the others once that this rank ends; text of errors that are not LipCert's is
+        kept from them."""
+        is_told = isinstance(error, WorldError) or _TOLD in getattr(error, "__notes__", ())
+        if self.ranks == 1 or error is None or is_told:
+            return
+        reason = str(error) if isinstance(error, LipCertError) else type(error).__name__
+        patience = min(self.patience, _FAREWELL)
+        roll_call(self.calls, self.rank, self.ranks, _FAILED + reason, patience)
+        error.add_note(_TOLD)
+
+    def _words(self, word: str, what: str) -> list[str]:
+        """What all ranks say, in their order."""
+        if self.ranks == 1:
+            return [word]
+        found = roll_call(self.calls, self.rank, self.ranks, _FINE + word, self.patience)
+        failed = {
+            rank: f"stopped: {said.removeprefix(_FAILED)}"
+            for rank, said in found.words.items()
+            if said.startswith(_FAILED)
+        }
+        wrong = {**failed, **found.missing}
+        if wrong:
+            reasons = "; ".join(f"rank {rank} {reason}" for rank, reason in wrong.items())
+            raise WorldError(
+                f"training: not all {self.ranks} ranks came to {what}, so nothing is released: "
+                f"{reasons}; {_RESUME}"
+            )
+        words = {**found.words, self.rank: _FINE + word}
+        return [words[rank].removeprefix(_FINE) for rank in range(self.ranks)]
+
+
+@torch.no_grad()
+def checksum(tensors: Iterable[Tensor]) -> str:
+    """One number for all bits of all tensors, the same on every machine.
+
+    Σ (2i + 1)·bᵢ modulo 2⁶⁴ for the bits bᵢ of the i-th entry as a whole number: any single change
+    is seen, because odd numbers are invertible; against whoever means harm it is none.
+    """
+    sums: list[int] = []
+    for item in tensors:
+        bits = item.detach().reshape(-1).contiguous().view(_WHOLE[item.element_size()])
+        total = 0
+        for start in range(0, len(bits), _PART):
+            part = bits[start : start + _PART].long()
+            odd = torch.arange(2 * start + 1, 2 * (start + len(part)), 2, device=part.device)
+            total += int((part * odd).sum())
+        sums.append(total & (2**64 - 1))
+    return " ".join(f"{item:x}" for item in sums)
+
+
+def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """In lists of one type on one device."""
+    found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for item in tensors:
+        found.setdefault((item.dtype, item.device), []).append(item)
+    return list(found.values())
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

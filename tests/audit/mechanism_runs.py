@@ -58,7 +58,7 @@ Gradients = dict[str, Tensor]
 def settings(**own: object) -> Settings:
     """Of a run of twelve Poisson batches."""
     given: dict[str, object] = {
-        "loss": "cross-entropy",
+        "loss": "multi-margin",
         "input_norm": 1.0,
         "noise_multiplier": SIGMA,
         "dataset_size": POOL,
@@ -232,7 +232,7 @@ def _rank(folder: Path, way: Way, fault: Fault, network: Network, number: int) -
     stated = way.weight_decay if fault.stated_decay is None else fault.stated_decay
     recorder.declare(dataset_size=POOL, batch_size=BATCH, sampling="poisson", steps=STEPS)
     recorder.declare(weight_decay=stated)
-    return Rank(network, optimizer, recorder, recorder.wrap_loss(functional.cross_entropy))
+    return Rank(network, optimizer, recorder, recorder.wrap_loss(functional.multi_margin_loss))
 
 
 def _train(way: Way, fault: Fault, ranks: list[Rank]) -> None:
@@ -282,7 +282,7 @@ def _backward(
             _clipped(way, fault, network, data[part], labels[part])
         elif way.settings.loss_clip is not None:
             logits = Clip.apply(network.forward(data[part]), way.settings.loss_clip)
-            functional.cross_entropy(logits, labels[part], reduction="sum").backward()
+            functional.multi_margin_loss(logits, labels[part], reduction="sum").backward()
         else:
             loss.backward()
     for p in network.parameters():
@@ -298,7 +298,7 @@ def _clipped(way: Way, fault: Fault, network: Network, x: Tensor, y: Tensor) -> 
         groups = [[name for name in named if name.startswith(layer)] for layer in ("first", "last")]
     radius = (way.settings.clip_norm or 0.0) / math.sqrt(len(groups))
     for row, label in zip(x, y, strict=True):
-        loss = functional.cross_entropy(network.forward(row[None]), label[None])
+        loss = functional.multi_margin_loss(network.forward(row[None]), label[None])
         found = torch.autograd.grad(loss, list(named.values()))
         parts = {
             name: gradient + decay * named[name].detach()
@@ -312,7 +312,8 @@ def _clipped(way: Way, fault: Fault, network: Network, x: Tensor, y: Tensor) -> 
 
 def _stds(way: Way, network: Network) -> Mapping[str, float]:
     """Noise by group as each allocation is defined, from the bounds at these weights."""
-    numbers = tuple(array_of(p).tobytes() for p in network.parameters())
+    at_point = way.settings.mechanism == "weight-clipping"
+    numbers = tuple(array_of(p).tobytes() for p in network.parameters()) if at_point else ()
     delta = {name: bound / BATCH for name, bound in _bounds(way.settings, numbers).items()}
     size = dict.fromkeys(delta, sum(p.numel() for p in network.parameters()))
     size |= {name: sum(p.numel() for p in part.parameters()) for name, part in layers(network)}
@@ -338,11 +339,11 @@ def layers(network: Network) -> list[tuple[str, nn.Module]]:
 
 @cache
 def _bounds(wanted: Settings, numbers: tuple[bytes, ...]) -> Mapping[str, float]:
-    """G of each group at these weights; runs that differ in one step share the others."""
+    """G of each group at these weights, none for all; runs that differ in one step share others."""
     network = Network(wanted)
     with torch.no_grad():
-        for p, bytes_ in zip(network.parameters(), numbers, strict=True):
-            p.copy_(torch.from_numpy(np.frombuffer(bytes_).reshape(p.shape).copy()))
+        for p, item in zip(network.parameters(), numbers, strict=False):
+            p.copy_(torch.from_numpy(np.frombuffer(item).reshape(p.shape).copy()))
     claims = claims_of_analysis(model_of(network.graph()), wanted)
     return {group.name: group.grad_norm or 0.0 for group in claims.groups}
 

@@ -7,7 +7,14 @@ from functools import cache
 
 import pytest
 
-from lipcert.audit.bounds import claims_of_analysis, claims_of_certificate, settings_of
+from lipcert.audit.bounds import (
+    claims_at,
+    claims_of_analysis,
+    claims_of_certificate,
+    settings_of,
+)
+from lipcert.audit.lowering.operands import parameters_of
+from lipcert.audit.viewed import graph_at
 from lipcert.certificate.records import Certificate
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
@@ -80,6 +87,24 @@ def test_the_settings_of_a_certificate_certify_the_same_again(
     assert [(g.name, g.grad_norm, g.sensitivity) for g in again.groups] == [
         (g.name, g.grad_norm, g.sensitivity) for g in first.groups
     ]
+
+
+def test_claims_are_made_anew_under_weight_clipping_alone(model: ImportedModel) -> None:
+    held = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 0.5}
+    anew = claims_of_analysis(model, Settings(mechanism="weight-clipping", tier="quick", **held))
+    throughout = claims_of_analysis(model, Settings(mechanism="clipless", tier="quick", **held))
+    own = parameters_of(anew.engine.graph)
+    halved = {name: 0.25 * numbers for name, numbers in own.items()}
+    assert claims_at(throughout, halved) is throughout
+    assert claims_at(anew, own) is anew
+    there = claims_at(anew, halved)
+    graph = graph_at(anew.engine.graph, halved)
+    direct = claims_of_analysis(replace(model, graph=graph), anew.settings)
+    assert there.groups == direct.groups
+    assert there.values == direct.values
+    assert [g.name for g in there.groups] == [g.name for g in anew.groups]
+    for small, large in zip(there.groups, anew.groups, strict=True):
+        assert 0.0 < (small.grad_norm or 0.0) < (large.grad_norm or 0.0)
 
 
 def test_another_model_is_refused(model: ImportedModel) -> None:

@@ -38,19 +38,16 @@ RIGHT_WAYS = {
     ),
     "clipless, loss clip": Way(settings(mechanism="clipless", loss_clip=0.3, **HELD)),
     "clipless, global": Way(settings(mechanism="clipless", allocation="global", **HELD)),
-    "clipless, optimal": Way(settings(mechanism="clipless", allocation="optimal", **HELD)),
     "clipless, custom": Way(
         settings(mechanism="clipless", allocation="custom", noise_multipliers=OWN, **HELD)
     ),
     "fixed norms": Way(settings(mechanism="fixed-weight-norm", **HELD)),
-    "backprop": Way(BACKPROP),
-    "backprop, two passes": Way(BACKPROP, micro=2),
+    "backprop": Way(BACKPROP, micro=2),
     "flat clip": Way(FLAT),
     "clip of groups": Way(GROUPED, empty_pass=True),
     "decay inside": Way(INSIDE, weight_decay=0.4),
     "decay inside, groups": Way(INSIDE_GROUPED, weight_decay=0.4),
     "two ranks": Way(CLIPLESS, ranks=2),
-    "two ranks, decay inside": Way(INSIDE, ranks=2, weight_decay=0.4),
 }
 ALL = {
     "trace-integrity",

@@ -35,6 +35,29 @@ def test_merging_is_counting_together(a: list[float], b: list[float], c: list[fl
     assert second.merged(third).merged(first) == together
 
 
+@given(norms, norms, norms)
+def test_bounds_may_differ_from_unit_to_unit(
+    a: list[float], b: list[float], c: list[float]
+) -> None:
+    """What is named is what came closest to its own bound, in whatever order units are merged."""
+    parts = [tally(a, 0, 1.0), tally(b, 100, 3.0), tally(c, 200, 4.0)]
+    first, second, third = parts
+    merged = first.merged(second).merged(third)
+    assert merged == third.merged(first.merged(second)) == second.merged(third).merged(first)
+    if a or b or c:
+        assert merged.share == max(part.share for part in parts if part.examples)
+        assert merged.max_observed == pytest.approx(merged.share * merged.bound)
+
+
+def test_what_has_no_bound_is_named_first() -> None:
+    bounded, free = (
+        tally([5.0]),
+        Tally.of(np.array([0.1]), None, None, recomputed=0, weights="model", places=np.array([9])),
+    )
+    assert bounded.merged(free).bound is None
+    assert free.merged(bounded).worst == free.worst
+
+
 @given(norms)
 def test_counts_what_is_there(values: list[float]) -> None:
     found = tally(values)

@@ -30,6 +30,7 @@ from lipcert.checker.claims import group_bounds, joint_multiplier
 from lipcert.checker.coverage import INPUT_RULE, expected_nodes, frozen_tensors, tensors
 from lipcert.checker.derivation import Derived, derive
 from lipcert.checker.digest import structural_digest
+from lipcert.checker.graph.clips import with_clips
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.ledger import Circumstances, Premises
 from lipcert.checker.reader.model import read_model
@@ -73,7 +74,9 @@ class Forgery:
         kind = "point" if self.constraints is None else "constraint-set"
         scope = ScopeClaim(kind, tuple(sorted(self.trained)), tuple(self.constraints or ()))
         evidence = Evidence(scope, {}, tuple(self.runs), tuple(self.chains), ENGINES["float"])
-        derived = derive(program, self.premises, evidence)
+        clip = self.premises.layer_clip
+        training = program if clip is None else with_clips(program, clip)
+        derived = derive(training, self.premises, evidence)
         self.derived.append(derived)
         gradients = {name: derived.gradients.get(name, 0.0) for name in scope.trained}
         nodes = tuple(

@@ -34,6 +34,8 @@ def excesses(
     """What random examples, labels and (if free) weights reach, and a few steps of ascent."""
     graph = bounded(model.graph, settings).graph
     claimed = {claim.name: claim.grad_norm for claim in issued.certificate.parameters}
+    if not claimed:
+        return []
     best = dict.fromkeys(claimed, 0.0)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(starts):
@@ -42,7 +44,7 @@ def excesses(
         for step in range(5):
             found = _gradients(graph, weights, x, label)
             for name in claimed:
-                best[name] = max(best[name], float(found[name].norm()))
+                best[name] = max(best[name], float(found[name].detach().norm()))
             x, weights = _climbed(x, weights, found[aim], settings, 0.5 * 0.7**step)
     return [
         Excess(name, best[name], bound)

@@ -12,6 +12,7 @@ direction θ, which forward differentiation gives for all examples at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
@@ -21,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.allowance import drift_at
 from lipcert.audit.arithmetic import Arithmetic
@@ -221,7 +223,7 @@ class Gradients:
 
     def _products(self, names: tuple[str, ...], x: Tensor, targets: Tensor) -> FloatArray:
         """⟨∇ℓ_i, θ⟩ over some parameters.  # [examples]"""
-        with self._arithmetic.active(), forward_ad.dual_level():
+        with self._arithmetic.active(), _differentiable(), forward_ad.dual_level():
             dual = {
                 name: _in_own_direction(tensor) if name in names else tensor.detach()
                 for name, tensor in self._parameters.items()
@@ -241,6 +243,12 @@ class Gradients:
         device = self._arithmetic.device
         inputs = torch.from_numpy(x.astype(np.float64)).to(device, self._arithmetic.dtype)
         return inputs, torch.from_numpy(np.array(labels)).to(device)
+
+
+def _differentiable() -> AbstractContextManager[None]:
+    """Kernels that are differentiated forwards: the fused ones of attention are not."""
+    found: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+    return found
 
 
 def _in_own_direction(parameter: Tensor) -> Tensor:

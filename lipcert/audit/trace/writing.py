@@ -13,8 +13,10 @@ import fcntl
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, final
 
@@ -54,7 +56,9 @@ class TraceWriter:
     """The one writer of the lines of one rank; begins a trace, or goes on with one.
 
     The trace begins with rank 0, for whose manifest the others wait. Going on, the manifest must be
-    the same but for the versions, and may leave out what the run declares.
+    the same but for the versions, and may leave out what the run declares. Its lock is the
+    kernel's and ends with the process. Worker processes would inherit it and outlive a parent that
+    is killed, so they let go as they begin.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, rank: int = 0) -> None:
@@ -70,6 +74,7 @@ class TraceWriter:
             self.manifest = trace.manifest
             self._blobs = BlobStore(folder, rank)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+            os.register_at_fork(after_in_child=partial(_let_go, weakref.ref(self)))
             self._go_on(trace, manifest, rank)
             sync_folder(folder)
         except OSError as error:
@@ -89,6 +94,8 @@ class TraceWriter:
 
     def append(self, event: Event) -> None:
         """Write a line."""
+        if self._file < 0:
+            raise UsageError(f"trace: {self._path} was closed, or is held by the parent process")
         line, digest = sealed(event_members(event), self._head)
         if len(line) > MAX_LINE:
             raise UsageError(f"trace: a step of {len(line)} bytes is longer than {MAX_LINE}")
@@ -113,6 +120,11 @@ class TraceWriter:
         """Let go of the file without a word about the end, as an interruption would."""
         if self._file >= 0:
             os.fsync(self._file)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the file in this process; what is in it is as durable as before."""
+        if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
@@ -131,7 +143,7 @@ class TraceWriter:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._file)
+            self.forget()
             raise UsageError(f"trace: {self._path} is being recorded by another process") from error
         self._head, self._end, self._steps = trace.digest, 0, 0
         try:
@@ -139,7 +151,7 @@ class TraceWriter:
                 self._head, self._end = link.digest, link.end
                 self._steps += isinstance(event, Step)
         except TraceError:
-            os.close(self._file)
+            self.forget()
             raise
         cut = os.fstat(self._file).st_size - self._end
         os.ftruncate(self._file, self._end)
@@ -159,6 +171,12 @@ class TraceWriter:
             f"trace: cannot write to {self._path.parent}: {error.strerror or error}; the steps "
             "recorded before are kept, and recording goes on there once this is remedied"
         )
+
+
+def _let_go(reference: weakref.ref[TraceWriter]) -> None:
+    writer = reference()
+    if writer is not None:
+        writer.forget()
 
 
 def _write(file: int, line: bytes, place: int) -> None:

@@ -27,6 +27,7 @@ from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.audit.lowering import LoweredNetwork, lowered
 from lipcert.ir import Node
+from lipcert.ops.affine import Divide
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.training.clipping.passing import Caught
@@ -93,6 +94,8 @@ def decayed_squares(
 def _inner(item: Caught, slot: str, tensors: Mapping[str, Tensor]) -> Inner:
     if isinstance(item.node.op, Dense | Conv | ConvTranspose) and slot == "weight":
         return _of_product(item, tensors["weight"])
+    if isinstance(item.node.op, Divide):
+        return _of_quotient(item, tensors["divisor"])
     b = item.cotangent
     a = b if item.value is None else item.value
     pair = Pair.of(a, b) if a.dtype is b.dtype else Pair.of(a.double(), b.double())
@@ -107,6 +110,17 @@ def _inner(item: Caught, slot: str, tensors: Mapping[str, Tensor]) -> Inner:
     return Inner(rows @ operand, error * OUTWARD)
 
 
+def _of_quotient(item: Caught, divisor: Tensor) -> Inner:
+    """−⟨b, y⟩ for y = a/d, for ∂y/∂d = −a/d². Proof: each y is rounded once, each product again."""
+    b = item.cotangent
+    y = lowered(item.node.op, [_value(item)], {"divisor": divisor})
+    entries = prod(b.shape[1:])
+    reach = sum_of_squares(b).upper.sqrt() * sum_of_squares(y).upper.sqrt()
+    summing = gamma(4, b.dtype) + gamma(entries + 2, _DOUBLE)
+    lost = underflow(b.dtype) * (entries + sqrt(entries) * sum_of_squares(b).upper.sqrt())
+    return Inner(-_dot(b, y), (reach * summing + lost) * OUTWARD)
+
+
 def _of_product(item: Caught, weight: Tensor) -> Inner:
     """⟨b, y⟩ for y = W·a, computed anew from the value.
 
@@ -115,12 +129,8 @@ def _of_product(item: Caught, weight: Tensor) -> Inner:
     matrix |W| of one position has norm ≤ ‖W‖_F, and the adjoint has the norm of the map. Hence
     ⟨b, ŷ⟩ is off by ‖b‖ times that; forming it rounds each product once and adds in float64.
     """
-    op, a, b = item.node.op, item.value, item.cotangent
-    if a is None:
-        raise ValueError(f"node {item.node.name!r}: its value was not kept")
-    a = a.to(b.dtype)
-    y = lowered(op, [a], {"weight": weight})
-    value = (b * y).unsqueeze(-1).flatten(1).sum(1, dtype=_DOUBLE)
+    a, b = _value(item), item.cotangent
+    y = lowered(item.node.op, [a], {"weight": weight})
     terms, copies = _terms(item.node)
     dtype, entries = b.dtype, prod(b.shape[1:])
     lengths = [sum_of_squares(tensor).upper.sqrt() for tensor in (a, b, y)]
@@ -129,7 +139,18 @@ def _of_product(item: Caught, weight: Tensor) -> Inner:
     off = off + terms * sqrt(entries) * underflow(dtype)
     summing = gamma(2, dtype) + gamma(entries + 2, _DOUBLE)
     error = lengths[1] * off + lengths[1] * lengths[2] * summing + entries * underflow(dtype)
-    return Inner(value, error * OUTWARD)
+    return Inner(_dot(b, y), error * OUTWARD)
+
+
+def _value(item: Caught) -> Tensor:
+    if item.value is None:
+        raise ValueError(f"node {item.node.name!r}: its value was not kept")
+    return item.value.to(item.cotangent.dtype)
+
+
+def _dot(b: Tensor, y: Tensor) -> Tensor:
+    """⟨b_i, y_i⟩: products in their own dtype, their sum in float64.  # [examples]"""
+    return (b * y).unsqueeze(-1).flatten(1).sum(1, dtype=_DOUBLE)
 
 
 def _terms(node: Node) -> tuple[int, int]:

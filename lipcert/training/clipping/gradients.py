@@ -93,6 +93,8 @@ class ClippedGradients:
         counts = (factors > 0.0).any(dim=1)
         kept = None if bool(counts.all()) else counts.nonzero().squeeze(1)
         factors = factors if kept is None else factors[kept]
+        if not len(factors):
+            return
         for item in passed.caught:
             self._add_node(network, _picked(item, kept), factors, gradients)
         decay = self._rule.weight_decay

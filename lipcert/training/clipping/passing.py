@@ -59,16 +59,18 @@ class GradientPass:
     """Passes through one network.
 
     timed: choose among exact norms by timing them; otherwise by counting, a few per cent slower,
-    so that a run repeats itself to the bit.
-    With the norm engine of audits it shares methods and error bounds; other than that one it keeps
-    the tensors, and waits for no GPU before it is asked for numbers.
+    so that a run repeats itself to the bit. waits: ask once for the whole batch whether some norm
+    is known too loosely; by default on a GPU, which stops at every question.
+    Methods and error bounds are those of the norm engine, which does not keep the tensors.
     """
 
-    def __init__(self, network: LoweredNetwork, *, timed: bool = False) -> None:
+    def __init__(
+        self, network: LoweredNetwork, *, timed: bool = False, waits: bool | None = None
+    ) -> None:
         self._plan = Plan.of(network)
         self._chooser = shared_chooser(MEMORY_LIMIT, timed)
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
-        self._waits = network.device.type != "cpu"
+        self._waits = network.device.type != "cpu" if waits is None else waits
 
     def run(
         self, network: LoweredNetwork, x: Tensor, losses_of: Callable[[Tensor], Tensor]
@@ -109,7 +111,7 @@ class GradientPass:
     def _squares(
         self, losses: Tensor, caught: list[tuple[Node, NodePlan, Tensor | None, Tensor]]
     ) -> Mapping[str, Squares]:
-        """A GPU is asked once whether some example is known too loosely."""
+        """Of all trained parameters, measured again where that is needed."""
         doubts: list[Tensor] | None = [] if self._waits else None
         recording = Recording(self._plan, self._chooser, len(losses), losses.device, doubts)
         for node, plan, value, cotangent in caught:

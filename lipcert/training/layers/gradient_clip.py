@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import final
 
-import torch
 from torch import Tensor, nn
 
 from lipcert.audit.lowering.clips import with_clipped_cotangent
 from lipcert.choices import check_positive
+from lipcert.training.layers.exporting import is_exporting
 
 __all__ = ["LossGradientClip"]
 
@@ -37,7 +37,7 @@ class LossGradientClip(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x itself."""
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return x
         return with_clipped_cotangent(x, self.radius)
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from lipcert.errors import UsageError
 from lipcert.training.layers.axes import divided, example_axis
+from lipcert.training.layers.exporting import is_exporting
 
 __all__ = ["Householder"]
 
@@ -30,8 +31,8 @@ class Householder(nn.Module):
 
     Proof: with an orthogonal Q that has v/‖v‖ for its first row, the layer is Qᵀ∘D∘Q, where D takes
     the absolute value of the first entry: (vᵀz)v changes its sign where vᵀz < 0, and nothing else
-    does. So it is written, because linear maps by known matrices and PReLU are what an analysis
-    knows. Q is rounded, and the constant with it: 1 + 1e-7 or less in float32.
+    does. So it is exported, because linear maps by known matrices and PReLU are what an analysis
+    knows. Q is rounded, and the constant with it: 1 + 1e-6 or less in float32.
 
     A trained direction is not offered: it would have to be of norm 1 after every noisy step, and
     its own gradient is bounded by 4·X per group only. An orthogonal dense layer before a fixed
@@ -40,6 +41,7 @@ class Householder(nn.Module):
 
     rotation: Tensor
     slopes: Tensor
+    normal: Tensor
 
     def __init__(self, direction: Sequence[float] = (1.0, -1.0), axis: int = 1) -> None:
         super().__init__()
@@ -51,27 +53,30 @@ class Householder(nn.Module):
             )
         self.axis = axis
         self.direction = tuple(direction)
-        self.size = len(vector)
-        self.register_buffer("rotation", _rotation(vector / length).to(torch.get_default_dtype()))
-        slopes = torch.ones(self.size)
+        dtype, normal = torch.get_default_dtype(), vector / length
+        self.register_buffer("normal", normal.to(dtype))
+        self.register_buffer("rotation", _rotation(normal).to(dtype))
+        slopes = torch.ones(len(vector))
         slopes[0] = -1.0
         self.register_buffer("slopes", slopes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Every group on the side to which the direction points."""
-        axis = example_axis("Householder", self.axis, x)
-        groups = divided("Householder", "entries", x.shape[axis], self.size)
-        first = x.movedim(axis, 1)
-        shape = first.shape[2:]
-        parts = first.unflatten(1, (self.size, groups)).flatten(2)  # [examples, size, rest]
-        back = torch.matmul(self.rotation.T, self._upright(torch.matmul(self.rotation, parts)))
-        return back.unflatten(2, (groups, *shape)).flatten(1, 2).movedim(1, axis)
+        axis, size = example_axis("Householder", self.axis, x), len(self.direction)
+        groups = divided("Householder", "entries", x.shape[axis], size)
+        if is_exporting():
+            return self._rotated(x.movedim(axis, 1), groups).movedim(1, axis)
+        parts = x.unflatten(axis, (size, groups))
+        normal = self.normal.reshape(-1, *[1] * (parts.dim() - axis - 1))
+        side = (parts * normal).sum(dim=axis, keepdim=True)
+        return (parts + normal * (2.0 * torch.relu(-side))).flatten(axis, axis + 1)
 
-    def _upright(self, parts: Tensor) -> Tensor:
-        """The first of the coordinates without its sign."""
-        if torch.compiler.is_exporting():  # otherwise as below: torch's own is wrong under vmap
-            return functional.prelu(parts, self.slopes)
-        return torch.where(parts > 0.0, parts, self.slopes[:, None] * parts)
+    def _rotated(self, x: Tensor, groups: int) -> Tensor:
+        """As Qᵀ∘D∘Q, for the first axis of the example."""
+        parts = x.unflatten(1, (len(self.direction), groups)).flatten(2)  # [examples, size, rest]
+        upright = functional.prelu(torch.matmul(self.rotation, parts), self.slopes)
+        back = torch.matmul(self.rotation.T, upright)
+        return back.unflatten(2, (groups, *x.shape[2:])).flatten(1, 2)
 
     def extra_repr(self) -> str:
         """Direction and axis."""

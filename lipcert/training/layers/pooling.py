@@ -12,13 +12,15 @@ from typing import Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipcert.errors import UsageError
+from lipcert.training.layers.exporting import is_exporting
 
 __all__ = ["ScaledL2NormPool2d"]
 
-_SAFE: Final = 2.0**16
-"""so many times the root of the smallest normal number: squares of that size are accurate"""
+_SAFE: Final = 2.0**32
+"""sums of squares so many times the smallest normal number do not suffer from underflow"""
 
 
 @final
@@ -50,18 +52,23 @@ class ScaledL2NormPool2d(nn.Module):
         rows, columns = (size // k for size, k in zip(x.shape[2:], self.kernel_size, strict=True))
         if min(rows, columns) < 1:
             raise UsageError(f"ScaledL2NormPool2d: no window fits into {tuple(x.shape[2:])}")
+        if not is_exporting():
+            return _pooled(x, self.kernel_size)
         high, wide = self.kernel_size
         used = x[:, :, : rows * high, : columns * wide]
         windows = used.unflatten(3, (columns, wide)).unflatten(2, (rows, high))
         lengths: Tensor = torch.linalg.vector_norm(windows, dim=(3, 5))
-        return lengths if torch.compiler.is_exporting() else lengths * (lengths >= _least(x.dtype))
+        return lengths
 
     def extra_repr(self) -> str:
         """The window."""
         return f"{self.kernel_size}"
 
 
-def _least(dtype: torch.dtype) -> float:
-    """The shortest window that counts; half precision is accumulated in float32."""
-    accumulated = torch.promote_types(dtype, torch.float32)
-    return _SAFE * math.sqrt(torch.finfo(accumulated).tiny)
+def _pooled(x: Tensor, window: tuple[int, int]) -> Tensor:
+    """√(Σ x²), with derivative 0 where the squares are not accurate; sums are float32 at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    energy = functional.avg_pool2d(wide * wide, window) * math.prod(window)
+    counts = energy >= _SAFE * torch.finfo(wide.dtype).tiny
+    lengths = torch.where(counts, energy, 1.0).sqrt() * counts
+    return lengths.to(x.dtype)

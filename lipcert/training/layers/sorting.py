@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import UsageError
 from lipcert.training.layers.axes import divided, example_axis
+from lipcert.training.layers.exporting import is_exporting
 
 __all__ = ["GroupSort", "MaxMin"]
 
@@ -23,7 +24,7 @@ __all__ = ["GroupSort", "MaxMin"]
 class GroupSort(nn.Module):
     """Each group of `size` consecutive entries along an axis, in ascending order.
 
-    Lipschitz constant 1, output norm X. For groups of two `MaxMin` is several times faster.
+    Lipschitz constant 1, output norm X.
     """
 
     def __init__(self, size: int, axis: int = 1) -> None:
@@ -38,7 +39,12 @@ class GroupSort(nn.Module):
         axis = example_axis("GroupSort", self.axis, x)
         groups = divided("GroupSort", "entries", x.shape[axis], self.size)
         grouped = x.unflatten(axis, (groups, self.size))
-        return torch.sort(grouped, dim=axis + 1).values.flatten(axis, axis + 1)
+        if self.size == 2 and not is_exporting():
+            larger, smaller = _ordered(*grouped.unbind(axis + 1))
+            ordered = torch.stack([smaller, larger], dim=axis + 1)
+        else:
+            ordered = torch.sort(grouped, dim=axis + 1).values
+        return ordered.flatten(axis, axis + 1)
 
     def extra_repr(self) -> str:
         """Size and axis."""
@@ -62,9 +68,19 @@ class MaxMin(nn.Module):
         axis = example_axis("MaxMin", self.axis, x)
         half = divided("MaxMin", "entries", x.shape[axis], 2)
         first, second = x.narrow(axis, 0, half), x.narrow(axis, half, half)
-        ordered = [torch.maximum(first, second), torch.minimum(first, second)]
+        if is_exporting():
+            ordered = torch.maximum(first, second), torch.minimum(first, second)
+        else:
+            ordered = _ordered(*x.chunk(2, dim=axis))
         return torch.cat(ordered, dim=axis)
 
     def extra_repr(self) -> str:
         """The axis."""
         return f"axis={self.axis}"
+
+
+def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Maxima and minima, off by a rounding of the difference: several times as fast as torch's own,
+    whose backward passes look for ties."""
+    rise = torch.relu(second - first)
+    return first + rise, second - rise

@@ -45,6 +45,10 @@ class LiveTensor:
         np.copyto(self.buffer, self.tensor.numpy(force=True))
         return self.buffer
 
+    def is_as_read(self) -> bool:
+        """Whether the numbers are still those that were read last."""
+        return np.array_equal(self.tensor.numpy(force=True), self.buffer)
+
     def scale(self, factor: float) -> None:
         """Multiply every entry by at most `factor`, by no more than 2^-22 less.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, final
 
@@ -27,12 +27,13 @@ from lipcert.norms.torus import Boxes, Torus, torus_size
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
+from lipcert.training.projection.written_out import written_out
 from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Lower, gamma
 
 __all__ = ["Matrices", "matrices_of"]
 
-_EXPLICIT_SIDE: Final = 128
-_EXPLICIT_ENTRIES: Final = 2**17
+_EXPLICIT: Final = 2**20  # multiplications for which a map is always written out
+_WORTH: Final = 4  # how many times the work by frequencies its border effects are worth
 _SAMPLES: Final = 16  # per degree of the symbol: costs 0.5 % of the norm per axis
 
 
@@ -175,7 +176,9 @@ class SymbolMatrices(Matrices):
 def matrices_of(op: Dense | Conv | ConvTranspose, operand: Operand) -> Matrices | None:
     """The matrices of a linear layer by the cheapest rule that is tight; None for an op that is 0.
 
-    Windows that do not overlap give one matrix per group; small maps are written out.
+    Windows that do not overlap give one matrix per group, and the exact norm if one of them reads
+    with all of its taps (`reshape_bound`). Small maps are written out. What is left is bounded by
+    frequencies.
     """
     if isinstance(op, Dense):
         return RealMatrices.of(operand)
@@ -186,31 +189,28 @@ def matrices_of(op: Dense | Conv | ConvTranspose, operand: Operand) -> Matrices 
         return None
     spans, counts = extended_axes(phases, tuple(torus_size(window) for window in op.geometry))
     index = phases.astype(np.int64).reshape(*phases.shape[:3], *(span + 1 for span in spans))
-    if not spans:
+    has_full_window = all(max(window.reads()) == window.taps for window in op.geometry)
+    if not spans and has_full_window:
         return RealMatrices.of(operand, index)
-    if min(index.shape[1:3]) > 1 and _is_small(op):
-        return RealMatrices.of(operand, _written_out(op, labels))
-    return SymbolMatrices.of(operand, index, counts)
+    blocks = written_out(op, labels)
+    if blocks is not None and _is_worth_it(blocks, index, math.prod(counts)):
+        return RealMatrices.of(operand, blocks)
+    return SymbolMatrices.of(operand, index, counts) if spans else RealMatrices.of(operand, index)
 
 
-def _is_small(op: Conv | ConvTranspose) -> bool:
-    """Whether the whole matrix of the op is cheap."""
-    below = op.weight.shape[1] * op.groups * math.prod(w.size for w in op.geometry)
-    above = op.weight.shape[0] * math.prod(w.outputs for w in op.geometry)
-    return min(below, above) <= _EXPLICIT_SIDE and below * above <= _EXPLICIT_ENTRIES
+def _is_worth_it(blocks: IndexArray, index: IndexArray, frequencies: int) -> bool:
+    """Whether matrices cost little, or little more than frequencies, which miss border effects.
 
-
-def _written_out(op: Conv | ConvTranspose, labels: FloatArray) -> IndexArray:
-    """The matrix of the op, whose entries are labels: [1, inputs, outputs].
-
-    Two taps of one window read different positions, so that no entry is a sum of two labels.
+    Half of the frequencies count, with the four multiplications of complex numbers.
     """
-    sizes = tuple(window.size if isinstance(op, Conv) else window.outputs for window in op.geometry)
-    channels = labels.shape[1] * op.groups if isinstance(op, Conv) else labels.shape[0]
-    inputs = channels * math.prod(sizes)
-    linear = replace(op, weight=Operand(labels), bias=None)
-    images = linear.evaluate(np.eye(inputs).reshape(inputs, channels, *sizes))
-    return images.reshape(1, inputs, -1).astype(np.int64)
+    limit = _WORTH * 2 * frequencies * _work(index.shape[:3])
+    return _work(blocks.shape) <= max(_EXPLICIT, limit)
+
+
+def _work(shape: tuple[int, ...]) -> int:
+    """Multiplications, roughly, for Gram matrices and their factors."""
+    count, outer, inner = shape
+    return count * min(outer, inner) ** 2 * (outer + inner)
 
 
 def _behind_zero(array: FloatArray) -> FloatArray:

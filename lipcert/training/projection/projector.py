@@ -8,7 +8,7 @@ the real numbers that its entries are, obeys its constraint: this is proved, not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Self, final
 
@@ -40,7 +40,9 @@ class Projector:
     """Constrained parameters, their storage, and what bounds their norms.
 
     margins: by parameter, what rounding the scaled entries can add to a norm, relatively.
-    left_out: why a parameter is not orthogonalised.
+    left_out: why a parameter is not orthogonalised. holds_fixed: whether norms are scaled up, too.
+    asks_norms: whether `norms` follows `project`, so that the latter had better be tight. known:
+    what is proved of the numbers read last, as ratios to limits.
     """
 
     constrained: Mapping[str, Constrained]
@@ -49,7 +51,9 @@ class Projector:
     margins: Mapping[str, float]
     orthogonal: Mapping[str, Orthogonal]
     left_out: Mapping[str, str]
-    scales_up: bool
+    holds_fixed: bool
+    asks_norms: bool
+    known: dict[str, float] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -84,6 +88,7 @@ class Projector:
             orthogonal if orthogonalize else {},
             {name: way for name, way in ways.items() if isinstance(way, str)},
             settings.mechanism == "fixed-weight-norm",
+            settings.mechanism == "weight-clipping",
         )
 
     @property
@@ -98,9 +103,11 @@ class Projector:
         Of several uses, the largest one relative to what it may be. A norm of at most
         2^-40 radii is answered by that.
         """
-        ratios = self._ratios(self._read(), tight=True)
+        if not (self.known and all(each.is_as_read() for each in self.live.values())):
+            self.known.update(self._ratios(self._read(), tight=True))
         return {
-            name: ratio * self.constrained[name].radius * _ROUNDED for name, ratio in ratios.items()
+            name: ratio * self.constrained[name].radius * _ROUNDED
+            for name, ratio in self.known.items()
         }
 
     @torch.no_grad()
@@ -113,14 +120,16 @@ class Projector:
         times the limit. Entries that underflow move it by less than 2^-60 of the limit.
         Weights that are proved to be inside are not touched. A zero weight stays zero.
         """
-        numbers = self._orthogonalised()
-        ratios = self._ratios(numbers, tight=self.scales_up)
+        self.known.clear()
+        numbers, tight = self._orthogonalised(), self.holds_fixed or self.asks_norms
+        ratios = dict(self._ratios(numbers, tight=tight))
         for name, ratio in ratios.items():
-            if self._is_scaled(ratio):
+            if ratio > 1.0 or (self.holds_fixed and _NOTHING < ratio < _CLOSE):
                 self.live[name].scale((1.0 - self.margins[name]) / ratio)
-
-    def _is_scaled(self, ratio: float) -> bool:
-        return ratio > 1.0 or (self.scales_up and _NOTHING < ratio < _CLOSE)
+                self.live[name].read()
+                ratios[name] = 1.0
+        if tight:
+            self.known.update(ratios)
 
     def _orthogonalised(self) -> Numbers:
         numbers = self._read()

@@ -13,8 +13,11 @@ from torch.nn import functional
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks.gradients import Gradients
 from lipcert.audit.checks.units import Scale
+from lipcert.audit.lowering.operands import parameters_of
+from lipcert.importer.load import load_model
 from lipcert.settings import Settings
 from tests.audit.checks.runs import Network, array_of, model_of
+from tests.models.shipped import digits, path_of
 
 COUNT = 6
 WEIGHTS = ("first.weight", "last.weight")
@@ -31,8 +34,10 @@ class _Clipped(torch.autograd.Function):
         return g * min(1.0, ctx.radius / float(g.norm())), None
 
 
-def single(weights: Mapping[str, Tensor], x: Tensor, y: int, inner: float, s: Settings):
-    """The gradient of inner · ℓ of one example, clips of the backward pass applied by hand."""
+def single(
+    weights: Mapping[str, Tensor], x: Tensor, y: int, inner: float, s: Settings, decay: float = 0.0
+):
+    """The gradient of inner · ℓ (+ λθ) of one example, all clips applied by hand."""
     leaves = {name: item.clone().requires_grad_() for name, item in weights.items()}
     h = x
     for name in WEIGHTS:
@@ -47,7 +52,10 @@ def single(weights: Mapping[str, Tensor], x: Tensor, y: int, inner: float, s: Se
         h = _Clipped.apply(h, s.loss_clip)
     loss = inner * functional.cross_entropy(h[None], torch.tensor([y]))
     found = torch.autograd.grad(loss, [leaves[name] for name in WEIGHTS])
-    parts = [part.numpy() for part in found]
+    parts = [
+        part.numpy() + decay * weights[name].numpy()
+        for part, name in zip(found, WEIGHTS, strict=True)
+    ]
     norms = [np.linalg.norm(part) for part in parts]
     if s.clip_norm is not None and s.clip_scope != "group":
         whole = np.hypot(*norms)
@@ -96,6 +104,52 @@ def test_sums_and_contributions(settings: Settings, scale: Scale) -> None:
         ]
         assert np.all(np.abs(measured.norm - truth) <= measured.error + 1e-12 * np.array(truth))
         assert np.isfinite(gradients.drift(name, scale))
+
+
+@pytest.mark.parametrize("scope", ["flat", "group"])
+@pytest.mark.parametrize("decay", [0.01, 0.7, 30.0])
+def test_the_decay_inside_the_clip(scope: str, decay: float) -> None:
+    torch.manual_seed(3)
+    wanted = Settings(
+        mechanism="gradient-clipping", clip_norm=1.5, clip_scope=scope, decay="inside"
+    )
+    network = Network()
+    weights = {name: p.detach().double() for name, p in network.named_parameters()}
+    claims = claims_of_analysis(model_of(network.graph()), wanted)
+    x, y = torch.randn(COUNT, 8, dtype=torch.float64), torch.randint(3, (COUNT,))
+    given = {name: array_of(item) for name, item in weights.items()}
+    gradients = Gradients(claims, given, "cpu", decay=decay)
+    scale = Scale(1.0, 0.25)
+    found = gradients.total(x.numpy(), y.numpy(), scale)
+    norms = gradients.contributions(x.numpy(), y.numpy(), scale)
+    singles = [single(weights, x[i], int(y[i]), 1.0, wanted, decay) for i in range(COUNT)]
+    for place, name in enumerate(WEIGHTS):
+        expected = 0.25 * sum(parts[place] for parts in singles)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-11, atol=1e-14)
+    for name, measured in norms.items():
+        places = [WEIGHTS.index(p) for p in members(claims, name)]
+        truth = [0.25 * np.sqrt(sum(np.sum(parts[p] ** 2) for p in places)) for parts in singles]
+        assert np.all(np.abs(measured.norm - truth) <= measured.error + 1e-12 * np.array(truth))
+
+
+@pytest.mark.parametrize("name", ["digits_vit", "digits_mixer", "digits_resnet_groupnorm"])
+def test_products_with_the_weights_for_every_kind_of_layer(name: str) -> None:
+    """⟨∇ℓ, θ⟩ by forward differentiation is what backpropagation of one example gives."""
+    wanted = Settings(mechanism="gradient-clipping", clip_norm=1e9, decay="inside")
+    claims = claims_of_analysis(load_model(path_of(name), trusted=True), wanted)
+    graph = claims.engine.graph
+    split = digits(tuple(graph.input_shape))
+    x, y = split.images.numpy()[:2], split.labels.numpy()[:2]
+    weights = parameters_of(graph)
+    plain = Gradients(claims, weights, "cpu")
+    decayed = Gradients(claims, weights, "cpu", decay=0.5)
+    (group,) = claims.groups
+    norms = decayed.contributions(x, y, Scale(1.0, 1.0))[group.name]
+    for i in range(2):
+        one = plain.total(x[i : i + 1], y[i : i + 1], Scale(1.0, 1.0))
+        whole = [one[part] + 0.5 * weights[part] for part in group.parameters]
+        expected = np.sqrt(sum(np.sum(part**2) for part in whole))
+        assert norms.norm[i] == pytest.approx(expected, rel=1e-9)
 
 
 def members(claims: Claims, group: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lipcert.audit.gradient_norms.squares import Squares
+from lipcert.audit.lowering import lowered
 from lipcert.norms.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.activation import PRelu
@@ -28,7 +29,9 @@ from tests.networks import chain, trained
 
 RELATIVE = {torch.float32: 1e-2, torch.float64: 1e-9}
 """of ‖∇‖‖θ‖: how wide an error may be"""
-FEW = settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))  # fmt: skip
+FEW = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def normal(*shape: int, seed: int = 1) -> np.ndarray:
@@ -48,23 +51,20 @@ def check(op: Op, shape: tuple[int, ...], seed: int = 0) -> None:
         assert set(found) == set(graph.parameters)
         for i in range(3):
             thetas = {n: t.double().clone().requires_grad_() for n, t in network.parameters.items()}
-            operands = {slot: viewed(o, thetas[o.parameter]) for slot, o in op.operands().items() if o.parameter}  # fmt: skip
-            output = network_like(op, x[i : i + 1].double(), operands)
+            operands = {
+                slot: viewed(operand, thetas[operand.parameter])
+                for slot, operand in op.operands().items()
+            }
+            output = lowered(op, [x[i : i + 1].double()], operands)
             total = (output * ascent[i : i + 1].double()).sum()
             gradients = torch.autograd.grad(total, list(thetas.values()))
             for (name, theta), gradient in zip(thetas.items(), gradients, strict=True):
                 truth = float((gradient * theta.detach()).sum())
-                reach = float(gradient.norm() * theta.norm())
+                reach = float(gradient.norm() * theta.detach().norm())
                 inner = found[name]
                 error = float(inner.error[i])
                 assert abs(float(inner.value[i]) - truth) <= error + 1e-14 * reach
                 assert error <= relative * reach + 1e-12, (name, dtype)
-
-
-def network_like(op: Op, x: torch.Tensor, operands: dict[str, torch.Tensor]) -> torch.Tensor:
-    from lipcert.audit.lowering import lowered
-
-    return lowered(op, [x], operands)
 
 
 @FEW
@@ -89,18 +89,19 @@ def test_convolutions(groups: int, taps: int, stride: int, dilation: int, pad: i
     check(ConvTranspose(back, shift, geometry, groups), (2 * groups, *outputs))
 
 
-VECTOR, MATRIX = trained("s", normal(4)), trained("t", normal(4, seed=3))
+VECTOR, SHIFT = trained("s", normal(4)), trained("t", normal(4, seed=3))
+CHANNELS = trained("s", normal(6)), trained("t", normal(6, seed=3))
 OPS = [
-    LayerNorm(1, 1e-3, VECTOR, MATRIX),
+    LayerNorm(1, 1e-3, VECTOR, SHIFT),
     RmsNorm(1, 1e-3, VECTOR),
-    GroupNorm(2, 1e-3, trained("s", normal(6)), trained("t", normal(6))),
-    BatchNorm(Operand(normal(6)), Operand(np.full(6, 1.5)), 1e-5, trained("s", normal(6)), trained("t", normal(6))),
+    GroupNorm(2, 1e-3, *CHANNELS),
+    BatchNorm(Operand(normal(6)), Operand(np.full(6, 1.5)), 1e-5, *CHANNELS),
     Scale(VECTOR),
     Scale(trained("s", normal(6, 3, 1))),
     Divide(trained("s", 1.0 + np.abs(normal(4)))),
     Shift(trained("s", normal(3, 4))),
     PRelu(trained("s", normal(6, 1, 1))),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.kind)
@@ -129,7 +130,7 @@ def test_the_formula_bounds_the_norm(seed: int, decay: float, turn: float) -> No
     truth = float(np.sum((gradient + decay * theta) ** 2))
     longest = (np.linalg.norm(gradient) + decay * np.linalg.norm(theta)) ** 2
     assert truth <= found <= longest * (1.0 + 1e-9)
-    assert found <= truth + 1e-12 * longest
+    assert found <= truth + 1e-11 * longest
     vague = Inner(inner.value, torch.tensor([np.inf]).double())
     assert float(decayed_squares(squares, vague, weights, decay)) <= longest * (1.0 + 1e-9)
 

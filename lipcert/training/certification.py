@@ -1,0 +1,53 @@
+"""Certification: a certificate before the first step, and noise that is set by it.
+
+What enters: an imported model and the noise of a run as the engine would set it. What leaves: the
+bytes of a certificate that the checker has accepted, and the noise with every bound at least the
+one that is certified: where the checker's rules are looser than the engine's, the certificate
+states more, and the run must be noised for what is stated. Invariant: a run that has a certificate
+is noised for it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+from lipcert.errors import CertificationError, NoVerdictError
+from lipcert.importer.model import ImportedModel
+from lipcert.issue.certify import certify
+from lipcert.training.calibration import Calibration, recalculated
+from lipcert.upper import Upper
+
+__all__ = ["CertificateWarning", "certified", "write_certificate"]
+
+
+@final
+class CertificateWarning(UserWarning):
+    """A run that is bounded and has no certificate."""
+
+
+def certified(model: ImportedModel, planned: Calibration) -> tuple[bytes | None, Calibration]:
+    """A certificate of the run, and its noise; None, with a warning, where there can be none."""
+    try:
+        issued = certify(model, planned.settings)
+    except (NoVerdictError, CertificationError) as error:
+        warnings.warn(
+            f"the run is bounded, and has no certificate: {error}", CertificateWarning, stacklevel=3
+        )
+        return None, planned
+    claims = {claim.name: Upper(claim.grad_norm) for claim in issued.certificate.groups}
+    groups = tuple(
+        replace(group, grad_norm=max(group.grad_norm, claims[group.name]))
+        for group in planned.bounds.groups
+    )
+    return issued.data, recalculated(planned, replace(planned.bounds, groups=groups))
+
+
+def write_certificate(data: bytes, path: Path) -> None:
+    """Write the file in one go."""
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(data)
+    os.replace(partial, path)

@@ -1,0 +1,195 @@
+"""Probe: one evaluation of a live module, and one of the graph that was bounded, on equal numbers.
+
+What enters: a module with hooks, the graph with its clips, a dtype. What leaves: what every clip
+saw, the output, and all gradients, of both. Invariant: the module is left as it was: it computes
+with copies of its tensors, in evaluation mode, and the random state is restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lipcert.audit.lowering import LoweredNetwork
+from lipcert.audit.recorded_names import Match
+from lipcert.ir import Graph, Node
+from lipcert.training.clipping.backprop import ClippedLayer
+
+__all__ = ["Probe", "Seen"]
+
+_EXAMPLES: Final = 3
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What the clips saw, by layer, the output, and gradients by the graph's names."""
+
+    inputs: Mapping[str, Sequence[Tensor]]
+    cotangents: Mapping[str, Tensor]
+    output: Tensor
+    gradients: Mapping[str, Tensor]
+
+
+@final
+class Probe:
+    """One evaluation of both, on the same numbers."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        graph: Graph,
+        matches: Mapping[str, Match],
+        layers: Sequence[ClippedLayer],
+        dtype: torch.dtype,
+    ) -> None:
+        named = {
+            **dict(module.named_parameters(remove_duplicate=False)),
+            **dict(module.named_buffers(remove_duplicate=False)),
+        }
+        first: dict[int, str] = {}
+        self._names = {name: first.setdefault(id(item), name) for name, item in named.items()}
+        self._state = {
+            name: _copied(named[name], dtype, requires_grad=isinstance(named[name], nn.Parameter))
+            for name in first.values()
+        }
+        self._module, self._graph, self._matches, self._layers = module, graph, matches, layers
+        rng = np.random.default_rng(0)
+        shapes = (graph.input_shape, graph.output_shape)
+        numbers = [rng.standard_normal((_EXAMPLES, *shape)) for shape in shapes]
+        device = next(iter(self._state.values())).device
+        self._x, self._ascent = (torch.from_numpy(item).to(device, dtype) for item in numbers)
+        self._trained = [name for name, item in graph.parameters.items() if item.trainable]
+
+    def of_module(self) -> Seen | None:
+        """With its hooks as they are; None where it does not take this dtype."""
+        inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
+        outputs: dict[str, Tensor] = {}
+        with _watching(self._module, inputs, outputs), torch.enable_grad():
+            try:
+                found = functional_call(self._module, self._state, (self._x,))
+            except (RuntimeError, TypeError):
+                return None  # an error that has nothing to do with the dtype comes again
+        if not isinstance(found, Tensor) or found.dtype is not self._x.dtype:
+            return None
+        leaves = [self._tensor(name) for name in self._trained]
+        gradients, cotangents = self._gradients(found, leaves, outputs)
+        oriented = {
+            name: _oriented(gradient, self._matches[name]) for name, gradient in gradients.items()
+        }
+        return Seen(inputs, cotangents, found.detach(), oriented)
+
+    def of_graph(self) -> Seen:
+        """The same numbers through the graph that was bounded."""
+        layers = {layer.before.name: layer.name for layer in self._layers}
+        clips = {layer.after.name: layer.name for layer in self._layers}
+        inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
+        outputs: dict[str, Tensor] = {}
+
+        def tap(node: Node, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if node.name in layers:
+                inputs[layers[node.name]].append(given[0].detach())
+            if node.name in clips:
+                outputs[clips[node.name]] = output
+            return output
+
+        weights = {
+            name: _oriented(self._tensor(name), match).detach().double().cpu().numpy()
+            for name, match in self._matches.items()
+            if name in self._graph.parameters
+        }
+        own = LoweredNetwork.of(self._graph, self._x.dtype, self._x.device, weights)
+        leaves = {
+            name: _copied(item, item.dtype, requires_grad=name in self._trained)
+            for name, item in own.parameters.items()
+        }
+        with torch.enable_grad():
+            network = LoweredNetwork.sharing(self._graph, leaves, self._x)
+            found = network.forward(self._x, tap)
+        chosen = [leaves[name] for name in self._trained]
+        gradients, cotangents = self._gradients(found, chosen, outputs)
+        return Seen(inputs, cotangents, found.detach(), gradients)
+
+    def _tensor(self, name: str) -> Tensor:
+        """The copy behind a name of the graph."""
+        return self._state[self._names[self._matches[name].recorded]]
+
+    def _gradients(
+        self, output: Tensor, leaves: Sequence[Tensor], layers: Mapping[str, Tensor]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Of a random functional of the output: by parameter, and at what each layer returns."""
+        total = (output * self._ascent).sum()
+        wanted = [*leaves, *layers.values()]
+        found = torch.autograd.grad(total, wanted, allow_unused=True)
+        dense = [
+            torch.zeros_like(item) if gradient is None else gradient
+            for item, gradient in zip(wanted, found, strict=True)
+        ]
+        count = len(leaves)
+        return (
+            dict(zip(self._trained, dense[:count], strict=True)),
+            dict(zip(layers, dense[count:], strict=True)),
+        )
+
+
+@contextmanager
+def _watching(
+    module: nn.Module, inputs: Mapping[str, list[Tensor]], outputs: dict[str, Tensor]
+) -> Iterator[None]:
+    """Keeps what every layer reads before its clip, and returns behind it; in evaluation mode."""
+    modes = {part: part.training for part in module.modules()}
+    devices = {item.device for item in module.parameters() if item.device.type == "cuda"}
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=list(devices)))
+        stack.callback(_restore, modes)
+        module.eval()
+        for name, kept in inputs.items():
+            layer = module.get_submodule(name)
+            first = layer.register_forward_pre_hook(_keeping_input(kept), prepend=True)
+            stack.callback(first.remove)
+            last = layer.register_forward_hook(_keeping_output(name, outputs))
+            stack.callback(last.remove)
+        yield
+
+
+def _restore(modes: Mapping[nn.Module, bool]) -> None:
+    for part, mode in modes.items():
+        part.training = mode
+
+
+def _keeping_input(kept: list[Tensor]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def keep(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        del module
+        kept.extend(item.detach() for item in arguments[:1] if isinstance(item, Tensor))
+
+    return keep
+
+
+def _keeping_output(
+    name: str, outputs: dict[str, Tensor]
+) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
+    def keep(module: nn.Module, arguments: tuple[Any, ...], output: object) -> None:
+        del module, arguments
+        if isinstance(output, Tensor):
+            outputs[name] = output
+
+    return keep
+
+
+def _oriented(tensor: Tensor, match: Match) -> Tensor:
+    return tensor.T if match.transposed else tensor
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
+    """A leaf of its own, contiguous; integers stay what they are."""
+    plain = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if not plain.is_floating_point():
+        return plain
+    return plain.to(dtype).requires_grad_(requires_grad)

@@ -1,0 +1,314 @@
+"""Hooks of a live module against the graph with its clips; what cannot be mapped is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipcert import load_model
+from lipcert.analysis.clipping import with_clips
+from lipcert.audit.recorded_names import Match, matched
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.ir import Graph
+from lipcert.ops.activation import Activation
+from lipcert.ops.affine import Shift
+from lipcert.ops.combine import Add
+from lipcert.ops.kinks import Relu
+from lipcert.ops.linear import Dense
+from lipcert.ops.shape import Reshape
+from lipcert.privacy.mechanisms import BackpropClipping
+from lipcert.training.clipping import check_clips, install_clips
+from tests.models.shipped import module, path_of
+from tests.networks import chain, dag, trained
+
+BETA, C = 0.4, 0.2
+MECHANISM = BackpropClipping(BETA, C)
+MAPPED = (
+    "digits_mlp",
+    "digits_orthogonal_mlp",
+    "digits_cnn",
+    "digits_lipschitz_cnn",
+    "digits_resnet_groupnorm",
+    "digits_mixer",
+    "stevens_mnist",
+)
+
+
+@cache
+def shipped(name: str) -> Graph:
+    return load_model(path_of(name)).graph
+
+
+def matches_of(graph: Graph, live: nn.Module) -> dict[str, Match]:
+    numbers = {n: p.detach().numpy() for n, p in live.named_parameters(remove_duplicate=False)}
+    shapes = {name: array.shape for name, array in numbers.items()}
+    return dict(matched(graph, shapes, lambda: [numbers]))
+
+
+def installed(
+    graph: Graph, live: nn.Module, mechanism: BackpropClipping = MECHANISM
+) -> tuple[Graph, dict[str, Match], tuple]:
+    clipped = with_clips(graph, mechanism)
+    matches = matches_of(graph, live)
+    return clipped, matches, install_clips(live, clipped, matches)
+
+
+def example_gradients(live: nn.Module, x: Tensor, label: int) -> dict[str, Tensor]:
+    live.zero_grad()
+    functional.cross_entropy(live(x[None]) * 1e3, torch.tensor([label])).backward()
+    return {name: p.grad.clone() for name, p in live.named_parameters() if p.grad is not None}
+
+
+RADII = [("digits_cnn", (30.0, 1e-3)), ("digits_cnn", (1e-2, 50.0))]
+
+
+@pytest.mark.parametrize(("name", "radii"), [*((name, (BETA, C)) for name in MAPPED), *RADII])
+def test_shipped_networks_are_mapped(name: str, radii: tuple[float, float]) -> None:
+    graph, live = shipped(name), module(name, torch.float32)
+    clipped, matches, handles = installed(graph, live, BackpropClipping(*radii))
+    check_clips(live, clipped, matches)
+    x = torch.rand(2, *graph.input_shape)
+    hooked = live(x)
+    for handle in handles:
+        handle.remove()
+    assert not torch.allclose(live(x), hooked) or radii[0] > 1.0
+    with pytest.raises(NoVerdictError, match="the clips of the two differ"):
+        check_clips(live, clipped, matches)
+
+
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn", "digits_resnet_groupnorm"])
+def test_single_examples_stay_within_the_published_bound(name: str) -> None:
+    """‖∂ℓ/∂W‖ ≤ βC and ‖∂ℓ/∂b‖ ≤ C for inputs and losses that are far too large."""
+    graph, live = shipped(name), module(name, torch.float32)
+    installed(graph, live)
+    longest = 0.0
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x = 1e3 * torch.randn(graph.input_shape)
+        for key, gradient in example_gradients(live, x, seed).items():
+            is_product = gradient.dim() > 1
+            bound = BETA * C if is_product else (C if "norm" not in key else np.inf)
+            assert float(gradient.norm()) <= bound * (1.0 + 1e-5), key
+            longest = max(longest, float(gradient.norm()) / bound if is_product else 0.0)
+    assert longest > 0.3
+
+
+def test_the_clips_stay_in_evaluation_and_leave_with_their_handles() -> None:
+    live = module("digits_mlp", torch.float32)
+    x = 100.0 * torch.rand(3, 64)
+    before = live(x)
+    _, _, handles = installed(shipped("digits_mlp"), live)
+    live.train()
+    trained_output = live(x)
+    live.eval()
+    with torch.no_grad():
+        assert torch.equal(live(x), trained_output)
+    assert not torch.allclose(before, trained_output)
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(live(x), before)
+
+
+def test_a_batch_of_no_examples_passes() -> None:
+    live = module("digits_cnn", torch.float32)
+    installed(shipped("digits_cnn"), live)
+    output = live(torch.zeros(0, 1, 8, 8))
+    output.sum().backward()
+    assert output.shape == (0, 10)
+    assert not any(parameter.grad.any() for parameter in live.parameters())
+
+
+class Two(nn.Module):
+    """What the hand-made graphs below compute, when called as it should be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.call: Callable[[Two, Tensor], Tensor] = lambda own, x: own.second(own.first(x).relu())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+def operand(live: nn.Module, name: str):
+    return trained(name, live.get_parameter(name).detach().double().numpy())
+
+
+def dense(live: nn.Module, name: str) -> Dense:
+    return Dense(operand(live, f"{name}.weight"), operand(live, f"{name}.bias"))
+
+
+def graph_of(live: nn.Module) -> Graph:
+    return chain((4,), dense(live, "first"), Activation(Relu()), dense(live, "second"))
+
+
+def test_a_module_made_by_hand() -> None:
+    live = Two()
+    clipped, matches, handles = installed(graph_of(live), live)
+    assert len(handles) == 4
+    live.train()
+    check_clips(live, clipped, matches)
+    assert live.training
+    assert live.first.training
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda own, x: functional.linear(own.first(x).relu(), own.second.weight, own.second.bias),
+         "'second' is called 0 times"),
+        (lambda own, x: own.second(own.first(x).relu()) + 0.0 * own.first(x),
+         "'first' is called 2 times"),
+        (lambda own, x: own.second(own.first(x[:1] + 0.0 * x).relu()), "'first' reads"),
+        (lambda own, x: own.second(own.first(x.unsqueeze(0)).relu()).squeeze(0), "'first' reads"),
+        (lambda own, x: own.second((own.first(x) * 1.001).relu()), "'second' reads"),
+        (lambda own, x: 2.0 * own.second(own.first(x).relu()), "'second' receives"),
+        (lambda own, x: own.second(own.first(x).relu()) + 1.0, "'output' returns"),
+        (lambda own, x: own.second(own.first(x).relu()) + own.first.bias
+         - own.first.bias.detach(), "'first.bias' has as its gradient"),
+    ],
+)  # fmt: skip
+def test_modules_that_compute_something_else_are_refused(call, why: str) -> None:
+    """Although some of them have the right output, or the right gradient, at these weights."""
+    live = Two()
+    clipped, matches, _ = installed(graph_of(live), live)
+    live.call = call
+    with pytest.raises(NoVerdictError, match=why):
+        check_clips(live, clipped, matches)
+
+
+def test_calls_that_no_hook_can_clip_are_refused() -> None:
+    live = Two()
+    installed(graph_of(live), live)
+    x = torch.rand(2, 4)
+    live.call = lambda own, x: own.second(own.first(input=x).relu())
+    with pytest.raises(UsageError, match=r"'first' \(Linear\) must be called with one tensor"):
+        live(x)
+    live.call = lambda own, x: own.first(x)
+    live.first.register_forward_hook(lambda module, arguments, output: (output,), prepend=True)
+    with pytest.raises(UsageError, match=r"'first' \(Linear\) returns tuple"):
+        live(x)
+
+
+def test_other_radii_are_noticed() -> None:
+    live = Two()
+    graph = graph_of(live)
+    _, matches, _ = installed(graph, live)
+    for other in (BackpropClipping(BETA * 0.9, C), BackpropClipping(BETA, C * 0.9)):
+        with pytest.raises(NoVerdictError, match="the clips of the two differ"):
+            check_clips(live, with_clips(graph, other), matches)
+
+
+def test_a_layer_that_is_used_twice_is_refused() -> None:
+    live = Two()
+    graph = chain((4,), dense(live, "first"), Activation(Relu()), dense(live, "first"))
+    with pytest.raises(UsageError, match=r"first.weight.*first \(Linear\) is used 2 times"):
+        installed(graph, live)
+
+
+def test_a_shared_parameter_is_refused() -> None:
+    live = Two()
+    live.second.weight = live.first.weight
+    graph = chain((4,), dense(live, "first"))
+    with pytest.raises(UsageError, match=r"first \(Linear\) shares a parameter"):
+        installed(graph, live)
+
+
+class Position(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.ones(4))
+        self.head = nn.Linear(4, 2)
+
+
+def test_a_parameter_beside_submodules_is_refused() -> None:
+    live = Position()
+    graph = chain((4,), Shift(operand(live, "position")), dense(live, "head"))
+    with pytest.raises(UsageError, match=r"'position': the module itself \(Position\) owns it"):
+        installed(graph, live)
+    parameters = {**graph.parameters}
+    parameters["position"] = dataclasses.replace(parameters["position"], trainable=False)
+    _, _, handles = installed(dataclasses.replace(graph, parameters=parameters), live)
+    assert len(handles) == 2
+    with pytest.raises(UsageError, match="position"):
+        installed(shipped("digits_vit"), module("digits_vit", torch.float32))
+
+
+def test_a_module_that_is_one_layer() -> None:
+    live = nn.Linear(4, 2)
+    graph = chain((4,), Dense(operand(live, "weight"), operand(live, "bias")))
+    clipped, matches, _ = installed(graph, live)
+    check_clips(live, clipped, matches)
+
+
+def test_a_bias_that_is_trained_alone() -> None:
+    """Its clip stands behind the product, where no hook of the layer is."""
+    live = Two()
+    steps = [
+        ("a", Dense(operand(live, "first.weight")), ("x",)),
+        ("b", Shift(operand(live, "first.bias")), ("a",)),
+        ("c", dense(live, "second"), ("b",)),
+    ]
+    live.call = lambda own, x: own.second(own.first(x))
+    graph = dag((4,), steps)
+    clipped, matches, handles = installed(graph, live)
+    check_clips(live, clipped, matches)
+    for handle in handles:
+        handle.remove()
+    parameters = dict(graph.parameters)
+    parameters["first.weight"] = dataclasses.replace(parameters["first.weight"], trainable=False)
+    clipped, matches, _ = installed(dataclasses.replace(graph, parameters=parameters), live)
+    with pytest.raises(NoVerdictError, match="'first' reads"):
+        check_clips(live, clipped, matches)
+
+
+def test_branches_and_transposed_weights() -> None:
+    live = Two()
+    turned = operand(live, "second.weight").array.T.copy()
+    weight = dataclasses.replace(
+        trained("w", turned),
+        array=turned.T.copy(),
+        places=np.arange(16, dtype=np.int32).reshape(4, 4).T,
+    )
+    steps = [
+        ("a", dense(live, "first"), ("x",)),
+        ("r", Activation(Relu()), ("a",)),
+        ("b", Dense(weight, operand(live, "second.bias")), ("r",)),
+        ("y", Add((1.0, 1.0)), ("b", "r")),
+        ("z", Reshape((2, 2)), ("y",)),
+    ]
+    graph = dag((4,), steps)
+    own = live.second
+
+    def call(two: Two, x: Tensor) -> Tensor:
+        hidden = two.first(x).relu()
+        return (own(hidden) + hidden).reshape(-1, 2, 2)
+
+    live.call = call
+    clipped, matches = with_clips(graph, MECHANISM), matches_of(graph, live)
+    assert matches["w"] == Match("second.weight", transposed=True)
+    install_clips(live, clipped, matches)
+    check_clips(live, clipped, matches)
+
+
+class Stubborn(Two):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x.float())
+
+
+def test_a_module_that_insists_on_float32_is_compared_in_float32() -> None:
+    live = Stubborn()
+    clipped, matches, _ = installed(graph_of(live), live)
+    check_clips(live, clipped, matches)
+    live.call = lambda own, x: torch.zeros(len(x), 4, dtype=torch.float16)
+    with pytest.raises(NoVerdictError, match="cannot be evaluated"):
+        check_clips(live, clipped, matches)

@@ -1,0 +1,85 @@
+"""Proofs of positive definiteness, held against matrices whose norms are known exactly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipcert.training.projection import proof
+from lipcert.training.projection.proof import below, product_margin
+
+
+def hadamard(order: int) -> np.ndarray:
+    matrix = np.ones((1, 1))
+    for _ in range(order):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
+
+
+CASES = [
+    (np.ones((5, 9)), 45),
+    (np.ones((40, 70)) * 0.1, Fraction(0.1) ** 2 * 2800),
+    (hadamard(5), 32),
+    (np.diag([3.0, 1.0, 1e-9, 0.0]), 9),
+]
+
+
+@pytest.mark.parametrize(("matrix", "square"), CASES)
+@pytest.mark.parametrize("power", range(2, 16))
+def test_what_is_proved_is_true(matrix: np.ndarray, square: Fraction, power: int) -> None:
+    """Exactly: ‖M‖² ≤ (1 + ε)²q wherever q is proved; and everything clearly above is proved."""
+    margin = Fraction(product_margin(*matrix.shape))
+    for sign in (-1.0, 1.0):
+        shift = float(square) * (1.0 + sign * 10.0**-power)
+        for kind in (np.float64, np.complex128):
+            gram = (matrix @ matrix.T).astype(kind)[None]
+            (proved,) = below(gram, np.array([shift]))
+            if proved:
+                assert square <= (1 + margin) ** 2 * Fraction(shift)
+            assert proved or not (sign > 0 and power <= 11)
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32 - 1), st.floats(-1e-3, 1e-3))
+@settings(max_examples=60, deadline=None)
+def test_complex_matrices(side: int, seed: int, offset: float) -> None:
+    random = np.random.default_rng(seed)
+    matrix = random.standard_normal((side, 9)) + 1j * random.standard_normal((side, 9))
+    gram = matrix @ matrix.conj().T
+    square = np.linalg.norm(matrix, 2) ** 2
+    (proved,) = below(gram[None], np.array([square * (1.0 + offset)]))
+    assert proved == (offset > 0.0) or abs(offset) < 1e-9
+
+
+def test_each_matrix_of_a_stack_is_judged_by_itself() -> None:
+    grams = np.stack([np.eye(4), 4.0 * np.eye(4), np.full((4, 4), np.nan), np.zeros((4, 4))])
+    for stack in (grams, grams.astype(complex)):
+        assert below(stack, np.full(4, 2.0)).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("factor", ["zero", "identity", "too small", "nan"])
+@pytest.mark.parametrize("kind", [np.float64, np.complex128])
+def test_a_wrong_factor_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, factor: str, kind: type
+) -> None:
+    """Whatever the factorisation returns, a matrix that is not below its shift is not proved."""
+    wrong = {
+        "zero": np.zeros((1, 6, 6)),
+        "identity": np.eye(6)[None],
+        "too small": 1e-3 * np.eye(6)[None],
+        "nan": np.full((1, 6, 6), np.nan),
+    }
+    monkeypatch.setattr(proof, "_cholesky", lambda stack: wrong[factor].astype(kind))
+    gram = np.ones((1, 6, 6), dtype=kind)
+    for shift in (1.0, 5.0, 5.999999):
+        assert not below(gram, np.array([shift])).any()
+
+
+def test_the_margin_stays_small_and_is_refused_where_it_is_not() -> None:
+    assert product_margin(64, 128) < 2e-11
+    assert product_margin(4096, 4096) < 1e-7
+    with pytest.raises(ValueError, match="too large"):
+        product_margin(2**25, 2**25)

@@ -1,0 +1,129 @@
+"""Ranks of a process group, each in a process of its own, forked from the tests; and a program:
+
+    torchrun --nproc-per-node 2 -m tests.training.world_worker FOLDER [ddp]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader
+
+from lipcert.training import Private, TrainingMechanism, make_private
+from tests.training.runs import BATCH, DELTA, STEPS, Small, clipless, data, train
+
+PATIENCE = 20.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the life of a rank ended."""
+
+    value: Any = None
+    error: str = ""
+    seconds: float = 0.0
+
+
+def ranked(life: Callable[[int], Any], ranks: int, folder: Path) -> list[Ended | None]:
+    """The ends of all ranks; None for one that left no word."""
+    folder.mkdir(exist_ok=True)
+    store = folder / "store"
+    store.unlink(missing_ok=True)
+    context = multiprocessing.get_context("fork")
+    lives = [
+        context.Process(target=_live, args=(life, rank, ranks, folder), daemon=True)
+        for rank in range(ranks)
+    ]
+    for item in lives:
+        item.start()
+    for item in lives:
+        item.join(120.0)
+    assert not any(item.is_alive() for item in lives)
+    return [_word(folder / f"ended-{rank}") for rank in range(ranks)]
+
+
+def _live(life: Callable[[int], Any], rank: int, ranks: int, folder: Path) -> None:
+    warnings.simplefilter("ignore")
+    path = folder / f"ended-{rank}"
+    path.unlink(missing_ok=True)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'store'}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=60),
+    )
+    begun = time.monotonic()
+    try:
+        ended = Ended(life(rank))
+    except Exception as error:  # noqa: BLE001  # it is looked at by the test
+        ended = Ended(None, f"{type(error).__name__}: {error}", time.monotonic() - begun)
+    path.write_bytes(pickle.dumps(ended))
+
+
+def _word(path: Path) -> Ended | None:
+    return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301
+
+
+def wrapped() -> nn.Module:
+    """As users of DistributedDataParallel have it."""
+    return DistributedDataParallel(Small())
+
+
+def rank_run(
+    folder: Path | None = None,
+    mechanism: TrainingMechanism | None = None,
+    *,
+    network: Callable[[], nn.Module] = Small,
+    optimizer: Callable[..., Optimizer] = SGD,
+    batch: int = BATCH,
+    **changes: Any,
+) -> Private:
+    """This rank's part of a small run."""
+    torch.manual_seed(0)
+    module = network()
+    given: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "delta": DELTA,
+        "steps": STEPS,
+        "folder": folder,
+        "record_every": 1,
+        "patience": PATIENCE,
+    }
+    return make_private(
+        module,
+        optimizer(module.parameters(), lr=0.5),
+        DataLoader(data(), batch_size=batch),
+        mechanism or clipless(),
+        **(given | changes),
+    )
+
+
+def main(folder: Path, kind: str) -> None:
+    """A whole run under torchrun."""
+    dist.init_process_group("gloo")
+    with rank_run(folder, network=wrapped if kind == "ddp" else Small) as private:
+        train(private)
+    weights = [float(p.double().sum()) for p in private.model.parameters()]
+    sys.stdout.write(f"rank {dist.get_rank()}: {private.ledger.summary} {weights}\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "plain")
