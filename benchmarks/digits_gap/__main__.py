@@ -46,9 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def on_page(page: Path) -> Mapping[str, Measured]:
     """What the page says of every row."""
-    return {
-        name: found for key in TABLES for name, found in parsed(table_of(page, key)).items()
-    }
+    return {name: found for key in TABLES for name, found in parsed(table_of(page, key)).items()}
 
 
 def _measured(names: list[str], seeds: int) -> Iterator[tuple[str, Measured]]:

@@ -58,7 +58,7 @@ def oriented_gradients(images: Tensor) -> Tensor:
     direction at the angle φ to its gradient. (After Dalal and Triggs, 2005.)  # [n, 8, 4, 4]
     """
     middle = pad(images, (1, 1, 1, 1))
-    across = (middle[:, :, 1:-1, 2:] - middle[:, :, 1:-1, :-2])  # [n, 1, 8, 8]
+    across = middle[:, :, 1:-1, 2:] - middle[:, :, 1:-1, :-2]  # [n, 1, 8, 8]
     down = middle[:, :, 2:, 1:-1] - middle[:, :, :-2, 1:-1]
     angles = 2.0 * math.pi / BINS * torch.arange(BINS).reshape(1, BINS, 1, 1)
     cosines = torch.cos(torch.atan2(down, across) - angles)

@@ -7,12 +7,12 @@ privacy that this choice costs is not accounted for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from benchmarks.digits_gap.inputs import Inputs
 from benchmarks.digits_gap.rows import Network, Row
-from lipcert.choices import AllocationName
 from lipcert.training import Clipless, GradientClipping, Loss
 
 __all__ = ["ROWS", "TABLES"]
@@ -20,38 +20,136 @@ __all__ = ["ROWS", "TABLES"]
 _ALL: Final = 1437
 """training images: with this batch size, every batch is all of them"""
 _BOX: Final = (0.0, 1.0)
-_LONGEST: Final = 8.0
-"""an image in this box has at most this norm, and the temperature grows with it"""
+_LOSS: Final = Loss("cross-entropy", temperature=1 / 16)
+_WARM: Final = Loss("cross-entropy", temperature=1 / 8)
+_OF_BOX: Final = Loss("cross-entropy", temperature=8 / 16)
+"""as _LOSS, for inputs that are up to 8 times as long"""
 
+_BOXED: Final = Row(
+    name="mlp-pixels",
+    inputs=Inputs.PIXELS,
+    network=Network.PERCEPTRON,
+    mechanism=Clipless(radius=1.0, loss=_OF_BOX, input_box=_BOX, allocation="global"),
+    rate=0.125,
+    batch_size=_ALL,
+    epochs=30,
+)
+_UNIT: Final = replace(
+    _BOXED,
+    name="mlp-unit",
+    inputs=Inputs.UNIT,
+    mechanism=Clipless(radius=1.0, loss=_LOSS, input_norm=1.0, allocation="global"),
+    before="mlp-pixels",
+)
+_OPTIMAL: Final = replace(
+    _UNIT,
+    name="mlp-unit-optimal",
+    mechanism=Clipless(radius=1.0, loss=_LOSS, input_norm=1.0),
+    before="mlp-unit",
+)
+_MLP_CLIP: Final = Row(
+    name="mlp-centred-clip",
+    inputs=Inputs.CENTRED,
+    network=Network.PERCEPTRON,
+    mechanism=Clipless(radius=1.0, loss=_LOSS, loss_clip=6.4, input_norm=1.0),
+    rate=0.078,
+    momentum=0.5,
+    batch_size=_ALL,
+    epochs=60,
+    before="mlp-centred",
+)
+_LINEAR: Final = Row(
+    name="linear-unit",
+    inputs=Inputs.UNIT,
+    network=Network.LINEAR,
+    mechanism=Clipless(radius=16.0, loss=_WARM, input_norm=1.0),
+    rate=0.05,
+    momentum=0.9,
+    batch_size=_ALL,
+    epochs=30,
+    averaged=0.0,
+    before="mlp-unit",
+)
+_LINEAR_CLIP: Final = Row(
+    name="linear-unit-clip",
+    inputs=Inputs.UNIT,
+    network=Network.LINEAR,
+    mechanism=Clipless(radius=16.0, loss=_LOSS, loss_clip=1.0, input_norm=1.0),
+    rate=4.0,
+    batch_size=512,
+    epochs=15,
+    before="linear-unit",
+)
+_LINEAR_DP_SGD: Final = replace(
+    _LINEAR_CLIP,
+    name="dp-sgd-linear-centred",
+    inputs=Inputs.CENTRED,
+    mechanism=GradientClipping(clip_norm=1.0, loss=_LOSS, input_norm=1.0),
+    before="linear-centred-clip",
+)
 
-def _loss(temperature: float) -> Loss:
-    return Loss("cross-entropy", temperature=temperature)
+_CLIPLESS: Final = (
+    _BOXED,
+    _UNIT,
+    _OPTIMAL,
+    replace(_OPTIMAL, name="mlp-centred", inputs=Inputs.CENTRED, before="mlp-unit-optimal"),
+    _MLP_CLIP,
+    replace(
+        _MLP_CLIP,
+        name="mlp-hog-clip",
+        inputs=Inputs.HOG,
+        network=Network.PERCEPTRON_FROM_ZERO,
+        before="mlp-centred-clip",
+    ),
+    _LINEAR,
+    replace(_LINEAR, name="linear-centred", inputs=Inputs.CENTRED, before="linear-unit"),
+    _LINEAR_CLIP,
+    replace(
+        _LINEAR_CLIP, name="linear-centred-clip", inputs=Inputs.CENTRED, before="linear-centred"
+    ),
+    replace(_LINEAR_CLIP, name="linear-hog-clip", inputs=Inputs.HOG, before="linear-centred-clip"),
+)
+_DP_SGD: Final = (
+    Row(
+        name="dp-sgd-mlp-pixels",
+        inputs=Inputs.PIXELS,
+        network=Network.PERCEPTRON,
+        mechanism=GradientClipping(clip_norm=3.2, loss=_OF_BOX, input_box=_BOX),
+        rate=1.25,
+        batch_size=_ALL,
+        epochs=30,
+        before="mlp-pixels",
+    ),
+    Row(
+        name="dp-sgd-mlp-centred",
+        inputs=Inputs.CENTRED,
+        network=Network.PERCEPTRON,
+        mechanism=GradientClipping(clip_norm=1.6, loss=_LOSS, input_norm=1.0),
+        rate=0.3125,
+        momentum=0.5,
+        batch_size=512,
+        epochs=30,
+        before="mlp-centred-clip",
+    ),
+    Row(
+        name="dp-sgd-mlp-hog",
+        inputs=Inputs.HOG,
+        network=Network.PERCEPTRON_FROM_ZERO,
+        mechanism=GradientClipping(clip_norm=6.4, loss=_LOSS, input_norm=1.0),
+        rate=0.156,
+        momentum=0.5,
+        batch_size=512,
+        epochs=30,
+        before="mlp-hog-clip",
+    ),
+    _LINEAR_DP_SGD,
+    replace(_LINEAR_DP_SGD, name="dp-sgd-linear-hog", inputs=Inputs.HOG, before="linear-hog-clip"),
+)
+_WITHOUT: Final = ()
 
-
-def _held(
-    temperature: float,
-    *,
-    radius: float = 1.0,
-    loss_clip: float | None = None,
-    allocation: AllocationName = "optimal",
-    inputs: Inputs = Inputs.UNIT,
-) -> Clipless:
-    is_box = inputs is Inputs.PIXELS
-    return Clipless(
-        radius=radius,
-        loss=_loss(temperature * (_LONGEST if is_box else 1.0)),
-        loss_clip=loss_clip,
-        allocation=allocation,
-        input_norm=None if is_box else 1.0,
-        input_box=_BOX if is_box else None,
-    )
-
-
-def _clipped(temperature: float, clip_norm: float, *, inputs: Inputs = Inputs.UNIT)->GradientClipping:
-    is_box = inputs is Inputs.PIXELS
-    return GradientClipping(
-        clip_norm=clip_norm,
-        loss=_loss(temperature * (_LONGEST if is_box else 1.0)),
-        input_norm=None if is_box else 1.0,
-        input_box=_BOX if is_box else None,
-    )
+TABLES: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType(
+    {"clipless": _CLIPLESS, "dp-sgd": _DP_SGD, "without-privacy": _WITHOUT}
+)
+ROWS: Final[Mapping[str, Row]] = MappingProxyType(
+    {row.name: row for rows in TABLES.values() for row in rows}
+)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, final
 
 import torch
@@ -21,11 +23,12 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.digits_gap.inputs import Inputs
-from benchmarks.digits_gap.rows import Row
+from benchmarks.digits_gap.rows import Network, Row
 from benchmarks.reproductions.sample import Sample
 from lipcert.privacy.calibration import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training import Loss, TrainingMechanism, make_private
+from lipcert.training.network import export
 from models.data import Split, digit_images
 
 __all__ = ["DELTA", "EPSILON", "Measured", "Spent", "Trained", "accuracy", "measured", "trained"]
@@ -100,6 +103,7 @@ def _privately(
         delta=DELTA,
         noise_multiplier=_multiplier(row.batch_size, row.epochs),
         epochs=row.epochs,
+        model_file=_model_file(row.network, row.inputs.size),
         seed=seed,
     ) as private:
         steps = len(private.loader)
@@ -160,6 +164,20 @@ def _split() -> Split:
 def _vectors(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """For training and for testing."""
     return inputs.of(_split().images), inputs.of(_split().test_images)
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """Until the process ends."""
+    return TemporaryDirectory()
+
+
+@cache
+def _model_file(network: Network, inputs: int) -> Path:
+    """The network with some weights: exporting it takes longer than a run."""
+    path = Path(_folder().name) / f"{network.name}_{inputs}.onnx"
+    export(network.built(inputs), torch.zeros(1, inputs), path)
+    return path
 
 
 @cache

@@ -32,12 +32,11 @@ def drift_at(
     which bound G' ≤ G at these weights, too; computed norms are at most G' + H' ≤ G + H'.
     """
     engine = claims.engine
-    known = drift_of(engine, precision, weights)
-    if all(math.isfinite(value) for value in known.parameters.values()):
-        return known
-    if not claims.settings.weights_are_free:
-        return known
-
+    free = claims.settings.weights_are_free
+    if not free or engine.bounds.facts[engine.graph.output_name].norm.is_finite:
+        known = drift_of(engine, precision, weights)
+        if not free or all(math.isfinite(value) for value in known.parameters.values()):
+            return known
     graph = engine.graph if weights is None else graph_at(engine.graph, weights)
     scope = PointScope(Tier(claims.settings.tier))
     bounds = propagate(

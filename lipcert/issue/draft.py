@@ -140,6 +140,11 @@ class Draft:
         clip = self._premises.layer_clip
         if clip is None:
             return self._program
+        if not self._tensors:
+            raise NoVerdictError(
+                "certify: no tensor of the file is known to be trained as it stands there, and "
+                "layers clip; export with torch.onnx.export(..., dynamo=True, optimize=False)"
+            )
         trained = frozenset(self._tensors.values())
         for fault in clip_faults(clip, self._model, self._program, trained):
             raise NoVerdictError(f"certify: {fault}")

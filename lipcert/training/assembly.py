@@ -11,6 +11,7 @@ Invariant: nothing is trained unless every group of parameters has a finite cert
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from lipcert.choices import AccountantName, SamplingName
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import accountant_named
 from lipcert.settings import Settings
-from lipcert.training.calibration import Calibration, calibrated, literal
+from lipcert.training.calibration import Calibration, calibrated, literal, recalculated
 from lipcert.training.certification import certified, write_certificate
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement, enforced
@@ -44,6 +45,7 @@ from lipcert.training.release import Release
 from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.settings_file import write_settings
 from lipcert.training.world import PATIENCE, World, checksum
+from lipcert.upper import Upper
 
 __all__ = ["make_private"]
 
@@ -220,11 +222,21 @@ def _network(
 def _certified(
     network: TrainedNetwork, calibration: Calibration, place: Path, world: World
 ) -> Calibration:
-    """The noise as certified; the certificate stays in the run's folder."""
-    data, found = certified(network.model, calibration)
-    if data is not None and world.is_first:
-        write_certificate(data, place / CERTIFICATE)
-    return found
+    """The noise as the first rank certifies it; the certificate stays in the run's folder."""
+    if world.is_first:
+        data, calibration = certified(network.model, calibration)
+        if data is not None:
+            write_certificate(data, place / CERTIFICATE)
+    told = world.text_from_first(
+        json.dumps([group.grad_norm.hex() for group in calibration.groups])
+    )
+    if world.is_first:
+        return calibration
+    groups = tuple(
+        replace(group, grad_norm=Upper(float.fromhex(norm)))
+        for group, norm in zip(calibration.bounds.groups, json.loads(told), strict=True)
+    )
+    return recalculated(calibration, replace(calibration.bounds, groups=groups))
 
 
 def _trained(

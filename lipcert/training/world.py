@@ -13,7 +13,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, final
 
@@ -30,6 +30,10 @@ PATIENCE: Final = 120.0
 """seconds that ranks wait for one another"""
 _FAREWELL: Final = 5.0
 """seconds that a rank which fails waits for the others, to tell them why"""
+_LONG: Final = 30.0
+"""times as long the others wait for work that the first rank does alone"""
+_PIECE: Final = 1000
+"""letters of a text that are said at once"""
 _BITS: Final = 256
 _FAILED: Final = "failed\n"
 _FINE: Final = "fine\n"
@@ -98,6 +102,14 @@ class World:
     def from_first(self, value: int) -> int:
         """The first rank's value."""
         return int(self._words(str(value) if self.is_first else "", "the first rank's word")[0])
+
+    def text_from_first(self, text: str) -> str:
+        """What the first rank says, in ASCII, after work that it may do alone and for long."""
+        pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
+        slow = replace(self, patience=self.patience * _LONG)
+        count = slow.from_first(len(pieces))
+        mine = pieces if self.is_first else [""] * count
+        return "".join(self._words(piece, "the first rank's word")[0] for piece in mine)
 
     def most(self, value: int) -> int:
         """The largest value of any rank."""

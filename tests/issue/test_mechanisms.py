@@ -82,7 +82,7 @@ def saved(folder: Path, *, padding: str = "zeros") -> Path:
 
 def issued(path: Path, **settings: object) -> Issued:
     model = load_model(path, trusted=True)
-    return certify(model, Settings(input_norm=1.0, **settings))  # type: ignore[arg-type]
+    return certify(model, Settings(input_norm=1.0, tier="quick", **settings))  # type: ignore[arg-type]
 
 
 def again(certificate: Certificate, path: Path) -> Report:
@@ -265,7 +265,7 @@ def test_weight_clipping_over_its_constraints_says_what_it_is(tmp_path) -> None:
     settings_kept(found, mechanism="weight-clipping", scope="constraint-set")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("mechanism", ["backprop-clipping", "weight-clipping"])
 def test_random_networks_keep_what_is_certified(tmp_path, seed: int, mechanism: str) -> None:
     torch.set_num_threads(1)
@@ -280,7 +280,8 @@ def test_random_networks_keep_what_is_certified(tmp_path, seed: int, mechanism: 
     }
     if mechanism == "weight-clipping":
         own = {"constraint": ConstraintSpec("frobenius", 100.0), "bias_norm": 100.0}
-    settings = Settings(input_norm=1.0, mechanism=mechanism, **own)  # type: ignore[arg-type]
+    own |= {"mechanism": mechanism, "tier": "quick"}
+    settings = Settings(input_norm=1.0, **own)  # type: ignore[arg-type]
     try:
         model = load_model(path, trusted=True, as_exported=True)
         found = certify(model, settings)

@@ -1,6 +1,6 @@
 """Ranks of a process group, each in a process of its own, forked from the tests; and a program:
 
-    torchrun --nproc-per-node 2 -m tests.training.world_worker FOLDER [ddp]
+torchrun --nproc-per-node 2 -m tests.training.world_worker FOLDER [ddp]
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
 
@@ -77,7 +76,7 @@ def _live(life: Callable[[int], Any], rank: int, ranks: int, folder: Path) -> No
 
 
 def _word(path: Path) -> Ended | None:
-    return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301
+    return pickle.loads(path.read_bytes()) if path.exists() else None
 
 
 def wrapped() -> nn.Module:

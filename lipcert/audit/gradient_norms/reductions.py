@@ -181,7 +181,7 @@ class DivisorGradient(EntrywiseGradient):
 
     def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
         divisor = self.divisor.to(pair.b.dtype).reshape(self.placed)
-        return self._multiplied(pair, pair.a / divisor / divisor, 2)
+        return self._multiplied(pair, -(pair.a / divisor / divisor), 2)
 
 
 @final

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipcert.errors import UsageError
 
-__all__ = ["divided", "example_axis"]
+__all__ = ["divided", "example_axis", "unflattened"]
 
 
 def example_axis(layer: str, axis: int, x: Tensor) -> int:
@@ -29,3 +29,8 @@ def divided(layer: str, what: str, size: int, parts: int) -> int:
     if size % parts:
         raise UsageError(f"{layer}: {size} {what} do not divide into parts of {parts}")
     return size // parts
+
+
+def unflattened(x: Tensor, axis: int, *sizes: int) -> Tensor:
+    """One axis as several of these sizes."""
+    return x.reshape(*x.shape[:axis], *sizes, *x.shape[axis + 1 :])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert.errors import UsageError
-from lipcert.training.layers.axes import divided, example_axis
+from lipcert.training.layers.axes import divided, example_axis, unflattened
 from lipcert.training.layers.exporting import is_exporting
 
 __all__ = ["Householder"]
@@ -66,17 +66,17 @@ class Householder(nn.Module):
         groups = divided("Householder", "entries", x.shape[axis], size)
         if is_exporting():
             return self._rotated(x.movedim(axis, 1), groups).movedim(1, axis)
-        parts = x.unflatten(axis, (size, groups))
+        parts = unflattened(x, axis, size, groups)
         normal = self.normal.reshape(-1, *[1] * (parts.dim() - axis - 1))
         side = (parts * normal).sum(dim=axis, keepdim=True)
         return (parts + normal * (2.0 * torch.relu(-side))).flatten(axis, axis + 1)
 
     def _rotated(self, x: Tensor, groups: int) -> Tensor:
         """As Qᵀ∘D∘Q, for the first axis of the example."""
-        parts = x.unflatten(1, (len(self.direction), groups)).flatten(2)  # [examples, size, rest]
+        parts = unflattened(x, 1, len(self.direction), groups).flatten(2)  # [examples, size, rest]
         upright = functional.prelu(torch.matmul(self.rotation, parts), self.slopes)
         back = torch.matmul(self.rotation.T, upright)
-        return back.unflatten(2, (groups, *x.shape[2:])).flatten(1, 2)
+        return unflattened(back, 2, groups, *x.shape[2:]).flatten(1, 2)
 
     def extra_repr(self) -> str:
         """Direction and axis."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from lipcert.choices import check_positive
 from lipcert.errors import UsageError
-from lipcert.training.layers.axes import divided
+from lipcert.training.layers.axes import divided, unflattened
 
 __all__ = ["BoundedGroupNorm", "BoundedLayerNorm"]
 
@@ -53,8 +53,8 @@ class BoundedGroupNorm(nn.Module):
                 f"{self.channels} channels"
             )
         size = math.prod(x.shape[1:]) // self.groups
-        blocks = x.flatten(1).unflatten(1, (self.groups, size))  # [examples, groups, n]
-        y = _normalised(blocks, 1, self.norm_floor).flatten(1).unflatten(1, x.shape[1:])
+        blocks = unflattened(x.flatten(1), 1, self.groups, size)  # [examples, groups, n]
+        y = _normalised(blocks, 1, self.norm_floor).reshape(x.shape)
         if self.weight is None or self.bias is None:
             return y
         per_channel = (self.channels, *[1] * (x.dim() - 2))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert.errors import UsageError
+from lipcert.training.layers.axes import unflattened
 from lipcert.training.layers.exporting import is_exporting
 
 __all__ = ["ScaledL2NormPool2d"]
@@ -56,7 +57,7 @@ class ScaledL2NormPool2d(nn.Module):
             return _pooled(x, self.kernel_size)
         high, wide = self.kernel_size
         used = x[:, :, : rows * high, : columns * wide]
-        windows = used.unflatten(3, (columns, wide)).unflatten(2, (rows, high))
+        windows = unflattened(unflattened(used, 3, columns, wide), 2, rows, high)
         lengths: Tensor = torch.linalg.vector_norm(windows, dim=(3, 5))
         return lengths
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.errors import UsageError
-from lipcert.training.layers.axes import divided, example_axis
+from lipcert.training.layers.axes import divided, example_axis, unflattened
 from lipcert.training.layers.exporting import is_exporting
 
 __all__ = ["GroupSort", "MaxMin"]
@@ -38,7 +38,7 @@ class GroupSort(nn.Module):
         """Sorted within groups."""
         axis = example_axis("GroupSort", self.axis, x)
         groups = divided("GroupSort", "entries", x.shape[axis], self.size)
-        grouped = x.unflatten(axis, (groups, self.size))
+        grouped = unflattened(x, axis, groups, self.size)
         if self.size == 2 and not is_exporting():
             larger, smaller = _ordered(*grouped.unbind(axis + 1))
             ordered = torch.stack([smaller, larger], dim=axis + 1)

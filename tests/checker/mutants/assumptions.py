@@ -8,7 +8,13 @@ from typing import Any
 
 from lipcert.certificate.numbers import write_float
 from lipcert.certificate.records import Assumption, Certificate
-from lipcert.checker.ledger import CHECKED, DECLARED, Circumstances, Premises
+from lipcert.checker.ledger import (
+    CHECKED,
+    DECLARED,
+    BackpropagationClip,
+    Circumstances,
+    Premises,
+)
 from tests.checker.mutants.networks import Case
 from tests.checker.mutants.record import Effect, Mutant, mutant
 
@@ -91,7 +97,8 @@ def premise_mutants(case: Case) -> Iterator[Mutant]:
     """Other premises, stated consistently: claims that no longer follow from them."""
     certificate = case.certificate
     premises = Premises.read(certificate.assumptions)
-    for kind, effect, stages, other in (*_inputs(premises), *_releases(premises)):
+    changes = (*_inputs(premises), *_mechanisms(case), *_releases(premises))
+    for kind, effect, stages, other in changes:
         changed = rewritten(certificate, other)
         made = mutant(f"premise: {kind}", effect, changed, stages)
         yield replace(made, may_be_unknown=kind.startswith("loss"))
@@ -115,13 +122,58 @@ def _inputs(premises: Premises) -> Iterator[Changed]:
         if isinstance(value, float) and value > 0.0:
             other = dict(premises.loss_parameters) | {name: value / 2}
             changed = replace(premises, loss_parameters=tuple(sorted(other.items())))
-            yield f"loss {name}", _WEAK if name == "temperature" else _EITHER, {5}, changed
+            counts = name == "temperature" and premises.layer_clip is None
+            yield f"loss {name}", _WEAK if counts else _EITHER, {5}, changed
         missing = tuple(item for item in premises.loss_parameters if item[0] != name)
         yield f"loss without {name}", _EITHER, {5}, replace(premises, loss_parameters=missing)
     yield "loss kind", _WEAK, {4}, replace(premises, loss="nothing")
     added = (*premises.loss_parameters, ("zeal", 2.0))
     yield "loss kind", _WEAK, {4}, replace(premises, loss_parameters=added)
-    yield "mechanism", _FINE, set(), replace(premises, mechanism="clipless")
+
+
+def _mechanisms(case: Case) -> Iterator[Changed]:
+    premises = Premises.read(case.certificate.assumptions)
+    other = replace(premises, mechanism="clipless", layer_clip=None, stepwise=None)
+    held = case.certificate.scope.kind == "point" and case.certificate.scope.constraints
+    if premises.layer_clip is not None:
+        yield "mechanism without its clips", _WEAK, {4, 5, 6}, other
+        yield from _clips(premises, premises.layer_clip)
+    elif held:
+        yield "mechanism without constraints", _WEAK, {0}, other
+    else:
+        yield "mechanism", _FINE, set(), other
+    if premises.stepwise is not None:
+        less = replace(premises, stepwise=premises.stepwise / 2)
+        yield "multiplier of steps reduced", _WEAK, {7}, less
+        more = replace(premises, stepwise=premises.stepwise * 2)
+        yield "multiplier of steps enlarged", _FINE, set(), more
+        yield "weights that stay", _FINE, set(), replace(premises, stepwise=None)
+
+
+def _clips(premises: Premises, clip: BackpropagationClip) -> Iterator[Changed]:
+    layers = clip.layers
+    turned = tuple((last, first) for first, last in layers)
+    whole = ((layers[0][0], layers[-1][1]),)
+    for kind, effect, stages, other in (
+        ("input clip enlarged", _WEAK, {4, 6}, {"input_clip": clip.input_clip * (1 + 1e-12)}),
+        ("input clip reduced", _FINE, set(), {"input_clip": clip.input_clip / 2}),
+        ("cotangent clip enlarged", _WEAK, {5, 6}, {"cotangent_clip": clip.cotangent_clip * 2}),
+        ("cotangent clip reduced", _FINE, set(), {"cotangent_clip": clip.cotangent_clip / 2}),
+        ("norm of the clip", _WEAK, {6}, {"conv_clip": "l2"}),
+        ("layers reordered", _FINE, set(), {"layers": layers[::-1]}),
+        ("layer doubled", _WEAK, {2}, {"layers": (*layers, layers[0])}),
+        ("layers turned round", _WEAK, {2}, {"layers": turned}),
+        ("layer of the whole network", _WEAK, {2, 4, 5, 6}, {"layers": whole}),
+        ("layer across layers", _WEAK, {2}, {"layers": (*layers, *whole)}),
+        ("layer of absent values", _WEAK, {2}, {"layers": (*layers, ("absent", "v0"))}),
+        ("layer without parameters", _WEAK, {2}, {"layers": (*layers, ("v0", "v1"))}),
+        ("no layers", _WEAK, {4, 5, 6}, {"layers": ()}),
+    ):
+        changed = replace(clip, **other)  # type: ignore[arg-type]
+        yield kind, effect, stages, replace(premises, layer_clip=changed)
+    for index in range(len(layers)):
+        fewer = replace(clip, layers=(*layers[:index], *layers[index + 1 :]))
+        yield "layer dropped", _WEAK, {4, 5, 6}, replace(premises, layer_clip=fewer)
 
 
 def _releases(premises: Premises) -> Iterator[Changed]:

@@ -156,6 +156,12 @@ _NETWORKS: Final[Mapping[str, Callable[[], bytes]]] = {
     "cnn": _cnn,
     "residual": _residual,
     "transformer": _transformer,
+    "clipped": _cnn,
+    "scaled": _mlp,
+}
+_MECHANISMS: Final[Mapping[str, Mapping[str, object]]] = {
+    "clipped": {"mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 0.5},
+    "scaled": {"mechanism": "weight-clipping", "constraint": ConstraintSpec("frobenius", 50.0)},
 }
 FAMILIES: Final = tuple(_NETWORKS)
 
@@ -164,9 +170,10 @@ def certified(family: str, folder: Path, *, constrained: bool, **more: object) -
     """The network of a family with a certificate for its weights or for a set of weights."""
     path = folder / f"{family}.onnx"
     path.write_bytes(_NETWORKS[family]())
-    chosen: dict[str, object] = {**_CHEAP, **more}
+    chosen: dict[str, object] = {**_CHEAP, **_MECHANISMS.get(family, {}), **more}
     if constrained:
-        chosen |= {"constraint": ConstraintSpec("spectral", 1.5), "bias_norm": 1.0}
+        held = {"constraint": ConstraintSpec("spectral", 1.5), "bias_norm": 1.0}
+        chosen |= {"scope": "constraint-set", **held}
     imported = load_model(path, trusted=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(draft, "ROOM", 0.0)  # so that one ulp makes a difference

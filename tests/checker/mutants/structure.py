@@ -154,12 +154,17 @@ def _constraints(certificate: Certificate) -> Iterator[Mutant]:
             return replace(certificate, scope=replace(scope, constraints=constraints))
 
         radius = constraint.radius
+        fixed = scope.kind == "point"  # then a constraint bounds nothing: weights are held to it
         for factor in (1.0 + 1e-12, 1.01, 2.0):
             larger = changed(replace(constraint, radius=radius * factor))
-            yield mutant("constraint radius enlarged", _WEAK, larger, {4, 5, 6})
+            effect, stages = (_FINE, None) if fixed else (_WEAK, {4, 5, 6})
+            yield mutant("constraint radius enlarged", effect, larger, stages)
         smaller = changed(replace(constraint, radius=radius * 0.99))
         yield mutant("constraint radius reduced", Effect.WITNESS, smaller)
-        yield mutant("constraint dropped", _WEAK, changed())
+        if fixed:
+            tiny = changed(replace(constraint, radius=radius * 1e-6))
+            yield mutant("constraint that the weights exceed", _WEAK, tiny, {9})
+        yield mutant("constraint dropped", _FINE if fixed else _WEAK, changed())
         yield mutant("constraint twice", _WEAK, changed(constraint, constraint), {0})
         unknown = replace(constraint, kind="nuclear")
         yield mutant("constraint of an unknown kind", _WEAK, changed(unknown), {0})

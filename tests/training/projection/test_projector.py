@@ -169,7 +169,8 @@ def test_a_view_with_a_gain_may_be_larger() -> None:
         assert true_norm(graph, weights) <= expected * INSIDE
 
 
-def test_every_use_of_a_parameter_counts() -> None:
+@pytest.mark.parametrize("factor", [3.0, 0.3])
+def test_every_use_of_a_parameter_counts(factor: float) -> None:
     """Two slices of one tensor, and the transpose of one of them behind another op."""
     places = np.arange(24, dtype=np.int32).reshape(6, 4)
     top = Operand(np.ones((2, 4)), "w", places=places[:2])
@@ -180,7 +181,7 @@ def test_every_use_of_a_parameter_counts() -> None:
     graph = Graph("x", (4,), "o", graph.nodes, whole)
     numbers = draw((6, 4))
     numbers[2:4] *= 100.0
-    numbers[4:] *= 3.0
+    numbers[4:] *= factor
     weights = {"w": floats(numbers)}
     projector(graph, weights).project()
     after = weights["w"].double().numpy()
