@@ -27,10 +27,10 @@ def main(folder: Path) -> int:
     data = DataLoader(TensorDataset(x, TRUTH * x), batch_size=EXAMPLES)
     model = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    loss = Loss("mse", half=True, label_norm=TRUTH)
     mechanism = GradientClipping(
-        clip_norm=RADIUS, decay="inside", weight_decay=DECAY, loss=Loss("mse", half=True, label_norm=TRUTH),
-        input_norm=1.0,
-    )  # fmt: skip
+        clip_norm=RADIUS, decay="inside", weight_decay=DECAY, loss=loss, input_norm=1.0
+    )
     with make_private(
         model, optimizer, data, mechanism,
         target_epsilon=3.0, delta=1e-5, epochs=60, folder=folder, record_every=20,

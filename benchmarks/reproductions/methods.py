@@ -1,45 +1,55 @@
 """Methods: the published private training algorithms with their few candidates each.
 
-What enters: a network. What leaves: what is tuned and compared. Every method has four candidates,
-so that none is tuned more than another. All examples have norm at most 1.
+What enters: a network. What leaves: what is tuned and compared. Every method has six candidates, so
+that none is tuned more than another. All examples have norm at most 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from torch import nn
-
-from benchmarks.reproductions.datasets import Problem
-from benchmarks.reproductions.study import Candidate, Method
-from lipcert.choices import AllocationName, ClipScopeName, DecayName
+from benchmarks.reproductions.study import Candidate, Method, Network
+from lipcert.choices import ClipScopeName, DecayName
 from lipcert.training import (
     BackpropClipping,
     Clipless,
     FixedWeightNorm,
     GradientClipping,
+    Loss,
     TrainingMechanism,
     WeightClipping,
 )
 
 __all__ = ["backprop_clipping", "dp_sgd", "held_weights"]
 
-Network = Callable[[Problem], nn.Module]
-RATES: Final = (0.01, 0.03)
 CLIPS: Final = (0.3, 1.0)
-RADII: Final = (1.0, 3.0)
+CLIPPED_RATES: Final = (0.03, 0.1, 0.3)
+SCALES: Final = ((1.0, 1.0 / 16.0, 6.4), (2.0, 0.25, 2.0), (3.0, 1.0, None))
+"""spectral radius, temperature, clip of the loss gradient; the last is the plain cross-entropy"""
+HELD_RATES: Final = (0.03, 0.1)
 BIAS_SHARE: Final = 0.5
 """of the radius: the norm that biases are held to"""
+SLACK: Final = 0.1
+"""of weight clipping's norms, within which one bound serves several steps"""
+BJORCK: Final = 2
+"""iterations of clipless training towards orthogonal weights, after each step"""
 
 
 def _method(
-    name: str, network: Network, mechanisms: tuple[TrainingMechanism, ...], decay: float = 0.0
+    name: str,
+    network: Network,
+    mechanisms: Mapping[str, TrainingMechanism],
+    rates: tuple[float, ...],
 ) -> Method:
+    pairs = itertools.product(mechanisms.items(), rates)
     return Method(
         name,
         tuple(
-            Candidate(mechanism, network, rate, decay) for mechanism in mechanisms for rate in RATES
+            Candidate(mechanism, network, rate, f"{label}, η = {rate:g}")
+            for (label, mechanism), rate in pairs
         ),
     )
 
@@ -51,55 +61,59 @@ def dp_sgd(
     decay: DecayName = "decoupled",
     weight_decay: float = 0.0,
 ) -> Method:
-    """Per-example clipping; weight_decay: λ, inside the clip or decoupled."""
-    inside = decay == "inside"
-    return _method(
-        name,
-        network,
-        tuple(
-            GradientClipping(
-                clip_norm=clip,
-                clip_scope=scope,
-                input_norm=1.0,
-                decay=decay,
-                weight_decay=weight_decay if inside else 0.0,
-            )
-            for clip in CLIPS
-        ),
-        0.0 if inside else weight_decay,
-    )
+    """Per-example clipping; weight_decay: λ inside the clip."""
+    mechanisms = {
+        f"C = {clip:g}": GradientClipping(
+            clip_norm=clip,
+            clip_scope=scope,
+            input_norm=1.0,
+            decay=decay,
+            weight_decay=weight_decay,
+        )
+        for clip in CLIPS
+    }
+    return _method(name, network, mechanisms, CLIPPED_RATES)
 
 
 def held_weights(
-    name: str,
-    network: Network,
+    name: str, network: Network, kind: type[Clipless | FixedWeightNorm | WeightClipping]
+) -> Method:
+    """Clipless, Fix-Lip-DP-SGD or Lip-DP-SGD: weights are held; of the gradients, only that of the
+    loss at the logits is clipped."""
+    sign = "=" if kind is FixedWeightNorm else "≤"
+    mechanisms = {
+        f"‖W‖ {sign} {radius:g}, τ = {temperature:g}": _held(kind, radius, temperature, loss_clip)
+        for radius, temperature, loss_clip in SCALES
+    }
+    return _method(name, network, mechanisms, HELD_RATES)
+
+
+def _held(
     kind: type[Clipless | FixedWeightNorm | WeightClipping],
-    allocation: AllocationName = "optimal",
-) -> Method:
-    """Clipless, Fix-Lip-DP-SGD or Lip-DP-SGD: weights are held, gradients are not clipped."""
-    mechanisms = tuple(
-        kind(
-            radius=radius,
-            bias_norm=BIAS_SHARE * radius,
-            input_norm=1.0,
-            allocation=allocation,
-        )
-        for radius in RADII
+    radius: float,
+    temperature: float,
+    loss_clip: float | None,
+) -> TrainingMechanism:
+    held = kind(
+        radius=radius,
+        bias_norm=BIAS_SHARE * radius,
+        input_norm=1.0,
+        loss=Loss("cross-entropy", temperature=temperature),
+        loss_clip=loss_clip,
     )
-    return _method(name, network, mechanisms)
+    match held:
+        case Clipless():
+            return replace(held, orthogonalize=BJORCK)
+        case WeightClipping():
+            return replace(held, slack=SLACK)
+        case FixedWeightNorm():
+            return held
 
 
-def backprop_clipping(
-    name: str, network: Network, allocation: AllocationName = "optimal"
-) -> Method:
+def backprop_clipping(name: str, network: Network) -> Method:
     """Clips of every layer's input and cotangent."""
-    return _method(
-        name,
-        network,
-        tuple(
-            BackpropClipping(
-                input_clip=1.0, cotangent_clip=clip, input_norm=1.0, allocation=allocation
-            )
-            for clip in CLIPS
-        ),
-    )
+    mechanisms = {
+        f"C = {clip:g}": BackpropClipping(input_clip=1.0, cotangent_clip=clip, input_norm=1.0)
+        for clip in CLIPS
+    }
+    return _method(name, network, mechanisms, CLIPPED_RATES)

@@ -30,5 +30,12 @@ _ALL: Final = (
     _part("stevens", "backprop_clipping", "Stevens et al., 2022, Theorem 3"),
     _part("accounting", "accounting", "Stevens et al., Barczewski and Ramon, Béthune et al."),
     _part("allocation", "allocation", "Béthune et al., 2024, Section 2.2"),
+    _part(
+        "breast-cancer",
+        "breast_cancer",
+        "Barczewski and Ramon, 2024, Tables 1 and 5",
+        "three minutes",
+    ),
+    _part("small-sets", "small_sets", "all, side by side", "three minutes"),
 )
 PARTS: Final[Mapping[str, Part]] = MappingProxyType({part.name: part for part in _ALL})

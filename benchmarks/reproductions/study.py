@@ -9,9 +9,11 @@ that tuning costs is not accounted for.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Final, final
 
 import torch
@@ -23,35 +25,41 @@ from benchmarks.reproductions.sample import Sample
 from lipcert.privacy.calibration import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training import TrainingMechanism, make_private
+from lipcert.training.layers import BoundedGroupNorm
+from lipcert.training.network import export
 
 __all__ = [
-    "SEEDS",
-    "TUNING_SEEDS",
     "Candidate",
     "Method",
+    "Network",
     "PlannedStudy",
     "accuracies",
     "accuracy",
     "chosen",
+    "normalised_perceptron",
     "perceptron",
     "summary",
 ]
 
-TUNING_SEEDS: Final = range(1000, 1003)
-SEEDS: Final = range(10)
+Network = Callable[[Problem], nn.Module]
+TUNING_SEEDS: Final = range(1000, 1002)
 HIDDEN: Final = 16
+GROUPS: Final = 2
+NORM_FLOOR: Final = 0.5
+"""of max(α, σ)"""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PlannedStudy:
-    """A data set and the run on it."""
+    """A data set, the run on it, and on how many seeds it is measured."""
 
     problem: str
     epsilon: float
     delta: float
     batch_size: int
     epochs: int
+    seeds: int
 
     def plan(self) -> TrainingPlan:
         """For the accountant."""
@@ -67,18 +75,18 @@ class PlannedStudy:
 @final
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A mechanism, a network and a learning rate. weight_decay: of the optimizer, decoupled."""
+    """A mechanism, a network and Adam's learning rate. label: what is tuned, in words."""
 
     mechanism: TrainingMechanism
-    network: Callable[[Problem], nn.Module]
+    network: Network
     rate: float
-    weight_decay: float = 0.0
+    label: str
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a row of the table is about."""
+    """What a row of the table is about; of the candidates one is chosen."""
 
     name: str
     candidates: tuple[Candidate, ...]
@@ -88,6 +96,21 @@ class Method:
 def problem(name: str) -> Problem:
     """Read once."""
     return PROBLEMS[name]()
+
+
+@cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """For the files of the networks, while the process lives."""
+    return tempfile.TemporaryDirectory()
+
+
+@cache
+def model_file(name: str, network: Network) -> Path:
+    """A network as a file, which is written once; its weights do not matter."""
+    given = problem(name)
+    path = Path(folder().name) / f"{name} {network.__name__}.onnx"
+    export(network(given), given.x[:1], path)
+    return path
 
 
 @cache
@@ -104,9 +127,11 @@ def chosen(study: PlannedStudy, method: Method) -> Candidate:
     )
 
 
-def accuracies(study: PlannedStudy, candidate: Candidate, seeds: range = SEEDS) -> list[float]:
+def accuracies(
+    study: PlannedStudy, candidate: Candidate, seeds: range | None = None
+) -> list[float]:
     """One run per seed."""
-    return [accuracy(study, candidate, seed) for seed in seeds]
+    return [accuracy(study, candidate, seed) for seed in seeds or range(study.seeds)]
 
 
 def accuracy(study: PlannedStudy, candidate: Candidate, seed: int) -> float:
@@ -115,9 +140,7 @@ def accuracy(study: PlannedStudy, candidate: Candidate, seed: int) -> float:
     split = given.split(seed)
     torch.manual_seed(seed)
     network = candidate.network(given)
-    optimizer = torch.optim.AdamW(
-        network.parameters(), lr=candidate.rate, weight_decay=candidate.weight_decay
-    )
+    optimizer = torch.optim.Adam(network.parameters(), lr=candidate.rate)
     loader = DataLoader(TensorDataset(split.x, split.y), batch_size=study.batch_size)
     with make_private(
         network,
@@ -128,6 +151,7 @@ def accuracy(study: PlannedStudy, candidate: Candidate, seed: int) -> float:
         noise_multiplier=multiplier(study),
         epochs=study.epochs,
         seed=seed,
+        model_file=model_file(study.problem, candidate.network),
     ) as private:
         for x, y in private.loader:
             private.step(x, y)
@@ -142,6 +166,16 @@ def perceptron(given: Problem) -> nn.Module:
     """One hidden layer, ReLU."""
     return nn.Sequential(
         nn.Linear(given.x.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, given.classes)
+    )
+
+
+def normalised_perceptron(given: Problem) -> nn.Module:
+    """The same with group normalisation before the ReLU, (x − μ)/max(α, σ)."""
+    return nn.Sequential(
+        nn.Linear(given.x.shape[1], HIDDEN),
+        BoundedGroupNorm(GROUPS, HIDDEN, NORM_FLOOR),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, given.classes),
     )
 
 

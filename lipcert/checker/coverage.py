@@ -133,12 +133,16 @@ def clip_faults(
 ) -> Iterator[str]:
     """What is wrong with the places of clips, besides `layer_faults`.
 
-    Between the ends of a layer the file holds no value that something else reads: then the nodes
-    between them are the layer, whatever steps became of them. A layer holds something trained.
+    The ends of a layer are values of the file, between which it holds no value that something else
+    reads: then the nodes between them are the layer, whatever steps became of them. A layer holds
+    something trained.
     """
     yield from layer_faults(program, clip)
+    known = {program.input, *(name for node in model.nodes for name in node.outputs)}
     for ends in clip.layers:
-        if not _is_closed(ends, model, program):
+        if not known.issuperset(ends):
+            yield f"the layer that ends in {shown(ends[1])} does not lie between values of the file"
+        elif not _is_closed(ends, model, program):
             yield f"the layer that ends in {shown(ends[1])} is read from within"
         if trained.isdisjoint(tensors_read(layer_steps(program, ends))):
             yield f"the layer that ends in {shown(ends[1])} holds nothing that is trained"

@@ -28,7 +28,8 @@ from lipcert.checker.verdict import Report, Verdict
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.costs import Cost
-from lipcert.issue.draft import Draft, Reading
+from lipcert.issue.draft import Draft
+from lipcert.issue.reading import Reading
 from lipcert.settings import Settings
 
 __all__ = ["Issued", "certify"]

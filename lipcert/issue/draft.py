@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, final
 
 from lipcert.analysis.pipeline import Progress
@@ -25,7 +25,6 @@ from lipcert.certificate.records import (
     NodeClaim,
     ParameterClaim,
     PrivacyClaim,
-    ScopeClaim,
     Tool,
     ValueClaim,
 )
@@ -35,16 +34,12 @@ from lipcert.checker.claims import (
     group_bounds,
     joint_multiplier,
 )
-from lipcert.checker.coverage import INPUT_RULE, clip_faults, expected_nodes, frozen_tensors
+from lipcert.checker.coverage import INPUT_RULE, expected_nodes, frozen_tensors
 from lipcert.checker.derivation import Derived
 from lipcert.checker.digest import structural_digest
-from lipcert.checker.graph.clips import with_clips
 from lipcert.checker.graph.errors import Unsupported
-from lipcert.checker.graph.program import Program
 from lipcert.checker.ledger import Circumstances
-from lipcert.checker.membership import constraint_faults
 from lipcert.checker.privacy.sensitivity import total_sensitivity
-from lipcert.checker.reader.records import Model
 from lipcert.checker.spending import derived_epsilon
 from lipcert.checker.witnesses import Evidence
 from lipcert.errors import CertificationError, NoVerdictError
@@ -54,13 +49,14 @@ from lipcert.issue.evidence import Found, find_evidence, with_chains
 from lipcert.issue.examination import faults, growths
 from lipcert.issue.names import tensors_of
 from lipcert.issue.premises import delta_of, premises_of, scope_claim
+from lipcert.issue.reading import Reading, check_within, training_program
 from lipcert.norms.operator_norm import Tier
 from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 from lipcert.version import __version__
 
-__all__ = ["ROOM", "Draft", "Reading"]
+__all__ = ["ROOM", "Draft"]
 
 ROOM: Final = 2.0**-24
 """how much more is claimed than is derived, relatively"""
@@ -68,16 +64,6 @@ _TOLERATED: Final = 1.01
 """how much larger an ε of the checker's own is stated rather than the smaller one declared"""
 _SLIGHTLY_LESS: Final = 1.0 - 1e-9
 """of a noise multiplier: what rounding the noise of each group may take away"""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Reading:
-    """What the checker makes of the file. output: the name of the output in the file."""
-
-    model: Model
-    program: Program
-    output: str
 
 
 @final
@@ -102,7 +88,8 @@ class Draft:
         self._done = 0
         self._tensors = self._trained()
         self._premises = premises_of(settings, analysis, read.program)
-        self._clipped = self._with_clips()
+        trained = frozenset(self._tensors.values())
+        self._clipped = training_program(read, self._premises.layer_clip, trained)
 
     def finished(self, *, careful: bool) -> tuple[Certificate, tuple[Cost, ...]]:
         """The certificate with every claim as the checker derives it, and what that costs."""
@@ -110,7 +97,7 @@ class Draft:
         scope = scope_claim(self._settings, dict(self._tensors), dict(constraints))
         tier = Tier(self._settings.tier)
         found = find_evidence(self._clipped, scope, tier, self._observe, proved_only=careful)
-        self._check_weights(scope, found)
+        check_within(scope, self._model, self._program, found.evidence)
         try:
             evidence, derived = with_chains(self._clipped, self._premises, found.evidence)
         except Unsupported as error:
@@ -134,36 +121,6 @@ class Draft:
         certificate = self._released(bare, bounds)
         certificate = replace(certificate, assumptions=self._assumptions(certificate))
         return certificate, costs_of(self._analysis, certificate)
-
-    def _with_clips(self) -> Program:
-        """The program that training runs."""
-        clip = self._premises.layer_clip
-        if clip is None:
-            return self._program
-        if not self._tensors:
-            raise NoVerdictError(
-                "certify: no tensor of the file is known to be trained as it stands there, and "
-                "layers clip; export with torch.onnx.export(..., dynamo=True, optimize=False)"
-            )
-        trained = frozenset(self._tensors.values())
-        for fault in clip_faults(clip, self._model, self._program, trained):
-            raise NoVerdictError(f"certify: {fault}")
-        return with_clips(self._program, clip)
-
-    def _check_weights(self, scope: ScopeClaim, found: Found) -> None:
-        """NoVerdictError where weights of the file exceed what training clips them to."""
-        if scope.kind != "point":
-            return
-        held, norms, engine = scope.constraints, found.evidence.norms, found.evidence.engine
-        try:
-            reasons = list(constraint_faults(held, self._model, self._program, norms, engine))
-        except Unsupported as error:
-            reasons = [str(error)]
-        if reasons:
-            raise NoVerdictError(
-                f"certify: {reasons[0]}; scale the weights down first, as every step of training "
-                "does, or add --scope constraint-set"
-            )
 
     def _input(self, derived: Derived) -> ValueClaim:
         """The claims about the input, whose norm is stated and not derived."""

@@ -48,8 +48,8 @@ def _layers(analysis: Analysis, program: Program) -> Iterator[LayerEnds]:
             continue
         (start,), value = node.inputs, node.output
         while True:
-            (reader,) = readers[value]
-            if len(reader.inputs) != 1:
+            reader = readers[value][0]
+            if len(readers[value]) != 1 or len(reader.inputs) != 1:
                 raise NoVerdictError(
                     f"certify: the layer at {reader.name} ({reader.op}) reads several values, and "
                     "the checker has clips for layers that read one; freeze it"

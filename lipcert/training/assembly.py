@@ -36,6 +36,7 @@ from lipcert.training.enforcement import Enforcement, enforced
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger, LedgerHeader
+from lipcert.training.likeness import Likeness, require_gradients
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
 from lipcert.training.network import TrainedNetwork, copy_file, trained_network
@@ -120,6 +121,7 @@ def make_private(
         if place is not None and not moves:
             calibration = _certified(network, calibration, place, world)
         enforcement = enforced(network, calibration, mechanism)
+        require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
             network = _network(model, x, place, None, world, resume=False)
@@ -132,6 +134,7 @@ def make_private(
         private = _assembled(parts, x, seed, max_physical_batch)
         if place is not None:
             _write_down(private, place, record_every, resume=resume)
+        private.settle()
         return private
 
 
@@ -308,8 +311,9 @@ def _assembled(
 ) -> Private:
     """Hooks in place, nothing recorded yet."""
     settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
-    guard = StepGuard(parts.network.module, parts.trained, settings, checks_versions=True)
-    hooks = Hooks(parts.model, guard, plan)
+    guard = StepGuard(parts.network.module, parts.trained, settings)
+    likeness = Likeness(parts.network, parts.calibration.bounds.graph)
+    hooks = Hooks(parts.model, guard, plan, likeness)
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done)
     secret = world.shared_secret(seed)

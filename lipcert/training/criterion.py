@@ -3,7 +3,9 @@
 What enters: the output of the network and the labels of a batch, or of a slice of it. What leaves:
 Σᵢ ℓᵢ / B, whose backward pass leaves the *sum* of the gradients in `.grad`; the release divides it
 by B. Invariant: a backward pass through anything else than exactly this number is refused: a mean
-over the batch at hand, another factor, a further term on the logits.
+over the batch at hand, another factor, a further term on the logits. The criterion differentiates
+the losses itself, apart from whatever else is differentiated with them, and shows the guard what
+it found; a gradient that is more than this is not released.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
@@ -19,8 +22,8 @@ from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.facts import Shape
-from lipcert.losses.base import Loss
-from lipcert.training.guards import StepGuard
+from lipcert.losses.base import Loss, class_axis
+from lipcert.training.guards import Passing, StepGuard
 
 __all__ = ["PrivateLoss"]
 
@@ -28,14 +31,6 @@ _DIVISOR: Final = (
     "training: the loss was scaled by {factor:.6g} before backward(): the sum over the batch is "
     "divided by the constant {divisor:g} already, and any other factor changes what one example "
     "can move; call private.criterion(model(x), y).backward() as it is"
-)
-_OTHER_TERM: Final = (
-    "training: something besides private.criterion depends on the output of the network, so its "
-    "gradient is not the one that was bounded; leave out further terms of the loss"
-)
-_NOT_FINITE: Final = (
-    "training: the loss gradient at the output is NaN or infinite, which no noise hides; lower the "
-    "learning rate, or look for examples that are not finite"
 )
 
 
@@ -45,8 +40,7 @@ class PrivateLoss(nn.Module):
 
     divisor: B, the public constant. clip: of the loss gradient at the output, None for none.
     factors: of the losses, where gradients are clipped by them. gradients: the clipped sum itself,
-    where no weighting of losses gives it; backward() then puts it in place, and nothing runs
-    backwards through the module. reduction: "sum", or "none" for the losses of the single examples,
+    where no weighting of losses gives it; nothing then runs backwards through the module. reduction: "sum", or "none" for the losses of the single examples,
     for whoever records them.
     """
 
@@ -65,6 +59,7 @@ class PrivateLoss(nn.Module):
         self.reduction = "sum"
         self._loss = loss
         self._output_shape = output_shape
+        self._classes = _classes(loss, output_shape)
         self._divisor = divisor
         self._clip = clip
         self._guard = guard
@@ -76,61 +71,82 @@ class PrivateLoss(nn.Module):
         admissible = self._labels(logits, labels)
         if self.reduction == "none":
             return per_example_loss(self._loss, logits, admissible)
-        self._guard.losing(logits)
+        passing = self._guard.losing(logits)
         if self._gradients is not None:
-            return self._in_place(self._gradients, logits, admissible)
-        watched = self._watched(logits)
+            return self._clipped(self._gradients, logits, admissible, passing)
+        watched = _watched(logits, passing)
         if self._clip is not None:
             watched = clipped_gradient(watched, self._clip)
         losses = per_example_loss(self._loss, watched, admissible)
         if self._factors is not None:
             losses = losses * self._factors(self._guard.inputs, admissible).to(losses)
-        return self._released(losses.sum(), self._guard.returning)
+        total = losses.sum()
+        return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 
-    def _in_place(
+    def _clipped(
         self,
         gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
         logits: Tensor,
         labels: Tensor,
+        passing: Passing,
     ) -> Tensor:
-        """The losses as a number whose backward pass adds the clipped sum to the gradients."""
+        """The losses as a number whose backward pass leaves the clipped sum."""
+        x = self._guard.inputs
         with torch.no_grad():
             total = per_example_loss(self._loss, logits, labels).sum()
-        x = self._guard.inputs
+        return self._released(total, passing, lambda: gradients(x, labels))
 
+    def _released(
+        self, total: Tensor, passing: Passing, gradients: Callable[[], Mapping[str, Tensor]]
+    ) -> Tensor:
         def put() -> None:
-            self._guard.returning()
-            self._guard.put(gradients(x, labels))
+            self._guard.returning(passing)
+            self._guard.put(gradients())
 
-        return self._released(total.requires_grad_(), put)
-
-    def _released(self, total: Tensor, backward: Callable[[], None]) -> Tensor:
         released: Tensor = _Released.apply(  # type: ignore[no-untyped-call]
-            total, self._divisor, backward
+            total.detach().requires_grad_(), self._divisor, put
         )
         return released
 
     def _labels(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Class numbers are checked where they lie; everything else as audits check it."""
+        if labels.dtype is torch.int64 and labels.dim() == 1 and self._classes and len(labels):
+            least, most = labels.aminmax()
+            if int(least) >= 0 and int(most) < self._classes:
+                return labels.to(logits.device)
         array = labels.detach().cpu().numpy()
         checked = checked_labels(self._loss, array, self._output_shape)
         return torch.from_numpy(checked).to(logits.device)
 
-    def _watched(self, logits: Tensor) -> Tensor:
-        """The logits; what arrives at them in the backward pass must come from here alone."""
-        if not logits.requires_grad:
-            return logits
-        seen: list[Tensor] = []
-        own = logits.view_as(logits)
-        own.register_hook(seen.append)  # type: ignore[no-untyped-call]
 
-        def compare(cotangent: Tensor) -> None:
-            if not bool(torch.isfinite(cotangent).all()):
-                raise NoVerdictError(_NOT_FINITE)
-            if not (seen and torch.equal(seen[-1], cotangent)):
-                raise UsageError(_OTHER_TERM)
+def _watched(logits: Tensor, passing: Passing) -> Tensor:
+    """The logits; what the losses send back to them is remembered."""
+    own = logits.view_as(logits)
+    if own.requires_grad:
+        own.register_hook(passing.cotangents.append)  # type: ignore[no-untyped-call]
+    return own
 
-        logits.register_hook(compare)  # type: ignore[no-untyped-call]
-        return own
+
+def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
+    """∂total/∂θ for those that it depends on."""
+    if not total.requires_grad:
+        return {}
+    found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
+    pairs = zip(trained, found, strict=True)
+    return {name: gradient for name, gradient in pairs if gradient is not None}
+
+
+def _classes(loss: Loss, output_shape: Shape) -> int | None:
+    """How many classes the loss tells apart; None for one that takes targets."""
+    axis = class_axis(output_shape)
+    if axis is None or axis.classes < 2:
+        return None
+    ends = np.array([0, axis.classes - 1])
+    try:
+        checked = checked_labels(loss, ends, output_shape)
+    except NoVerdictError:
+        return None
+    return axis.classes if np.array_equal(checked, ends) else None
 
 
 class _Released(Function):

@@ -70,27 +70,24 @@ def enforced(
     if not isinstance(mechanism, WeightClipping):
         return Enforcement(projector.project, lambda: planned)
     trained = [name for name, item in planned.bounds.graph.parameters.items() if item.trainable]
+    free = {name: item for name, item in network.tensors().items()
+            if name in trained and name not in projector.constrained}  # fmt: skip
     noise = AdaptiveNoise(
         planned,
-        lambda: _norms(network, projector, trained),
+        lambda: _norms(projector, free),
         projector.radii,
         mechanism.slack,
     )
     return Enforcement(projector.project, noise.present)
 
 
-def _norms(
-    network: TrainedNetwork, projector: Projector, trained: list[str]
-) -> Mapping[str, float]:
+def _norms(projector: Projector, free: Mapping[str, Tensor]) -> Mapping[str, float]:
     """Upper bounds of the norm of every trained parameter: its own, or else the Euclidean."""
-    held = projector.norms()
-    tensors = network.tensors()
-    free = {
-        name: float(torch.linalg.vector_norm(tensors[name], dtype=torch.float64)) * _EUCLIDEAN
-        for name in trained
-        if name not in held
+    lengths = {
+        name: float(torch.linalg.vector_norm(item, dtype=torch.float64)) * _EUCLIDEAN
+        for name, item in free.items()
     }
-    return {**held, **free}
+    return {**projector.norms(), **lengths}
 
 
 def _clipped(

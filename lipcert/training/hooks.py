@@ -20,6 +20,7 @@ from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.training.guards import StepGuard
+from lipcert.training.likeness import Likeness
 
 __all__ = ["Hooks"]
 
@@ -28,8 +29,11 @@ __all__ = ["Hooks"]
 class Hooks:
     """On one module, until they are removed."""
 
-    def __init__(self, module: nn.Module, guard: StepGuard, plan: TrainingPlan) -> None:
+    def __init__(
+        self, module: nn.Module, guard: StepGuard, plan: TrainingPlan, likeness: Likeness
+    ) -> None:
         self._guard = guard
+        self._likeness = likeness
         self._plan = plan
         self._recorder: Recorder | None = None
         self._index: IndexArray | None = None
@@ -41,6 +45,10 @@ class Hooks:
             module.register_forward_pre_hook(self._before),
             module.register_forward_hook(self._after),
         ]
+
+    def settle(self) -> None:
+        """All hooks of the run are in place: what is changed from now on is looked at."""
+        self._likeness.settle()
 
     def record_with(self, recorder: Recorder) -> None:
         """Tell a recorder which examples each forward pass has."""
@@ -67,14 +75,16 @@ class Hooks:
             return None
         if not (len(arguments) == 1 and isinstance(arguments[0], Tensor)):
             raise UsageError("training: the model takes one tensor of examples: model(x)")
+        self._likeness.require()
         x = self._guard.entering(arguments[0])
         self._describe(len(x))
         return (x,)
 
-    def _after(self, module: nn.Module, arguments: object, output: object) -> None:
+    def _after(self, module: nn.Module, arguments: object, output: object) -> object:
         del arguments
         if module.training and torch.is_grad_enabled():
-            self._guard.leaving(output)
+            return self._guard.leaving(output)
+        return None
 
     def _describe(self, count: int) -> None:
         if self._recorder is None or self._index is None:

@@ -7,6 +7,7 @@ first example that lies outside. Norms are computed in float64.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import torch
@@ -37,12 +38,12 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
         return x
     flat = x.detach().reshape(len(x), -1)
     box, radius = settings.effective_input_box, settings.input_norm
-    if not _is_in_box(flat, box) or (radius is not None and flat.shape[1] > _MOST_ENTRIES):
-        return _settled(x, settings)
     if radius is None:
-        return x
+        return x if _is_in_box(flat, box) else _settled(x, settings)
+    if flat.shape[1] > _MOST_ENTRIES or not (box is None or _is_in_box(flat, box)):
+        return _settled(x, settings)
     norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
-    longest = float(norms.max())
+    longest = float(norms.max())  # NaN or infinite if an entry is
     if longest <= radius * _SHARE:
         return x
     is_half = torch.finfo(x.dtype).bits < 32 if x.is_floating_point() else True
@@ -55,9 +56,9 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
 
 
 def _is_in_box(flat: Tensor, box: tuple[float, float] | None) -> bool:
+    least, most = flat.aminmax()  # NaN if an entry is
     if box is None:
-        return bool(torch.isfinite(flat).all())
-    least, most = flat.aminmax()
+        return math.isfinite(least) and math.isfinite(most)
     return bool(least >= box[0]) and bool(most <= box[1])
 
 

@@ -50,7 +50,7 @@ def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tenso
     """The gradient of every parameter, made where there is none."""
     found: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        parameter.grad = gradient
-        found[name] = gradient
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        found[name] = parameter.grad
     return found

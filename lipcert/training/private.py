@@ -32,6 +32,7 @@ from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
+from lipcert.training.likeness import require_numbers
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.network import TrainedNetwork, export
 from lipcert.training.release import Release
@@ -118,7 +119,14 @@ class Private:
         before = read_checkpoint(self._checkpoint(), {**self._parts(), **also})
         self.enforcement.project()
         self.guard.settle()
+        self.settle()
         return before
+
+    def settle(self) -> None:
+        """The module is what was bounded, and from now on nothing but its trained weights moves."""
+        require_numbers(self.network, self.guard.trained)
+        self.guard.keep()
+        self.hooks.settle()
 
     def export(self, path: str | Path) -> Path:
         """Write the network with its present weights as an ONNX file."""

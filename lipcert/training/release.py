@@ -54,7 +54,8 @@ class Release:
     ) -> None:
         self._trained = trained
         self._names = names
-        self._named = {item: name for name, item in module.named_parameters()}
+        self._named = {id(item): name for name, item in module.named_parameters()}
+        self._own = {id(item) for item in trained.values()}
         self._enforcement = enforcement
         self._guard = guard
         self._hooks = hooks
@@ -98,7 +99,7 @@ class Release:
                 "training: optimizer.step() with a closure evaluates the loss several times in one "
                 "release; use an optimizer that needs no closure"
             )
-        self._guard.stepping(self._gradients_of(optimizer))
+        self._guard.stepping(self._strangers(optimizer))
         if self._ledger.is_spent:
             raise NoVerdictError(
                 f"training: the privacy budget is spent: {self._ledger.summary}; nothing was "
@@ -144,10 +145,11 @@ class Release:
         self._enforcement.project()
         self._guard.settle()
 
-    def _gradients_of(self, optimizer: Optimizer) -> Mapping[str, Tensor | None]:
-        """Gradients of all that the optimizer trains, by name."""
-        return {
-            self._named.get(parameter, f"a tensor of shape {list(parameter.shape)}"): parameter.grad
+    def _strangers(self, optimizer: Optimizer) -> list[str]:
+        """What the optimizer is about to move and the run does not train."""
+        return [
+            self._named.get(id(item), f"a tensor of shape {list(item.shape)}")
             for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+            for item in group["params"]
+            if id(item) not in self._own and item.grad is not None
+        ]

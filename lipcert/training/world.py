@@ -40,6 +40,9 @@ _FINE: Final = "fine\n"
 _TOLD: Final = "training: the other ranks have been told"
 _RESUME: Final = "start all of them again with resume=True"
 _PART: Final = 1 << 20
+_GOLDEN: Final = -0x61C8864680B583EB  # odd, as those of splitmix64 modulo 2⁶⁴
+_FIRST: Final = -0x40A7B892E31B1A47
+_SECOND: Final = -0x6B2FB644ECCEEE15
 _WHOLE: Final[Mapping[int, torch.dtype]] = {
     1: torch.uint8,
     2: torch.int16,
@@ -206,8 +209,9 @@ class World:
 def checksum(tensors: Iterable[Tensor]) -> str:
     """One number for all bits of all tensors, the same on every machine.
 
-    Σ (2i + 1)·bᵢ modulo 2⁶⁴ for the bits bᵢ of the i-th entry as a whole number: any single change
-    is seen, because odd numbers are invertible; against whoever means harm it is none.
+    Σ mix(bᵢ + i·c) modulo 2⁶⁴ for the bits bᵢ of the i-th entry as a whole number: any single
+    change is seen, because `_mixed` is a bijection and c is fixed; several cancel each other with a
+    probability of about 2⁻⁶⁴. Against whoever means harm it is none.
     """
     sums: list[int] = []
     for item in tensors:
@@ -215,10 +219,17 @@ def checksum(tensors: Iterable[Tensor]) -> str:
         total = 0
         for start in range(0, len(bits), _PART):
             part = bits[start : start + _PART].long()
-            odd = torch.arange(2 * start + 1, 2 * (start + len(part)), 2, device=part.device)
-            total += int((part * odd).sum())
+            places = torch.arange(start, start + len(part), device=part.device)
+            total += int(_mixed(part + places * _GOLDEN).sum())
         sums.append(total & (2**64 - 1))
     return " ".join(f"{item:x}" for item in sums)
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """As splitmix64 does it, with signed shifts: every line can be undone."""
+    numbers = (numbers ^ (numbers >> 30)) * _FIRST
+    numbers = (numbers ^ (numbers >> 27)) * _SECOND
+    return numbers ^ (numbers >> 31)
 
 
 def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

@@ -107,6 +107,22 @@ def test_claims_are_made_anew_under_weight_clipping_alone(model: ImportedModel) 
         assert 0.0 < (small.grad_norm or 0.0) < (large.grad_norm or 0.0)
 
 
+def test_a_certificate_at_a_point_keeps_its_numbers_there(model: ImportedModel) -> None:
+    wanted = Settings(
+        loss="cross-entropy",
+        input_norm=1.0,
+        mechanism="weight-clipping",
+        constraint=ConstraintSpec("spectral", 50.0),
+        bias_norm=20.0,
+    )
+    certified = claims_of_certificate(model, certify(model, wanted).certificate, "it")
+    own = parameters_of(certified.engine.graph)
+    assert claims_at(certified, own) is certified
+    there = claims_at(certified, {name: 0.25 * numbers for name, numbers in own.items()})
+    assert [g.name for g in there.groups] == [g.name for g in certified.groups]
+    assert there.groups != certified.groups
+
+
 def test_another_model_is_refused(model: ImportedModel) -> None:
     certificate = certificate_of("defaults")
     with pytest.raises(NoVerdictError, match="give the model that was certified"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.certificate.fields import CertificateFormatError
-from lipcert.checker.ledger import CHECKED, Circumstances, Premises, Run
+from lipcert.checker.ledger import CHECKED, BackpropagationClip, Circumstances, Premises, Run
 from tests.checker.forged import PREMISES
 from tests.checker.mutants.assumptions import premise_mutants
 from tests.checker.mutants.networks import certified
@@ -34,6 +34,66 @@ def test_premises_survive_the_ledger(norm, low, relation, clipped):
         clip=(2.0, "flat", "decoupled") if clipped else None,
     )
     assert Premises.read(premises.assumptions(BARE)) == premises
+
+
+@given(numbers, numbers, st.sampled_from(["l1.5", "l2"]), st.integers(0, 3))
+def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
+    layers = tuple((f"v{i}", f"w{i}") for i in range(count))
+    found = BackpropagationClip(radius, clip, conv_clip, layers)
+    premises = replace(PREMISES, mechanism="backprop-clipping", layer_clip=found)
+    ledger = premises.assumptions(BARE)
+    assert Premises.read(ledger) == premises
+    (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
+    assert repr(radius) in text
+    assert repr(clip) in text
+    assert ("within a channel" in text) is (conv_clip == "l1.5")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("A-MECHANISM", {"conv_clip": "l1"}),
+        ("A-MECHANISM", {"input_clip": "-0x1.0000000000000p+0"}),
+        ("A-MECHANISM", {"kind": "nothing"}),
+        ("A-LAYERS", {"layers": [{"input": "x"}]}),
+        ("A-LAYERS", {"layers": [{"input": "x", "output": "y", "radius": "1"}]}),
+        ("A-LAYERS", {"layers": "x"}),
+        ("A-LAYERS", {}),
+        ("A-LAYERS", None),
+    ],
+)
+def test_clips_that_are_not_described(name, data):
+    clip = BackpropagationClip(1.0, 2.0, "l2", (("x", "y"),))
+    premises = replace(PREMISES, mechanism="backprop-clipping", layer_clip=clip)
+    edited = []
+    for item in premises.assumptions(BARE):
+        if item.id == name and data is not None:
+            kept = {} if name == "A-LAYERS" else item.data
+            edited.append(replace(item, data={**kept, **data}))
+        elif item.id != name:
+            edited.append(item)
+    with pytest.raises(CertificateFormatError):
+        Premises.read(edited)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fixed", "expected"),
+    [
+        ({"mechanism": "none"}, True, "A-POINT"),
+        ({"mechanism": "none"}, False, None),
+        ({"mechanism": "weight-clipping", "stepwise": 1.5}, True, "A-STEPWISE"),
+        ({"mechanism": "weight-clipping"}, True, "A-POINT"),
+        ({"mechanism": "clipless", "stepwise": 1.5}, True, "A-POINT"),
+        ({"mechanism": "weight-clipping", "stepwise": 1.5}, False, None),
+    ],
+)
+def test_a_run_whose_weights_move_needs_a_reason(changes, fixed, expected):
+    premises = replace(PREMISES, run=RUN, **changes)
+    ledger = premises.assumptions(replace(BARE, fixed=fixed))
+    reasons = {item.id for item in ledger} & {"A-POINT", "A-STEPWISE", "A-PROJ"}
+    assert reasons == ({expected} if expected else set())
+    if expected == "A-STEPWISE":
+        assert Premises.read(ledger) == premises
 
 
 def test_circumstances_are_stated():

@@ -11,7 +11,10 @@ from tests.checker.mutants.record import Effect, Outcome, judged
 TRIED = 64
 
 
-@pytest.fixture(scope="module", params=[("mlp", False), ("cnn", True)], ids=["mlp", "cnn-set"])
+CASES = [("mlp", False), ("cnn", True), ("clipped", False), ("scaled", False)]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=["mlp", "cnn-set", "clipped", "scaled"])
 def case(request, tmp_path_factory):
     family, constrained = request.param
     return certified(family, tmp_path_factory.mktemp(family), constrained=constrained)

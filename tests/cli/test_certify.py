@@ -71,7 +71,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--mechanism", "backprop-clipping", "--input-clip", "1", "--cotangent-clip", "1"], "no"),
+        (["--mechanism", "weight-clipping", "--bias-norm", "0.001"], "scale the weights down"),
         (["--mechanism", "weight-clipping", "--constraint", "spectral:1"], "constraint-set"),
     ],
 )

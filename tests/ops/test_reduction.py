@@ -1,7 +1,8 @@
-"""Sums and means: exact norms, exact rational boxes, axes."""
+"""Sums, means, centring and division by norms: exact norms, exact rational boxes, axes."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.facts import Bound, ValueFacts
+from lipcert.facts import Bound, Runs, ValueFacts
 from lipcert.interval import Interval
 from lipcert.norms.operator_norm import Tier
-from lipcert.ops.reduction import ReduceMean, ReduceSum
+from lipcert.ops.reduced_norm import DivideByNorm
+from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from lipcert.scope import PointScope
 from lipcert.upper import Upper
 
@@ -70,3 +72,53 @@ def test_axes_are_checked(axes) -> None:
 def test_a_mean_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no terms"):
         ReduceMean((0,)).output_shape([(0, 3)])
+
+
+def facts(shape, norm, box=None, runs=None):
+    interval = None if box is None else Interval(*(np.full(shape, end) for end in box))
+    return ValueFacts.of(shape, Bound(Upper(norm), "test"), interval, runs)
+
+
+def test_centring_a_box_halves_its_norm():
+    found = Centre((0, 1)).output_facts([facts((4, 9), 6.0, (0.0, 1.0))], POINT)
+    assert found.norm.value.value == pytest.approx(3.0)  # half of the entries at each end
+    assert found.norm.value.value >= 3.0
+    shifted = Centre((1,)).output_facts([facts((4, 9), 1e9, (7.0, 8.0))], POINT)
+    assert shifted.norm.value.value == pytest.approx(3.0)
+    unknown = Centre((0,)).output_facts([facts((4, 9), 2.0)], POINT)
+    assert unknown.norm.value.value == 2.0
+    single = Centre((0,)).output_facts([facts((1, 9), 2.0)], POINT)
+    assert single.norm.value.value == 0.0
+
+
+def test_centring_keeps_runs_along_its_own_axis_only():
+    x = facts((4, 9), 6.0, runs=Runs(1, Upper(2.0)))
+    assert Centre((1,)).output_facts([x], POINT).runs == Runs(1, Upper(2.0))
+    assert Centre((0,)).output_facts([x], POINT).runs is None
+
+
+@pytest.mark.parametrize("op", [Centre((2,)), Centre((0, 0)), Centre(()), DivideByNorm((2,), 1, 1)])
+def test_axes_must_exist(op):
+    with pytest.raises(ValueError, match="do not fit"):
+        op.output_shape([(4, 9)])
+
+
+def test_a_mean_of_nothing_is_no_number():
+    with pytest.raises(ValueError, match="no terms"):
+        Centre((0,)).output_shape([(0, 3)])
+
+
+@pytest.mark.parametrize("numbers", [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])
+def test_division_by_a_norm_needs_positive_numbers(numbers):
+    with pytest.raises(ValueError, match="positive"):
+        DivideByNorm((0,), *numbers)
+
+
+def test_division_by_a_norm_keeps_signs_and_shares():
+    op = DivideByNorm((1,), 2.0, 0.5)
+    found = op.output_facts([facts((4, 9), 100.0, (0.0, 50.0))], POINT)
+    assert found.norm.value.value == pytest.approx(2.0 * 2.0)  # four slices of norm 2
+    assert found.runs == Runs(1, Upper(2.0))
+    assert (found.box.lo.min(), found.box.hi.max()) == (0.0, 2.0)
+    near = op.output_facts([facts((4, 9), 0.1)], POINT)
+    assert near.norm.value.value == pytest.approx(0.2)

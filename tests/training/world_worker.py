@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which every optimizer loads: once, before processes are forked
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -118,7 +119,7 @@ def main(folder: Path, kind: str) -> None:
     dist.init_process_group("gloo")
     with rank_run(folder, network=wrapped if kind == "ddp" else Small) as private:
         train(private)
-    weights = [float(p.double().sum()) for p in private.model.parameters()]
+    weights = [float(p.detach().double().sum()) for p in private.model.parameters()]
     sys.stdout.write(f"rank {dist.get_rank()}: {private.ledger.summary} {weights}\n")
     dist.destroy_process_group()
 

@@ -209,14 +209,18 @@ class Gradients:
     ) -> Measured:
         """‖∇ℓ_i + λθ‖ of one group, given ‖∇ℓ_i‖.  # [examples]
 
-        Of the square, 2^-40 of the largest it could be is conceded to rounding: d. Its root is then
-        off by at most min(√d, d/root).
+        Of the square, a share of the largest it could be is conceded to rounding: 2^-40, or 8·N·u,
+        N the longest sum in a product with these parameters, where u is so large. Its root is then
+        off by at most min(√d, d/root), d what is conceded.
         """
         length = self._decay * float(np.sqrt(sum(np.sum(self._theta(n) ** 2) for n in names)))
         product = self._decay * self._products(names, x, targets)
         a, e = plain.norm, plain.error
         root = np.sqrt(np.maximum(a * a + 2.0 * product + length * length, 0.0))
-        off = 2.0 * (a + length) * e + e * e + 2.0**-40 * (a + length) ** 2
+        shapes = [self._parameters[name].shape for name in names]
+        sums = [shape.numel() // max(1, min(shape, default=1)) for shape in shapes]
+        share = max(2.0**-40, 8.0 * max(sums) * self._arithmetic.precision.unit)
+        off = 2.0 * (a + length) * e + e * e + share * (a + length) ** 2
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.fmin(np.sqrt(off), off / root)
         return Measured(root, error)

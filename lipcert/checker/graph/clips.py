@@ -15,7 +15,7 @@ from lipcert.checker.graph.program import Conv, CotangentClip, InputClip, Progra
 from lipcert.checker.ledger import BackpropagationClip, LayerEnds
 from lipcert.checker.reader.records import shown
 
-__all__ = ["layer_faults", "layer_steps", "with_clips", "without_cotangent_clips"]
+__all__ = ["layer_faults", "layer_steps", "with_clips"]
 
 
 def layer_faults(program: Program, clip: BackpropagationClip) -> Iterator[str]:
@@ -74,16 +74,3 @@ def with_clips(program: Program, clip: BackpropagationClip) -> Program:
             renamed[step.output] = inserted(behind, step.output, step)
     output = renamed.get(program.output, program.output)
     return replace(program, output=output, shapes=shapes, steps=tuple(found))
-
-
-def without_cotangent_clips(program: Program) -> Program:
-    """The function that the program computes, which clips of the cotangent are no part of."""
-    return replace(
-        program,
-        steps=tuple(
-            replace(step, op=replace(step.op, radius=float("inf")))
-            if isinstance(step.op, CotangentClip)
-            else step
-            for step in program.steps
-        ),
-    )

@@ -10,12 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.checker.arithmetic import multiply_up
-from lipcert.checker.graph.program import Conv, CotangentClip, InputClip, Move, Shape
+from lipcert.checker.graph.program import (
+    Conv,
+    CotangentClip,
+    InputClip,
+    Move,
+    Program,
+    Shape,
+)
 from lipcert.checker.interval import Interval
 from lipcert.checker.rules.facts import Cotangent, Fact, root_up
 from lipcert.checker.rules.windows import Axis, convolution_axes
 
-__all__ = ["clipped_cotangent", "clipped_fact", "kernel_reach_by_sums"]
+__all__ = [
+    "clipped_cotangent",
+    "clipped_fact",
+    "kernel_reach_by_sums",
+    "without_cotangent_clips",
+]
 
 _Indices: TypeAlias = npt.NDArray[np.int64]
 _BLOCK: Final = 1 << 20
@@ -47,6 +59,19 @@ def clipped_cotangent(op: CotangentClip, cotangent: Cotangent) -> Cotangent:
     """
     sums = op.radius if op.by_channel else math.inf
     return replace(cotangent, norm=min(cotangent.norm, op.radius), sums=min(cotangent.sums, sums))
+
+
+def without_cotangent_clips(program: Program) -> Program:
+    """The function that the program computes, which clips of the cotangent are no part of."""
+    return replace(
+        program,
+        steps=tuple(
+            replace(step, op=replace(step.op, radius=math.inf))
+            if isinstance(step.op, CotangentClip)
+            else step
+            for step in program.steps
+        ),
+    )
 
 
 def kernel_reach_by_sums(

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lipcert.checker.arithmetic import add_up
-from lipcert.checker.graph.clips import without_cotangent_clips
 from lipcert.checker.graph.program import Program, Step
 from lipcert.checker.rules import linear, nonlinear
+from lipcert.checker.rules.clips import without_cotangent_clips
 from lipcert.checker.rules.facts import Cotangent, Fact
 from lipcert.checker.rules.parameters import Source, shares
 from lipcert.checker.rules.weights import Weights

@@ -2,7 +2,7 @@
 
 What enters: a module with hooks, the graph with its clips, a dtype. What leaves: what every clip
 saw, the output, and all gradients, of both. Invariant: the module is left as it was: it computes
-with copies of its tensors, in evaluation mode, and the random state is restored.
+with copies of its tensors, and the random state is restored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class Probe:
         matches: Mapping[str, Match],
         layers: Sequence[ClippedLayer],
         dtype: torch.dtype,
+        *,
+        training: bool = False,
+        ascent: float = 1.0,
     ) -> None:
+        """training: evaluate the module in training mode. ascent: how long ∂/∂output is."""
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -65,14 +69,18 @@ class Probe:
         shapes = (graph.input_shape, graph.output_shape)
         numbers = [rng.standard_normal((_EXAMPLES, *shape)) for shape in shapes]
         device = next(iter(self._state.values())).device
-        self._x, self._ascent = (torch.from_numpy(item).to(device, dtype) for item in numbers)
+        self._x, ascents = (torch.from_numpy(item).to(device, dtype) for item in numbers)
+        self._ascent = ascents * ascent
+        self._training = training
+        self._before = {name: item.detach().clone() for name, item in self._state.items()}
         self._trained = [name for name, item in graph.parameters.items() if item.trainable]
 
     def of_module(self) -> Seen | None:
         """With its hooks as they are; None where it does not take this dtype."""
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
         outputs: dict[str, Tensor] = {}
-        with _watching(self._module, inputs, outputs), torch.enable_grad():
+        watching = _watching(self._module, inputs, outputs, training=self._training)
+        with watching, torch.enable_grad():
             try:
                 found = functional_call(self._module, self._state, (self._x,))
             except (RuntimeError, TypeError):
@@ -85,6 +93,14 @@ class Probe:
             name: _oriented(gradient, self._matches[name]) for name, gradient in gradients.items()
         }
         return Seen(inputs, cotangents, found.detach(), oriented)
+
+    def changed_buffers(self) -> list[str]:
+        """Copies that `of_module` has changed, by name."""
+        return [
+            name
+            for name, item in self._state.items()
+            if not torch.equal(item.detach(), self._before[name])
+        ]
 
     def of_graph(self) -> Seen:
         """The same numbers through the graph that was bounded."""
@@ -141,15 +157,19 @@ class Probe:
 
 @contextmanager
 def _watching(
-    module: nn.Module, inputs: Mapping[str, list[Tensor]], outputs: dict[str, Tensor]
+    module: nn.Module,
+    inputs: Mapping[str, list[Tensor]],
+    outputs: dict[str, Tensor],
+    *,
+    training: bool,
 ) -> Iterator[None]:
-    """Keeps what every layer reads before its clip, and returns behind it; in evaluation mode."""
+    """Keeps what every layer reads before its clip, and returns behind it."""
     modes = {part: part.training for part in module.modules()}
     devices = {item.device for item in module.parameters() if item.device.type == "cuda"}
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=list(devices)))
         stack.callback(_restore, modes)
-        module.eval()
+        module.train(training)
         for name, kept in inputs.items():
             layer = module.get_submodule(name)
             first = layer.register_forward_pre_hook(_keeping_input(kept), prepend=True)

@@ -84,10 +84,10 @@ class Householder(nn.Module):
 
 
 def _rotation(v: Tensor) -> Tensor:
-    """An orthogonal matrix with first row ±v: the reflection of e to v.
+    """An orthogonal matrix with first row v: a reflection times a sign s.
 
-    Proof: for |v| = |e| = 1, the reflection along v − se maps se to v; it is symmetric, so that se
-    is its image of v, too. The sign s that makes v − se the longer is taken.
+    Proof: for |v| = |e| = 1 the reflection along v − se maps se to v: its first column is sv, and
+    so is its first row, as it is symmetric. The sign that makes v − se the longer is taken.
     """
     unit = torch.zeros_like(v)
     unit[0] = -1.0 if v[0] >= 0.0 else 1.0

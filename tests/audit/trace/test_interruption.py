@@ -16,6 +16,7 @@ from lipcert.audit.trace.faults import FaultKind, TraceError
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Resume, Start, Step
 from lipcert.audit.trace.verification import verify
+from lipcert.errors import UsageError
 from tests.audit.trace.made import made, opened, step
 
 KILLS = 20
@@ -122,3 +123,37 @@ def test_an_unfinished_tensor_is_written_again(tmp_path: Path) -> None:
     with opened(folder) as writer:
         step(writer, 0)
     assert verify(folder).faults == ()
+
+
+def test_forked_workers_neither_hold_nor_write(tmp_path: Path) -> None:
+    """A worker that outlives a parent that was killed must not keep the trace locked."""
+    writer = opened(tmp_path / "t")
+    writer.append(step(writer, 0))
+    leave, stay = os.pipe()
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            writer.append(step(writer, 1))
+            os.write(tell, b"written")
+        except UsageError as error:
+            os.write(tell, str(error).encode())
+        os.read(leave, 1)
+        os._exit(0)
+    assert b"held by the parent process" in os.read(told, 500)
+    writer.append(step(writer, 1))
+    writer.close()
+    opened(tmp_path / "t").close()  # while the child lives
+    os.write(stay, b".")
+    os.waitpid(child, 0)
+    for end in (leave, stay, told, tell):
+        os.close(end)
+    assert verify(tmp_path / "t").faults == ()
+    assert verify(tmp_path / "t").steps == 2
+
+
+def test_a_closed_writer_takes_no_more(tmp_path: Path) -> None:
+    writer = opened(tmp_path / "t")
+    writer.close()
+    with pytest.raises(UsageError, match="was closed"):
+        writer.append(step(writer, 0))

@@ -10,11 +10,12 @@ import pytest
 from onnx import ModelProto
 
 from lipcert.checker.coverage import clip_faults
-from lipcert.checker.graph.clips import layer_steps, with_clips, without_cotangent_clips
+from lipcert.checker.graph.clips import layer_steps, with_clips
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Conv, CotangentClip, InputClip, Program
 from lipcert.checker.ledger import BackpropagationClip, LayerEnds
 from lipcert.checker.reader.records import Model
+from lipcert.checker.rules.clips import without_cotangent_clips
 from tests.checker.graph.cases import model, node
 from tests.checker.models import read
 
@@ -190,3 +191,15 @@ def test_a_layer_that_the_file_reads_from_within(tmp_path) -> None:
         ]
         found = list(clip_faults(whole, file, program, frozenset("b")))
         assert found == ([] if closed else ["the layer that ends in 's' is read from within"])
+
+
+def test_ends_that_are_no_values_of_the_file(tmp_path) -> None:
+    """A Gemm with a factor is a product, a scaling and an addition, with names of the checker's."""
+    proto = model([node("Gemm", "x u b", "y", alpha=2.0)], ["N", 4], NUMBERS)
+    file, program = lowered(proto, tmp_path)
+    first, *_, last = program.steps
+    assert first.output != last.output == "y"
+    assert not list(clip_faults(clips(("x", "y")), file, program, frozenset("ub")))
+    inner = clips(("x", first.output))
+    (fault,) = clip_faults(inner, file, program, frozenset("ub"))
+    assert "does not lie between values of the file" in fault

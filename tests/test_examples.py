@@ -1,0 +1,44 @@
+"""The scripts of private training run to their end: trained, checked, audited, reported."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SCRIPTS = {
+    "clipless_training": "ε = 2.998",
+    "weight_clipping_training": "ε = 2.998",
+    "backprop_clipping_training": "ε = 2.998",
+    "decay_inside_the_clip": "weight 2.5",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    script = ROOT / "examples" / f"{name}.py"
+    assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run")],
+        cwd=tmp_path,
+        env=os.environ | {"LIPCERT_CACHE": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert SCRIPTS[name] in done.stdout
+    assert "LIPCERT-CHECK: CONDITIONAL" in done.stdout
+    assert re.search(r"^Pass: [\d,]+ examples replayed", done.stdout, flags=re.MULTILINE)
+    assert (tmp_path / "run" / "audit.html").stat().st_size > 10_000
+    if name == "clipless_training":
+        shown = re.search(r"\$ python examples/clipless_training.py run/\n(.*)\n", README)
+        assert shown is not None
+        assert shown.group(1) in done.stdout
