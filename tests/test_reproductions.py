@@ -9,13 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.reproductions import accounting, guo
+from benchmarks.reproductions import accounting, breast_cancer, guo, small_sets, study
 from benchmarks.reproductions.__main__ import main
 from benchmarks.reproductions.datasets import BREAST_CANCER_UNITS, PROBLEMS, in_units
+from benchmarks.reproductions.methods import NORMALISED
 from benchmarks.reproductions.page import table_of, update
 from benchmarks.reproductions.parts import PARTS
 from benchmarks.reproductions.rows import Row, Verdict, table
 from benchmarks.reproductions.sample import Sample
+from benchmarks.reproductions.study import (
+    Candidate,
+    Method,
+    PlannedStudy,
+    accuracies,
+    chosen,
+    problem,
+)
 from tests.privacy.test_accounting_faults import EXPECTED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reproductions.md"
@@ -121,3 +130,61 @@ def test_examples_are_prepared_one_by_one() -> None:
     together = in_units(rows, BREAST_CANCER_UNITS, 5.0)
     for i, row in enumerate(rows):
         assert torch.equal(in_units(row[None], BREAST_CANCER_UNITS, 5.0)[0], together[i])
+
+
+TINY = PlannedStudy("wine", 3.0, 1e-3, batch_size=64, epochs=1, seeds=1)
+
+
+def test_a_seed_fixes_a_private_run() -> None:
+    """One epoch of each mechanism; one of them twice."""
+    found = [accuracies(TINY, method.candidates[0]) for method in small_sets.METHODS]
+    assert all(0.0 <= first <= 1.0 for (first,) in found)
+    assert accuracies(TINY, small_sets.METHODS[0].candidates[0]) == found[0]
+
+
+def test_the_chosen_candidate_is_the_best_on_the_tuning_seeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def share(planned: PlannedStudy, candidate: Candidate, seed: int) -> float:
+        seen.append(seed)
+        return candidate.rate
+
+    monkeypatch.setattr(study, "accuracy", share)
+    method = small_sets.METHODS[0]
+    assert chosen(TINY, method).rate == max(each.rate for each in method.candidates)
+    assert min(seen) >= 1000
+
+
+def test_normalisation_by_hand() -> None:
+    """(x − μ)/max(α, σ) of each group, before the ReLU."""
+    torch.manual_seed(0)
+    given = problem("wine")
+    for network in NORMALISED:
+        first, norm, relu, last = network.for_problem(given)
+        hidden = first(given.x[:5]).reshape(5, 2, 8)
+        spread = hidden.std(dim=2, unbiased=False, keepdim=True).clamp(min=network.norm_floor)
+        by_hand = ((hidden - hidden.mean(dim=2, keepdim=True)) / spread).reshape(5, 16)
+        assert torch.allclose(norm(first(given.x[:5])), by_hand, atol=1e-6)
+        assert last(relu(by_hand)).shape == (5, 3)
+
+
+def test_training_tables_hold_every_method() -> None:
+    shown = table_of(PAGE, "small-sets")
+    for planned in small_sets.STUDIES:
+        for method in small_sets.METHODS:
+            assert f"| {planned.problem}: {method.name} (" in shown
+    shown = table_of(PAGE, "breast-cancer")
+    for entry in breast_cancer.ENTRIES:
+        for split in entry.allocations or ("",):
+            name = f"{entry.method.name}, {split}" if split else entry.method.name
+            assert f"| {name} (" in shown
+    for first, second in breast_cancer.ORDER:
+        assert f"| {first} minus {second} |" in shown
+
+
+def test_an_order_is_paired_by_seed() -> None:
+    found = {"a": [0.9, 0.8, 0.7], "b": [0.8, 0.71, 0.59]}
+    assert breast_cancer.order_row("a", "b", found).verdict is Verdict.REPRODUCED
+    assert breast_cancer.order_row("b", "a", found).verdict is Verdict.DIFFERENT

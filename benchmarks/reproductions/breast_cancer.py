@@ -14,7 +14,7 @@ from typing import Final, final
 
 from scipy.stats import wilcoxon
 
-from benchmarks.reproductions.methods import dp_sgd, held_weights
+from benchmarks.reproductions.methods import NORMALISED, PLAIN, dp_sgd, held_weights
 from benchmarks.reproductions.rows import Row, Verdict
 from benchmarks.reproductions.sample import Sample
 from benchmarks.reproductions.study import (
@@ -22,8 +22,6 @@ from benchmarks.reproductions.study import (
     PlannedStudy,
     accuracies,
     chosen,
-    normalised_perceptron,
-    perceptron,
     summary,
 )
 from lipcert.choices import AllocationName
@@ -48,15 +46,13 @@ class Entry:
 
 SPLITS: Final[tuple[AllocationName, ...]] = ("optimal", "per-layer", "global")
 ENTRIES: Final = (
-    Entry(dp_sgd("DP-SGD", perceptron), 0.773),
-    Entry(held_weights("Lip-DP-SGD", perceptron, WeightClipping), 0.798, SPLITS),
-    Entry(held_weights("Fix-Lip-DP-SGD", perceptron, FixedWeightNorm), 0.7, SPLITS),
-    Entry(dp_sgd("DP-SGD, GN", normalised_perceptron), 0.813),
+    Entry(dp_sgd("DP-SGD", PLAIN), 0.773),
+    Entry(held_weights("Lip-DP-SGD", PLAIN, WeightClipping), 0.798, SPLITS),
+    Entry(held_weights("Fix-Lip-DP-SGD", PLAIN, FixedWeightNorm), 0.7, SPLITS),
+    Entry(dp_sgd("DP-SGD, GN", NORMALISED), 0.813),
+    Entry(held_weights("Lip-DP-SGD, GN", NORMALISED, WeightClipping), 0.924, ("optimal",)),
     Entry(
-        held_weights("Lip-DP-SGD, GN", normalised_perceptron, WeightClipping), 0.924, ("optimal",)
-    ),
-    Entry(
-        held_weights("Fix-Lip-DP-SGD, GN", normalised_perceptron, FixedWeightNorm),
+        held_weights("Fix-Lip-DP-SGD, GN", NORMALISED, FixedWeightNorm),
         0.519,
         ("optimal",),
     ),

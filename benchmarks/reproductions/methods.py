@@ -1,7 +1,7 @@
 """Methods: the published private training algorithms with their few candidates each.
 
-What enters: a network. What leaves: what is tuned and compared. Every method has six candidates, so
-that none is tuned more than another. All examples have norm at most 1.
+What enters: networks. What leaves: what is tuned and compared. Every method has six candidates
+for every network, so that none is tuned more than another. All examples have norm at most 1.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.reproductions.study import Candidate, Method, Network
+from benchmarks.reproductions.study import Candidate, Method, Perceptron
 from lipcert.choices import ClipScopeName, DecayName
 from lipcert.training import (
     BackpropClipping,
@@ -23,8 +23,10 @@ from lipcert.training import (
     WeightClipping,
 )
 
-__all__ = ["backprop_clipping", "dp_sgd", "held_weights"]
+__all__ = ["NORMALISED", "PLAIN", "backprop_clipping", "dp_sgd", "held_weights"]
 
+PLAIN: Final = (Perceptron(),)
+NORMALISED: Final = (Perceptron(0.1), Perceptron(0.5))
 CLIPS: Final = (0.3, 1.0)
 CLIPPED_RATES: Final = (0.03, 0.1, 0.3)
 SCALES: Final = ((1.0, 1.0 / 16.0, 6.4), (2.0, 0.25, 2.0), (3.0, 1.0, None))
@@ -40,23 +42,28 @@ BJORCK: Final = 2
 
 def _method(
     name: str,
-    network: Network,
+    networks: tuple[Perceptron, ...],
     mechanisms: Mapping[str, TrainingMechanism],
     rates: tuple[float, ...],
 ) -> Method:
-    pairs = itertools.product(mechanisms.items(), rates)
     return Method(
         name,
         tuple(
-            Candidate(mechanism, network, rate, f"{label}, η = {rate:g}")
-            for (label, mechanism), rate in pairs
+            Candidate(mechanism, network, rate, f"{label}, {_told(network)}η = {rate:g}")
+            for network, (label, mechanism), rate in itertools.product(
+                networks, mechanisms.items(), rates
+            )
         ),
     )
 
 
+def _told(network: Perceptron) -> str:
+    return "" if network.norm_floor is None else f"α = {network.norm_floor:g}, "
+
+
 def dp_sgd(
     name: str,
-    network: Network,
+    networks: tuple[Perceptron, ...],
     scope: ClipScopeName = "flat",
     decay: DecayName = "decoupled",
     weight_decay: float = 0.0,
@@ -72,11 +79,13 @@ def dp_sgd(
         )
         for clip in CLIPS
     }
-    return _method(name, network, mechanisms, CLIPPED_RATES)
+    return _method(name, networks, mechanisms, CLIPPED_RATES)
 
 
 def held_weights(
-    name: str, network: Network, kind: type[Clipless | FixedWeightNorm | WeightClipping]
+    name: str,
+    networks: tuple[Perceptron, ...],
+    kind: type[Clipless | FixedWeightNorm | WeightClipping],
 ) -> Method:
     """Clipless, Fix-Lip-DP-SGD or Lip-DP-SGD: weights are held; of the gradients, only that of the
     loss at the logits is clipped."""
@@ -85,7 +94,7 @@ def held_weights(
         f"‖W‖ {sign} {radius:g}, τ = {temperature:g}": _held(kind, radius, temperature, loss_clip)
         for radius, temperature, loss_clip in SCALES
     }
-    return _method(name, network, mechanisms, HELD_RATES)
+    return _method(name, networks, mechanisms, HELD_RATES)
 
 
 def _held(
@@ -110,10 +119,10 @@ def _held(
             return held
 
 
-def backprop_clipping(name: str, network: Network) -> Method:
+def backprop_clipping(name: str, networks: tuple[Perceptron, ...]) -> Method:
     """Clips of every layer's input and cotangent."""
     mechanisms = {
         f"C = {clip:g}": BackpropClipping(input_clip=1.0, cotangent_clip=clip, input_norm=1.0)
         for clip in CLIPS
     }
-    return _method(name, network, mechanisms, CLIPPED_RATES)
+    return _method(name, networks, mechanisms, CLIPPED_RATES)

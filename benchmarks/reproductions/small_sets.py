@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.reproductions.methods import backprop_clipping, dp_sgd, held_weights
+from benchmarks.reproductions.methods import PLAIN, backprop_clipping, dp_sgd, held_weights
 from benchmarks.reproductions.rows import Row
 from benchmarks.reproductions.study import (
     PlannedStudy,
     accuracies,
     chosen,
-    perceptron,
     summary,
 )
 from lipcert.training import Clipless, FixedWeightNorm, WeightClipping
@@ -27,15 +26,13 @@ STUDIES: Final = (
     PlannedStudy("wine", 3.0, 1e-5, batch_size=64, epochs=20, seeds=5),
 )
 METHODS: Final = (
-    held_weights("clipless", perceptron, Clipless),
-    held_weights("weight-clipping", perceptron, WeightClipping),
-    held_weights("fixed-weight-norm", perceptron, FixedWeightNorm),
-    backprop_clipping("backprop-clipping", perceptron),
-    dp_sgd("gradient-clipping, flat", perceptron),
-    dp_sgd("gradient-clipping, per group", perceptron, scope="group"),
-    dp_sgd(
-        "gradient-clipping, decay inside", perceptron, decay="inside", weight_decay=WEIGHT_DECAY
-    ),
+    held_weights("clipless", PLAIN, Clipless),
+    held_weights("weight-clipping", PLAIN, WeightClipping),
+    held_weights("fixed-weight-norm", PLAIN, FixedWeightNorm),
+    backprop_clipping("backprop-clipping", PLAIN),
+    dp_sgd("gradient-clipping, flat", PLAIN),
+    dp_sgd("gradient-clipping, per group", PLAIN, scope="group"),
+    dp_sgd("gradient-clipping, decay inside", PLAIN, decay="inside", weight_decay=WEIGHT_DECAY),
 )
 
 

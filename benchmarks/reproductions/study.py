@@ -10,7 +10,6 @@ that tuning costs is not accounted for.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,22 +30,17 @@ from lipcert.training.network import export
 __all__ = [
     "Candidate",
     "Method",
-    "Network",
+    "Perceptron",
     "PlannedStudy",
     "accuracies",
     "accuracy",
     "chosen",
-    "normalised_perceptron",
-    "perceptron",
     "summary",
 ]
 
-Network = Callable[[Problem], nn.Module]
 TUNING_SEEDS: Final = range(1000, 1002)
 HIDDEN: Final = 16
 GROUPS: Final = 2
-NORM_FLOOR: Final = 0.5
-"""of max(α, σ)"""
 
 
 @final
@@ -74,11 +68,27 @@ class PlannedStudy:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Perceptron:
+    """One hidden layer, ReLU. norm_floor: α of group normalisation before the ReLU, that is of
+    (x − μ)/max(α, σ); None for none."""
+
+    norm_floor: float | None = None
+
+    def for_problem(self, given: Problem) -> nn.Module:
+        """With weights drawn at random."""
+        layers: list[nn.Module] = [nn.Linear(given.x.shape[1], HIDDEN)]
+        if self.norm_floor is not None:
+            layers.append(BoundedGroupNorm(GROUPS, HIDDEN, self.norm_floor))
+        return nn.Sequential(*layers, nn.ReLU(), nn.Linear(HIDDEN, given.classes))
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A mechanism, a network and Adam's learning rate. label: what is tuned, in words."""
 
     mechanism: TrainingMechanism
-    network: Network
+    network: Perceptron
     rate: float
     label: str
 
@@ -105,11 +115,11 @@ def folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def model_file(name: str, network: Network) -> Path:
+def model_file(name: str, network: Perceptron) -> Path:
     """A network as a file, which is written once; its weights do not matter."""
     given = problem(name)
-    path = Path(folder().name) / f"{name} {network.__name__}.onnx"
-    export(network(given), given.x[:1], path)
+    path = Path(folder().name) / f"{name} {network.norm_floor}.onnx"
+    export(network.for_problem(given), given.x[:1], path)
     return path
 
 
@@ -139,7 +149,7 @@ def accuracy(study: PlannedStudy, candidate: Candidate, seed: int) -> float:
     given = problem(study.problem)
     split = given.split(seed)
     torch.manual_seed(seed)
-    network = candidate.network(given)
+    network = candidate.network.for_problem(given)
     optimizer = torch.optim.Adam(network.parameters(), lr=candidate.rate)
     loader = DataLoader(TensorDataset(split.x, split.y), batch_size=study.batch_size)
     with make_private(
@@ -160,23 +170,6 @@ def accuracy(study: PlannedStudy, candidate: Candidate, seed: int) -> float:
     network.eval()
     with torch.no_grad():
         return float((network(split.test_x).argmax(dim=1) == split.test_y).double().mean())
-
-
-def perceptron(given: Problem) -> nn.Module:
-    """One hidden layer, ReLU."""
-    return nn.Sequential(
-        nn.Linear(given.x.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, given.classes)
-    )
-
-
-def normalised_perceptron(given: Problem) -> nn.Module:
-    """The same with group normalisation before the ReLU, (x − μ)/max(α, σ)."""
-    return nn.Sequential(
-        nn.Linear(given.x.shape[1], HIDDEN),
-        BoundedGroupNorm(GROUPS, HIDDEN, NORM_FLOOR),
-        nn.ReLU(),
-        nn.Linear(HIDDEN, given.classes),
-    )
 
 
 def summary(accuracies: list[float]) -> str:

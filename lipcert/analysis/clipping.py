@@ -33,7 +33,8 @@ def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
     of its bias, say), with the padding that a convolution reads. Its input is clipped before the
     padding, its cotangent after its last node.
     Raises UnsupportedModelError where a trained convolution reads reflected or repeated borders:
-    the published bound β·C is too small there, by up to 2 in two dimensions.
+    the published bound β·C is too small there, by 2 for a border of one entry, by more for wider
+    ones.
     """
     layers = _layers(graph)
     refusals = tuple(_refusal(layer) for layer in layers if _reads_borders(layer))

@@ -189,7 +189,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "(--constraint, --bias-norm) and use scope constraint-set.",
         "LC420": "With reflected or repeated borders one input entry can meet a tap of the same "
         "window more than once, and the published sensitivity (input clip times cotangent clip) "
-        "is too small by up to 2 on images. Zero padding and circular padding are sound.",
+        "is too small: by 2 for a border of one pixel, by more for wider ones. Zero padding and "
+        "circular padding are sound.",
         "LC901": "LipCert failed in a way nobody foresaw; no result was given. Set LIPCERT_DEBUG=1 "
         "to see where, and report it with the model if you can share it.",
     }

@@ -7,18 +7,17 @@ evaluation mode, or without gradients, are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
+from lipcert.training.apart import apart
 from lipcert.training.guards import StepGuard
 from lipcert.training.likeness import Likeness
 
@@ -40,7 +39,7 @@ class Hooks:
         self._seen = 0
         self._passes = 0
         self._apart = ExitStack()
-        self._apart.enter_context(_apart(module))
+        self._apart.enter_context(apart(module))
         self._handles = [
             module.register_forward_pre_hook(self._before),
             module.register_forward_hook(self._after),
@@ -99,34 +98,3 @@ class Hooks:
             reduction="sum",
             divisor=float(self._plan.batch),
         )
-
-
-@contextmanager
-def _apart(module: nn.Module) -> Iterator[None]:
-    """Within it, DistributedDataParallel leaves gradients and buffers of every rank to that rank.
-
-    It would exchange gradients in the backward pass, for which it waits without end where a rank
-    drew no example, has more slices than another, or clips gradients itself. `Release` adds them up
-    once all ranks are known to be there.
-    """
-    if not isinstance(module, DistributedDataParallel):
-        yield
-        return
-    if module.static_graph or module.mixed_precision is not None:
-        raise UsageError(
-            "training: DistributedDataParallel with static_graph or mixed_precision exchanges or "
-            "converts gradients on its own; leave these options out"
-        )
-    if module.process_group.size() != torch.distributed.get_world_size():
-        raise UsageError(
-            f"training: DistributedDataParallel holds {module.process_group.size()} of "
-            f"{torch.distributed.get_world_size()} ranks; one run takes all ranks of the default "
-            "process group"
-        )
-    syncs_buffers = module.require_forward_param_sync
-    module.require_forward_param_sync = False
-    try:
-        with module.no_sync():
-            yield
-    finally:
-        module.require_forward_param_sync = syncs_buffers

@@ -159,7 +159,7 @@ def poisoned_input(private: Private) -> None:
 
 
 MISUSES: list[tuple[Callable[[Private], None], str]] = [
-    (own_mean, "0 of them went through backward"),
+    (own_mean, "besides private.criterion"),
     (scaled, "scaled by 2"),
     (averaged_again, r"scaled by 0\."),
     (further_term, "besides private.criterion"),
@@ -171,7 +171,7 @@ MISUSES: list[tuple[Callable[[Private], None], str]] = [
     (step_without_batch, "without a batch"),
     (two_steps, "without a batch"),
     (no_zero_grad, "zero_grad"),
-    (clipped_sum, "changed between backward"),
+    (clipped_sum, "not what private.criterion left"),
     (edited_weights, "head.weight was changed"),
     (edited_data, "hidden.weight was changed"),
     (moved, "elsewhere in memory"),

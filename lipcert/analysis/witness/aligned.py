@@ -26,12 +26,15 @@ from lipcert.upper import FloatArray, Upper, norm
 __all__ = ["aligned_graph"]
 
 _INWARD: Final = 1e-12
+_VANISHED: Final = 1e-9
+"""relative to the input: an output that is nothing but rounding"""
 
 
 def aligned_graph(
     graph: Graph, constraints: Mapping[str, ConstraintSpec], domain: ValueFacts
 ) -> Graph | None:
-    """None where a trained operand is not one of a dense layer, constrained and used only once."""
+    """None where a trained operand is not one of a dense layer, constrained and used only once, or
+    where the aligned weights let nothing through (a layer that subtracts the mean, say)."""
     box = domain.box.broadcast(domain.shape)
     longest = np.where(box.hi + box.lo >= 0.0, 1.0, -1.0)
     values = {graph.input_name: farthest(longest[np.newaxis], domain)}
@@ -51,7 +54,13 @@ def aligned_graph(
             op = Dense(weight, bias)
         values[node.output] = op.evaluate(*(values[name] for name in node.inputs))
         nodes.append(replace(node, op=op))
+    if _length(values[graph.output_name]) <= _VANISHED * _length(values[graph.input_name]):
+        return None
     return replace(graph, nodes=tuple(nodes))
+
+
+def _length(values: FloatArray) -> float:
+    return float(np.linalg.norm(values))
 
 
 def _target(outputs: int, *, is_last: bool) -> FloatArray:

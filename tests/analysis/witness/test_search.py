@@ -14,6 +14,7 @@ from lipcert.norms.operator_norm import Tier
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation
 from lipcert.ops.linear import Dense
+from lipcert.ops.reduction import Centre
 from lipcert.ops.shape import Reshape
 from lipcert.ops.softmax import Softmax
 from lipcert.ops.sorting import Sort
@@ -127,6 +128,12 @@ def test_weights_that_are_not_free_are_not_aligned():
     assert aligned_graph(chain((4,), shared, RELU, shared), specs, facts) is None
     assert aligned_graph(chain((4,), shared), {}, facts) is None
     assert aligned_graph(chain((4,), shared), specs, facts) is not None
+
+
+def test_weights_that_let_nothing_through_are_no_witness():
+    graph = chain((4,), dense(0, np.eye(4)), Centre((0,)), dense(1, np.eye(4)))
+    specs = {name: ConstraintSpec("spectral", 1.0) for name in graph.parameters}
+    assert aligned_graph(graph, specs, ball((4,), 1.0)) is None
 
 
 def test_frozen_weights_stay():

@@ -1,0 +1,305 @@
+"""Lightning: a callback that makes what a Trainer fits a private run.
+
+    private = PrivateTraining(mechanism, network="net", folder="run/", target_epsilon=3.0,
+                              delta=1e-5)
+    Trainer(callbacks=[private], max_epochs=20).fit(module, loader)
+
+    def training_step(self, batch):
+        x, y = batch
+        return self.criterion(self.net(x), y)
+
+What enters: the hooks of `lightning.pytorch` or `pytorch_lightning` 2, whichever is installed. What
+leaves: the run that `make_private` makes of the module's network, the Trainer's optimizer and its
+loader. Invariants: the ledger in the folder counts all releases, whatever checkpoint the Trainer
+goes back to; what a Trainer would do to gradients besides is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from lipcert.audit.lightning import callback_class
+from lipcert.audit.recorder import Chosen
+from lipcert.choices import AccountantName, SamplingName
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.training.apart import apart
+from lipcert.training.assembly import make_private
+from lipcert.training.loader import PrivateLoader
+from lipcert.training.mechanisms import TrainingMechanism
+from lipcert.training.private import Private
+from lipcert.training.sampling import batches_per_epoch
+from lipcert.training.world import PATIENCE
+
+__all__ = ["PrivateEpochs", "PrivateTraining", "PrivateTrainingHooks"]
+
+_STATE: Final = "lipcert"
+_PRECISIONS: Final = ("32-true", "64-true", "32", "64", 32, 64)
+
+
+@final
+class PrivateEpochs:
+    """The batches of a run in epochs of ⌈N/B⌉, for a Trainer; the last one ends with the budget."""
+
+    def __init__(self, loader: PrivateLoader, batches: int) -> None:
+        self._loader = loader
+        self._batches = batches
+
+    def __len__(self) -> int:
+        """Of the epoch that comes next."""
+        return min(self._batches, len(self._loader))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Goes on where the last epoch ended."""
+        return islice(iter(self._loader), self._batches)
+
+
+class PrivateTrainingHooks:
+    """The hooks; what they are given is what `make_private` takes.
+
+    network: name of the module's attribute that is trained privately, an nn.Module from examples
+    to logits. criterion: name under which the module finds the loss while the fit runs; it takes
+    the network's output and the labels, and what it returns is what training_step returns. epochs,
+    steps: of the whole run; without both, what the Trainer was told. resume: go on with the run in
+    the folder, whose ledger is kept; a fit with ckpt_path= of a private run does so by itself.
+    `private` is the run, while the fit lasts and after it.
+    """
+
+    def __init__(
+        self,
+        mechanism: TrainingMechanism,
+        *,
+        network: str,
+        folder: str | os.PathLike[str],
+        delta: float,
+        target_epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        sampling: SamplingName = "poisson",
+        accountant: AccountantName | None = None,
+        criterion: str = "criterion",
+        model_file: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        record_every: Chosen | None = 200,
+        patience: float = PATIENCE,
+    ) -> None:
+        super().__init__()
+        self.private: Private | None = None
+        self._mechanism = mechanism
+        self._network = network
+        self._folder = Path(folder)
+        self._delta = delta
+        self._target_epsilon = target_epsilon
+        self._noise_multiplier = noise_multiplier
+        self._epochs = epochs
+        self._steps = steps
+        self._sampling = sampling
+        self._accountant = accountant
+        self._criterion = criterion
+        self._model_file = model_file
+        self._resume = resume
+        self._record_every = record_every
+        self._patience = patience
+        self._loaded: Mapping[str, Any] | None = None
+        self._restored = ExitStack()
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin, once the module is on its device and the optimizer exists."""
+        _refuse(trainer)
+        optimizer: Optimizer = trainer.optimizers[0]
+        network = getattr(pl_module, self._network, None)
+        if not isinstance(network, nn.Module):
+            raise UsageError(f"PrivateTraining: the module has no network {self._network!r}")
+        with ExitStack() as restored:
+            if trainer.model is not pl_module:
+                restored.enter_context(apart(trainer.model))
+            restored.callback(optimizer.register_step_pre_hook(_once).remove)
+            source = _source(trainer)
+            private = self._made(trainer, network, optimizer, _loader(source))
+            restored.callback(private.close)
+            self._require_same(private)
+            epochs = PrivateEpochs(private.loader, batches_per_epoch(private.calibration.plan))
+            restored.callback(setattr, source, "instance", source.instance)
+            source.instance = epochs
+            restored.callback(_set(pl_module, self._criterion, _called(private.criterion)))
+            self._restored = restored.pop_all()
+        self.private = private
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """The Trainer stops when all planned releases are made."""
+        del pl_module, outputs, batch, batch_idx
+        if self.private is not None and not self.private.ledger.left:
+            trainer.should_stop = True
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Lightning saves weights and optimizer; the ledger has a file of its own."""
+        del trainer, pl_module
+        if self.private is not None:
+            checkpoint[_STATE] = {
+                "releases": self.private.releases,
+                "digest": self.private.ledger.header.digest,
+            }
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The fit goes on with a checkpoint; one of no private run says nothing of releases."""
+        del trainer, pl_module
+        self._loaded = checkpoint.get(_STATE)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """The training came to its end."""
+        del trainer, pl_module
+        self._end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The training did not: other ranks are told, and the trace claims no end."""
+        del trainer, pl_module
+        if self.private is not None:
+            self.private.__exit__(type(exception), exception, exception.__traceback__)
+        self._end()
+
+    def _end(self) -> None:
+        self._loaded = None
+        self._restored.close()
+
+    def _made(
+        self, trainer: Any, network: nn.Module, optimizer: Optimizer, loader: DataLoader[Any]
+    ) -> Private:
+        epochs, steps = self._epochs, self._steps
+        if epochs is None and steps is None:
+            epochs, steps = _length(trainer)
+        return make_private(
+            network,
+            optimizer,
+            loader,
+            self._mechanism,
+            delta=self._delta,
+            target_epsilon=self._target_epsilon,
+            noise_multiplier=self._noise_multiplier,
+            epochs=epochs,
+            steps=steps,
+            sampling=self._sampling,
+            accountant=self._accountant,
+            folder=self._folder,
+            model_file=self._model_file,
+            resume=self._resume or self._loaded is not None,
+            record_every=self._record_every,
+            patience=self._patience,
+        )
+
+    def _require_same(self, private: Private) -> None:
+        """NoVerdictError where the checkpoint is of a run that this ledger does not count."""
+        if self._loaded is None:
+            return
+        made, digest = self._loaded["releases"], self._loaded["digest"]
+        if digest != private.ledger.header.digest or made > private.releases:
+            raise NoVerdictError(
+                f"PrivateTraining: the checkpoint is of a private run after {made} releases, and "
+                f"the ledger in {self._folder} is of another, or of {private.releases}: give the "
+                "folder of that run, with its ledger as it was written"
+            )
+
+
+def _refuse(trainer: Any) -> None:
+    """UsageError for what a Trainer would do to gradients besides the mechanism."""
+    count = len(trainer.optimizers)
+    clips = trainer.gradient_clip_val
+    reasons = {
+        f"{count} optimizers: one release is one step of one optimizer": count != 1,
+        f"accumulate_grad_batches={trainer.accumulate_grad_batches}: every batch is a release; "
+        "choose a larger batch_size": trainer.accumulate_grad_batches != 1,
+        f"gradient_clip_val={clips}: it clips the sum over the batch before it is noised; clip in "
+        "the mechanism": clips not in (None, 0),
+        f"precision={trainer.precision!r}: scaled or converted gradients are not those that were "
+        "bounded; use '32-true' or '64-true'": trainer.precision not in _PRECISIONS,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise UsageError(f"PrivateTraining: {'; '.join(found)}")
+
+
+def _source(trainer: Any) -> Any:
+    """Where the Trainer has its training batches from."""
+    source = getattr(trainer.fit_loop, "_data_source", None)
+    if source is None:
+        raise UsageError("PrivateTraining: this Trainer is not of Lightning 2; install that")
+    return source
+
+
+def _loader(source: Any) -> DataLoader[Any]:
+    loader = source.dataloader()
+    if not isinstance(loader, DataLoader):
+        raise UsageError(
+            f"PrivateTraining: the training batches come from a {type(loader).__name__}; give one "
+            "DataLoader, whose sampling a private run replaces"
+        )
+    return loader
+
+
+def _length(trainer: Any) -> tuple[float | None, int | None]:
+    """Epochs or steps of the run, as the Trainer was told."""
+    if trainer.max_steps > 0:
+        return None, int(trainer.max_steps)
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        return float(trainer.max_epochs), None
+    raise UsageError("PrivateTraining: give epochs or steps, here or to the Trainer")
+
+
+def _once(
+    optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Evaluate the closure that a Trainer hands to every step, before gradients are looked at."""
+    del optimizer
+    closures = [item for item in (*args, *kwargs.values()) if callable(item)]
+    for closure in closures:
+        with torch.enable_grad():
+            closure()
+    rest = tuple(item for item in args if not callable(item))
+    return rest, {key: item for key, item in kwargs.items() if not callable(item)}
+
+
+def _called(criterion: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function, so that it is no part of the module that holds it."""
+
+    def call(logits: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = criterion(logits, labels)
+        return loss
+
+    return call
+
+
+def _set(module: nn.Module, name: str, value: object) -> Callable[[], None]:
+    """Set an attribute; what puts things back as they were."""
+    was_own = name in vars(module) or name in dict(module.named_children())
+    before = getattr(module, name, None)
+    if was_own:
+        delattr(module, name)
+    setattr(module, name, value)
+
+    def restore() -> None:
+        delattr(module, name)
+        if was_own:
+            setattr(module, name, before)
+
+    return restore
+
+
+if TYPE_CHECKING:
+    PrivateTraining = PrivateTrainingHooks
+else:
+    PrivateTraining = type(
+        "PrivateTraining",
+        (PrivateTrainingHooks, callback_class()),
+        {"__doc__": PrivateTrainingHooks.__doc__, "__module__": __name__},
+    )

@@ -1,0 +1,134 @@
+"""The digits gap: rows run as they say, and the page shows the rows that there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.digits_gap.__main__ import main, on_page
+from benchmarks.digits_gap.inputs import BINS, CELLS, Inputs, oriented_gradients
+from benchmarks.digits_gap.ladder import ROWS, TABLES
+from benchmarks.digits_gap.rows import Network, Row
+from benchmarks.digits_gap.runs import DELTA, EPSILON, Measured, Spent, accuracy, trained
+from benchmarks.digits_gap.table import line, parsed, table
+from benchmarks.reproductions.page import table_of
+from lipcert.training import Loss
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "digits_gap.md"
+
+
+def images(count: int = 5) -> Tensor:
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def short(name: str) -> Row:
+    """Two releases of the whole data set."""
+    return replace(ROWS[name], batch_size=1437, epochs=2)
+
+
+@pytest.mark.parametrize("inputs", list(Inputs))
+def test_the_vector_of_an_image_follows_from_the_image_alone(inputs: Inputs) -> None:
+    together = inputs.of(images())
+    assert together.shape == (5, inputs.size)
+    for image, vector in zip(images(), together, strict=True):
+        torch.testing.assert_close(inputs.of(image[None])[0], vector)
+    if inputs is not Inputs.PIXELS:
+        torch.testing.assert_close(together.norm(dim=1), torch.ones(5))
+        assert inputs.of(torch.zeros(1, 1, 8, 8)).norm() == 0.0
+
+
+def test_oriented_gradients_turn_with_the_image() -> None:
+    """A quarter turn from right to down moves every direction by a quarter of the bins."""
+    turned = oriented_gradients(images().rot90(-1, (2, 3)))
+    expected = oriented_gradients(images()).rot90(-1, (2, 3)).roll(BINS // 4, 1)
+    torch.testing.assert_close(turned, expected)
+
+
+def test_oriented_gradients_of_an_edge() -> None:
+    """Brightness that rises to the right counts in the first bin, in the cells along the edge."""
+    edge = torch.zeros(1, 1, 8, 8)
+    edge[:, :, :, 4:] = 1.0
+    found = oriented_gradients(edge)[0]
+    assert found.shape == (BINS, CELLS, CELLS)
+    inner = found[:, 1:3, 1:3]  # away from the border, which is an edge, too
+    assert (inner[0] > 0.0).all()
+    assert inner[0].amin() > 3.0 * inner[1].amax()
+    torch.testing.assert_close(inner[1], inner[7])
+    torch.testing.assert_close(inner[2:7], torch.zeros(5, 2, 2), atol=1e-6, rtol=0.0)
+
+
+def test_a_loss_clip_on_a_linear_model_is_per_example_clipping() -> None:
+    """Inputs of norm 1: ‖∂ℓ/∂W‖ = ‖∂ℓ/∂z‖, so both rows are one algorithm."""
+    ours = trained(short("linear-hog-clip"), 3)
+    theirs = trained(short("dp-sgd-linear-hog"), 3)
+    weights = [next(run.network.parameters()) for run in (ours, theirs)]
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
+    assert ours.spent == theirs.spent
+    assert ours.spent is not None
+    assert ours.spent.epsilon <= EPSILON
+    assert 0.0 <= accuracy(Inputs.HOG, ours.network) <= 1.0
+
+
+def test_training_without_privacy_spends_nothing() -> None:
+    (name, *_) = [row.name for row in TABLES["without-privacy"]]
+    run = trained(short(name), 0)
+    assert run.spent is None
+    assert accuracy(ROWS[name].inputs, run.network) > 0.3
+
+
+@pytest.mark.parametrize("network", list(Network))
+def test_networks_begin_as_they_say(network: Network) -> None:
+    built = network.built(6)
+    assert built(torch.rand(0, 6)).shape == (0, 10)
+    zero = [not bool(weight.any()) for weight in built.parameters()]
+    assert zero[-1] == (network is not Network.PERCEPTRON)
+    assert not any(zero[:-1])
+
+
+def test_all_rows_are_compared_with_rows_that_exist() -> None:
+    assert len(ROWS) == sum(len(rows) for rows in TABLES.values())
+    assert {row.before for row in ROWS.values()} <= {None, *ROWS}
+    assert all(isinstance(row.mechanism, Loss) for row in TABLES["without-privacy"])
+
+
+def test_lines_read_again_are_the_same() -> None:
+    rows = TABLES["clipless"][:2]
+    results = {
+        rows[0].name: Measured(0.8125, 0.0125, 10, Spent(7.5, 2.9984)),
+        rows[1].name: Measured(0.875, 0.0, 2, None),
+    }
+    lines = list(table(rows, results))
+    assert parsed("\n".join(lines)) == results
+    assert lines[-1].endswith(f"| +0.0625 ± 0.0125 on `{rows[0].name}` |")
+    assert line(rows[1], {rows[1].name: results[rows[1].name]}).endswith("| – |")
+
+
+def test_the_page_shows_every_row_as_it_is() -> None:
+    """Recipes, differences and names are those of the rows; every row is within ε."""
+    results = on_page(PAGE)
+    assert list(results) == list(ROWS)
+    for name, rows in TABLES.items():
+        assert table_of(PAGE, name) == "".join(f"{text}\n" for text in table(rows, results))
+    for name, found in results.items():
+        assert found.seeds >= 10
+        assert (found.spent is None) == isinstance(ROWS[name].mechanism, Loss)
+        if found.spent is not None:
+            assert 0.99 * EPSILON < found.spent.epsilon <= EPSILON
+
+
+def test_the_page_names_rows_that_exist() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:mlp|linear|dp-sgd|plain)-[a-z-]+)`", text))
+    assert named == set(ROWS)
+    assert f"δ = {DELTA:g}" in text.replace("1e-5", "1e-05")
+
+
+def test_the_command_line_refuses_what_it_does_not_know() -> None:
+    for arguments in (["nothing"], ["--seeds", "1"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
