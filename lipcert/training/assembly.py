@@ -365,7 +365,6 @@ def _criterion(parts: _Parts, guard: StepGuard) -> PrivateLoss:
         float(parts.calibration.plan.batch),
         bounds.loss_clip,
         guard=guard,
-        factors=enforcement.factors,
         gradients=enforcement.gradients,
     )
 

@@ -3,7 +3,7 @@
 What enters: an imported graph and the settings of a run. What leaves: for each group its members,
 the bound of its per-example gradient, its sensitivity, and the standard deviation of the noise on
 the released mean. Invariant: every number of a `Calibration` is the one that `lipcert analyze`
-reports under the same settings.
+reports under the same settings or, where the run has a certificate, the one that it states.
 """
 
 from __future__ import annotations

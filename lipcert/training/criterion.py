@@ -39,9 +39,9 @@ class PrivateLoss(nn.Module):
     """Σᵢ ℓᵢ / divisor of a batch; calling it for slices of the batch adds up.
 
     divisor: B, the public constant. clip: of the loss gradient at the output, None for none.
-    factors: of the losses, where gradients are clipped by them. gradients: the clipped sum itself,
-    where no weighting of losses gives it; nothing then runs backwards through the module. reduction: "sum", or "none" for the losses of the single examples,
-    for whoever records them.
+    gradients: the sum of clipped gradients, where they are clipped one by one; backward() then puts
+    it in place, and nothing runs backwards through the module. reduction: "sum", or "none" for the
+    losses of the single examples, for whoever records them.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class PrivateLoss(nn.Module):
         clip: float | None,
         *,
         guard: StepGuard,
-        factors: Callable[[Tensor, Tensor], Tensor] | None = None,
         gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None,
     ) -> None:
         super().__init__()
@@ -63,7 +62,6 @@ class PrivateLoss(nn.Module):
         self._divisor = divisor
         self._clip = clip
         self._guard = guard
-        self._factors = factors
         self._gradients = gradients
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -78,8 +76,6 @@ class PrivateLoss(nn.Module):
         if self._clip is not None:
             watched = clipped_gradient(watched, self._clip)
         losses = per_example_loss(self._loss, watched, admissible)
-        if self._factors is not None:
-            losses = losses * self._factors(self._guard.inputs, admissible).to(losses)
         total = losses.sum()
         return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.training.adaptive import AdaptiveNoise
 from lipcert.training.calibration import Calibration
-from lipcert.training.clipping import ClipFactors, ClippedGradients, check_clips, install_clips
+from lipcert.training.clipping import ClippedGradients, check_clips, install_clips
 from lipcert.training.mechanisms import (
     BackpropClipping,
     Clipless,
@@ -39,15 +39,13 @@ _EUCLIDEAN: Final = 1.0 + 2.0**-20
 class Enforcement:
     """What a mechanism does in each step.
 
-    project: after the step. present: the noise for a release at the present weights. factors: by
-    what the loss of each example is multiplied, from a batch and its labels. gradients: the sum of
-    the clipped gradients by the module's names, for clips that no weighting of losses expresses;
-    at most one of the two is there. handles: hooks in the module.
+    project: after the step. present: the noise for a release at the present weights. gradients: of
+    a batch and its labels, the sum of the clipped gradients by the module's names; None where the
+    module's own backward pass gives what is released. handles: hooks in the module.
     """
 
     project: Callable[[], None]
     present: Callable[[], Calibration]
-    factors: Callable[[Tensor, Tensor], Tensor] | None = None
     gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None
     handles: tuple[RemovableHandle, ...] = ()
 
@@ -94,9 +92,6 @@ def _clipped(
     network: TrainedNetwork, planned: Calibration, mechanism: GradientClipping
 ) -> Enforcement:
     run, tensors = planned.bounds, network.tensors()
-    if mechanism.clip_scope == "flat" and mechanism.decay == "decoupled":
-        flat = ClipFactors.of(run, tensors)
-        return Enforcement(_nothing, lambda: planned, factors=lambda x, y: flat.factors(x, y)[:, 0])
     sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
     return Enforcement(
         _nothing,

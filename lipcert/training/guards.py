@@ -121,6 +121,7 @@ class StepGuard:
     def entering(self, x: Tensor) -> Tensor:
         """A forward pass in training mode begins; x as it may enter the network."""
         batch = self._under_way("a forward pass in training mode")
+        self._refuse_autocast(x)
         active = [f"{name or 'the module itself'} ({what})"
                   for name, what in active_parts(self._module)]  # fmt: skip
         if active:
@@ -218,6 +219,16 @@ class StepGuard:
         if self._batch is None:
             raise UsageError(f"training: {what} without a batch from private.loader; {_ORDER}")
         return self._batch
+
+    def _refuse_autocast(self, x: Tensor) -> None:
+        """16-bit products change gradients by up to 2^-8 of them, and no bound covers that; clipped
+        gradients are summed from what was measured, however it was rounded."""
+        is_measured = self._settings.mechanism == "gradient-clipping"
+        if torch.is_autocast_enabled(x.device.type) and not is_measured:
+            raise UsageError(
+                "training: under autocast the gradient of one example may be longer than its "
+                "bound, by what 16-bit products round; leave autocast out, or use GradientClipping"
+            )
 
     def _refuse_left_over(self) -> None:
         """Gradients that a former step left."""

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lipcert.audit.lightning import callback_class
+from lipcert.audit.lightning import _callback_class
 from lipcert.audit.recorder import Chosen
 from lipcert.choices import AccountantName, SamplingName
 from lipcert.errors import NoVerdictError, UsageError
@@ -115,14 +116,14 @@ class PrivateTrainingHooks:
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin, once the module is on its device and the optimizer exists."""
+        self.private = None
         _refuse(trainer)
         optimizer: Optimizer = trainer.optimizers[0]
         network = getattr(pl_module, self._network, None)
         if not isinstance(network, nn.Module):
             raise UsageError(f"PrivateTraining: the module has no network {self._network!r}")
         with ExitStack() as restored:
-            if trainer.model is not pl_module:
-                restored.enter_context(apart(trainer.model))
+            restored.enter_context(apart(_parallel(trainer, pl_module)))
             restored.callback(optimizer.register_step_pre_hook(_once).remove)
             source = _source(trainer)
             private = self._made(trainer, network, optimizer, _loader(source))
@@ -229,6 +230,17 @@ def _refuse(trainer: Any) -> None:
         raise UsageError(f"PrivateTraining: {'; '.join(found)}")
 
 
+def _parallel(trainer: Any, pl_module: Any) -> nn.Module:
+    """What the Trainer calls: the module, or what exchanges its gradients."""
+    model: nn.Module = trainer.model
+    if not (model is pl_module or isinstance(model, DistributedDataParallel)):
+        raise UsageError(
+            f"PrivateTraining: the Trainer's strategy puts a {type(model).__name__} around the "
+            "module; use one device, or strategy='ddp'"
+        )
+    return model
+
+
 def _source(trainer: Any) -> Any:
     """Where the Trainer has its training batches from."""
     source = getattr(trainer.fit_loop, "_data_source", None)
@@ -300,6 +312,6 @@ if TYPE_CHECKING:
 else:
     PrivateTraining = type(
         "PrivateTraining",
-        (PrivateTrainingHooks, callback_class()),
+        (PrivateTrainingHooks, _callback_class()),
         {"__doc__": PrivateTrainingHooks.__doc__, "__module__": __name__},
     )

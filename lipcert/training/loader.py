@@ -20,6 +20,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
 )
 
 from lipcert.audit.trace.records import IndexArray
@@ -177,6 +178,12 @@ def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
             f"loader: its sampler {type(loader.sampler).__name__} would be replaced, and may have "
             "weighted or left out examples; put the choice into the dataset (torch's Subset), and "
             "leave the sampling to make_private"
+        )
+    chosen = loader.dataset.indices if isinstance(loader.dataset, Subset) else ()
+    if len(set(chosen)) < len(chosen):
+        raise UsageError(
+            "loader: the Subset names some examples more than once, so one of them moves more than "
+            "one example may; name each once"
         )
     count = len(loader.dataset)  # type: ignore[arg-type]
     if count != sampler.plan.dataset_size:

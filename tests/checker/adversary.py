@@ -205,7 +205,9 @@ def violations(
         if setting.scope.kind != "point":
             for name in setting.scope.trained:
                 drawn = rng.standard_normal(weights[name].shape)
-                weights[name] = torch.from_numpy(drawn * 10.0 ** float(rng.uniform(-1, 1)))
+                if not setting.scope.constraints:
+                    drawn *= 10.0 ** float(rng.uniform(-1, 1))
+                weights[name] = torch.from_numpy(drawn)
             weights = within(weights, setting.scope, stretch=True)
         yield from _judged(setting, x, weights, label)
         if goal is None:

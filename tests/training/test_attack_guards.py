@@ -1,0 +1,356 @@
+"""Attacks on a run by ordinary code: none of them may come to a release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from lipcert.errors import LipCertError
+from lipcert.training import GradientClipping, Private, make_private
+from lipcert.training.network import export
+from tests.training.runs import BATCH, DELTA, Small, clipless, data, private_run, train
+
+
+def first(private: Private) -> tuple[Tensor, Tensor]:
+    x, y = next(iter(private.loader))
+    return x, y
+
+
+def step(private: Private) -> None:
+    x, y = first(private)
+    private.optimizer.zero_grad()
+    private.criterion(private.model(x), y).backward()
+    private.optimizer.step()
+
+
+def parameter_hook(private: Private) -> None:
+    private.model.head.weight.register_hook(lambda g: 10.0 * g)
+    step(private)
+
+
+def backward_hook(private: Private) -> None:
+    private.model.head.register_full_backward_hook(lambda m, given, out: (10.0 * given[0],))
+    step(private)
+
+
+def tensor_hook_inside(private: Private) -> None:
+    def hook(module: nn.Module, x: object, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda g: 10.0 * g)
+
+    private.model.hidden.register_forward_hook(hook)
+    step(private)
+
+
+def forward_hook(private: Private) -> None:
+    private.model.hidden.register_forward_hook(lambda m, x, output: 10.0 * output)
+    step(private)
+
+
+def gradient_data(private: Private) -> None:
+    x, y = first(private)
+    private.criterion(private.model(x), y).backward()
+    private.model.head.weight.grad.data.mul_(10.0)
+    private.optimizer.step()
+
+
+def one_half_twice(private: Private) -> None:
+    x, y = first(private)
+    half = len(x) // 2
+    one = private.criterion(private.model(x[:half]), y[:half])
+    private.criterion(private.model(x[half:]), y[half:])
+    one.backward(retain_graph=True)
+    one.backward()
+    private.optimizer.step()
+
+
+def one_output_twice(private: Private) -> None:
+    x, y = first(private)
+    half = private.model(x[: len(x) // 2])
+    private.criterion(half, y[: len(x) // 2]).backward(retain_graph=True)
+    private.criterion(half, y[: len(x) // 2]).backward()
+
+
+def changed_output(private: Private) -> None:
+    x, y = first(private)
+    logits = private.model(x)
+    logits.mul_(10.0)
+    private.criterion(logits, y).backward()
+    private.optimizer.step()
+
+
+def hook_on_output(private: Private) -> None:
+    x, y = first(private)
+    logits = private.model(x)
+    loss = private.criterion(logits, y)
+    logits.register_hook(lambda g: 10.0 * g)
+    loss.backward()
+    private.optimizer.step()
+
+
+def activity_penalty(private: Private) -> None:
+    x, y = first(private)
+    penalty = private.model.hidden(x).square().mean()
+    (private.criterion(private.model(x), y) + penalty).backward()
+    private.optimizer.step()
+
+
+def second_loss(private: Private) -> None:
+    x, y = first(private)
+    private.criterion(private.model(x), y).backward()
+    private.model.eval()
+    nn.functional.cross_entropy(private.model(x), y).backward()
+    private.optimizer.step()
+
+
+def loss_of_a_former_batch(private: Private) -> None:
+    x, y = first(private)
+    loss = private.criterion(private.model(x), y)
+    first(private)
+    loss.backward()
+
+
+def autocast(private: Private) -> None:
+    x, y = first(private)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = private.model(x)
+    private.criterion(logits, y).backward()
+    private.optimizer.step()
+
+
+def other_forward(private: Private) -> None:
+    forward = private.model.forward
+    private.model.forward = lambda x: 10.0 * forward(x)
+    step(private)
+
+
+def other_submodule(private: Private) -> None:
+    private.model.hidden = nn.Sequential(private.model.hidden, nn.Hardtanh(0.0, 0.1))
+    step(private)
+
+
+def weight_norm(private: Private) -> None:
+    nn.utils.parametrizations.weight_norm(private.model.hidden)
+    step(private)
+
+
+def spectral_norm(private: Private) -> None:
+    nn.utils.spectral_norm(private.model.hidden)
+    step(private)
+
+
+def poisoned_gradient(private: Private) -> None:
+    x, y = first(private)
+    private.criterion(private.model(x), y).backward()
+    private.model.head.weight.grad[0, 0] = torch.inf
+    private.optimizer.step()
+
+
+ATTACKS: tuple[Callable[[Private], None], ...] = (
+    parameter_hook,
+    backward_hook,
+    tensor_hook_inside,
+    forward_hook,
+    gradient_data,
+    one_half_twice,
+    one_output_twice,
+    changed_output,
+    hook_on_output,
+    activity_penalty,
+    second_loss,
+    loss_of_a_former_batch,
+    autocast,
+    other_forward,
+    other_submodule,
+    weight_norm,
+    spectral_norm,
+    poisoned_gradient,
+)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=[item.__name__ for item in ATTACKS])
+def test_an_attack_on_a_step_is_refused_before_its_release(
+    attack: Callable[[Private], None],
+) -> None:
+    with private_run() as private:
+        with pytest.raises(LipCertError):
+            attack(private)
+        assert private.releases == 0
+
+
+class FalseBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, cotangent: Tensor) -> Tensor:
+        return 10.0 * cotangent
+
+
+class Lying(Small):
+    """Its gradient is not that of what it computes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(FalseBackward.apply(self.hidden(x)).relu())
+        return logits
+
+
+class HookInside(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x)
+        if hidden.requires_grad and self.training:
+            hidden.register_hook(lambda g: 10.0 * g)
+        logits: Tensor = self.head(hidden.relu())
+        return logits
+
+
+class Mixing(Small):
+    """Subtracts the mean of the batch, in training mode alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.hidden(x - x.mean(0) if self.training else x).relu())
+        return logits
+
+
+class FunctionalDropout(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(self.hidden(x).relu(), 0.5, self.training)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+class RunningMean(Small):
+    """Keeps statistics of private examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        logits: Tensor = self.head(self.hidden(x).relu())
+        return logits
+
+
+@pytest.mark.parametrize("kind", [Lying, HookInside, Mixing, FunctionalDropout, RunningMean])
+def test_what_a_module_does_in_training_mode_alone_is_refused_at_once(
+    kind: type[Small],
+) -> None:
+    with pytest.raises(LipCertError):
+        private_run(network=lambda: kind().eval())
+
+
+def test_a_hook_from_before_the_run_is_refused() -> None:
+    def hooked() -> Small:
+        network = Small()
+        network.head.weight.register_hook(lambda g: 10.0 * g)
+        return network
+
+    with pytest.raises(LipCertError, match=r"head\.weight has a hook"):
+        private_run(network=hooked)
+
+
+def test_what_does_not_change_the_network_is_allowed() -> None:
+    seen: list[Tensor] = []
+    with private_run() as private:
+        private.model.hidden.register_forward_hook(lambda m, x, out: seen.append(out.detach()))
+        private.model.calls = 0
+        for x, y in private.loader:
+            private.model.calls += 1
+            private.step(x, y)
+        assert private.releases == 6
+        assert seen
+
+
+def test_a_gradient_that_is_zeroed_in_place_is_allowed() -> None:
+    with private_run() as private:
+        for x, y in private.loader:
+            private.optimizer.zero_grad(set_to_none=False)
+            private.criterion(private.model(x), y).backward()
+            private.optimizer.step()
+        assert private.releases == 6
+
+
+def test_gradient_clipping_is_allowed_under_autocast() -> None:
+    with private_run(None, GradientClipping(clip_norm=0.3, input_norm=1.0)) as private:
+        x, y = first(private)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = private.model(x)
+        private.criterion(logits, y).backward()
+        for parameter in private.model.parameters():
+            assert float(parameter.grad.double().norm()) <= 0.3 * len(x)
+        private.optimizer.step()
+        assert private.releases == 1
+
+
+class HalfFrozen(Small):
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.hidden.requires_grad_(requires_grad=False)
+        with torch.no_grad():
+            self.hidden.weight.mul_(factor)
+
+
+def test_frozen_weights_that_grow_later_are_refused() -> None:
+    with private_run(network=HalfFrozen) as private:
+        private.model.hidden.weight.data.mul_(30.0)
+        with pytest.raises(LipCertError, match=r"hidden\.weight is not trained"):
+            step(private)
+
+
+def test_frozen_weights_must_be_those_of_the_model_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = HalfFrozen()
+    export(network, torch.zeros(1, 6), tmp_path / "given.onnx")
+    with torch.no_grad():
+        network.hidden.weight.mul_(50.0)
+    with pytest.raises(LipCertError, match=r"hidden\.weight is not trained"):
+        make_private(
+            network,
+            SGD(network.head.parameters(), lr=0.1),
+            DataLoader(data(), batch_size=BATCH),
+            clipless(),
+            noise_multiplier=1.0,
+            delta=DELTA,
+            steps=2,
+            model_file=tmp_path / "given.onnx",
+        )
+
+
+def test_a_resumed_run_has_the_frozen_weights_that_it_began_with(tmp_path: Path) -> None:
+    with private_run(tmp_path, network=HalfFrozen, record_every=None) as private:
+        step(private)
+    with pytest.raises(LipCertError, match=r"hidden\.weight is not trained"):
+        private_run(tmp_path, network=lambda: HalfFrozen(50.0), record_every=None, resume=True)
+
+
+def test_a_subset_that_repeats_an_example_is_refused() -> None:
+    x, y = data().tensors
+    twice = Subset(TensorDataset(x, y), [0, 0, *range(1, 59)])
+    with pytest.raises(LipCertError, match="more than once"):
+        private_run(examples=twice)
+
+
+def test_a_closed_run_leaves_model_and_optimizer_to_the_next() -> None:
+    with private_run() as private:
+        step(private)
+    again = make_private(
+        private.model,
+        private.optimizer,
+        DataLoader(data(), batch_size=BATCH),
+        clipless(),
+        noise_multiplier=1.0,
+        delta=DELTA,
+        steps=2,
+    )
+    with again:
+        train(again)
+    assert (again.releases, private.releases) == (2, 1)
