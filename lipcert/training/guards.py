@@ -178,12 +178,15 @@ class StepGuard:
 
     @torch.no_grad()
     def put(self, gradients: Mapping[str, Tensor]) -> None:
-        """The gradients of some examples are added to those that are there; a copy is kept."""
+        """The gradients of some examples are added to those that are there.
+
+        They are kept as they come, and never written to: two of them may be one tensor.
+        """
         for name, gradient in gradients.items():
             parameter = self._trained[name]
-            own = gradient.to(parameter, copy=True)
+            own = gradient.detach().to(parameter)
             total = self._sums.get(name)
-            self._sums[name] = own if total is None else total.add_(own)
+            self._sums[name] = own if total is None else total + own
             parameter.grad = own.clone() if parameter.grad is None else parameter.grad.add_(own)
 
     def stepping(self, strangers: Sequence[str]) -> None:
@@ -253,7 +256,7 @@ class StepGuard:
                     "optimizer, so the bounds may not speak of these weights; use "
                     "private.restore() to go back to a checkpoint"
                 )
-        others = _others(self._module, self._trained)
+        others = _others(self._module, self._trained) if self._kept else {}
         for name, kept in self._kept.items():
             if name not in others or not torch.equal(others[name], kept):
                 raise UsageError(

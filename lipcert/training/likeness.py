@@ -74,6 +74,12 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool) 
             f"training: {hooked[0]} has a hook (register_hook) that may change its gradient, which "
             "is not noised yet; remove it"
         )
+    gone = [m.recorded for m in network.matches.values() if network.live(m.recorded) is None]
+    if gone:
+        raise UsageError(
+            f"training: the module has no {gone[0]} any more, which it had when make_private was "
+            "called; change the module before that"
+        )
     for dtype, allowed in _ALLOWED.items():
         probe = Probe(
             network.module, graph, network.matches, (), dtype, training=training, ascent=_ASCENT

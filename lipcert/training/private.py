@@ -167,7 +167,7 @@ class Private:
         self.recorder = recorder
 
     def close(self) -> None:
-        """End the run: hooks are removed, the trace and the ledger are closed."""
+        """End the run: hooks are removed, the trace, the ledger and connections are closed."""
         self.hooks.remove()
         self.release.remove()
         for handle in self.enforcement.handles:
@@ -175,6 +175,7 @@ class Private:
         if self.recorder is not None:
             self.recorder.close()
         self.ledger.close()
+        self.world.leave()
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, final
@@ -183,6 +183,13 @@ class World:
         patience = min(self.patience, _FAREWELL)
         roll_call(self.calls, self.rank, self.ranks, _FAILED + reason, patience)
         error.add_note(_TOLD)
+
+    def leave(self) -> None:
+        """End the connections to the others, if they are still there."""
+        for group in (self.calls, self.sums):
+            if group is not None and dist.is_initialized():
+                with suppress(ValueError, AssertionError):  # all groups were ended, and made anew
+                    dist.destroy_process_group(group)
 
     def _words(self, word: str, what: str) -> list[str]:
         """What all ranks say, in their order."""

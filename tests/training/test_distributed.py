@@ -328,7 +328,7 @@ def _shifted(rank: int) -> nn.Module:
 
 
 def test_what_distributed_data_parallel_would_do_itself(tmp_path: Path, model_file: Path) -> None:
-    """Exchanging gradients before they are counted: refused, or done by the release instead."""
+    """Exchanging gradients before they are counted: refused, or left to the release."""
 
     def life(rank: int) -> list[str]:
         groups = [dist.new_group([0]), dist.new_group([1])]
@@ -340,6 +340,12 @@ def test_what_distributed_data_parallel_would_do_itself(tmp_path: Path, model_fi
             with pytest.raises((UsageError, WorldError)) as refused:
                 rank_run(network=network_of, model_file=model_file)
             said.append(str(refused.value))
+        unused = rank_run(
+            network=lambda: DistributedDataParallel(Small(), find_unused_parameters=True),
+            model_file=model_file,
+        )
+        with unused:
+            train(unused)
         with rank_run(network=wrapped, model_file=model_file) as private:
             assert isinstance(private.model, DistributedDataParallel)
             assert not private.model.require_backward_grad_sync
@@ -348,18 +354,51 @@ def test_what_distributed_data_parallel_would_do_itself(tmp_path: Path, model_fi
         with rank_run(model_file=model_file) as private:
             later = DistributedDataParallel(private.model)
             for x, y in private.loader:
+                private.optimizer.zero_grad()
                 private.criterion(later(x), y).backward()
-                with pytest.raises((UsageError, WorldError)) as refused:
-                    private.optimizer.step()
-                said.append(str(refused.value))
-                assert private.releases == 0
-                break
+                private.optimizer.step()
+            said.append(checksum(private.model.parameters()))
         return said
 
-    for ended in _all_well(ranked(life, 2, tmp_path)):
+    ends = _all_well(ranked(life, 2, tmp_path))
+    assert ends[0].value[2] == ends[1].value[2]
+    for ended in ends:
         assert "static_graph" in ended.value[0]
         assert "ranks of the default process group" in ended.value[1]
-        assert "was changed between backward() and optimizer.step()" in ended.value[2]
+
+
+def test_a_common_draw_is_shared_out(tmp_path: Path, model_file: Path) -> None:
+    def life(rank: int) -> list[list[int]]:
+        del rank
+        with rank_run(
+            None,
+            clipless(neighbours="replace-one"),
+            model_file=model_file,
+            sampling="without-replacement",
+        ) as private:
+            return [step["index"].tolist() for step in steps_of(private, 3)]
+
+    first, second = (ended.value for ended in _all_well(ranked(life, 2, tmp_path)))
+    for one, other in zip(first, second, strict=True):
+        assert (len(one), len(other)) == (8, 7)
+        assert len({*one, *other}) == BATCH
+    assert len({*first[0], *second[0]} & {*first[1], *second[1]}) < BATCH
+
+
+def test_connections_end_with_the_run(tmp_path: Path, model_file: Path) -> None:
+    def life(rank: int) -> list[int]:
+        del rank
+        found = []
+        for _ in range(4):
+            with rank_run(model_file=model_file) as private:
+                train(private)
+            found.append(len(os.listdir("/proc/self/fd")))
+        dist.destroy_process_group()
+        private.close()
+        return found
+
+    for ended in _all_well(ranked(life, 2, tmp_path)):
+        assert ended.value[1] == ended.value[3]
 
 
 def test_a_group_of_one(tmp_path: Path, model_file: Path) -> None:
