@@ -19,7 +19,6 @@ from benchmarks.reproductions.rows import Row, Verdict, table
 from benchmarks.reproductions.sample import Sample
 from benchmarks.reproductions.study import (
     Candidate,
-    Method,
     PlannedStudy,
     accuracies,
     chosen,

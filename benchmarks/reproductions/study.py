@@ -74,7 +74,7 @@ class Perceptron:
 
     norm_floor: float | None = None
 
-    def for_problem(self, given: Problem) -> nn.Module:
+    def for_problem(self, given: Problem) -> nn.Sequential:
         """With weights drawn at random."""
         layers: list[nn.Module] = [nn.Linear(given.x.shape[1], HIDDEN)]
         if self.norm_floor is not None:

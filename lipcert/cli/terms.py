@@ -17,7 +17,14 @@ __all__ = ["Members", "run_words", "shared_terms", "words"]
 Members: TypeAlias = Mapping[str, object]
 
 _SAMPLING: Final = ("sampling", "dataset_size", "batch_size", "steps", "participations")
-_CLIP: Final = ("clip_norm", "clip_scope", "decay")
+_CLIP: Final = (
+    "clip_norm",
+    "clip_scope",
+    "decay",
+    "input_clip",
+    "cotangent_clip",
+    "conv_clip",
+)
 
 
 def shared_terms(

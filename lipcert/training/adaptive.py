@@ -7,6 +7,7 @@ are bounds at these weights; radii follow from weights that were noised, and are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
@@ -44,11 +45,16 @@ class AdaptiveNoise:
 
     def present(self) -> Calibration:
         """The noise for a release at the present weights."""
-        norms = self._norms()
-        if not self._radii or self._outgrown(norms):
-            self._radii = {name: self._radius(name, norm) for name, norm in norms.items()}
+        norms = {name: self._held(name, norm) for name, norm in self._norms().items()}
+        wanted = {name: self._radius(name, norm) for name, norm in norms.items()}
+        if not (self._radii and self._serve(norms, wanted)):
+            self._radii = wanted
             self._current = recalibrated(self._planned, self._bounded, self._radii)
         return self._current
+
+    def _held(self, name: str, norm: float) -> float:
+        """A norm that is held within its cap is at most that, however its bound was rounded."""
+        return min(norm, self._caps.get(name, norm))
 
     def _radius(self, name: str, norm: float) -> float:
         cap = self._caps.get(name)
@@ -56,9 +62,9 @@ class AdaptiveNoise:
         wide = max((Upper(norm) * Upper(1.0 + self._slack)).value, least)
         return wide if cap is None else min(wide, cap)
 
-    def _outgrown(self, norms: Mapping[str, float]) -> bool:
-        """Whether a norm left its radius, or all of them fell so far that less noise would do."""
+    def _serve(self, norms: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+        """Whether no norm left its radius, and new radii would not be much smaller altogether."""
         if any(norm > self._radii[name] for name, norm in norms.items()):
-            return True
-        shrunk = 1.0 / (1.0 + self._slack)
-        return all(norm < self._radii[name] * shrunk**2 for name, norm in norms.items())
+            return False
+        fallen = sum(math.log(self._radii[name] / radius) for name, radius in wanted.items())
+        return fallen <= len(wanted) * math.log1p(self._slack)

@@ -13,13 +13,16 @@ assumptions of every (ε, δ) that is stated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Final, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 __all__ = ["NoiseSource", "with_gradients"]
+
+_OWN: Final = 1
+"""tells this stream from those that samplers draw from the same seed"""
 
 
 @final
@@ -31,7 +34,7 @@ class NoiseSource:
     """
 
     def __init__(self, seed: int, first: int = 0) -> None:
-        sequence = np.random.SeedSequence(seed, spawn_key=(first,))
+        sequence = np.random.SeedSequence(seed, spawn_key=(first, 0, _OWN))
         self.generator = np.random.Generator(np.random.Philox(sequence))
 
     @torch.no_grad()

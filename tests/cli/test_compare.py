@@ -194,6 +194,7 @@ def test_the_identity_of_models(files: tuple[Path, Path]) -> None:
         WORDS,
         ("--input-box", "0", "0.1", "--label-smoothing", "0.25", "--batch-size", "7"),
         ("--mechanism", "gradient-clipping", "--clip-norm", "1", "--batch-size", "7"),
+        ("--mechanism", "backprop-clipping", "--input-clip", "1", "--cotangent-clip", "0.5"),
     ],
 )
 def test_an_analysis_and_its_certificate_assume_the_same(
