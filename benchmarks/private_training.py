@@ -13,6 +13,7 @@ a round, of the processor's time and of the clock's. Opacus needs no torchvision
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import statistics
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["LIPCERT_CACHE"] = "false"
 
 import torch
@@ -72,7 +74,7 @@ class Network:
 
 def mlp(*sizes: int) -> nn.Module:
     layers: list[nn.Module] = []
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in itertools.pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -239,9 +241,7 @@ def taken(step: Step, x: Tensor, y: Tensor, repeats: int) -> Taken:
     work, wall = time.process_time(), time.perf_counter()
     for _ in range(repeats):
         step(x, y)
-    return Taken(
-        (time.process_time() - work) / repeats, (time.perf_counter() - wall) / repeats
-    )
+    return Taken((time.process_time() - work) / repeats, (time.perf_counter() - wall) / repeats)
 
 
 def measured(steps: dict[str, Step], x: Tensor, y: Tensor, rounds: int) -> dict[str, list[Taken]]:
@@ -257,7 +257,9 @@ def measured(steps: dict[str, Step], x: Tensor, y: Tensor, rounds: int) -> dict[
     return found
 
 
-def steps_of(network: Network, chosen: list[str], folder: Path, stack: ExitStack) -> dict[str, Step]:
+def steps_of(
+    network: Network, chosen: list[str], folder: Path, stack: ExitStack
+) -> dict[str, Step]:
     steps: dict[str, Step] = {PLAIN: plain_step(network)}
     for name, way in WAYS.items():
         if name in chosen:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ from lipcert.training.settings_file import write_settings
 from lipcert.training.world import PATIENCE, World, checksum
 from lipcert.upper import Upper
 
-__all__ = ["make_private"]
+__all__ = ["SeedWarning", "make_private"]
 
 _MODEL: Final = "model.onnx"
 _LEDGER: Final = "ledger.jsonl"
@@ -57,6 +58,11 @@ _MOST_AHEAD: Final = 16
 TRACE: Final = "trace"
 SETTINGS: Final = "lipcert.toml"
 CERTIFICATE: Final = "model.lipcert.json"
+
+
+@final
+class SeedWarning(UserWarning):
+    """A run whose noise can be repeated, and taken off again."""
 
 
 def make_private(
@@ -93,6 +99,13 @@ def make_private(
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
     """
+    if seed is not None:
+        warnings.warn(
+            "training: the seed is given, so whoever knows it knows the noise: this run is "
+            "reproducible, and not private",
+            SeedWarning,
+            stacklevel=2,
+        )
     world = World.here(patience)
     with world.telling():
         run = PlannedRun(
@@ -127,7 +140,7 @@ def make_private(
             network = _network(model, x, place, None, world, resume=False)
             _certified(network, calibration, place, world)
         world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
-        header = _header(calibration, network, mechanism, run)
+        header = _header(calibration, network, mechanism, run, seed)
         ledger = _ledger(place, header, world)
         parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
                        world, place)  # fmt: skip
@@ -283,13 +296,15 @@ def _header(
     network: TrainedNetwork,
     mechanism: TrainingMechanism,
     run: PlannedRun,
+    seed: int | None,
 ) -> LedgerHeader:
     """What the run is, for its ledger."""
+    secret = "" if seed is None else "; the seed was given: not private"
     told = f"{network.model.sha256} {calibration.settings!r}"
     return LedgerHeader(
         plan=calibration.plan,
         noise_multiplier=calibration.noise_multiplier,
-        mechanism=repr(mechanism),
+        mechanism=f"{mechanism!r}{secret}",
         digest=hashlib.sha256(told.encode()).hexdigest(),
         target_epsilon=run.target_epsilon,
         accountant=accountant_named(run.accountant),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ _EXPORTED: dict[str, Path] = {}
 @pytest.fixture(autouse=True)
 def exported_once(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+) -> None:
     """The file holds the weights of the first network; those of the live one are compared."""
     original = network.export
 
@@ -30,4 +29,3 @@ def exported_once(
         shutil.copyfile(_EXPORTED[kind], path)
 
     monkeypatch.setattr(network, "export", export)
-    yield

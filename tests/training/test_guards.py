@@ -185,9 +185,7 @@ MISUSES: list[tuple[Callable[[Private], None], str]] = [
 
 
 @pytest.mark.parametrize(("misuse", "reason"), MISUSES, ids=[m.__name__ for m, _ in MISUSES])
-def test_misuse_is_stopped_with_the_reason(
-    misuse: Callable[[Private], None], reason: str
-) -> None:
+def test_misuse_is_stopped_with_the_reason(misuse: Callable[[Private], None], reason: str) -> None:
     with private_run() as private:
         with pytest.raises((UsageError, NoVerdictError), match=reason):
             misuse(private)

@@ -29,6 +29,7 @@ from lipcert.training import (
     TrainingMechanism,
     WeightClipping,
 )
+from lipcert.training.assembly import SeedWarning
 from lipcert.training.noise import NoiseSource
 from tests.training.runs import BATCH, STEPS, Small, clipless, data, private_run, train
 
@@ -246,6 +247,15 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
         private_run(tmp_path, resume=True, noise_multiplier=0.5)
     with pytest.raises(UsageError, match="ledger"):
         private_run(tmp_path, clipless(loss=Loss()), resume=True)
+
+
+def test_a_given_seed_is_visible(tmp_path: Path) -> None:
+    with pytest.warns(SeedWarning, match="not private"), private_run(tmp_path):
+        pass
+    assert "not private" in (tmp_path / "ledger.jsonl").read_text().splitlines()[0]
+    with private_run(tmp_path / "secret", seed=None):
+        pass
+    assert "not private" not in (tmp_path / "secret" / "ledger.jsonl").read_text()
 
 
 def test_a_checkpoint_holds_no_seed(tmp_path: Path) -> None:

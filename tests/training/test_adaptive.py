@@ -1,0 +1,101 @@
+"""When the bounds of weight clipping are made anew, and when those at hand serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.training import adaptive
+from lipcert.training.adaptive import AdaptiveNoise
+
+CAPS = {"w": 1.0, "b": 2.0}
+ABOVE = 1.0 + 2.0**-50
+"""as certified norms are that were rounded up"""
+
+
+class Run:
+    """An AdaptiveNoise whose calibrations are the radii that they are made for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, slack: float) -> None:
+        self.made: list[Mapping[str, float]] = []
+        self.norms: dict[str, float] = {}
+        monkeypatch.setattr(adaptive, "recalibrated", self._recalibrated)
+        planned: Any = SimpleNamespace(bounds=SimpleNamespace(graph=None))
+        self.noise = AdaptiveNoise(planned, lambda: self.norms, CAPS, slack)
+
+    def _recalibrated(self, before: object, graph: object, radii: Mapping[str, float]) -> Any:
+        del before, graph
+        self.made.append(dict(radii))
+        return self.made[-1]
+
+    def at(self, **norms: float) -> Mapping[str, float]:
+        self.norms = norms
+        found: Any = self.noise.present()
+        return found
+
+
+@pytest.fixture
+def patched() -> Any:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield monkeypatch
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.02])
+def test_weights_at_their_caps_need_no_new_bounds(
+    patched: pytest.MonkeyPatch, slack: float
+) -> None:
+    run = Run(patched, slack)
+    for _ in range(3):
+        assert run.at(w=1.0 * ABOVE, b=2.0 * ABOVE, free=3.0) == {**CAPS, "free": 3.0 * (1 + slack)}
+    assert len(run.made) == 1
+
+
+def test_a_norm_that_leaves_its_radius_makes_them_anew(patched: pytest.MonkeyPatch) -> None:
+    run = Run(patched, 0.1)
+    run.at(w=0.5, b=0.5)
+    assert run.at(w=0.54, b=0.5) is run.made[0]
+    assert run.at(w=0.56, b=0.5)["w"] == pytest.approx(0.616)
+    assert len(run.made) == 2
+
+
+def test_norms_that_fell_altogether_make_them_anew(patched: pytest.MonkeyPatch) -> None:
+    """Also where one of them stays at its cap."""
+    run = Run(patched, 0.1)
+    run.at(w=1.0, b=1.0)
+    assert run.at(w=1.0, b=0.9) is run.made[0]
+    assert run.at(w=1.0, b=0.8)["b"] == pytest.approx(0.88)
+
+
+def test_without_slack_they_follow_every_change(patched: pytest.MonkeyPatch) -> None:
+    run = Run(patched, 0.0)
+    for w in (0.5, 0.5, 0.4, 0.45):
+        assert run.at(w=w, b=2.0)["w"] == pytest.approx(w, rel=1e-12)
+    assert len(run.made) == 3
+
+
+def test_biases_that_are_zero_do_not_count_as_falling(patched: pytest.MonkeyPatch) -> None:
+    run = Run(patched, 0.02)
+    for norm in (0.0, 2.0**-40, 1e-5):
+        run.at(w=0.5, b=norm)
+    assert len(run.made) == 1
+
+
+@given(
+    st.floats(0.0, 0.5),
+    st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 2.0), st.floats(0.0, 9.0)), min_size=1),
+)
+def test_the_weights_at_hand_are_within_the_radii(
+    slack: float, walk: list[tuple[float, float, float]]
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run = Run(monkeypatch, slack)
+        for w, b, free in walk:
+            radii = run.at(w=w * ABOVE, b=b * ABOVE, free=free)
+            assert w <= radii["w"] <= CAPS["w"]
+            assert b <= radii["b"] <= CAPS["b"]
+            assert free <= radii["free"]
