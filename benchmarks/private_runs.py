@@ -4,9 +4,9 @@
     python -m benchmarks.private_runs digits_mlp digits_cnn   these networks
     python -m benchmarks.private_runs --only clipless         this mechanism
 
-Each row is one short private run of `lipcert.training` on digits at ε = 3 in a folder of its
-own, and what is said of the files in it: the checker's verdict on the certificate, the audit's verdict over
-every recorded step, and the ε of the ledger. docs/training.md shows what this prints.
+Each row is one short private run of `lipcert.training` on digits at ε = 3 in a folder of its own,
+and what is said of the files in it: the checker's verdict on the certificate, the audit's verdict
+over every recorded step, and the ε of the ledger. docs/training.md shows what this prints.
 Leaves with 1 unless every run that was made passes.
 """
 
