@@ -41,13 +41,15 @@ class Enforcement:
 
     project: after the step. present: the noise for a release at the present weights. gradients: of
     a batch and its labels, the sum of the clipped gradients by the module's names; None where the
-    module's own backward pass gives what is released. handles: hooks in the module.
+    module's own backward pass gives what is released. handles: hooks in the module. weight_decay: λ
+    of ∇ℓ + λθ, where that is what is clipped.
     """
 
     project: Callable[[], None]
     present: Callable[[], Calibration]
     gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None
     handles: tuple[RemovableHandle, ...] = ()
+    weight_decay: float | None = None
 
 
 def enforced(
@@ -97,6 +99,7 @@ def _clipped(
         _nothing,
         lambda: planned,
         gradients=lambda x, y: network.by_module(sums.gradients(x, y)),
+        weight_decay=mechanism.weight_decay if mechanism.decay == "inside" else None,
     )
 
 

@@ -160,6 +160,7 @@ class Private:
             },
             reduction="sum",
             divisor=float(plan.batch),
+            weight_decay=self.enforcement.weight_decay,
         )
         recorder.wrap_loss(self.criterion)
         self.hooks.record_with(recorder)
