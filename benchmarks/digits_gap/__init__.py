@@ -1,7 +1,7 @@
 """The digits gap: what private training on 1,437 small images loses, and what wins it back.
 
     python -m benchmarks.digits_gap                          every row
-    python -m benchmarks.digits_gap linear-hog mlp-hog       these rows
+    python -m benchmarks.digits_gap linear-hog-clip          this row
     python -m benchmarks.digits_gap --update docs/digits_gap.md [ROW …]
 
 A row is one private run, repeated over seeds: how images enter, which network, which mechanism,

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from benchmarks.digits_gap.ladder import ROWS, TABLES
 from benchmarks.digits_gap.runs import Measured, measured
 from benchmarks.digits_gap.table import line, parsed, table
@@ -35,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no row {unknown[0]!r}; there are {', '.join(ROWS)}")
     if given.seeds < 2:
         parser.error("--seeds: a standard error takes 2 or more")
+    torch.set_num_threads(1)  # the networks are too small for more
     results = dict({} if given.update is None else on_page(given.update))
     for name, found in _measured(given.rows or list(ROWS), given.seeds):
         results[name] = found

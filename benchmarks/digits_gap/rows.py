@@ -82,7 +82,7 @@ class Row:
 
     @property
     def _recipe(self) -> str:
-        parts = [f"η {self.rate:g}"]
+        parts = [f"η {self.rate:.3g}"]
         if self.momentum:
             parts.append(f"momentum {self.momentum:g}")
         parts.append(f"B {self.batch_size}")
@@ -97,8 +97,9 @@ def _described(mechanism: TrainingMechanism | Loss) -> str:
         return f"none, τ {mechanism.temperature:g}"
     parts = [f"τ {mechanism.loss.temperature:g}"]
     match mechanism:
-        case Clipless(radius=radius, loss_clip=clip):
+        case Clipless(radius=radius, loss_clip=clip, orthogonalize=iterations):
             parts.append(f"‖W‖₂ ≤ {radius:g}")
+            parts += [] if iterations == 0 else [f"{iterations} Björck"]
             parts += [] if clip is None else [f"loss clip {clip:g}"]
             parts.append(f"{mechanism.allocation} noise")
         case GradientClipping(clip_norm=clip):

@@ -117,9 +117,12 @@ def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
 
 def _structure(module: nn.Module) -> list[object]:
     """What may be changed of a module besides its tensors."""
-    found: list[object] = [bool(item._backward_hooks) for item in module.parameters()]
-    for part in module.modules():
+    found: list[object] = []
+    for part in _parts(module):
         held = part.__dict__
+        found += [
+            bool(item._backward_hooks) for item in part._parameters.values() if item is not None
+        ]
         found += (id(part), type(part), id(held.get("forward")))
         found += [tuple(held[kind]) for kind in _HOOKS if held[kind]]
         found += [
@@ -127,6 +130,18 @@ def _structure(module: nn.Module) -> list[object]:
             for name, value in held.items()
             if type(value) in _PLAIN and name != "training"
         ]
+    return found
+
+
+def _parts(module: nn.Module) -> Iterable[nn.Module]:
+    """As module.modules(), without making up names, in every step."""
+    found: dict[nn.Module, None] = {}
+    waiting = [module]
+    while waiting:
+        part = waiting.pop()
+        if part not in found:
+            found[part] = None
+            waiting += [item for item in part._modules.values() if item is not None]
     return found
 
 
