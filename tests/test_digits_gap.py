@@ -17,7 +17,7 @@ from benchmarks.digits_gap.rows import Network, Row
 from benchmarks.digits_gap.runs import DELTA, EPSILON, Measured, Spent, accuracy, trained
 from benchmarks.digits_gap.table import line, parsed, table
 from benchmarks.reproductions.page import table_of
-from lipcert.training import Loss
+from lipcert.training import Clipless, Loss
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "digits_gap.md"
 
@@ -132,3 +132,12 @@ def test_the_command_line_refuses_what_it_does_not_know() -> None:
     for arguments in (["nothing"], ["--seeds", "1"]):
         with pytest.raises(SystemExit):
             main(arguments)
+
+
+def test_the_page_shows_the_mechanism_of_the_best_row() -> None:
+    (shown,) = re.findall(r"`(Clipless\(.+\))`", PAGE.read_text(encoding="utf-8"))
+    row = ROWS["linear-hog-clip"]
+    assert eval(shown, {"Clipless": Clipless, "Loss": Loss}) == row.mechanism
+    found = on_page(PAGE)
+    ours = [name for name in found if name in {each.name for each in TABLES["clipless"]}]
+    assert max(ours, key=lambda name: found[name].accuracy) == row.name

@@ -18,7 +18,7 @@ from benchmarks.reproductions.page import table_of, update
 
 __all__ = ["main", "on_page"]
 
-_SEEDS: Final = 10
+_SEEDS: Final = 20
 
 
 def main(arguments: list[str] | None = None) -> int:
