@@ -192,10 +192,10 @@ def private_of(network: Network, way: Way, examples: int, folder: Path) -> Priva
 def private_step(private: Private) -> Step:
     """As in the loop of the documentation; a batch is announced as the loader does it."""
     model, optimizer = private.model, private.optimizer
-    drawn = {size: torch.arange(size).numpy() for size in SIZES}
+    drawn = torch.arange(max(SIZES)).numpy()
 
     def step(x: Tensor, y: Tensor) -> None:
-        private.hooks.drawn(drawn[len(x)])
+        private.hooks.drawn(drawn[: len(x)])
         optimizer.zero_grad()
         private.criterion(model(x), y).backward()
         optimizer.step()
@@ -289,11 +289,11 @@ def median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def benchmark(name: str, chosen: list[str], rounds: int) -> None:
+def benchmark(name: str, batches: list[int], chosen: list[str], rounds: int) -> None:
     network = NETWORKS[name]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         steps = steps_of(network, chosen, Path(folder), stack)
-        for batch in SIZES:
+        for batch in batches:
             x, y = data_of(network, batch)
             found = measured(steps, x, y, rounds)
             plain = found[PLAIN]
@@ -367,6 +367,7 @@ def slack_table() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("networks", nargs="*", default=[], help=f"of: {', '.join(NETWORKS)}")
+    parser.add_argument("--batch", type=int, nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", nargs="*", default=[*WAYS, *OPACUS])
     parser.add_argument("--slack", action="store_true")
@@ -379,7 +380,7 @@ def main() -> None:
             slack_table()
             return
         for name in arguments.networks or NETWORKS:
-            benchmark(name, arguments.only, arguments.rounds)
+            benchmark(name, arguments.batch, arguments.only, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -75,10 +75,9 @@ def test_a_loss_clip_on_a_linear_model_is_per_example_clipping() -> None:
 
 
 def test_training_without_privacy_spends_nothing() -> None:
-    (name, *_) = [row.name for row in TABLES["without-privacy"]]
-    run = trained(short(name), 0)
+    run = trained(replace(ROWS["plain-linear-hog"], epochs=1), 0)
     assert run.spent is None
-    assert accuracy(ROWS[name].inputs, run.network) > 0.3
+    assert accuracy(Inputs.HOG, run.network) > 0.8
 
 
 @pytest.mark.parametrize("network", list(Network))

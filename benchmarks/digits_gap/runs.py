@@ -58,7 +58,7 @@ class Trained:
 @final
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row over seeds. accuracy, error: mean and standard error."""
+    """A row over seeds. accuracy, error: mean and standard error, to the digits of the table."""
 
     accuracy: float
     error: float
@@ -70,7 +70,7 @@ def measured(row: Row, seeds: Iterable[int]) -> Measured:
     """One run per seed, of at least two."""
     runs = [trained(row, seed) for seed in seeds]
     found = Sample.of([accuracy(row.inputs, run.network) for run in runs])
-    return Measured(found.mean, found.error, found.count, runs[0].spent)
+    return Measured(round(found.mean, 4), round(found.error, 4), found.count, runs[0].spent)
 
 
 def trained(row: Row, seed: int) -> Trained:
@@ -122,7 +122,7 @@ def _without_privacy(row: Row, loss: Loss, network: nn.Module) -> nn.Module:
     steps = row.epochs * len(loader)
     for step, (x, y) in enumerate(batch for _ in range(row.epochs) for batch in loader):
         optimizer.zero_grad()
-        cross_entropy(network(x) / (loss.temperature or 1.0), y).backward()
+        cross_entropy(network(x) / (loss.temperature or 1.0), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         mean.update(network, step, steps)
     return mean.of(network)

@@ -37,7 +37,7 @@ def line(row: Row, results: Mapping[str, Measured]) -> str:
     cells = (
         *row.cells,
         _NOTHING if spent is None else f"{spent.noise_multiplier:.4f}",
-        "∞" if spent is None else f"{spent.epsilon:.4f}",
+        "∞" if spent is None else f"{math.ceil(spent.epsilon * 1e4 - 1e-6) / 1e4:.4f}",
         f"{found.seeds}",
         f"{found.accuracy:.4f} ± {found.error:.4f}",
         _step(row, results),
