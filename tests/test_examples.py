@@ -41,4 +41,4 @@ def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> Non
     if name == "clipless_training":
         shown = re.search(r"\$ python examples/clipless_training.py run/\n(.*)\n", README)
         assert shown is not None
-        assert shown.group(1) in done.stdout
+        assert shown.group(1).strip() in done.stdout
