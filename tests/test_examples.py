@@ -16,7 +16,7 @@ SCRIPTS = {
     "clipless_training": "ε = 2.998",
     "weight_clipping_training": "ε = 2.998",
     "backprop_clipping_training": "ε = 2.998",
-    "decay_inside_the_clip": "ridge 2.53",
+    "decay_inside_the_clip": "ridge 2.53, decay outside the clip 2.00",
 }
 
 
@@ -38,6 +38,11 @@ def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> Non
     assert "LIPCERT-CHECK: CONDITIONAL" in done.stdout
     assert re.search(r"^Pass: [\d,]+ examples replayed", done.stdout, flags=re.MULTILINE)
     assert (tmp_path / "run" / "audit.html").stat().st_size > 10_000
+    if name == "decay_inside_the_clip":
+        weight = re.search(r"^weight ([\d.]+);", done.stdout, flags=re.MULTILINE)
+        assert weight is not None
+        # the noise of all steps adds up to a standard deviation of 0.0008, and two digits are shown
+        assert abs(float(weight.group(1)) - 3.8 / 1.5) < 10 * 0.0008 + 0.005
     if name == "clipless_training":
         shown = re.search(r"\$ python examples/clipless_training.py run/\n(.*)\n", README)
         assert shown is not None

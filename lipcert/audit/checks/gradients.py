@@ -11,7 +11,7 @@ direction θ, which forward differentiation gives for all examples at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,6 +95,12 @@ class Gradients:
             for group in self._claims.groups
         }
 
+    @property
+    def decay_norm(self) -> float:
+        """λ‖θ‖ over the groups together."""
+        names = [name for group in self._claims.groups for name in group.parameters]
+        return self._decayed_length(names)
+
     def clip_slack(self, x: _Array, labels: _Array, scale: Scale) -> float:
         """What a sum loses at most where clips divide by norm + error, and not by the norm.
 
@@ -153,6 +159,10 @@ class Gradients:
             weights = torch.from_numpy(factors).to(self._arithmetic.device, self._arithmetic.dtype)
             losses = weights * self._losses(x, labels, scale.inner)
             yield _Weighted(group.parameters, losses, float(np.sum(factors)))
+
+    def _decayed_length(self, names: Iterable[str]) -> float:
+        """λ‖θ‖ over some parameters."""
+        return self._decay * float(np.sqrt(sum(np.sum(self._theta(n) ** 2) for n in names)))
 
     def _theta(self, name: str) -> FloatArray:
         weights: FloatArray = self._parameters[name].detach().double().cpu().numpy()
@@ -213,7 +223,7 @@ class Gradients:
         N the longest sum in a product with these parameters, where u is so large. Its root is then
         off by at most min(√d, d/root), d what is conceded.
         """
-        length = self._decay * float(np.sqrt(sum(np.sum(self._theta(n) ** 2) for n in names)))
+        length = self._decayed_length(names)
         product = self._decay * self._products(names, x, targets)
         a, e = plain.norm, plain.error
         root = np.sqrt(np.maximum(a * a + 2.0 * product + length * length, 0.0))

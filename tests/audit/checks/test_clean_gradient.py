@@ -1,0 +1,81 @@
+"""The sum of gradients that cancel against a decay inside the clip, and one that is not the sum."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lipcert.audit.bounds import claims_of_analysis
+from lipcert.audit.checks import Checked, check_recorded_run
+from lipcert.audit.recorder import Recorder
+from lipcert.audit.records import Verdict
+from lipcert.audit.trace.reading import read_trace
+from lipcert.ops.linear import Dense
+from lipcert.settings import Settings
+from tests.audit.checks.runs import array_of, model_of
+from tests.networks import dag, trained
+
+COUNT, TRUTH, DECAY = 4000, 3.8, 0.5
+RIDGE = TRUTH / (1.0 + DECAY)
+
+
+def audited(folder: Path, weight: float, left_out: int = 0) -> Checked:
+    """One recorded step of y = 3.8·x, |x| = 1, whose gradients are added up apart from the decay.
+
+    The sums are those of a plain loop in float32; left_out: examples that it forgets.
+    """
+    torch.manual_seed(0)
+    network = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        network.weight.fill_(weight)
+    x = torch.ones(COUNT, 1) - 2.0 * (torch.arange(COUNT) % 2)[:, None]
+    graph = dag((1,), [("o", Dense(trained("weight", array_of(network.weight))), ("x",))])
+    claims = claims_of_analysis(
+        model_of(graph),
+        Settings(
+            mechanism="gradient-clipping", clip_norm=1.0, decay="inside", input_norm=1.0,
+            loss="mse", label_norm=TRUTH, half=True,
+        ),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        recorder = Recorder(folder, network, optimizer, every=1, detail=1)
+        recorder.declare(
+            dataset_size=COUNT, batch_size=COUNT, sampling="full-batch", steps=1,
+            noise_multiplier=1.0, weight_decay=DECAY,
+        )  # fmt: skip
+        recorder.batch(index=range(COUNT), sampler="full-batch", rate=1.0, divisor=1.0)
+        loss_fn = recorder.wrap_loss(functional.mse_loss)
+        output = network(x)
+        loss_fn(output, TRUTH * x, reduction="sum").backward()
+        own = (output - TRUTH * x).detach().numpy()[left_out:, 0] * x.numpy()[left_out:, 0]
+        theta = np.float32(weight)
+        factors = 1.0 / np.maximum(np.abs(own + np.float32(DECAY) * theta), np.float32(1.0))
+        total = np.cumsum(factors * own)[-1] + np.sum(factors) * np.float32(DECAY) * theta
+        recorder.gradients(clean={"weight": torch.tensor([[float(total)]])})
+        optimizer.step()
+        recorder.close()
+    return check_recorded_run(claims, read_trace(folder))
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-7, 3e-6, 1e-4, 0.02, 0.5])
+def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
+    off: float, tmp_path: Path
+) -> None:
+    (report,) = (r for r in audited(tmp_path / "t", RIDGE + off).reports if r.name == "agreement")
+    assert (report.verdict, report.where) == (Verdict.PASS, "step 0")
+    assert (report.measured or 0.0) > 0.0
+
+
+@pytest.mark.parametrize("off", [0.02, 0.5])
+def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path: Path) -> None:
+    checked = audited(tmp_path / "t", RIDGE + off, left_out=COUNT // 10)
+    (report,) = (r for r in checked.reports if r.name == "agreement")
+    assert report.verdict is not Verdict.PASS
