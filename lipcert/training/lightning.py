@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -39,12 +38,18 @@ from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.private import Private
 from lipcert.training.sampling import batches_per_epoch
+from lipcert.training.trainer import (
+    called_module,
+    data_source,
+    loader_of,
+    planned_length,
+    require_plain,
+)
 from lipcert.training.world import PATIENCE
 
 __all__ = ["PrivateEpochs", "PrivateTraining", "PrivateTrainingHooks"]
 
 _STATE: Final = "lipcert"
-_PRECISIONS: Final = ("32-true", "64-true", "32", "64", 32, 64)
 
 
 @final
@@ -117,16 +122,16 @@ class PrivateTrainingHooks:
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin, once the module is on its device and the optimizer exists."""
         self.private = None
-        _refuse(trainer)
+        require_plain(trainer)
         optimizer: Optimizer = trainer.optimizers[0]
         network = getattr(pl_module, self._network, None)
         if not isinstance(network, nn.Module):
             raise UsageError(f"PrivateTraining: the module has no network {self._network!r}")
         with ExitStack() as restored:
-            restored.enter_context(apart(_parallel(trainer, pl_module)))
+            restored.enter_context(apart(called_module(trainer, pl_module)))
             restored.callback(optimizer.register_step_pre_hook(_once).remove)
-            source = _source(trainer)
-            private = self._made(trainer, network, optimizer, _loader(source))
+            source = data_source(trainer)
+            private = self._made(trainer, network, optimizer, loader_of(source))
             restored.callback(private.close)
             self._require_same(private)
             epochs = PrivateEpochs(private.loader, batches_per_epoch(private.calibration.plan))
@@ -179,7 +184,7 @@ class PrivateTrainingHooks:
     ) -> Private:
         epochs, steps = self._epochs, self._steps
         if epochs is None and steps is None:
-            epochs, steps = _length(trainer)
+            epochs, steps = planned_length(trainer)
         return make_private(
             network,
             optimizer,
@@ -210,62 +215,6 @@ class PrivateTrainingHooks:
                 f"the ledger in {self._folder} is of another, or of {private.releases}: give the "
                 "folder of that run, with its ledger as it was written"
             )
-
-
-def _refuse(trainer: Any) -> None:
-    """UsageError for what a Trainer would do to gradients besides the mechanism."""
-    count = len(trainer.optimizers)
-    clips = trainer.gradient_clip_val
-    reasons = {
-        f"{count} optimizers: one release is one step of one optimizer": count != 1,
-        f"accumulate_grad_batches={trainer.accumulate_grad_batches}: every batch is a release; "
-        "choose a larger batch_size": trainer.accumulate_grad_batches != 1,
-        f"gradient_clip_val={clips}: it clips the sum over the batch before it is noised; clip in "
-        "the mechanism": clips not in (None, 0),
-        f"precision={trainer.precision!r}: scaled or converted gradients are not those that were "
-        "bounded; use '32-true' or '64-true'": trainer.precision not in _PRECISIONS,
-    }
-    found = [reason for reason, holds in reasons.items() if holds]
-    if found:
-        raise UsageError(f"PrivateTraining: {'; '.join(found)}")
-
-
-def _parallel(trainer: Any, pl_module: Any) -> nn.Module:
-    """What the Trainer calls: the module, or what exchanges its gradients."""
-    model: nn.Module = trainer.model
-    if not (model is pl_module or isinstance(model, DistributedDataParallel)):
-        raise UsageError(
-            f"PrivateTraining: the Trainer's strategy puts a {type(model).__name__} around the "
-            "module; use one device, or strategy='ddp'"
-        )
-    return model
-
-
-def _source(trainer: Any) -> Any:
-    """Where the Trainer has its training batches from."""
-    source = getattr(trainer.fit_loop, "_data_source", None)
-    if source is None:
-        raise UsageError("PrivateTraining: this Trainer is not of Lightning 2; install that")
-    return source
-
-
-def _loader(source: Any) -> DataLoader[Any]:
-    loader = source.dataloader()
-    if not isinstance(loader, DataLoader):
-        raise UsageError(
-            f"PrivateTraining: the training batches come from a {type(loader).__name__}; give one "
-            "DataLoader, whose sampling a private run replaces"
-        )
-    return loader
-
-
-def _length(trainer: Any) -> tuple[float | None, int | None]:
-    """Epochs or steps of the run, as the Trainer was told."""
-    if trainer.max_steps > 0:
-        return None, int(trainer.max_steps)
-    if trainer.max_epochs is not None and trainer.max_epochs > 0:
-        return float(trainer.max_epochs), None
-    raise UsageError("PrivateTraining: give epochs or steps, here or to the Trainer")
 
 
 def _once(

@@ -36,12 +36,11 @@ from lipcert.training.likeness import require_numbers
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.network import TrainedNetwork, export
 from lipcert.training.release import Release
+from lipcert.training.run_folder import CHECKPOINT
 from lipcert.training.step_numbers import level
 from lipcert.training.world import World
 
 __all__ = ["Private"]
-
-CHECKPOINT = "checkpoint.pt"
 
 
 @final

@@ -26,8 +26,9 @@ from lipcert.ops.clip import CotangentClip, InputClip
 __all__ = ["ClippedLayer", "clipped_layers", "install_clips"]
 
 _REMEDY: Final = (
-    "give every trained parameter to a torch layer of its own (nn.Linear, nn.Conv2d, …) that the "
-    "network calls once, freeze it, or use another mechanism"
+    "give every trained parameter to a torch layer of its own that the network calls once "
+    "(nn.Linear, nn.Conv2d, …; for learned positions, and whatever else is added, "
+    "lipcert.training.layers.AddBias), freeze it, or use another mechanism"
 )
 
 

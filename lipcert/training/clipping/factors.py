@@ -1,59 +1,31 @@
-"""ClipFactors: by what the gradient of each example is multiplied, so that it is short enough.
+"""Clip factors: by what the gradient of each example is multiplied, so that it is short enough.
 
-What enters: a batch with its labels. What leaves: min(1, C_k/‖g_ik‖) for every example i and group
-k, from one pass forward and backward, without any per-example gradient. Invariants: the norms are
-upper bounds, and the factors are rounded down, so that c·‖g‖ ≤ C in real arithmetic; an example
-whose gradient is not finite has the factor 0, and says so to nobody.
+What enters: one pass forward and backward over a batch. What leaves: min(1, C_k/‖g_ik‖) for every
+example i and group k, without any per-example gradient. Invariants: the norms are upper bounds, and
+the factors are rounded down, so that c·‖g‖ ≤ C in real arithmetic; an example whose gradient is not
+finite has the factor 0, and says so to nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Self, final
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from lipcert.analysis.bounded import Bounded
 from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.errors import NoVerdictError
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products, weight_squares
-from lipcert.training.clipping.live import LiveNetwork
-from lipcert.training.clipping.passing import GradientPass, Passed, exact_arithmetic
+from lipcert.training.clipping.passing import Passed, exact_arithmetic
 from lipcert.training.clipping.rule import ClippedGroup, ClipRule
 
-__all__ = ["ClipFactors", "clip_factors"]
+__all__ = ["clip_factors"]
 
 _OUTWARD: Final = 1.0 + 2.0**-40
 _SHARE: Final = 1.0 - 2.0**-20
 """of the radius: rounding a factor to float32, and its product with a cotangent, adds less"""
-
-
-@final
-class ClipFactors:
-    """Of one network under one rule."""
-
-    def __init__(self, live: LiveNetwork, rule: ClipRule, *, timed: bool = False) -> None:
-        self._live = live
-        self._rule = rule
-        self._pass = GradientPass(live.present(), timed=timed)
-
-    @classmethod
-    def of(cls, run: Bounded, tensors: Mapping[str, Tensor], weight_decay: float = 0.0) -> Self:
-        """As analysed, on the live tensors by the graph's names, in the graph's orientation."""
-        return cls(LiveNetwork.of(run.graph, tensors), ClipRule.of(run, weight_decay))
-
-    def factors(self, x: Tensor, labels: Tensor) -> Tensor:
-        """The factors, in the dtype of the parameters.  # [examples, groups]
-
-        x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device.
-        """
-        network = self._live.present()
-        if not len(x):
-            return torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)
-        passed = self._pass.run(network, x, lambda logits: self._rule.losses(logits, labels))
-        return clip_factors(network, self._rule, passed)
 
 
 def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:

@@ -1,0 +1,35 @@
+"""The folder of a private run: the names of its files, and whether it may be used.
+
+What enters: a folder, and whether a run in it is to be gone on with. What leaves: the same folder,
+which exists; or a UsageError. Invariant: a run in a folder is never begun a second time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from lipcert.errors import UsageError
+
+__all__ = ["CERTIFICATE", "CHECKPOINT", "LEDGER", "MODEL", "SETTINGS", "TRACE", "opened"]
+
+MODEL: Final = "model.onnx"
+CERTIFICATE: Final = "model.lipcert.json"
+SETTINGS: Final = "lipcert.toml"
+LEDGER: Final = "ledger.jsonl"
+CHECKPOINT: Final = "checkpoint.pt"
+TRACE: Final = "trace"
+
+
+def opened(folder: Path, *, resume: bool, is_first: bool) -> Path:
+    """For a new run, or to go on with the one it holds; is_first: this rank writes it."""
+    exists = (folder / LEDGER).exists()
+    if exists and not resume:
+        raise UsageError(
+            f"training: {folder} holds a run already; give resume=True to go on with it, or "
+            "another folder"
+        )
+    if resume and not exists and is_first:
+        raise UsageError(f"training: {folder} holds no run to go on with; leave out resume=True")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
