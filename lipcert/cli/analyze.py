@@ -11,8 +11,8 @@ import click
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
-from lipcert.cli.progress import ProgressReport
 from lipcert.norm_sources import rules_digest
+from lipcert.progress import ProgressReport
 
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis

@@ -12,9 +12,9 @@ from lipcert.cli.audit_options import audit_options, job_of, require_torch
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
-from lipcert.cli.progress import ProgressReport
 from lipcert.errors import UsageError
 from lipcert.norm_sources import rules_digest
+from lipcert.progress import ProgressReport
 from lipcert.report.audit_formats import AUDIT_FORMATS, audit_report
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import click
 from lipcert.analysis.records import Analysis
 from lipcert.cli.sources import CACHE_VARIABLE
 from lipcert.norm_cache import NormCache
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 
 __all__ = ["cache_directory", "open_cache", "with_note"]
 

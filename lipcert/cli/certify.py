@@ -11,7 +11,7 @@ import click
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, format_option, knob_options, progress_option
 from lipcert.cli.output import write
-from lipcert.cli.progress import ProgressReport
+from lipcert.progress import ProgressReport
 
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued

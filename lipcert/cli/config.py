@@ -9,7 +9,7 @@ from lipcert.cli.options import chosen_settings, format_option, knob_options
 from lipcert.cli.output import write
 from lipcert.cli.sources import EffectiveSettings
 from lipcert.report.json import dump
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 from lipcert.settings import ConstraintSpec
 
 __all__ = ["command"]

@@ -26,7 +26,7 @@ from lipcert.errors import (
     Refusal,
     UnsupportedModelError,
 )
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 from lipcert.version import __version__
 
 __all__ = ["cli"]

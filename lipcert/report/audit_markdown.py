@@ -25,7 +25,7 @@ from lipcert.report.audit_rows import (
 )
 from lipcert.report.audit_statements import answer, fact_rows, file_line, meaning
 from lipcert.report.markdown import escaped, table
-from lipcert.report.safe import shortened
+from lipcert.safe import shortened
 
 __all__ = ["LARGEST", "audit_markdown"]
 

@@ -31,9 +31,9 @@ from lipcert.report.audit_rows import (
 )
 from lipcert.report.audit_statements import answer, fact_rows, file_line, meaning
 from lipcert.report.numbers import bar
-from lipcert.report.safe import safe, shortened
 from lipcert.report.table import Column, print_table
 from lipcert.report.text import canvas, text_of, two_columns
+from lipcert.safe import safe, shortened
 
 __all__ = ["audit_text"]
 

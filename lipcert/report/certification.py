@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from lipcert.checker.promise import NOT_CHECKED
 from lipcert.report.json import dump
 from lipcert.report.numbers import at_most
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued

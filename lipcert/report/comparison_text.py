@@ -12,7 +12,7 @@ from typing import Final
 from lipcert.report.comparison import Assumed, Change, Comparison, Number, Statement
 from lipcert.report.json import JsonObject, dump
 from lipcert.report.numbers import NO_BOUND, at_most
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 
 __all__ = ["comparison_json", "comparison_markdown", "comparison_text"]
 

@@ -13,7 +13,7 @@ import io
 from typing import Final
 
 from lipcert.analysis.records import Analysis
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 
 __all__ = ["COLUMNS", "analysis_csv"]
 

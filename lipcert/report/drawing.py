@@ -18,7 +18,7 @@ from typing import Final, final
 from lipcert.errors import Refusal
 from lipcert.report.inspection import InspectedParameter, Inspection
 from lipcert.report.numbers import shape_text
-from lipcert.report.safe import safe, shortened
+from lipcert.safe import safe, shortened
 
 __all__ = ["inspection_dot", "inspection_mermaid"]
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from lipcert.diagnostics import Level
 from lipcert.report.ci import CiReport, Finding
-from lipcert.report.safe import safe, shortened
+from lipcert.safe import safe, shortened
 
 __all__ = ["github_annotations"]
 

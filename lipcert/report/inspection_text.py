@@ -12,9 +12,9 @@ from rich.text import Text
 
 from lipcert.report.inspection import InspectedBatch, InspectedRun, Inspection
 from lipcert.report.numbers import shape_text
-from lipcert.report.safe import safe, shortened
 from lipcert.report.table import Column, print_table
 from lipcert.report.text import canvas, diagnostic_lines, text_of, two_columns
+from lipcert.safe import safe, shortened
 
 if TYPE_CHECKING:
     from lipcert.importer.outline import Outline

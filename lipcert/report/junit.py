@@ -13,7 +13,7 @@ from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from lipcert.report.ci import Case, CiReport, Outcome
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 
 __all__ = ["junit_xml"]
 

@@ -14,8 +14,8 @@ from lipcert.report import attribution
 from lipcert.report.node_rows import node_cells
 from lipcert.report.numbers import at_most, percent, shape_text
 from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
-from lipcert.report.safe import safe
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
+from lipcert.safe import safe
 
 __all__ = ["analysis_markdown", "escaped", "table"]
 

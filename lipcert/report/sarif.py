@@ -18,7 +18,7 @@ from urllib.parse import quote
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import CiReport, Finding
 from lipcert.report.json import JsonObject, dump
-from lipcert.report.safe import safe, shortened
+from lipcert.safe import safe, shortened
 from lipcert.version import __version__
 
 __all__ = ["sarif"]

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lipcert.report.numbers import NO_BOUND
-from lipcert.report.safe import safe, shortened
+from lipcert.safe import safe, shortened
 
 __all__ = ["Column", "print_table"]
 

@@ -22,9 +22,9 @@ from lipcert.report import attribution
 from lipcert.report.folding import Fold, fold, fold_nodes
 from lipcert.report.numbers import at_most, bar, percent, shape_text
 from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
-from lipcert.report.safe import safe, shortened
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 from lipcert.report.table import Column, print_table
+from lipcert.safe import safe, shortened
 
 __all__ = ["analysis_text", "canvas", "diagnostic_lines", "text_of", "two_columns"]
 

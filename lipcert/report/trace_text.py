@@ -20,8 +20,8 @@ from lipcert.audit.trace.spelling import spelled_number
 from lipcert.audit.trace.summary import TraceSummary
 from lipcert.audit.trace.verification import Verification
 from lipcert.report.json import JsonObject, dump
-from lipcert.report.safe import safe
 from lipcert.report.text import canvas, text_of, two_columns
+from lipcert.safe import safe
 
 __all__ = [
     "redaction_json",

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from lipcert.audit.recorder import Chosen
 from lipcert.choices import AccountantName, SamplingName
 from lipcert.privacy.accounting import accountant_named
+from lipcert.progress import ProgressReport
 from lipcert.training.calibration import Calibration, calibrated, recalculated
 from lipcert.training.certification import certified, write_certificate
 from lipcert.training.enforcement import enforced
@@ -87,6 +88,7 @@ def make_private(
     record_every: Chosen | None = 200,
     max_physical_batch: int | None = None,
     patience: float = PATIENCE,
+    progress: bool | None = None,
     seed: int | None = None,
 ) -> Private:
     """A private run; the model is projected onto the constraints of the mechanism at once.
@@ -96,8 +98,9 @@ def make_private(
     steps. folder: for model, settings, ledger, checkpoints and, unless record_every is None, a
     trace; without one, all of this ends with the process. model_file: this module as an ONNX file,
     with any weights, instead of exporting it. resume: go on with the run in the
-    folder. patience: seconds that the ranks of a process group wait for one another. seed: makes
-    sampling and noise reproducible, and so not private: for tests only.
+    folder. patience: seconds that the ranks of a process group wait for one another. progress:
+    None is a bar on a terminal and nothing elsewhere, True a bar or lines, False nothing. seed:
+    makes sampling and noise reproducible, and so not private: for tests only.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
@@ -110,7 +113,8 @@ def make_private(
             stacklevel=2,
         )
     world = World.here(patience)
-    with world.telling():
+    shown = ProgressReport(wanted=progress if world.is_first else False)
+    with world.telling(), shown:
         run = PlannedRun(
             dataset_size=len(loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
             batch_size=batch_size_of(loader),
@@ -135,21 +139,21 @@ def make_private(
         network = _network(model, x, place, file, world, resume=resume)
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(mechanism.settings(run), network, trained)
-        calibration = calibrated(network.graph, settings)
+        calibration = calibrated(network.graph, settings, shown.observe)
         moves = settings.scope == "point"
         if place is not None and not moves:
-            calibration = _certified(network, calibration, place, world)
+            calibration = _certified(network, calibration, place, world, shown)
         enforcement = enforced(network, calibration, mechanism)
         require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
             network = _network(model, x, place, None, world, resume=False)
-            _certified(network, calibration, place, world)
+            _certified(network, calibration, place, world, shown)
         world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
         header = _header(calibration, network, mechanism, run, seed)
         ledger = _ledger(place, header, world)
         parts = Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
-                       world, place)  # fmt: skip
+                       world, place, shown)  # fmt: skip
         private = wired(parts, x, seed, max_physical_batch)
         if place is not None:
             _write_down(private, place, record_every, resume=resume)
@@ -178,11 +182,15 @@ def _network(
 
 
 def _certified(
-    network: TrainedNetwork, calibration: Calibration, place: Path, world: World
+    network: TrainedNetwork,
+    calibration: Calibration,
+    place: Path,
+    world: World,
+    shown: ProgressReport,
 ) -> Calibration:
     """The noise as the first rank certifies it; the certificate stays in the run's folder."""
     if world.is_first:
-        data, calibration = certified(network.model, calibration)
+        data, calibration = certified(network.model, calibration, shown.observe)
         if data is not None:
             write_certificate(data, place / CERTIFICATE)
     told = world.text_from_first(

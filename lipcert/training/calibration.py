@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
-from lipcert.analysis.bounded import Bounded, bounded
+from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.findings import findings
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import Release, noise_groups_of
@@ -57,12 +57,12 @@ class Calibration:
         return {group.name: group.noise_std for group in self.groups}
 
 
-def calibrated(graph: Graph, settings: Settings) -> Calibration:
+def calibrated(graph: Graph, settings: Settings, observe: Progress | None = None) -> Calibration:
     """The noise of a run. Raises NoVerdictError where a gradient has no bound, with the reasons."""
     plan = plan_of(settings)
     if plan is None:
         raise UsageError("training: the settings describe no run")
-    found = bounded(graph, settings)
+    found = bounded(graph, settings, observe=observe)
     multiplier = planned_multiplier(plan, settings, noise_groups_of(found.groups, settings))
     return _calibration(found, settings, plan, multiplier)
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
+from lipcert.analysis.bounded import Progress
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.certify import certify
@@ -29,10 +30,12 @@ class CertificateWarning(UserWarning):
     """A run that is bounded and has no certificate."""
 
 
-def certified(model: ImportedModel, planned: Calibration) -> tuple[bytes | None, Calibration]:
+def certified(
+    model: ImportedModel, planned: Calibration, observe: Progress | None = None
+) -> tuple[bytes | None, Calibration]:
     """A certificate of the run, and its noise; None, with a warning, where there can be none."""
     try:
-        issued = certify(model, planned.settings)
+        issued = certify(model, planned.settings, observe=observe)
     except (NoVerdictError, CertificationError) as error:
         warnings.warn(
             f"the run is bounded, and has no certificate: {error}", CertificateWarning, stacklevel=3

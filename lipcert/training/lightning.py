@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lipcert.audit.lightning import _callback_class
+from lipcert.audit.lightning import callback_class
 from lipcert.audit.recorder import Chosen
 from lipcert.choices import AccountantName, SamplingName
 from lipcert.errors import NoVerdictError, UsageError
@@ -202,6 +202,7 @@ class PrivateTrainingHooks:
             resume=self._resume or self._loaded is not None,
             record_every=self._record_every,
             patience=self._patience,
+            progress=False,
         )
 
     def _require_same(self, private: Private) -> None:
@@ -261,6 +262,6 @@ if TYPE_CHECKING:
 else:
     PrivateTraining = type(
         "PrivateTraining",
-        (PrivateTrainingHooks, _callback_class()),
+        (PrivateTrainingHooks, callback_class()),
         {"__doc__": PrivateTrainingHooks.__doc__, "__module__": __name__},
     )

@@ -26,6 +26,7 @@ from torch.utils.data import (
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
+from lipcert.progress import ProgressReport
 from lipcert.training.batches import empty_batch, split
 from lipcert.training.sampling import Drawn, Sampler
 
@@ -51,7 +52,8 @@ class Budget(Protocol):
 class PrivateLoader:
     """Iterates over Poisson (or otherwise drawn) batches while releases are left.
 
-    on_batch: told the index of every batch before the batch is handed out. Iterating again goes on
+    on_batch: told the index of every batch before the batch is handed out. progress: shown while
+    batches are asked for. Iterating again goes on
     where the last iteration stopped, beginning with the batch that was handed out and not released,
     if there is one. Worker processes load ahead; how they seed data augmentation is their affair.
     """
@@ -62,6 +64,7 @@ class PrivateLoader:
         sampler: Sampler,
         budget: Budget,
         on_batch: Callable[[IndexArray], None] | None = None,
+        progress: ProgressReport | None = None,
     ) -> None:
         _check(loader, sampler)
         if sampler.step != budget.releases:
@@ -71,6 +74,7 @@ class PrivateLoader:
             )
         self.dataset = loader.dataset
         self._sampler, self._budget, self._on_batch = sampler, budget, on_batch
+        self._progress = ProgressReport(wanted=False) if progress is None else progress
         may_be_empty = sampler.ranks > 1 or sampler.plan.sampling is Sampling.POISSON
         self._empty = empty_batch(loader.dataset, loader.collate_fn) if may_be_empty else None
         self._drawn: deque[Drawn] = deque()  # and not yet loaded, in order
@@ -96,8 +100,14 @@ class PrivateLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """One batch for each release that is left."""
+        with self._progress:
+            yield from self._batches()
+
+    def _batches(self) -> Iterator[Any]:
         self._drop_released()
         while self._budget.left > 0:
+            made = self._budget.releases
+            self._progress.observe("private releases", made, made + self._budget.left)
             if not self._loaded:
                 self._load()
             drawn, batch = self._loaded[0]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from lipcert.progress import ProgressReport
 from lipcert.training.calibration import Calibration
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement
@@ -49,6 +50,7 @@ class Parts:
     ledger: Ledger
     world: World
     place: Path | None
+    progress: ProgressReport
 
 
 def wired(parts: Parts, x: Tensor, seed: int | None, max_physical_batch: int | None) -> Private:
@@ -83,7 +85,7 @@ def wired(parts: Parts, x: Tensor, seed: int | None, max_physical_batch: int | N
     return Private(
         model=parts.model,
         optimizer=parts.optimizer,
-        loader=PrivateLoader(parts.loader, sampler, parts.ledger, hooks.drawn),
+        loader=PrivateLoader(parts.loader, sampler, parts.ledger, hooks.drawn, parts.progress),
         criterion=_criterion(parts, guard),
         calibration=parts.calibration,
         network=parts.network,

@@ -10,7 +10,7 @@ from lipcert.audit.records import AuditReport, Verdict
 from lipcert.report.analysis_ci import analysis_ci
 from lipcert.report.audit_ci import audit_ci
 from lipcert.report.github import github_annotations
-from lipcert.report.safe import safe
+from lipcert.safe import safe
 from tests.report.audit_samples import ALL, hostile, many, passed, violated
 from tests.report.audit_strategies import reports
 from tests.report.samples import sample

@@ -5,9 +5,9 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.report.safe import shortened
 from lipcert.report.table import Column, print_table
 from lipcert.report.text import canvas, text_of
+from lipcert.safe import shortened
 
 COLUMNS = (
     Column("node", least=8),

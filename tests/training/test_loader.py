@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, namedtuple
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -24,9 +25,11 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from lipcert import progress
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.progress import ProgressReport
 from lipcert.training.batches import empty_batch, examples_in
 from lipcert.training.loader import PrivateLoader, split
 from lipcert.training.sampling import Sampler, Seed
@@ -314,3 +317,18 @@ def test_slices_hold_everything_once_and_in_order(rows: int, size: int) -> None:
 def test_slices_of_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="slices of 0 examples"):
         list(split(torch.zeros(3), 0))
+
+
+def test_releases_are_shown_while_batches_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines, for there is no terminal: one every ten seconds of a clock that turns by eight."""
+    ticks = count(0.0, 8.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(ticks))
+    budget = Spent(5)
+    for _ in made(DataLoader(Numbers(6), 2), budget=budget, progress=ProgressReport(wanted=True)):
+        budget.releases += 1
+    assert capsys.readouterr().err.splitlines() == [
+        "lipcert: 1 of 5 steps: private releases",
+        "lipcert: 3 of 5 steps: private releases",
+    ]

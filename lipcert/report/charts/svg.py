@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.report.safe import safe, shortened
+from lipcert.safe import safe, shortened
 
 __all__ = [
     "WIDTH",

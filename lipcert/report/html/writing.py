@@ -14,9 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lipcert.report.page.building import figures_of, page_of
-from lipcert.report.safe import safe
 from lipcert.report.study.json import study_document
 from lipcert.report.study.records import Study
+from lipcert.safe import safe
 from lipcert.version import __version__
 
 __all__ = ["study_html"]

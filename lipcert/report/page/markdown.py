@@ -8,8 +8,8 @@ from __future__ import annotations
 from lipcert.report.markdown import escaped, table
 from lipcert.report.page.building import page_of
 from lipcert.report.page.view import Card, Ledger, Table
-from lipcert.report.safe import safe
 from lipcert.report.study.records import Study
+from lipcert.safe import safe
 
 __all__ = ["study_markdown"]
 

@@ -2,11 +2,12 @@
 
 import io
 import sys
+import threading
 
 import pytest
 
-from lipcert.cli import progress
-from lipcert.cli.progress import ProgressReport
+from lipcert import progress
+from lipcert.progress import ProgressReport
 
 
 class Clock:
@@ -70,3 +71,22 @@ def test_a_terminal_sees_a_bar_after_a_while(
         assert bool(terminal.getvalue()) is is_seen
         assert "\x1b[31m" not in terminal.getvalue()
     assert capsys.readouterr().out == ""
+
+
+def test_a_bar_can_be_taken_away_and_come_back(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    threads = threading.active_count()
+    with ProgressReport(None) as report:
+        clock.now = 2.0
+        report.observe("bounds", 1, 2)
+        assert threading.active_count() == threads
+    first = len(terminal.getvalue())
+    report.close()
+    assert len(terminal.getvalue()) == first
+    clock.now = 3.0
+    report.observe("releases", 1, 2)
+    assert "releases" in terminal.getvalue()[first:]
+    report.close()

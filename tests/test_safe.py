@@ -14,8 +14,8 @@ from lipcert.report.csv import analysis_csv
 from lipcert.report.inspection_text import inspection_text
 from lipcert.report.json import analysis_json, error_json, inspection_json
 from lipcert.report.markdown import analysis_markdown
-from lipcert.report.safe import safe, shortened
 from lipcert.report.text import analysis_text
+from lipcert.safe import safe, shortened
 from tests.report.samples import inspection, refused, sample
 
 NASTY = [

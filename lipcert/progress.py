@@ -1,8 +1,9 @@
 """Progress on standard error, for work that takes long: a bar on a terminal, else few lines.
 
-What enters: reports (what is bounded, done, total) of the engine. What leaves: nothing on stdout,
-and nothing at all before some time has passed. Without a terminal there is silence unless lines
-are asked for.
+What enters: reports (what it is about, done, total) of the engine or of a training run. What
+leaves: nothing on stdout, and nothing at all before some time has passed. Without a terminal there
+is silence unless lines are asked for. Invariant: it starts no thread, so that a process that shows
+progress may be forked.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, final
 
-import click
-
-from lipcert.report.safe import shortened
+from lipcert.safe import shortened
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -23,6 +22,7 @@ __all__ = ["ProgressReport"]
 
 _PATIENCE_SECONDS: Final = 1.5
 _LINE_SECONDS: Final = 10.0
+_DRAW_SECONDS: Final = 0.1
 _NAME_WIDTH: Final = 40
 
 
@@ -50,8 +50,13 @@ class ProgressReport:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
+        self._bar, self._task = None, None
 
     def observe(self, name: str, done: int, total: int) -> None:
         """`done` of `total` steps are finished; the last was about `name`."""
@@ -59,12 +64,12 @@ class ProgressReport:
         if now < self._next:
             return
         if self._draws:
+            self._next = now + _DRAW_SECONDS
             self._draw(shortened(name, _NAME_WIDTH), done, total)
         elif self._writes:
             self._next = now + _LINE_SECONDS
-            click.echo(
-                f"lipcert: {done} of {total} steps: {shortened(name, _NAME_WIDTH)}", err=True
-            )
+            shown = shortened(name, _NAME_WIDTH)
+            sys.stderr.write(f"lipcert: {done} of {total} steps: {shown}\n")
 
     def _draw(self, name: str, done: int, total: int) -> None:
         if self._bar is None:
@@ -77,8 +82,11 @@ class ProgressReport:
                 TextColumn("{task.description}", markup=False),
                 console=Console(stderr=True, markup=False, highlight=False),
                 transient=True,
+                auto_refresh=False,
             )
             self._task = self._bar.add_task(name, total=total)
             self._bar.start()
         if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, description=name)
+            self._bar.update(
+                self._task, completed=done, total=total, description=name, refresh=True
+            )
