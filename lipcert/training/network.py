@@ -34,6 +34,7 @@ from lipcert.ir import Graph
 __all__ = ["TrainedNetwork", "copy_file", "export", "refuse_active", "trained_network"]
 
 _EXAMPLES: Final = 3
+_STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _AGREEMENT: Final = 1e-3
 """relative to the longest output: float32 kernels differ by far less, other networks by more"""
 
@@ -132,22 +133,31 @@ def export(module: nn.Module, example: Tensor, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder, _quietly():
         written = Path(folder) / path.name
         try:
-            torch.onnx.export(
+            program = torch.onnx.export(
                 plain,
                 (inputs,),
-                written,
                 dynamo=True,
                 optimize=False,
-                external_data=False,
                 dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
                 input_names=["input"],
                 output_names=["logits"],
                 verbose=False,
             )
+            _save(program, written)
         except Exception as error:  # the exporter raises whatever the module's code does
             reason = " ".join(str(error).split())[:300]
             raise NoVerdictError(f"training: the module cannot be exported: {reason}") from error
         os.replace(written, path)
+
+
+def _save(program: torch.onnx.ONNXProgram | None, path: Path) -> None:
+    """Write a program, but for where on this machine the code of each of its nodes stands."""
+    if program is None:
+        raise RuntimeError("the exporter returned nothing")
+    for graph in (program.model.graph, *program.model.functions.values()):
+        for node in graph:
+            node.metadata_props.pop(_STACK_TRACE, None)
+    program.save(path, external_data=False)
 
 
 def copy_file(source: Path, path: Path) -> None:
