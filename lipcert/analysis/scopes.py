@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lipcert.facts import Bound
-from lipcert.ir import Graph, Node
+from lipcert.ir import Graph
 from lipcert.norms.operator_norm import Tier, operator_norm
-from lipcert.operand import Operand
 from lipcert.scope import (
     Constraint,
     ConstraintKind,
@@ -47,29 +45,28 @@ def scope_of(graph: Graph, settings: Settings, certify: NormRule = operator_norm
 def _scaled_down(
     graph: Graph, constraints: Mapping[str, Constraint], point: PointScope
 ) -> frozenset[str]:
-    """The parameters that a clip of the weights changes, or may change."""
+    """The parameters that a clip of the weights changes, or may change.
+
+    A Frobenius constraint speaks of the whole parameter, of which an operand may show a part; a
+    spectral one of every op that uses it: of the norm of a linear map, else of the largest entry.
+    """
     found = set()
     for node in graph.nodes:
         for slot, operand in node.op.operands().items():
             constraint = constraints.get(operand.parameter or "")
             if operand.parameter is None or constraint is None:
                 continue
-            whole = operand.array.size == graph.parameters[operand.parameter].size
-            norm = _constrained_norm(node, slot, operand, constraint.kind, point)
-            if not (whole and operand.gain == ONE and norm.value <= constraint.radius):
+            if constraint.kind is ConstraintKind.SPECTRAL:
+                operator = node.op.operator_norm(point) if slot == "weight" else None
+                norm = point.max_abs(operand) if operator is None else operator
+                is_left = norm.value <= constraint.radius
+            else:
+                whole = operand.array.size == graph.parameters[operand.parameter].size
+                is_plain = whole and operand.gain == ONE
+                is_left = is_plain and point.norm(operand).value <= constraint.radius
+            if not is_left:
                 found.add(operand.parameter)
     return frozenset(found)
-
-
-def _constrained_norm(
-    node: Node, slot: str, operand: Operand, kind: ConstraintKind, point: PointScope
-) -> Bound:
-    """What the constraint speaks of, at the weights of the file."""
-    if kind is ConstraintKind.SPECTRAL and slot == "weight":
-        operator = node.op.operator_norm(point)
-        if operator is not None:
-            return operator
-    return point.norm(operand)
 
 
 def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintSpec]:

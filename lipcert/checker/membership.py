@@ -22,7 +22,7 @@ from lipcert.checker.coverage import operands, tensors
 from lipcert.checker.digest import structural_digest
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
-from lipcert.checker.graph.program import Conv, Dense, Program, Step
+from lipcert.checker.graph.program import Conv, Dense, Op, Operand, Program, Step
 from lipcert.checker.interval import Array, norm_up
 from lipcert.checker.norms.steps import NormWitness, frobenius_at_most, step_norm_at_most
 from lipcert.checker.reader.files import read_model_bytes
@@ -131,7 +131,7 @@ def _is_within(
     norms: Mapping[str, float],
     engine: Engine,
 ) -> bool:
-    """Frobenius: of the tensor. Spectral: of every step that uses it, or the largest magnitude."""
+    """Frobenius: of the tensor. Spectral: of every step that uses it, as `_has_norm` says."""
     values = tensors(weights)[constraint.tensor].values()
     if not np.isfinite(values).all():
         return False
@@ -146,10 +146,11 @@ def _is_within(
 
 
 def _is_outside(constraint: Constraint, weights: Model, program: Program) -> bool:
-    """Whether the Euclidean norm, or what a matrix does to one vector, is clearly too large.
+    """Whether the Euclidean norm, what a matrix does to one vector, or an entry is too large.
 
     Proof: ‖W‖ ≥ ‖Wv‖/‖v‖ for every v; the rounding of Wv is at most γ_n·‖|W||v|‖, which is far
-    below the margin unless Wv cancels, and then the norm of |W||v| stands in its way.
+    below the margin unless Wv cancels, and then the norm of |W||v| stands in its way. A number in
+    [lo, hi] is at least lo, and its negative at least −hi.
     """
     values = np.asarray(tensors(weights)[constraint.tensor].values(), dtype=np.float64)
     if not np.isfinite(values).all():
@@ -157,8 +158,11 @@ def _is_outside(constraint: Constraint, weights: Model, program: Program) -> boo
     if constraint.kind == "frobenius":
         return norm_up(values) * (1.0 - _CLEARLY) > constraint.radius
     dense = [s.op.weight for s in program.steps if isinstance(s.op, Dense)]
-    mine = [weight.lo for weight in dense if constraint.tensor in weight.sources]
-    return any(_reached(matrix) > constraint.radius for matrix in mine)
+    matrices = [weight.lo for weight in dense if constraint.tensor in weight.sources]
+    entries = [item for step in program.steps for item in _entrywise(step.op, constraint.tensor)]
+    return any(
+        np.max(np.maximum(item.lo, -item.hi), initial=0.0) > constraint.radius for item in entries
+    ) or any(_reached(matrix) > constraint.radius for matrix in matrices)
 
 
 def _reached(matrix: Array) -> float:
@@ -176,9 +180,13 @@ def _has_norm(
     norms: Mapping[str, float],
     engine: Engine,
 ) -> bool:
-    """Whether the linear map of a step, and the norm of what it adds, is within the radius."""
+    """Whether the linear map of a step is within the radius, and every entry of other operands.
+
+    Proof: from a spectral constraint on a factor, a slope or an offset it is derived that no entry
+    is larger than the radius r (so that n of them have a norm of at most √n·r), and nothing else:
+    x ↦ s·x has the norm max|s|. Entries are compared as they are, which rounds nothing.
+    """
     op, radius = step.op, constraint.radius
-    mine = [item for item in operands(op) if constraint.tensor in item.sources]
     if isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources:
         before = program.shapes[step.inputs[0]]
         if norms.get(step.output, math.inf) > radius and not any(
@@ -186,8 +194,16 @@ def _has_norm(
             for way in _METHODS
         ):
             return False
-        mine = [item for item in mine if item is not op.weight]
-    return all(max(norm_up(item.lo), norm_up(item.hi)) <= radius for item in mine)
+    return all(
+        np.max(np.maximum(-item.lo, item.hi), initial=0.0) <= radius
+        for item in _entrywise(op, constraint.tensor)
+    )
+
+
+def _entrywise(op: Op, tensor: str) -> list[Operand]:
+    """The operands of a step that show a tensor and are no linear map."""
+    weight = op.weight if isinstance(op, Dense | Conv) else None
+    return [item for item in operands(op) if tensor in item.sources and item is not weight]
 
 
 def _safetensors(content: bytes) -> Iterator[tuple[str, Tensor]]:

@@ -9,9 +9,10 @@ import pytest
 
 from lipcert.analysis.scopes import constraints_of, scope_of
 from lipcert.ir import Graph
+from lipcert.operand import Operand
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import LayerNorm
-from lipcert.scope import ConstraintScope, PointScope
+from lipcert.scope import ConstraintScope, PointScope, Scope
 from lipcert.settings import ConstraintSpec, Settings
 from tests.networks import chain, trained
 
@@ -67,3 +68,42 @@ def test_frozen_parameters_keep_the_numbers_of_the_file(name: str) -> None:
         o for node in graph.nodes for o in node.op.operands().values() if o.parameter == name
     )
     assert scope_of(graph, settings).entries(operand).is_exact
+
+
+def weight_clipping(kind: str, radius: float) -> Settings:
+    spec = ConstraintSpec(kind, radius)
+    return Settings(mechanism="weight-clipping", scope="point", constraint=spec)
+
+
+def test_a_clip_leaves_alone_what_its_constraint_speaks_of_and_finds_small() -> None:
+    """Of a scale the largest entry, 2; its Euclidean norm is 3.5."""
+    gains = np.array([2.0, -2.0, 2.0])
+    graph = chain((3,), LayerNorm(1, 0.1, trained("gamma", gains), trained("beta", np.zeros(3))))
+
+    def scope(kind: str, radius: float) -> Scope:
+        spec = ConstraintSpec(kind, radius)
+        return scope_of(
+            graph, Settings(mechanism="weight-clipping", scope="point", constraint=spec)
+        )
+
+    assert isinstance(scope("spectral", 2.0), PointScope)
+    assert isinstance(scope("spectral", 1.99), ConstraintScope)
+    assert isinstance(scope("frobenius", 3.5), PointScope)
+    assert isinstance(scope("frobenius", 3.4), ConstraintScope)
+
+
+def test_a_clip_leaves_slices_of_a_matrix_alone_that_are_all_small() -> None:
+    whole = np.diag([1.0, 1.0, 5.0, 1.0])
+    places = np.arange(8, dtype=np.int32).reshape(2, 4)
+    shown = Operand(whole[:2], "w", places=places)
+    graph = chain((4,), Dense(shown))
+    graph = replace(graph, parameters={"w": replace(graph.parameters["w"], shape=(4, 4))})
+
+    def scope(kind: str) -> Scope:
+        spec = ConstraintSpec(kind, 2.0)
+        return scope_of(
+            graph, Settings(mechanism="weight-clipping", scope="point", constraint=spec)
+        )
+
+    assert isinstance(scope("spectral"), PointScope)
+    assert isinstance(scope("frobenius"), ConstraintScope)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,14 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from lipcert import ConstraintSpec, Settings, load_model
+from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
+from lipcert.certificate.records import read_certificate, write_certificate
 from lipcert.checker.procedure import Choices, check
 from lipcert.checker.verdict import Verdict
+from lipcert.checker.witnesses import ENGINES
 from lipcert.issue.certify import certify
+from tests.checker.graph.cases import model as onnx_model
+from tests.checker.graph.cases import node
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
 
@@ -69,3 +74,116 @@ def test_safetensors_are_read(tmp_path: Path) -> None:
     assert check(data, MODEL, Choices(weights=path)).verdict is Verdict.CONDITIONAL
     path.write_bytes(struct.pack("<Q", len(text)) + text + body[:-4])
     assert check(data, MODEL, Choices(weights=path)).verdict is Verdict.UNKNOWN
+
+
+LIMIT = 2.0
+ABOVE = float(np.nextafter(np.float32(LIMIT), np.float32(np.inf)))
+GAINS = np.linspace(-1.5, LIMIT, 16).astype(np.float32)
+
+
+def normalised(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
+    """A layer normalisation with scale and shift, slopes, and a classifier."""
+    rng = np.random.default_rng(5)
+    held = {
+        "scale": GAINS,
+        "shift": np.full(16, 0.25, np.float32),
+        "slope": np.full(16, 0.5, np.float32),
+        "weight": (rng.standard_normal((16, 3)) / 8).astype(np.float32),
+    }
+    proto = onnx_model(
+        [
+            node("LayerNormalization", "x scale shift", "n", epsilon=0.25),
+            node("PRelu", "n slope", "p"),
+            node("MatMul", "p weight", "y"),
+        ],
+        ["N", 16],
+        {**held, **changed},
+    )
+    path = folder / f"{name}.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def clipped(path: Path, scope: str, kind: str = "spectral", radius: float = LIMIT) -> bytes:
+    settings = Settings(
+        mechanism="weight-clipping",
+        scope=scope,
+        constraint=ConstraintSpec(kind, radius),
+        constraints=(("shift", ConstraintSpec("spectral", 0.25)),),
+        input_norm=1.0,
+    )
+    return certify(load_model(path, trusted=True), settings).data
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return normalised(tmp_path_factory.mktemp("gains"))
+
+
+@pytest.fixture(scope="module")
+def at_the_file(network: Path) -> bytes:
+    return clipped(network, "point")
+
+
+@pytest.fixture(scope="module")
+def of_a_set(network: Path) -> bytes:
+    return clipped(network, "constraint-set")
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_an_elementwise_gain_is_within_by_its_largest_magnitude(
+    engine: str, network: Path, at_the_file: bytes
+) -> None:
+    """‖γ‖ = 4.2 and max|γ| = 2: x ↦ γ·x has the norm 2."""
+    assert float(np.linalg.norm(GAINS)) > 2.0 * LIMIT
+    report = check(at_the_file, network, Choices(engine))
+    assert report.verdict is Verdict.CONDITIONAL, report.reasons
+
+
+@pytest.mark.parametrize("tensor", ["scale", "slope"])
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (LIMIT, Verdict.CONDITIONAL),
+        (-LIMIT, Verdict.CONDITIONAL),
+        (ABOVE, Verdict.INVALID),
+        (-ABOVE, Verdict.INVALID),
+        (np.inf, Verdict.UNKNOWN),
+        (np.nan, Verdict.UNKNOWN),
+    ],
+)
+def test_gains_are_compared_to_the_last_bit(
+    tensor: str, entry: float, expected: Verdict, network: Path, of_a_set: bytes, tmp_path: Path
+) -> None:
+    gains = GAINS.copy()
+    gains[3] = entry
+    other = normalised(tmp_path, "other", **{tensor: gains})
+    report = check(of_a_set, network, Choices(weights=other))
+    assert report.verdict is expected, report.reasons
+    if expected is Verdict.INVALID:
+        assert any(f"{tensor}' is not within" in reason for reason in report.reasons)
+
+
+@pytest.mark.parametrize(("tensor", "largest"), [("scale", LIMIT), ("shift", 0.25), ("slope", 0.5)])
+def test_a_radius_one_bit_below_a_gain_is_refused(
+    tensor: str, largest: float, network: Path, at_the_file: bytes
+) -> None:
+    found = read_certificate(at_the_file)
+
+    def tampered(radius: float) -> Verdict:
+        held = tuple(
+            replace(item, radius=radius) if item.tensor == tensor else item
+            for item in found.scope.constraints
+        )
+        certificate = replace(found, scope=replace(found.scope, constraints=held))
+        return check(write_certificate(certificate), network, Choices()).verdict
+
+    assert tampered(largest) is Verdict.CONDITIONAL
+    assert tampered(float(np.nextafter(largest, 0.0))) is Verdict.INVALID
+
+
+def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
+    with pytest.raises(NoVerdictError, match=r"scale' is not within frobenius"):
+        clipped(network, "point", "frobenius", 4.0)
+    report = check(clipped(network, "point", "frobenius", 4.5), network, Choices())
+    assert report.verdict is Verdict.CONDITIONAL, report.reasons

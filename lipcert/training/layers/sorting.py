@@ -80,7 +80,10 @@ class MaxMin(nn.Module):
 
 
 def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Maxima and minima, off by a rounding of the difference: several times as fast as torch's own,
-    whose backward passes look for ties."""
-    rise = torch.relu(second - first)
-    return first + rise, second - rise
+    """Maxima and minima, off by a rounding of the larger one, and several times as fast as torch's
+    own, whose backward passes look for ties. Of equal entries each gets half of both cotangents, as
+    torch has it: with the middle m and half the difference h these are m ± |h|, and |·|' is 0 at 0.
+    """
+    half = 0.5 * (first - second)
+    middle, gap = second + half, half.abs()
+    return middle + gap, middle - gap

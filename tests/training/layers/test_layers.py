@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import jacrev, vmap
 
+from lipcert.audit.lowering import lowered
+from lipcert.ops.sorting import Sort
 from lipcert.training.layers import (
     BoundedGroupNorm,
     GroupSort,
@@ -173,6 +175,14 @@ def test_ties_are_no_steeper():
     for layer in (GroupSort(3), MaxMin(), Householder().double()):
         norm = torch.linalg.matrix_norm(jacobians(layer, x), 2)
         assert float(norm) <= 1.0 + 1e-6
+
+
+def test_equal_entries_of_a_pair_share_their_cotangents():
+    """As of torch.maximum and torch.minimum, and of the graph that is exported."""
+    x = torch.ones(1, 2, dtype=torch.float64)
+    half = torch.full((1, 2, 2), 0.5, dtype=torch.float64)
+    for layer in (GroupSort(2), MaxMin(), lambda v: lowered(Sort(0), (v,), {})):
+        torch.testing.assert_close(jacobians(layer, x), half)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-22, 1e-19, 1e-16, 1e-10])

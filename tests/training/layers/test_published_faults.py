@@ -128,6 +128,9 @@ REFUSED = {
     "a wider branch": lambda: Residual(Wider())(torch.zeros(2, 3)),
     "a branch that would be repeated": lambda: HalfResidual(Scalar())(torch.zeros(2, 3)),
     "other channels of a bias": lambda: AddBias(3)(torch.zeros(2, 4)),
+    "other tokens of a bias": lambda: AddBias(3, 4)(torch.zeros(2, 4, 4)),
+    "fewer axes than a bias": lambda: AddBias(3, 4)(torch.zeros(2, 3)),
+    "a bias without axes": AddBias,
     "hue": lambda: ColourSpace("hsv"),
     "one channel": lambda: ColourSpace("yiq")(torch.zeros(2, 1, 4, 4)),
 }

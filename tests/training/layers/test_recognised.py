@@ -128,6 +128,13 @@ NETS = {
         lipschitz=7.0 * 10.0 * 2.5,
         output=6.0 + BIAS,
     ),
+    "positions": net(
+        lambda: AddBias(4, 6),
+        shape=(4, 6),
+        after=24,
+        kinds="Shift",
+        output=RADIUS + BIAS,
+    ),
     "mixer": net(
         lambda: MixerBlock(4, 6, half_residual=True),
         shape=(4, 6),
