@@ -21,12 +21,20 @@ __all__: list[str] = []
 
 @local_errors.register(Reshape)
 @local_errors.register(Transpose)
-@local_errors.register(Sort)
 @local_errors.register(Concat)
-def _permutation(op: Reshape | Transpose | Sort | Concat, site: Site) -> LocalErrors:
+def _permutation(op: Reshape | Transpose | Concat, site: Site) -> LocalErrors:
     """Every entry is moved once: nothing rounds."""
     del op
     return LocalErrors(ZERO, (EXACT,) * len(site.inputs))
+
+
+@local_errors.register
+def _sort(op: Sort, site: Site) -> LocalErrors:
+    """Entries are moved; of an equal pair each gets half of two cotangents, a sum that rounds once
+    (halves are exact above the smallest numbers)."""
+    rounding = site.rounding
+    growth = Growth(rounding.stored(1) * site.lipschitz(op), rounding.floor(site.output.size, 2))
+    return LocalErrors(ZERO, (growth,))
 
 
 @local_errors.register(Select)

@@ -90,8 +90,14 @@ def _concat(op: Concat, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
 
 @lower.register
 def _sort(op: Sort, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    """Pairs as torch.maximum and torch.minimum have them, which share cotangents at ties."""
     del tensors
-    return torch.sort(inputs[0], dim=op.axis + 1, descending=op.descending).values
+    (x,), axis = inputs, op.axis + 1
+    if x.shape[axis] != 2:
+        return torch.sort(x, dim=axis, descending=op.descending).values
+    first, second = x.unbind(axis)
+    ends = torch.minimum(first, second), torch.maximum(first, second)
+    return torch.stack(ends[::-1] if op.descending else ends, dim=axis)
 
 
 def _even_step(indices: tuple[int, ...]) -> int | None:
