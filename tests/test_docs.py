@@ -18,6 +18,7 @@ from lipcert.checker.promise import NOT_CHECKED
 from lipcert.checker.verdict import STAGES
 from lipcert.diagnostics import CODES
 from tests.certificate.test_records import MEMBERS, OPTIONAL
+from tests.commands import lipcert, printed_by
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTED_RUN = shlex.split(
@@ -117,15 +118,8 @@ def test_the_commands_for_reports(tmp_path: Path) -> None:
     words = {"MODEL": [str(ROOT / "models" / "digits_lipschitz_cnn.onnx")], "RUN": REPORTED_RUN}
     for line in block.splitlines():
         command = [part for word in line.split()[1:] for part in words.get(word, [word])]
-        done = subprocess.run(
-            [sys.executable, "-m", "lipcert", *command],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert done.returncode == 0, (line, done.stderr)
+        done = lipcert(command, tmp_path)
+        assert done.exit_code == 0, (line, done.stderr)
         assert (tmp_path / command[command.index("-o") + 1]).stat().st_size > 1000
     assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -140,16 +134,10 @@ def test_the_codes_of_audits_are_explained() -> None:
 
 
 def test_the_options_that_the_page_on_audits_names_exist() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "lipcert", "audit", "--help"],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=True,
-    )
+    shown = lipcert(["audit", "--help"]).stdout
     named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT)) - {"--nproc-per-node"}
     assert {"--data", "--trace", "--attack", "--work", "--merge", "--dtype"} <= named
-    assert all(option in done.stdout for option in named)
+    assert all(option in shown for option in named)
 
 
 def test_the_audit_from_python_runs() -> None:
@@ -158,15 +146,6 @@ def test_the_audit_from_python_runs() -> None:
         for block in re.findall(r"```python\n(.*?)```", AUDIT, re.DOTALL)
         if "import audit" in block
     )
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    verdict, factor = done.stdout.split()
+    verdict, factor = printed_by(source).split()
     assert verdict == "pass"
     assert 1.0 < float(factor) < 10.0

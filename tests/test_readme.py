@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import os
 import re
 import shlex
-import subprocess
-import sys
 import warnings
 from functools import cache
 from pathlib import Path
@@ -17,9 +14,12 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 import torch
+from click.testing import Result
 
 import lipcert
 from models.data import digit_images
+from tests.commands import lipcert as lipcert_command
+from tests.commands import printed_by, script
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def certificate() -> Path:
     """A certificate of the network that stands for MODEL."""
     file = Path(mkdtemp()) / "certificate.json"
     atexit.register(rmtree, file.parent)
-    assert run(f"lipcert certify MODEL -o {file}").returncode == 0
+    assert run(f"lipcert certify MODEL -o {file}").exit_code == 0
     return file
 
 
@@ -74,7 +74,8 @@ def trace() -> Path:
     return folder
 
 
-def run(command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+@cache
+def run(command: str, cwd: Path = ROOT) -> Result:
     words = shlex.split(command)[1:]
     words = [str(batches()) if word == "BATCHES" else word for word in words]
     words = [str(trace()) if word == "TRACE" else word for word in words]
@@ -83,22 +84,14 @@ def run(command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     words = ["models/digits_mlp.onnx" if word == "MODEL" else word for word in words]
     words = ["LC007" if word == "KEY" else word for word in words]
     words = [part for word in words for part in (RUN if word == "RUN" else [word])]
-    return subprocess.run(
-        [sys.executable, "-m", "lipcert", *words],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return lipcert_command(words, cwd)
 
 
 @pytest.mark.parametrize("command", lipcert_commands())
 def test_commands_succeed(command: str) -> None:
     done = run(command)
     nobody_accepted = command.startswith("lipcert check ")
-    assert done.returncode == (3 if nobody_accepted else 0), done.stderr
+    assert done.exit_code == (3 if nobody_accepted else 0), done.stderr
     assert done.stdout
 
 
@@ -130,25 +123,17 @@ def test_certificates_are_issued_and_checked_as_shown(tmp_path: Path) -> None:
     ]
     for text in sessions:
         command, _, shown = text.partition("\n")
-        done = (
-            python(command, tmp_path) if command.startswith("python ") else run(command, tmp_path)
-        )
-        assert done.returncode == 0, done.stderr
-        printed = DIGEST.sub("<sha256 of the certificate>", done.stdout)
+        if command.startswith("python "):
+            _, path, *words = shlex.split(command)
+            printed = script(tmp_path / path, *words, cwd=tmp_path)
+        else:
+            done = run(command, tmp_path)
+            assert done.exit_code == 0, done.stderr
+            printed = DIGEST.sub("<sha256 of the certificate>", done.stdout)
         place = 0
         for part in shown.split("…\n"):
             places = range(place, len(printed.splitlines()))
             place = next(i for i in places if alike(part, printed, i)) + len(part.splitlines())
-
-
-def python(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *shlex.split(command)[1:]],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def alike(shown: str, printed: str, start: int) -> bool:
@@ -169,11 +154,7 @@ def number(text: str) -> float:
 
 def test_python_example_runs() -> None:
     source = next(block for block in blocks("python") if "lipcert.analyze" in block)
-    done = subprocess.run(
-        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    grad_norm, sensitivity = map(float, done.stdout.split())
+    grad_norm, sensitivity = map(float, printed_by(source).split())
     assert grad_norm / 256 == pytest.approx(sensitivity)
 
 

@@ -3,6 +3,9 @@
 import importlib
 import json
 import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +18,13 @@ from lipcert.explain import all_keys, explain
 from lipcert.explain.codes import PAGES
 from lipcert.explain.rules import rule_pages
 from lipcert.ops.base import Op
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _read_once() -> Iterator[None]:
+    """The sources do not change in between."""
+    with patch("lipcert.explain.rule_pages", cache(rule_pages)):
+        yield
 
 
 def concrete(cls: type[Op] = Op) -> list[type[Op]]:

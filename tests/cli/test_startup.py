@@ -96,5 +96,6 @@ def test_a_real_model_from_file_to_explanation() -> None:
     result = subprocess.run(words, capture_output=True, text=True, check=True)
     found = json.loads(result.stdout)
     assert found["network"]["sensitivity"] > 0.0
-    for node in found["nodes"]:
-        assert explain(node["rule"])
+    rules = {node["rule"] for node in found["nodes"]}
+    assert rules
+    assert all(explain(rule) for rule in sorted(rules))

@@ -13,7 +13,7 @@ from lipcert.report.drawing import inspection_dot, inspection_mermaid
 from lipcert.report.inspection import InspectedMacro, InspectedNode, Inspection, inspection_of
 from lipcert.safe import shortened
 from tests.report.samples import inspection, refused
-from tests.report.test_safe import NASTY, check_inert
+from tests.test_safe import NASTY, check_inert
 
 MODELS = Path(__file__).parents[2] / "models"
 GRAMMAR = ['"', '\\"', "\\", '"];x[', '"]\n  evil', "a|b", "]]", "<b>", "&quot;", "#quot;", "`x`"]

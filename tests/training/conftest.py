@@ -1,16 +1,28 @@
-"""Exporting takes seconds: networks of one structure are exported once for each worker."""
+"""What takes seconds is done once for each worker: exports of one structure, ε of one plan."""
 
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
 from torch import Tensor, nn
 
+from lipcert.checker.privacy import account
+from lipcert.privacy import accounting
 from lipcert.training import network
 
 _EXPORTED: dict[str, Path] = {}
+_PURE = [
+    (module, name, cache(getattr(module, name)))
+    for module, name in (
+        (accounting, "_pld_epsilon"),
+        (accounting, "_rdp_epsilon"),
+        (account, "_poisson"),
+    )
+]
+"""Of plans, numbers and nothing else; many tests train by one plan."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +41,9 @@ def exported_once(
         shutil.copyfile(_EXPORTED[kind], path)
 
     monkeypatch.setattr(network, "export", export)
+
+
+@pytest.fixture(autouse=True)
+def accounted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, remembered in _PURE:
+        monkeypatch.setattr(module, name, remembered)

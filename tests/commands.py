@@ -1,0 +1,66 @@
+"""Commands and programs of the documentation, run in this process.
+
+A process of its own would spend most of its time on imports; that one starts, and what it loads,
+is the matter of `tests/cli/test_startup.py`.
+"""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import chdir, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from click.testing import CliRunner, Result
+
+from lipcert.cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def lipcert(words: Sequence[str], cwd: Path = ROOT) -> Result:
+    """`lipcert WORDS`."""
+    with chdir(cwd):
+        return CliRunner(env={"COLUMNS": "100"}).invoke(cli, list(words), prog_name="lipcert")
+
+
+def printed_by(source: str, cwd: Path = ROOT) -> str:
+    """What a block of Python prints."""
+    with chdir(cwd), redirect_stdout(StringIO()) as out:
+        exec(compile(source, "documentation", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+def script(path: Path, *words: str, cwd: Path) -> str:
+    """What a script prints that leaves with 0; it finds the modules beside it, as Python has it,
+    and the commands of lipcert that it starts run in this process, too."""
+    with (
+        chdir(cwd),
+        redirect_stdout(StringIO()) as out,
+        patch.object(sys, "argv", [str(path), *words]),
+        patch.object(sys, "path", [str(path.parent), *sys.path]),
+        patch.object(subprocess, "run", _run),
+    ):
+        code: object = 0
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as left:
+            code = left.code
+    assert code in (None, 0), (code, out.getvalue()[-2000:])
+    return out.getvalue()
+
+
+_START: Final = subprocess.run
+
+
+def _run(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    if list(words[:3]) != [sys.executable, "-m", "lipcert"]:
+        return _START(words, **options)
+    done = lipcert(words[3:], Path.cwd())
+    sys.stdout.write(done.output)
+    return subprocess.CompletedProcess(words, done.exit_code)
