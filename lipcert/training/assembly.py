@@ -53,6 +53,7 @@ from lipcert.training.run_folder import (
     TRACE,
     opened,
 )
+from lipcert.training.sampling import Seed
 from lipcert.training.settings_file import write_settings
 from lipcert.training.wiring import Parts, wired
 from lipcert.training.world import PATIENCE, World, checksum
@@ -106,6 +107,7 @@ def make_private(
     be imported, NoVerdictError where a gradient has no bound.
     """
     if seed is not None:
+        Seed.given(seed)
         warnings.warn(
             "training: the seed is given, so whoever knows it knows the noise: this run is "
             "reproducible, and not private",

@@ -10,7 +10,6 @@ what the criterion left there, and nothing else.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from lipcert.audit.agreement import active_parts
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings import Settings
+from lipcert.training.comparing import are_equal, is_finite
 from lipcert.training.inputs import admitted
 
 __all__ = ["Passing", "StepGuard"]
@@ -73,9 +73,9 @@ class Passing:
 
     def arriving(self, cotangent: Tensor) -> None:
         """At the output of the module; it must come from the criterion alone, and unchanged."""
-        if not math.isfinite(cotangent.sum(dtype=torch.float64)):
+        if not is_finite(cotangent):
             raise NoVerdictError(_NOT_FINITE)
-        if not (self.cotangents and torch.equal(self.cotangents[-1], cotangent)):
+        if not (self.cotangents and are_equal(self.cotangents[-1], cotangent)):
             raise UsageError(_OTHER_TERM)
 
 
@@ -115,8 +115,9 @@ class StepGuard:
         return self._batch.inputs
 
     def drawn(self, examples: int) -> None:
-        """The loader gives a batch."""
+        """The loader gives a batch, perhaps again one whose gradients were left."""
         self._batch = _UnderWay(examples)
+        self._sums.clear()
 
     def entering(self, x: Tensor) -> Tensor:
         """A forward pass in training mode begins; x as it may enter the network."""
@@ -199,7 +200,7 @@ class StepGuard:
                 f"{_ORDER}"
             )
         _refuse_strangers(strangers)
-        self._refuse_moved()
+        self.refuse_moved()
         self._refuse_touched()
 
     @torch.no_grad()
@@ -242,7 +243,7 @@ class StepGuard:
                     "optimizer.zero_grad() in every step"
                 )
 
-    def _refuse_moved(self) -> None:
+    def refuse_moved(self) -> None:
         """Weights that are not those that the last step left."""
         for name, parameter in self._trained.items():
             if parameter.data_ptr() != self._addresses[name]:
@@ -250,7 +251,7 @@ class StepGuard:
                     f"training: {name} lies elsewhere in memory than when make_private was "
                     "called; move and convert the model before that"
                 )
-            if not torch.equal(parameter, self._left[name]):
+            if not are_equal(parameter, self._left[name]):
                 raise UsageError(
                     f"training: {name} was changed since the last step by something else than the "
                     "optimizer, so the bounds may not speak of these weights; use "
@@ -258,7 +259,7 @@ class StepGuard:
                 )
         others = _others(self._module, self._trained) if self._kept else {}
         for name, kept in self._kept.items():
-            if name not in others or not torch.equal(others[name], kept):
+            if name not in others or not are_equal(others[name], kept):
                 raise UsageError(
                     f"training: {name} is not trained, and was changed since make_private was "
                     "called: bounds hold for what it was, and buffers of what examples gave would "
@@ -271,10 +272,10 @@ class StepGuard:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if not math.isfinite(gradient.sum(dtype=torch.float64)):
+            if not is_finite(gradient):
                 raise NoVerdictError(f"training: the gradient of {name} is {_NO_NUMBER}")
             own = self._sums.get(name)
-            if bool(gradient.any()) if own is None else not torch.equal(gradient, own):
+            if bool(gradient.any()) if own is None else not are_equal(gradient, own):
                 raise UsageError(
                     f"training: the gradient of {name} is not what private.criterion left there: "
                     "it was changed, or something else was differentiated, between backward() and "

@@ -9,12 +9,15 @@ one twice, would be another mechanism than the one that is accounted for.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, final
 
+import numpy as np
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     DistributedSampler,
     IterableDataset,
@@ -34,6 +37,8 @@ __all__ = ["Budget", "PrivateLoader", "split"]
 
 _PLAIN: Final = (SequentialSampler, RandomSampler, DistributedSampler)
 """samplers that choose among all examples, so that another one may take their place"""
+_APART: Final = 2**40
+"""more examples than a dataset has"""
 
 
 class Budget(Protocol):
@@ -189,18 +194,43 @@ def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
             "weighted or left out examples; put the choice into the dataset (torch's Subset), and "
             "leave the sampling to make_private"
         )
-    chosen = loader.dataset.indices if isinstance(loader.dataset, Subset) else ()
-    if len(set(chosen)) < len(chosen):
-        raise UsageError(
-            "loader: the Subset names some examples more than once, so one of them moves more than "
-            "one example may; name each once"
-        )
+    _refuse_repeated(loader.dataset)
     count = len(loader.dataset)  # type: ignore[arg-type]
     if count != sampler.plan.dataset_size:
         raise UsageError(
             f"loader: the dataset has {count} examples, and {sampler.plan.dataset_size} were "
             "accounted for"
         )
+
+
+def _refuse_repeated(dataset: Any) -> None:
+    """UsageError where a Subset or a ConcatDataset, however nested, holds an example twice."""
+    if not isinstance(dataset, Subset | ConcatDataset):
+        return
+    try:
+        places = _places(dataset, {})
+    except (TypeError, ValueError, IndexError) as error:
+        raise UsageError(
+            f"loader: which examples the {type(dataset).__name__} holds cannot be told ({error}); "
+            "let its indices be whole numbers, and the dataset below it have __len__"
+        ) from error
+    if len(np.unique(places)) < len(places):
+        raise UsageError(
+            f"loader: the {type(dataset).__name__} holds some examples more than once, so one of "
+            "them moves more than one example may; let it hold each once"
+        )
+
+
+def _places(dataset: Any, starts: dict[int, int]) -> IndexArray:
+    """A number for every example, the same for two if and only if both are one place of one
+    dataset. starts: the number of place 0 of each dataset, by identity; all are alive meanwhile."""
+    if isinstance(dataset, Subset):
+        chosen = [operator.index(item) for item in dataset.indices]
+        return _places(dataset.dataset, starts)[np.array(chosen, dtype=np.int64)]
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([_places(part, starts) for part in dataset.datasets])
+    start = starts.setdefault(id(dataset), len(starts) * _APART)
+    return np.arange(start, start + len(dataset), dtype=np.int64)
 
 
 def _with_batches(loader: DataLoader[Any], indices: _Indices) -> DataLoader[Any]:

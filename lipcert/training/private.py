@@ -104,8 +104,12 @@ class Private:
         return total
 
     def save(self, also: Mapping[str, Stateful] = types.MappingProxyType({})) -> Path:
-        """Write a checkpoint into the run's folder; also: schedulers and the like, by name."""
+        """Write a checkpoint into the run's folder; also: schedulers and the like, by name.
+
+        UsageError where the weights are not those that the last step left.
+        """
         path = self._checkpoint()
+        self.guard.refuse_moved()
         if self.world.is_first:
             write_checkpoint(path, {**self._parts(), **also}, self.releases)
         return path
@@ -128,7 +132,8 @@ class Private:
         self.hooks.settle()
 
     def export(self, path: str | Path) -> Path:
-        """Write the network with its present weights as an ONNX file."""
+        """Write the network, with the weights that the last step left, as an ONNX file."""
+        self.guard.refuse_moved()
         file = Path(path)
         export(self.network.module, self.example, file)
         return file

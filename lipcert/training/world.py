@@ -100,6 +100,7 @@ class World:
 
     def shared_secret(self, seed: int | None) -> int:
         """One number for all ranks: the seed if one is given, else the first rank's secret."""
+        self.agree("the seed", repr(seed))  # else an example might be drawn by several ranks
         return self.from_first(secrets.randbits(_BITS) if seed is None else seed)
 
     def from_first(self, value: int) -> int:

@@ -166,6 +166,11 @@ class SymbolMatrices(Matrices):
         """(C + iS)(C + iS)* = CCᵀ + SSᵀ + i(X − Xᵀ), X = SCᵀ."""
         taps = np.take(_behind_zero(viewed(self.operand, whole)), self.index)
         shape = (self.count, self.side, -1)
+        if self.side == 1:
+            cosine, sine = self.cosines @ taps, self.sines @ taps
+            squares = (cosine * cosine + sine * sine).reshape(shape)
+            result[...] = squares.sum(axis=2, keepdims=True)
+            return
         cosine, sine = (self.cosines @ taps).reshape(shape), (self.sines @ taps).reshape(shape)
         cosine_t = cosine.swapaxes(1, 2)
         mixed = sine @ cosine_t

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, final
 
 import numpy as np
@@ -73,10 +74,16 @@ class Entrywise(Measure):
 def _bound(use: Use, whole: FloatArray) -> float:
     if use.norm is Norm.EUCLIDEAN:
         flat = whole.reshape(-1)
-        value = math.sqrt(np.dot(flat, flat)) * (1.0 + gamma(flat.size + 4).value)
+        value = math.sqrt(np.dot(flat, flat)) * _rounding(flat.size)
     else:
         array = whole if use.operand is None else viewed(use.operand, whole)
         value = max(float(np.max(array, initial=0.0)), -float(np.min(array, initial=0.0)))
     bound = value * _ROUNDED
     floor = use.limit * _FLOOR
     return floor if bound < floor else bound
+
+
+@cache
+def _rounding(terms: int) -> float:
+    """1 + γ of a sum of squares, and some."""
+    return 1.0 + gamma(terms + 4).value

@@ -4,15 +4,18 @@ What enters: computed Gram matrices, real or complex, and for each a shift q > 0
 of them are proved, and the relative slack that every rounding together is worth.
 
 The proof supposes IEEE double arithmetic, and matrix products in which every entry is a sum of
-products in some order (BLAS-3 GEMM and SYRK; not Strassen, not 3M). How a Cholesky factor was
-found does not matter: only its residual counts.
+products in some order (BLAS-3 GEMM and SYRK, LAPACK's LAUUM; not Strassen, not 3M). How a Cholesky
+factor was found does not matter: only its residual counts. Gram matrices may be symmetric up to
+rounding only: either triangle obeys the bounds, and one of them is enough.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
+from scipy.linalg.lapack import dlauum, dpotrf
 
 from lipcert.norms.eigenvalues import BoolArray
 from lipcert.norms.factor import Matrix
@@ -22,14 +25,17 @@ __all__ = ["below", "frobenius_norms", "product_margin"]
 
 _RESIDUAL: Final = 2.0**-36
 _TOO_LARGE: Final = 0.25
+_ALONE: Final = 32  # a side from which no matrix gains from being treated with others
+_FEW: Final = 2  # so many never do
 
 
 def product_margin(side: int, longer: int) -> float:
     """Returns ε such that ‖M‖ ≤ (1 + ε)√q wherever `below` holds for the computed M M* and q.
 
     M: [side, longer] = [d, m], taken as exact; d·m below 2^40.
-    Hypotheses: M M* is computed as real products of m terms each, of which at most two are added;
-    q ≥ 2^-400, so that underflows, at most 2^-1022 each, are less than the spare 2^-53·q.
+    Hypotheses: M M* is computed as real products of m terms each, of which at most two are added,
+    in any order; q ≥ 2^-400, so that underflows, at most 2^-1022 each, are less than the spare
+    2^-53·q.
     Proof: the computed G has |G − M M*| ≤ 2γ_{m+2}|M||M|ᵀ summed up, ‖G − M M*‖ ≤ 2γ_{m+2}d‖M‖².
     Either ‖G‖_F ≤ q up to the rounding γ_{2d²+4} of a norm; or there is an R for which the
     residual Ê of A = fl(qI − G) against RR*, computed, has a norm of at most τq. It is off by at
@@ -55,8 +61,11 @@ def below(grams: Matrix, shifts: FloatArray) -> BoolArray:
     Symbols are far below their peak at most frequencies, where their Frobenius norms suffice;
     single matrices hardly ever are.
     """
-    if grams.shape[-1] > 1 and not np.iscomplexobj(grams):
-        return _factored(grams, shifts)
+    side = grams.shape[-1]
+    if side > 1 and not np.iscomplexobj(grams):
+        if side < _ALONE and len(grams) > _FEW:
+            return _factored(grams, shifts)
+        return np.array([_is_below(*pair) for pair in zip(grams, shifts, strict=True)])
     proved: BoolArray = frobenius_norms(grams) <= shifts
     left = np.flatnonzero(~proved)
     if left.size:
@@ -69,6 +78,31 @@ def frobenius_norms(stack: Matrix) -> FloatArray:
     rows = stack.reshape(len(stack), -1).view(np.float64)
     norms: FloatArray = np.sqrt(rows[:, None] @ rows[:, :, None])[:, 0, 0]
     return norms
+
+
+def _is_below(gram: FloatArray, shift: float) -> bool:
+    """`_factored` for one real matrix, on one of its triangles.
+
+    With rows and columns in reverse order, A = shift·I − G has a lower factor; in order again, that
+    is an upper U with A = U Uᵀ, and to compute U Uᵀ takes a third of the work of a product that
+    knows nothing of zeros. The other triangles hold A itself throughout, where the residual is then
+    0; whatever they hold, the residual on one triangle is at least 1/√2 of the whole.
+    """
+    shifted = np.negative(gram)
+    shifted.reshape(-1)[:: len(gram) + 1] += shift
+    upper = _upper_factor(shifted)
+    if upper is None:
+        return False
+    product, _ = dlauum(upper.T, lower=0, overwrite_c=1)
+    residual = np.subtract(shifted, product.T, out=shifted).reshape(-1)
+    return math.sqrt(np.dot(residual, residual)) <= 0.5 * _RESIDUAL * shift
+
+
+def _upper_factor(matrix: FloatArray) -> FloatArray | None:
+    """U of A = U Uᵀ, transposed, in the lower triangle of a copy of A; None where there is none."""
+    reverse = np.ascontiguousarray(matrix[::-1, ::-1])
+    factor, info = dpotrf(reverse.T, lower=1, clean=0, overwrite_a=1)
+    return np.ascontiguousarray(factor.T[::-1, ::-1]) if info == 0 else None
 
 
 def _factored(grams: Matrix, shifts: FloatArray) -> BoolArray:

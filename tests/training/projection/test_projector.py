@@ -137,6 +137,21 @@ def test_a_step_after_another() -> None:
         assert 0.999 * min(norm, 1.0) <= true_norm(graph, weights) <= INSIDE
 
 
+@pytest.mark.parametrize("size", [1, 10, 40, 130])
+def test_weights_that_were_inside_for_long_and_leave(size: int) -> None:
+    """Inside they are not touched; outside nothing that was proved before counts."""
+    weights = {"w": floats(draw((size, size + 5)))}
+    graph = dense(size, size + 5)
+    weights["w"].mul_(0.99 / true_norm(graph, weights))
+    projection = projector(graph, weights)
+    for factor in (1.0, 1.0, 1.005, 1.0, 1.02, 1.0, 3.0, 1e-3, 1.0, 1000.0, 1.0, 4.0):
+        weights["w"].mul_(factor)
+        before, norm = weights["w"].clone(), true_norm(graph, weights)
+        projection.project()
+        assert 0.999 * min(norm, 1.0) <= true_norm(graph, weights) <= INSIDE
+        assert norm > INSIDE or torch.equal(before, weights["w"])
+
+
 @pytest.mark.parametrize("kind", ["spectral", "frobenius"])
 def test_entrywise_constraints(kind: str) -> None:
     """Scales and slopes under a spectral constraint: the largest magnitude; biases: their norm."""

@@ -58,6 +58,28 @@ def test_each_matrix_of_a_stack_is_judged_by_itself() -> None:
     grams = np.stack([np.eye(4), 4.0 * np.eye(4), np.full((4, 4), np.nan), np.zeros((4, 4))])
     for stack in (grams, grams.astype(complex)):
         assert below(stack, np.full(4, 2.0)).tolist() == [True, False, False, True]
+        alone = [bool(below(matrix[None], np.full(1, 2.0))[0]) for matrix in stack]
+        assert alone == [True, False, False, True]
+
+
+@given(st.sampled_from([1, 2, 7, 31, 32, 33, 65, 130]), st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_real_matrices_alone_and_together(side: int, seed: int) -> None:
+    """What is proved of one matrix at a time, and of many: the same, and true."""
+    matrix = np.random.default_rng(seed).standard_normal((side, side + 3))
+    grams = np.repeat((matrix @ matrix.T)[None], 5, 0)
+    offsets = np.array([-1e-3, -1e-8, 1e-8, 1e-3, -1.0])
+    shifts = np.linalg.norm(matrix, 2) ** 2 * (1.0 + offsets)
+    expected = [False, False, True, True, False]
+    assert below(grams, shifts).tolist() == expected
+    assert [bool(below(grams[:1], shift)[0]) for shift in shifts[:, None]] == expected
+
+
+def test_a_matrix_alone_is_left_as_it_was() -> None:
+    gram = np.eye(40)[None] + 0.5
+    before = gram.copy()
+    assert below(gram, np.array([21.1])).all()
+    assert np.array_equal(gram, before)
 
 
 @pytest.mark.parametrize("factor", ["zero", "identity", "too small", "nan"])
@@ -72,10 +94,14 @@ def test_a_wrong_factor_proves_nothing(
         "too small": 1e-3 * np.eye(6)[None],
         "nan": np.full((1, 6, 6), np.nan),
     }
-    monkeypatch.setattr(proof, "_cholesky", lambda stack: wrong[factor].astype(kind))
-    gram = np.ones((1, 6, 6), dtype=kind)
-    for shift in (1.0, 5.0, 5.999999):
-        assert not below(gram, np.array([shift])).any()
+    monkeypatch.setattr(
+        proof, "_cholesky", lambda stack: np.repeat(wrong[factor], len(stack), 0).astype(kind)
+    )
+    monkeypatch.setattr(proof, "_upper_factor", lambda matrix: wrong[factor][0].copy())
+    for count in (1, 2, 3):
+        grams = np.ones((count, 6, 6), dtype=kind)
+        for shift in (1.0, 5.0, 5.999999):
+            assert not below(grams, np.full(count, shift)).any()
 
 
 def test_the_margin_stays_small_and_is_refused_where_it_is_not() -> None:

@@ -1,0 +1,278 @@
+"""What is really added to the gradients of a run: by how much, and that no two numbers depend.
+
+The truth is not asked of the package: standard deviations are computed here from the bounds, and
+the noise is what `optimizer.step()` adds to the gradient that `backward()` left, over B.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+
+from lipcert.training import (
+    BackpropClipping,
+    FixedWeightNorm,
+    GradientClipping,
+    Loss,
+    Private,
+    TrainingMechanism,
+    WeightClipping,
+    assembly,
+    make_private,
+)
+from lipcert.training import network as networks
+from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, FEATURES, Small, clipless, data
+from tests.training.world_worker import rank_run, ranked
+
+LEAST = 1e-6
+SIGMA = 1.3
+DRAWN = 80  # releases
+HELD: dict[str, Any] = {"radius": 1.0, "bias_norm": 1.0, "loss": Loss(), "input_norm": 1.0}
+CLIPPED: dict[str, Any] = {"clip_norm": 0.3, "input_norm": 1.0}
+
+
+class Odd(nn.Module):
+    """6 → 1 → 3: tensors of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(FEATURES, 1)
+        self.head = nn.Linear(1, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.hidden(x).relu())
+        return logits
+
+
+def run(
+    mechanism: TrainingMechanism,
+    *,
+    network: type[nn.Module] = Small,
+    wide: bool = False,
+    batch: int = BATCH,
+    **changes: Any,
+) -> Private:
+    """With weights that stay as they are."""
+    torch.manual_seed(0)
+    module, (x, y) = network(), data().tensors
+    if wide:
+        module, x = module.double(), x.double() * 0.999
+    given: dict[str, Any] = {
+        "noise_multiplier": SIGMA, "delta": DELTA, "steps": DRAWN, "seed": 5, "record_every": None,
+    }  # fmt: skip
+    loader = DataLoader(TensorDataset(x, y), batch_size=batch)
+    optimizer = SGD(module.parameters(), lr=0.0)
+    return make_private(module, optimizer, loader, mechanism, **(given | changes))
+
+
+def added(private: Private, most: int = DRAWN) -> tuple[Mapping[str, np.ndarray], np.ndarray]:
+    """The noise of the next releases by parameter  # [releases, numbers]
+    and who was in its batch  # [releases, examples]"""
+    named = dict(private.model.named_parameters())
+    found: dict[str, list[np.ndarray]] = {name: [] for name in named}
+    taken = []
+    divisor = float(private.calibration.plan.batch)
+    for x, y in private.loader:
+        private.optimizer.zero_grad()
+        if len(x):
+            size = private.max_physical_batch or len(x)
+            for start in range(0, len(x), size):
+                part = slice(start, start + size)
+                private.criterion(private.model(x[part]), y[part]).backward()
+        clean = {k: 0.0 if p.grad is None else p.grad / divisor for k, p in named.items()}
+        private.optimizer.step()
+        for name, parameter in named.items():
+            noise = parameter.grad - clean[name]
+            found[name].append(noise.double().reshape(-1).numpy())
+        taken.append(np.bincount(private.loader.index, minlength=EXAMPLES))
+        if len(taken) == most:
+            break
+    return {name: np.array(rows) for name, rows in found.items()}, np.array(taken)
+
+
+def stds(private: Private, allocation: str, neighbours: str) -> Mapping[str, float]:
+    """What the formulas of the allocations say, by parameter."""
+    named = dict(private.model.named_parameters())
+    groups = private.enforcement.present().groups
+    members = [[private.network.matches[p].recorded for p in g.parameters] for g in groups]
+    sizes = [sum(named[name].numel() for name in group) for group in members]
+    moved = 2.0 if neighbours == "replace-one" else 1.0
+    deltas = [moved * group.grad_norm / private.calibration.plan.batch for group in groups]
+    weight = sum(d * math.sqrt(n) for d, n in zip(deltas, sizes, strict=True))
+    found = {
+        "global": [SIGMA * math.hypot(*deltas)] * len(deltas),
+        "per-layer": [SIGMA * d * math.sqrt(len(deltas)) for d in deltas],
+        "optimal": [
+            SIGMA * math.sqrt(d / math.sqrt(n) * weight) for d, n in zip(deltas, sizes, strict=True)
+        ],
+    }[allocation]
+    return {name: std for group, std in zip(members, found, strict=True) for name in group}
+
+
+def least_probability(parts: Mapping[str, np.ndarray], taken: np.ndarray) -> float:
+    """The smallest p of many tests that all is standard normal and independent, times their number.
+
+    parts: noise over its standard deviation.  # [releases, numbers]
+    """
+    found = []
+    for part in parts.values():
+        energy = (part**2).sum()
+        found += [2.0 * stats.chi2.sf(energy, part.size), 2.0 * stats.chi2.cdf(energy, part.size)]
+        found.append(2.0 * stats.norm.sf(abs(part.sum()) / math.sqrt(part.size)))
+    noise = np.concatenate(list(parts.values()), axis=1)
+    count = len(noise)
+    found += [stats.kstest(noise.ravel(), "norm").pvalue, stats.kurtosistest(noise.ravel()).pvalue]
+    for lag in (1, 2, 3):  # of steps
+        found.append(_of_products(noise[lag:] * noise[:-lag]))
+    found.append(_of_products(noise[:, 1:] * noise[:, :-1]))
+    pairs = (noise.T @ noise)[np.triu_indices(noise.shape[1], 1)]
+    if pairs.size:
+        found.append(2.0 * pairs.size * stats.norm.sf(np.abs(pairs).max() / math.sqrt(count)))
+    if taken.std() > 0.0:
+        rate = taken.mean()
+        together = noise.T @ (taken - rate) / math.sqrt(count * rate * (1.0 - rate))
+        found.append(2.0 * together.size * stats.norm.sf(np.abs(together).max()))
+    return len(found) * min(found)
+
+
+def _of_products(products: np.ndarray) -> float:
+    return float(2.0 * stats.norm.sf(abs(products.sum()) / math.sqrt(products.size)))
+
+
+CASES: dict[str, tuple[TrainingMechanism, dict[str, Any]]] = {
+    "clipless": (clipless(allocation="optimal"), {}),
+    "clipless, replace-one": (
+        clipless(allocation="per-layer", neighbours="replace-one"),
+        {"wide": True},
+    ),
+    "clipless, loss clip": (clipless(loss_clip=0.3, allocation="global"), {"network": Odd}),
+    "clipless, shuffled": (
+        clipless(neighbours="zero-out"),
+        {"sampling": "shuffle", "max_physical_batch": 4},
+    ),
+    "weight-clipping": (WeightClipping(**HELD, allocation="per-layer"), {"batch": 1}),
+    "fixed-weight-norm": (
+        FixedWeightNorm(**HELD, neighbours="replace-one"),
+        {"sampling": "without-replacement"},
+    ),
+    "backprop-clipping": (
+        BackpropClipping(input_clip=0.7, cotangent_clip=0.2, input_norm=1.0, allocation="optimal"),
+        {"max_physical_batch": 5},
+    ),
+    "gradient-clipping": (GradientClipping(**CLIPPED, allocation="global"), {"wide": True}),
+    "gradient-clipping, groups": (
+        GradientClipping(**CLIPPED, clip_scope="group", allocation="per-layer"),
+        {"batch": 1, "wide": True},
+    ),
+    "gradient-clipping, decay": (
+        GradientClipping(**CLIPPED, decay="inside", weight_decay=0.5, neighbours="replace-one"),
+        {"batch": EXAMPLES, "sampling": "full-batch", "network": Odd},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_noise_is_normal_independent_and_as_large_as_the_formulas_say(name: str) -> None:
+    mechanism, changes = CASES[name]
+    with run(mechanism, **changes) as private:
+        noise, taken = added(private)
+        expected = stds(private, mechanism.allocation, mechanism.neighbours)
+        ratios = [(group.sensitivity / group.noise_std) ** 2
+                  for group in private.enforcement.present().groups]  # fmt: skip
+        assert sum(ratios) ** -0.5 == pytest.approx(SIGMA, rel=1e-9)
+        assert len(taken) == private.releases == DRAWN
+    assert (taken.sum(axis=1) == 0).any() == (changes.get("batch") == 1)
+    assert least_probability({k: v / expected[k] for k, v in noise.items()}, taken) > LEAST
+
+
+def test_the_tests_would_see_noise_that_is_wrong_or_repeated() -> None:
+    """By 10 % in one tensor, once for two steps, of two values, in step with the batches."""
+    generator = np.random.default_rng(0)
+    right = {
+        "a": generator.standard_normal((DRAWN, 30)),
+        "b": generator.standard_normal((DRAWN, 5)),
+    }
+    taken = (generator.random((DRAWN, 20)) < 0.3).astype(float)
+    assert least_probability(right, taken) > LEAST
+    wrongs = [
+        {**right, "a": 1.1 * right["a"]},
+        {**right, "a": np.repeat(right["a"][::2], 2, axis=0)},
+        {**right, "b": right["a"][:, :5]},
+        {**right, "a": np.sign(right["a"])},
+        {**right, "b": (taken[:, :5] - 0.3) / math.sqrt(0.21)},
+    ]
+    assert all(least_probability(wrong, taken) < LEAST for wrong in wrongs)
+
+
+def test_custom_multipliers_have_one_joint_multiplier() -> None:
+    mechanism = clipless(allocation="custom", noise_multipliers=(("hidden*", 2.0), ("head*", 5.0)))
+    with run(mechanism) as private:
+        noise, taken = added(private)
+        norms = {group.name: group.grad_norm / BATCH for group in private.calibration.groups}
+    scale = SIGMA * math.hypot(1 / 2.0, 1 / 5.0)
+    expected = {"hidden": scale * 2.0 * norms["hidden"], "head": scale * 5.0 * norms["head"]}
+    parts = {name: part / expected[name.split(".")[0]] for name, part in noise.items()}
+    assert least_probability(parts, taken) > LEAST
+
+
+def test_no_number_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By two runs without a seed, before and after a resumption, in two tensors of one step."""
+    monkeypatch.setattr(assembly, "certified", lambda model, planned, *unused: (None, planned))
+    mechanism = GradientClipping(**CLIPPED)
+    drawn = []
+    for folder, changes in (
+        (None, {"seed": None}),
+        (None, {"seed": None}),
+        (tmp_path, {}),
+        (tmp_path, {"resume": True}),
+    ):
+        with run(mechanism, wide=True, folder=folder, **changes) as private:
+            drawn.append(added(private, most=20)[0])
+    assert private.releases == 40
+    values = np.concatenate([part.ravel() for noise in drawn for part in noise.values()])
+    assert len(np.unique(values)) == len(values) == 4 * 20 * 53
+
+
+def test_two_ranks_add_one_noise(tmp_path: Path) -> None:
+    """To the sum over both, the same in both."""
+    file = tmp_path / "model.onnx"
+    torch.manual_seed(0)
+    networks.export(Small(), torch.zeros(1, FEATURES), file)
+
+    def life(rank: int) -> tuple[Mapping[str, np.ndarray], np.ndarray, list[Any], Any]:
+        del rank
+        with rank_run(
+            optimizer=lambda parameters, lr: SGD(parameters, 0.0 * lr),
+            model_file=file,
+            record_every=None,
+            steps=DRAWN,
+            noise_multiplier=SIGMA,
+        ) as private:
+            released: list[Any] = []
+            private.optimizer.register_step_post_hook(
+                lambda *unused: released.append([p.grad.numpy().copy() for p in named.values()])
+            )
+            named = dict(private.model.named_parameters())
+            noise, taken = added(private)
+            return noise, taken, released, stds(private, "optimal", "add-remove")
+
+    ends = ranked(life, 2, tmp_path / "ranks")
+    assert [ended.error for ended in ends if ended] == ["", ""]
+    (one, taken, released, expected), (other, also, again, _) = (ended.value for ended in ends)
+    noise = {}
+    for place, name in enumerate(one):
+        both = np.array([step[place].reshape(-1) for step in released], dtype=np.float64)
+        assert np.array_equal(both, [step[place].reshape(-1) for step in again])
+        noise[name] = (one[name] + other[name] - both) / expected[name]
+    assert (taken + also).max() == 1
+    assert least_probability(noise, taken + also) > LEAST

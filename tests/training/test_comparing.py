@@ -1,0 +1,61 @@
+"""Comparisons, against torch's own and against numbers that only exact sums tell apart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lipcert.training.comparing import are_equal, is_finite
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+SIZES = [0, 1, 7, 2**16 - 1, 2**16, 2**17]
+
+
+@given(st.sampled_from(SIZES), st.sampled_from(DTYPES), st.sampled_from([None, 0, -1]))
+@settings(max_examples=40, deadline=None)
+def test_one_entry_makes_the_difference(size: int, dtype: torch.dtype, where: int | None) -> None:
+    one = torch.linspace(1.0, 2.0, size).to(dtype)
+    other = one.clone()
+    if size and where is not None:
+        other[where] = torch.nextafter(other[where], torch.tensor(4.0, dtype=dtype))
+    assert are_equal(one, other) == torch.equal(one, other) == (not size or where is None)
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_nan_equals_nothing_and_zero_has_no_sign(size: int) -> None:
+    broken = torch.full((size,), math.nan)
+    assert not are_equal(broken, broken.clone())
+    assert are_equal(torch.zeros(size), -torch.zeros(size))
+
+
+def test_the_same_numbers_in_another_order_are_not_equal() -> None:
+    square = torch.arange(2.0**17).reshape(512, 256)
+    for other in (square.reshape(256, 512), square.flip(0), square.reshape(1, 512, 256)):
+        assert not are_equal(square, other)
+    assert are_equal(square.t(), square.t().contiguous())
+    assert are_equal(square.clone().requires_grad_(), square)
+
+
+LARGE = 3e38
+CASES = [
+    (torch.tensor([LARGE] * 100), True),
+    (torch.tensor([LARGE] * 100 + [-LARGE] * 100), True),
+    (torch.tensor([6e4] * 10, dtype=torch.float16), True),
+    (torch.zeros(0), True),
+    (torch.tensor([1.0, math.inf]), False),
+    (torch.tensor([-math.inf, math.inf, 1.0]), False),
+    (torch.tensor([LARGE, math.nan, LARGE]), False),
+    (torch.tensor([LARGE, LARGE, -math.inf]), False),
+]
+
+
+@pytest.mark.parametrize(("tensor", "expected"), CASES)
+def test_finite(tensor: Tensor, expected: bool) -> None:
+    """Also where the sum of finite numbers is none."""
+    assert is_finite(tensor) == expected
+    assert is_finite(tensor.repeat(1000)) == expected
