@@ -1,48 +1,95 @@
 """Allowance: the drift to allow for when norms measured at some weights meet the claims.
 
-What enters: claims, a precision, the weights that are replayed. What leaves: a `Drift`.
+What enters: claims, the weights that are replayed. What leaves: the drift of single quantities in a
+precision, bounded when somebody first asks, because that takes longer than measuring.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import final
 
-from lipcert.analysis.bounded import loss_cotangent
+from lipcert.analysis.bounded import Bounded, loss_cotangent
 from lipcert.audit.bounds import Claims
 from lipcert.audit.drift import Drift, drift_of
 from lipcert.audit.precision import Precision
+from lipcert.audit.tally import Family
 from lipcert.audit.viewed import graph_at
 from lipcert.norms.operator_norm import Tier
 from lipcert.propagation.propagate import propagate
 from lipcert.scope import PointScope
 from lipcert.upper import FloatArray
 
-__all__ = ["drift_at"]
+__all__ = ["Allowance"]
 
 
-def drift_at(
-    claims: Claims, precision: Precision, weights: Mapping[str, FloatArray] | None
-) -> Drift:
-    """By how much norms at these weights (None: the file's) may exceed right bounds.
+@final
+class Allowance:
+    """By how much norms at some weights (None: the file's) may exceed right bounds.
 
-    Where weights are free, no rounding is bounded over all of them: then it is at these weights.
+    Where weights are free, the rounding of some quantities has no bound over all of them: then it
+    is bounded at these weights, which costs the certified norms of all of them.
     Proof that this may be added to G: a mechanism that frees the weights bounds G by its clips,
     which bound G' ≤ G at these weights, too; computed norms are at most G' + H' ≤ G + H'.
     """
-    engine = claims.engine
-    free = claims.settings.weights_are_free
-    if not free or engine.bounds.facts[engine.graph.output_name].norm.is_finite:
-        known = drift_of(engine, precision, weights)
-        if not free or all(math.isfinite(value) for value in known.parameters.values()):
-            return known
-    graph = engine.graph if weights is None else graph_at(engine.graph, weights)
-    scope = PointScope(Tier(claims.settings.tier))
-    bounds = propagate(
-        graph,
-        engine.at_input,
-        scope,
-        lambda logits: loss_cotangent(engine.loss, logits, engine.loss_clip),
-    )
-    return drift_of(replace(engine, graph=graph, scope=scope, bounds=bounds), precision)
+
+    def __init__(self, claims: Claims, weights: Mapping[str, FloatArray] | None) -> None:
+        self._claims = claims
+        self._weights = weights
+        self._known: dict[tuple[Precision, bool], Drift] = {}
+
+    def of(self, family: Family, name: str, precision: Precision) -> float:
+        """Of one quantity; inf where no bound is known."""
+        names: Sequence[str] = (name,)
+        if family is Family.GRADIENT:
+            names = next(group.parameters for group in self._claims.groups if group.name == name)
+        return math.hypot(*self._all(family, names, precision))
+
+    def of_parameters(self, names: Sequence[str], precision: Precision) -> list[float]:
+        """Of the gradients of parameters that share a bound, each by itself."""
+        return self._all(Family.GRADIENT, names, precision)
+
+    def _all(self, family: Family, names: Sequence[str], precision: Precision) -> list[float]:
+        """In the scope of the claims, or where that has no bound and weights are free, here."""
+        found = _listed(self._drift(precision, here=False), family, names)
+        if not self._claims.settings.weights_are_free or all(map(math.isfinite, found)):
+            return found
+        return _listed(self._drift(precision, here=True), family, names)
+
+    def _drift(self, precision: Precision, *, here: bool) -> Drift:
+        if (precision, here) not in self._known:
+            self._known[precision, here] = (
+                drift_of(self._here, precision)
+                if here
+                else drift_of(self._claims.engine, precision, self._weights)
+            )
+        return self._known[precision, here]
+
+    @cached_property
+    def _here(self) -> Bounded:
+        """The network bounded at these weights alone."""
+        engine, weights = self._claims.engine, self._weights
+        graph = engine.graph if weights is None else graph_at(engine.graph, weights)
+        scope = PointScope(Tier(self._claims.settings.tier))
+        bounds = propagate(
+            graph,
+            engine.at_input,
+            scope,
+            lambda logits: loss_cotangent(engine.loss, logits, engine.loss_clip),
+        )
+        return replace(engine, graph=graph, scope=scope, bounds=bounds)
+
+
+def _listed(drift: Drift, family: Family, names: Sequence[str]) -> list[float]:
+    """What a drift says of these names; inf where it says nothing."""
+    match family:
+        case Family.GRADIENT:
+            known = drift.parameters
+        case Family.VALUE:
+            known = drift.values
+        case Family.COTANGENT:
+            known = drift.cotangents
+    return [known.get(name, math.inf) for name in names]

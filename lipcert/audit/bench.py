@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.mechanism import mechanism_of
-from lipcert.audit.allowance import drift_at
+from lipcert.audit.allowance import Allowance
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.decision import joint
-from lipcert.audit.drift import Drift
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.losses import checked_labels, clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
@@ -67,7 +66,8 @@ class Norms:
 class Bench:
     """The network of the claims, lowered in one precision; made when it is first measured.
 
-    weights: of the parameters by name; None for those of the file.
+    weights: of the parameters by name; None for those of the file. allowance: at these weights,
+    where benches of other precisions share it.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Bench:
         *,
         watch_values: bool = False,
         timed: bool = True,
+        allowance: Allowance | None = None,
     ) -> None:
         self._claims = claims
         self._precision = precision
@@ -86,6 +87,7 @@ class Bench:
         self._watch_values = watch_values
         self._timed = timed
         self._arithmetic = Arithmetic(device, precision)
+        self._allowance = allowance or Allowance(claims, weights)
 
     @cached_property
     def _network(self) -> LoweredNetwork:
@@ -97,20 +99,9 @@ class Bench:
     def _engine(self) -> NormEngine:
         return NormEngine(self._network, watch_values=self._watch_values, timed=self._timed)
 
-    @cached_property
-    def _drift(self) -> Drift:
-        return drift_at(self._claims, self._precision, self._weights)
-
     def drift(self, family: Family, name: str) -> float:
         """By how much this precision may exceed the right bound of a quantity."""
-        drift = self._drift
-        match family:
-            case Family.VALUE:
-                return drift.values.get(name, math.inf)
-            case Family.COTANGENT:
-                return drift.cotangents.get(name, math.inf)
-        members = next(g.parameters for g in self._claims.groups if g.name == name)
-        return math.hypot(*(drift.parameters.get(member, math.inf) for member in members))
+        return self._allowance.of(family, name, self._precision)
 
     def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
         """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""

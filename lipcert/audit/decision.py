@@ -9,6 +9,7 @@ not finite violates.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import final
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from lipcert.audit.measured import Measured
 from lipcert.upper import FloatArray
 
-__all__ = ["Decision", "decide", "joint"]
+__all__ = ["Decision", "decide", "decided", "joint"]
 
 _TINY = 2.0**-1060
 """covers what underflows"""
@@ -36,6 +37,12 @@ class Decision:
 
     violating: npt.NDArray[np.bool_]
     undecided: npt.NDArray[np.bool_]
+
+    def equals(self, other: Decision) -> bool:
+        """Whether it says the same of every example."""
+        return np.array_equal(self.violating, other.violating) and np.array_equal(
+            self.undecided, other.undecided
+        )
 
 
 def decide(
@@ -61,6 +68,25 @@ def decide(
         limit = max(bound * (1.0 + resolution), _NOTHING) if resolution > 0.0 else bound
         within = ~violating & (upper <= limit)
     return Decision(violating, ~(violating | within))
+
+
+def decided(
+    measured: Measured,
+    bound: float,
+    drift: Callable[[], float],
+    cap: float = math.inf,
+    resolution: float = 0.0,
+) -> Decision:
+    """What `decide` says with drift(), which is not asked where every drift gives the same.
+
+    Proof: as the drift grows from 0 to inf, the interval's ends move apart, so that no example
+    begins to violate. Where the same ones violate at 0 and at inf, the same do at every drift;
+    of the others it is the upper end that tells those within, and their set only shrinks.
+    """
+    least, most = (decide(measured, bound, end, cap, resolution) for end in (0.0, math.inf))
+    if least.equals(most):
+        return least
+    return decide(measured, bound, drift(), cap, resolution)
 
 
 def joint(parts: list[Measured]) -> Measured:

@@ -85,6 +85,7 @@ class WorkFolder:
                 yield mine
             elif waiting:
                 time.sleep(_POLL_SECONDS)
+        self._tidy()
 
     def keep(self, unit: Unit, result: UnitResult) -> None:
         """Write a result and give the lease back."""
@@ -123,6 +124,12 @@ class WorkFolder:
             return False
         grave.unlink(missing_ok=True)
         return False
+
+    def _tidy(self) -> None:
+        """Once every unit is done, remove leases whose holders died before they gave them back."""
+        for lease in (self.path / "leases").glob("[0-9]*"):
+            if _is_abandoned(lease):
+                lease.unlink(missing_ok=True)
 
     def _lease(self, unit: Unit) -> Path:
         return self.path / "leases" / str(unit.number)

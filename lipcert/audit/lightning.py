@@ -18,7 +18,7 @@ from torch import nn
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.errors import UsageError
 
-__all__ = ["LipCertCallback", "RecordingHooks"]
+__all__ = ["LipCertCallback", "RecordingHooks", "callback_class"]
 
 _HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
 
@@ -94,7 +94,7 @@ class RecordingHooks:
         self.recorder = None
 
 
-def _callback_class() -> type:
+def callback_class() -> type:
     """The base class that Trainers expect; without Lightning any will do."""
     for home in _HOMES:
         try:
@@ -110,6 +110,6 @@ if TYPE_CHECKING:
 else:
     LipCertCallback = type(
         "LipCertCallback",
-        (RecordingHooks, _callback_class()),
+        (RecordingHooks, callback_class()),
         {"__doc__": RecordingHooks.__doc__, "__module__": __name__},
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,10 +18,11 @@ import numpy.typing as npt
 import torch
 
 from lipcert.audit.admissibility import outside, settled
+from lipcert.audit.allowance import Allowance
 from lipcert.audit.bench import Bench, Norms, clip_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
-from lipcert.audit.decision import Decision, decide
+from lipcert.audit.decision import Decision, decided
 from lipcert.audit.losses import checked_labels
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import CheckReport, Verdict
@@ -92,8 +94,17 @@ class Replayer:
         if judges:
             self._bounds = _bounds_of(claims)
         self._caps = {Family.GRADIENT: clip_of(claims)}
+        allowance = Allowance(claims, weights)
         self._benches = [
-            Bench(claims, wanted, device, weights, watch_values=watch_values, timed=timed)
+            Bench(
+                claims,
+                wanted,
+                device,
+                weights,
+                watch_values=watch_values,
+                timed=timed,
+                allowance=allowance,
+            )
             for wanted in dict.fromkeys((precision, Precision.FLOAT64))
         ]
 
@@ -132,10 +143,10 @@ class Replayer:
         resolution = _RESOLUTION if bench is self._benches[-1] else 0.0
         decisions = {
             family: {
-                name: decide(
+                name: decided(
                     measured,
                     bound,
-                    bench.drift(family, name),
+                    partial(bench.drift, family, name),
                     self._caps.get(family, math.inf),
                     resolution,
                 )

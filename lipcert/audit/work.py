@@ -7,7 +7,6 @@ within a process.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -15,7 +14,7 @@ from functools import lru_cache
 import torch
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.allowance import drift_at
+from lipcert.audit.allowance import Allowance
 from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
 from lipcert.audit.data import Examples
@@ -64,10 +63,10 @@ def _unobserved(what: str, done: int, total: int) -> None:
 
 def float_bounds(ready: Ready) -> Mapping[str, float]:
     """Of each group with a bound, what the audited arithmetic may reach if that bound is right."""
-    drift = drift_at(ready.claims, ready.job.precision, None).parameters
+    allowance, precision = Allowance(ready.claims, None), ready.job.precision
     bounds = {
         group.name: Upper(group.grad_norm)
-        + root_sum_square(Upper(drift.get(name, math.inf)) for name in group.parameters)
+        + root_sum_square(map(Upper, allowance.of_parameters(group.parameters, precision)))
         for group in ready.claims.groups
         if group.grad_norm is not None
     }

@@ -56,7 +56,7 @@ Gradients = dict[str, Tensor]
 
 
 def settings(**own: object) -> Settings:
-    """Of a run of twelve Poisson batches."""
+    """Of a run of Poisson batches, twelve unless told otherwise."""
     given: dict[str, object] = {
         "loss": "multi-margin",
         "input_norm": 1.0,
@@ -230,7 +230,8 @@ def _rank(folder: Path, way: Way, fault: Fault, network: Network, number: int) -
         ranks=way.ranks,
     )
     stated = way.weight_decay if fault.stated_decay is None else fault.stated_decay
-    recorder.declare(dataset_size=POOL, batch_size=BATCH, sampling="poisson", steps=STEPS)
+    recorder.declare(dataset_size=POOL, batch_size=BATCH, sampling="poisson")
+    recorder.declare(steps=way.settings.steps)
     recorder.declare(weight_decay=stated)
     return Rank(network, optimizer, recorder, recorder.wrap_loss(functional.multi_margin_loss))
 
@@ -242,7 +243,7 @@ def _train(way: Way, fault: Fault, ranks: list[Rank]) -> None:
     data = data / data.norm(dim=1, keepdim=True) * 0.999
     labels = torch.from_numpy(random.integers(0, SIZES[2], POOL))
     stds: dict[int, Mapping[str, float]] = {}
-    for step in range(STEPS):
+    for step in range(way.settings.steps or 0):
         drawn = np.flatnonzero(random.random(POOL) < BATCH / POOL)
         for place, rank in enumerate(ranks):
             index = drawn[drawn % len(ranks) == place]

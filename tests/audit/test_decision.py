@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.audit.decision import decide, joint
+from lipcert.audit.decision import decide, decided, joint
 from lipcert.audit.measured import Measured
 
 sizes = st.floats(min_value=0.0, max_value=1e30)
@@ -83,6 +83,38 @@ def test_a_resolution_decides_what_attains_its_bound_and_nothing_else() -> None:
         found = decide(measured(*pairs), bound, 0.0, resolution=1e-9)
         assert (~(found.violating | found.undecided)).tolist() == within
     assert decide(measured((0.0, 1e-150)), 0.0, 0.0).undecided.tolist() == [True]
+
+
+AROUND = st.sampled_from([0.0, 0.5, 1.0 - 1e-12, 1.0, 1.0 + 1e-12, 1.0 + 1e-6, 3.0])
+WIDE = st.sampled_from([0.0, 1e-15, 1e-9, 0.3, math.inf])
+
+
+@given(
+    st.lists(st.tuples(AROUND | st.sampled_from([math.nan, math.inf]), WIDE), min_size=1),
+    WIDE,
+    st.sampled_from([1.0, 1.0 + 1e-9, math.inf]),
+    st.sampled_from([0.0, 2.0**-30]),
+)
+def test_a_drift_that_is_not_asked_for_would_change_nothing(
+    pairs: list[tuple[float, float]], drift: float, cap: float, resolution: float
+) -> None:
+    found = decided(measured(*pairs), 1.0, lambda: drift, cap, resolution)
+    assert found.equals(decide(measured(*pairs), 1.0, drift, cap, resolution))
+
+
+def test_a_drift_is_asked_for_only_where_it_matters() -> None:
+    def refused() -> float:
+        raise AssertionError
+
+    for pairs, cap in (
+        ([(0.5, 0.1), (1.0, 0.0)], 1.0),
+        ([(math.nan, 0.0), (math.inf, 0.0)], 1.0),
+        ([(0.5, math.inf)], math.inf),
+    ):
+        decided(measured(*pairs), 1.0, refused, cap)
+    for pairs, cap in (([(0.5, 0.1)], math.inf), ([(1.1, 0.0)], 1.0), ([(0.9, 0.0)], 1.5)):
+        with pytest.raises(AssertionError):
+            decided(measured(*pairs), 1.0, refused, cap)
 
 
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=5))

@@ -17,7 +17,7 @@ from lipcert.audit.unit_result import total_of
 from lipcert.errors import NoVerdictError
 from tests.audit.folder_worker import JOB, UNITS, result_of
 
-KILLS = 20
+KILLS = 10
 
 
 def started(folder: Path, seconds: float = 0.02) -> subprocess.Popen[bytes]:
@@ -68,11 +68,31 @@ def test_a_lease_is_respected_while_its_holder_lives_and_taken_over_after(tmp_pa
     assert next(folder.claimed((first,))) == first  # this process holds it now
     assert next(folder.claimed((first, second))) == second
     lease = tmp_path / "leases" / str(first.number)
+    _orphan(lease)
+    assert next(folder.claimed((first,))) == first
+
+
+def _orphan(lease: Path) -> None:
+    """As if its holder had died."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     host = lease.read_text(encoding="utf-8").split()[0]
     lease.write_text(f"{host} {ended.pid}", encoding="utf-8")
-    assert next(folder.claimed((first,))) == first
+
+
+def test_a_worker_that_dies_between_result_and_lease_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = WorkFolder.opened(tmp_path, JOB, "digest")
+    one = UNITS[:1]
+    assert next(folder.claimed(one)) == one[0]
+    lease = tmp_path / "leases" / str(one[0].number)
+    content = lease.read_text(encoding="utf-8")
+    folder.keep(one[0], result_of(one[0]))
+    lease.write_text(content, encoding="utf-8")
+    assert list(folder.claimed(one)) == []
+    assert lease.exists()  # its holder lives, and may be about to give it back
+    _orphan(lease)
+    assert list(folder.claimed(one)) == []
+    assert not lease.exists()
 
 
 def test_an_old_lease_of_another_machine_expires(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from lipcert.audit.records import AuditReport, CheckReport, Verdict
 from tests.audit.mechanism_runs import (
     HELD,
     SIGMA,
-    STEPS,
     Fault,
     Network,
     Way,
@@ -20,7 +19,10 @@ from tests.audit.mechanism_runs import (
     settings,
 )
 
-CLIPPED = settings(mechanism="weight-clipping", **HELD)
+FEW = 5
+"""steps under weight clipping, where every one is bounded anew"""
+SOME = (0, 2, 4)
+CLIPPED = settings(mechanism="weight-clipping", steps=FEW, **HELD)
 CLIPLESS = settings(mechanism="clipless", **HELD)
 BACKPROP = settings(mechanism="backprop-clipping", input_clip=0.8, cotangent_clip=0.3)
 FLAT = settings(mechanism="gradient-clipping", clip_norm=0.5)
@@ -32,9 +34,11 @@ INSIDE_GROUPED = settings(
 OWN = (("first", 2.0), ("last", 3.0))
 
 RIGHT_WAYS = {
-    "weight clipping": Way(CLIPPED),
+    "weight clipping": Way(CLIPPED, detail=SOME),
     "weight clipping, optimal noise": Way(
-        settings(mechanism="weight-clipping", allocation="optimal", **HELD), micro=2
+        settings(mechanism="weight-clipping", allocation="optimal", steps=FEW, **HELD),
+        micro=2,
+        detail=SOME,
     ),
     "clipless, loss clip": Way(settings(mechanism="clipless", loss_clip=0.3, **HELD)),
     "clipless, global": Way(settings(mechanism="clipless", allocation="global", **HELD)),
@@ -77,18 +81,18 @@ def failing(report: AuditReport, code: str) -> CheckReport:
 
 
 def test_more_noise_than_a_step_needs_is_right_under_weight_clipping(tmp_path: Path) -> None:
-    report = audited(tmp_path / "t", Way(CLIPPED), Fault(std=lambda step, _: 1.0 + step / 100.0))
+    report = audited(tmp_path / "t", Way(CLIPPED), Fault(std=lambda step, _: 1.0 + step / 25.0))
     assert report.verdict is Verdict.PASS
-    assert any("1.5 to 1.665 for the sensitivities" in check.message for check in report.checks)
+    assert any("1.5 to 1.74 for the sensitivities" in check.message for check in report.checks)
 
 
 def test_noise_too_small_at_one_step_without_detail(tmp_path: Path) -> None:
     report = audited(
-        tmp_path / "t", Way(CLIPPED), Fault(std=lambda step, _: 0.9 if step == 7 else 1.0)
+        tmp_path / "t", Way(CLIPPED), Fault(std=lambda step, _: 0.9 if step == 3 else 1.0)
     )
     assert codes(report) == {"LC311"}
     found = failing(report, "LC311")
-    assert found.where == "step 7"
+    assert found.where == "step 3"
     assert found.measured == pytest.approx(0.9 * SIGMA, rel=1e-6)
 
 
@@ -111,25 +115,25 @@ def test_bounds_of_the_first_step_after_weights_grew(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_recorded_rarely_are_counted(tmp_path: Path) -> None:
-    report = audited(tmp_path / "t", Way(CLIPPED, every=6, detail=6))
+    report = audited(tmp_path / "t", Way(CLIPPED, every=3, detail=3))
     assert report.verdict is Verdict.PASS
     (note,) = report.notes
-    assert f"of {STEPS - 2} of {STEPS} steps is held against no sensitivity" in note
+    assert f"of {FEW - 2} of {FEW} steps is held against no sensitivity" in note
 
 
 @torch.no_grad()
 def stretched(network: Network, step: int) -> None:
-    if step == 4:
+    if step == 2:
         network.first.weight.mul_(1.25 / torch.linalg.matrix_norm(network.first.weight, 2))
 
 
 def test_a_weight_outside_its_radius(tmp_path: Path) -> None:
-    report = audited(tmp_path / "t", Way(CLIPPED, detail=5), Fault(after=stretched))
+    report = audited(tmp_path / "t", Way(CLIPPED, detail=3), Fault(after=stretched))
     assert "LC310" in codes(report)
     found = failing(report, "LC310")
-    assert found.where == "step 5: first.weight"
+    assert found.where == "step 3: first.weight"
     assert found.measured == pytest.approx(1.25, rel=1e-3)
-    assert any("of 1 of 12 steps is held against no" in note for note in report.notes)
+    assert any(f"of 1 of {FEW} steps is held against no" in note for note in report.notes)
     assert any("held against nothing" in reason for reason in report.reasons)
 
 

@@ -28,7 +28,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.checks.batches import Release, releases
-from lipcert.audit.checks.gradients import Gradients
+from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.checks.units import decay_of
 from lipcert.audit.precision import Precision
@@ -115,13 +115,14 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     first = release.batches[0]
     weights = run.weights(first.name)
     exact = Gradients(run.claims, weights, run.device, decay=decay)
+    passes = _passes(exact, release)
     used = first.step.arithmetic.precision if first.step.arithmetic is not None else None
     own = _comparable(used, run.device)
-    ours = _flat(run, _total(exact, release))
-    near = exact
+    ours = _flat(run, _total(passes))
+    near, rounded = passes, ours
     if own is not Precision.FLOAT64:
-        near = Gradients(run.claims, weights, run.device, own, decay)
-    rounded = ours if near is exact else _flat(run, _total(near, release))
+        near = _passes(Gradients(run.claims, weights, run.device, own, decay), release)
+        rounded = _flat(run, _total(near))
     snapshot = clean.tensors()
     recorded = {
         name: match.numbers(snapshot)
@@ -131,23 +132,15 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     theirs = _flat(run, recorded)
     known = {match.recorded for match in run.names.values()}
     extra = [name for name, item in snapshot.items() if name not in known and np.any(item)]
-    lengths = _lengths(exact, release)
+    lengths = sum(map(_length, passes))
     unit = (used or own).unit
-    added = lengths + 2.0 * exact.decay_norm * sum(
-        scale.outer * len(batch.x[rows])
-        for batch in release.batches
-        for rows, scale in batch.scales
-    )
+    added = lengths + 2.0 * exact.decay_norm * sum(part.scale.outer * len(part) for part in passes)
     alpha = _ratio(theirs, ours)
     return _Distance(
         d=_norm(theirs - ours),
         a=_FACTOR * _norm(rounded - ours)
         + release.examples * unit * added
-        + sum(
-            near.clip_slack(batch.x[rows], batch.labels[rows], scale)
-            for batch in release.batches
-            for rows, scale in batch.scales
-        ),
+        + sum(part.clip_slack() for part in near),
         s=lengths,
         added=added,
         alpha=alpha,
@@ -210,24 +203,20 @@ def _comparable(used: Precision | None, device: str) -> Precision:
     return used
 
 
-def _total(gradients: Gradients, release: Release) -> Mapping[str, FloatArray]:
-    parts = [
-        gradients.total(batch.x[rows], batch.labels[rows], scale)
-        for batch in release.batches
-        for rows, scale in batch.scales
-    ]
+def _passes(gradients: Gradients, release: Release) -> list[Pass]:
+    return [part for batch in release.batches for part in passes_of(gradients, batch)]
+
+
+def _total(passes: list[Pass]) -> Mapping[str, FloatArray]:
+    parts = [part.total() for part in passes]
     return {name: sum((part[name] for part in parts), np.zeros(())) for name in parts[0]}
 
 
-def _lengths(gradients: Gradients, release: Release) -> float:
+def _length(part: Pass) -> float:
     """Σ‖g_i‖."""
-    total = 0.0
-    for batch in release.batches:
-        for rows, scale in batch.scales:
-            groups = gradients.contributions(batch.x[rows], batch.labels[rows], scale).values()
-            squares = sum((group.norm**2 for group in groups), np.zeros(()))
-            total += float(np.sum(np.sqrt(squares)))
-    return total
+    groups = part.contributions().values()
+    squares = sum((group.norm**2 for group in groups), np.zeros(()))
+    return float(np.sum(np.sqrt(squares)))
 
 
 def _flat(run: RecordedRun, gradients: Mapping[str, FloatArray]) -> FloatArray:

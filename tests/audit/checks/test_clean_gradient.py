@@ -25,16 +25,19 @@ COUNT, TRUTH, DECAY = 4000, 3.8, 0.5
 RIDGE = TRUTH / (1.0 + DECAY)
 
 
-def audited(folder: Path, weight: float, left_out: int = 0) -> Checked:
+def audited(
+    folder: Path, weight: float, count: int = COUNT, left_out: int = 0, room: float = 0.0
+) -> Checked:
     """One recorded step of y = 3.8·x, |x| = 1, whose gradients are added up apart from the decay.
 
-    The sums are those of a plain loop in float32; left_out: examples that it forgets.
+    The sums are those of a plain loop in float32. left_out: examples that it forgets; room: the
+    share of the radius by which every clipped gradient is shorter.
     """
     torch.manual_seed(0)
     network = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         network.weight.fill_(weight)
-    x = torch.ones(COUNT, 1) - 2.0 * (torch.arange(COUNT) % 2)[:, None]
+    x = torch.ones(count, 1) - 2.0 * (torch.arange(count) % 2)[:, None]
     graph = dag((1,), [("o", Dense(trained("weight", array_of(network.weight))), ("x",))])
     claims = claims_of_analysis(
         model_of(graph),
@@ -48,16 +51,17 @@ def audited(folder: Path, weight: float, left_out: int = 0) -> Checked:
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         recorder = Recorder(folder, network, optimizer, every=1, detail=1)
         recorder.declare(
-            dataset_size=COUNT, batch_size=COUNT, sampling="full-batch", steps=1,
+            dataset_size=count, batch_size=count, sampling="full-batch", steps=1,
             noise_multiplier=1.0, weight_decay=DECAY,
         )  # fmt: skip
-        recorder.batch(index=range(COUNT), sampler="full-batch", rate=1.0, divisor=1.0)
+        recorder.batch(index=range(count), sampler="full-batch", rate=1.0, divisor=1.0)
         loss_fn = recorder.wrap_loss(functional.mse_loss)
         output = network(x)
         loss_fn(output, TRUTH * x, reduction="sum").backward()
         own = (output - TRUTH * x).detach().numpy()[left_out:, 0] * x.numpy()[left_out:, 0]
         theta = np.float32(weight)
-        factors = 1.0 / np.maximum(np.abs(own + np.float32(DECAY) * theta), np.float32(1.0))
+        lengths = np.abs(own + np.float32(DECAY) * theta)
+        factors = np.where(lengths > 1.0, np.float32(1.0 - room) / lengths, np.float32(1.0))
         total = np.cumsum(factors * own)[-1] + np.sum(factors) * np.float32(DECAY) * theta
         recorder.gradients(clean={"weight": torch.tensor([[float(total)]])})
         optimizer.step()
@@ -65,7 +69,7 @@ def audited(folder: Path, weight: float, left_out: int = 0) -> Checked:
     return check_recorded_run(claims, read_trace(folder))
 
 
-@pytest.mark.parametrize("off", [0.0, 1e-7, 3e-6, 1e-4, 0.02, 0.5])
+@pytest.mark.parametrize("off", [0.0, 1e-9, 1e-8, 1e-7, 3e-6, 1e-4, 0.02, 0.5])
 def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
     off: float, tmp_path: Path
 ) -> None:
@@ -79,3 +83,13 @@ def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path:
     checked = audited(tmp_path / "t", RIDGE + off, left_out=COUNT // 10)
     (report,) = (r for r in checked.reports if r.name == "agreement")
     assert report.verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize(("room", "is_right"), [(0.0, True), (2.0**-20, True), (1e-3, False)])
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_clip_may_leave_room_for_its_rounding(
+    room: float, is_right: bool, count: int, tmp_path: Path
+) -> None:
+    checked = audited(tmp_path / "t", RIDGE + 5.0, count=count, room=room)
+    (report,) = (r for r in checked.reports if r.name == "agreement")
+    assert (report.verdict is Verdict.PASS) is is_right

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.checks.gradients import Gradients
+from lipcert.audit.checks.gradients import Gradients, Pass
 from lipcert.audit.checks.units import Scale
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.importer.load import load_model
@@ -72,6 +72,7 @@ def single(
         (Settings(), Scale(1.0, 0.25)),
         (Settings(loss_clip=0.2), Scale(1.0 / COUNT, 1.0)),
         (Settings(mechanism="gradient-clipping", clip_norm=0.5), Scale(1.0, 1.0)),
+        (Settings(mechanism="gradient-clipping", clip_norm=0.5, loss_clip=0.3), Scale(1.0, 1.0)),
         (
             Settings(mechanism="gradient-clipping", clip_norm=0.5, clip_scope="group"),
             Scale(1.0, 0.1),
@@ -81,7 +82,7 @@ def single(
             Scale(1.0 / COUNT, 0.5),
         ),
     ],
-    ids=["plain", "loss-clip", "flat", "group", "backprop"],
+    ids=["plain", "loss-clip", "flat", "flat-loss-clip", "group", "backprop"],
 )
 def test_sums_and_contributions(settings: Settings, scale: Scale) -> None:
     torch.manual_seed(3)
@@ -91,8 +92,8 @@ def test_sums_and_contributions(settings: Settings, scale: Scale) -> None:
     x, y = torch.randn(COUNT, 8, dtype=torch.float64), torch.randint(3, (COUNT,))
     given = {name: array_of(item) for name, item in weights.items()}
     gradients = Gradients(claims, given, "cpu")
-    found = gradients.total(x.numpy(), y.numpy(), scale)
-    norms = gradients.contributions(x.numpy(), y.numpy(), scale)
+    examples = Pass(gradients, x.numpy(), y.numpy(), scale)
+    found, norms = examples.total(), examples.contributions()
     singles = [single(weights, x[i], int(y[i]), scale.inner, settings) for i in range(COUNT)]
     for place, name in enumerate(WEIGHTS):
         expected = scale.outer * sum(parts[place] for parts in singles)
@@ -120,8 +121,8 @@ def test_the_decay_inside_the_clip(scope: str, decay: float) -> None:
     given = {name: array_of(item) for name, item in weights.items()}
     gradients = Gradients(claims, given, "cpu", decay=decay)
     scale = Scale(1.0, 0.25)
-    found = gradients.total(x.numpy(), y.numpy(), scale)
-    norms = gradients.contributions(x.numpy(), y.numpy(), scale)
+    examples = Pass(gradients, x.numpy(), y.numpy(), scale)
+    found, norms = examples.total(), examples.contributions()
     singles = [single(weights, x[i], int(y[i]), 1.0, wanted, decay) for i in range(COUNT)]
     for place, name in enumerate(WEIGHTS):
         expected = 0.25 * sum(parts[place] for parts in singles)
@@ -144,9 +145,10 @@ def test_products_with_the_weights_for_every_kind_of_layer(name: str) -> None:
     plain = Gradients(claims, weights, "cpu")
     decayed = Gradients(claims, weights, "cpu", decay=0.5)
     (group,) = claims.groups
-    norms = decayed.contributions(x, y, Scale(1.0, 1.0))[group.name]
+    scale = Scale(1.0, 1.0)
+    norms = Pass(decayed, x, y, scale).contributions()[group.name]
     for i in range(2):
-        one = plain.total(x[i : i + 1], y[i : i + 1], Scale(1.0, 1.0))
+        one = Pass(plain, x[i : i + 1], y[i : i + 1], scale).total()
         whole = [one[part] + 0.5 * weights[part] for part in group.parameters]
         expected = np.sqrt(sum(np.sum(part**2) for part in whole))
         assert norms.norm[i] == pytest.approx(expected, rel=1e-9)
