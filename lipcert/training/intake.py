@@ -7,9 +7,10 @@ what does not fit. Invariant: nothing of what is given is changed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
 
 __all__ = [
+    "UntrainedWarning",
     "batch_size_of",
     "first_example",
     "numbers_of",
@@ -34,6 +36,11 @@ __all__ = [
 ]
 
 _DTYPES: Final = (torch.float32, torch.float64)
+
+
+@final
+class UntrainedWarning(UserWarning):
+    """Parameters that nobody froze, and that the run does not train."""
 
 
 def batch_size_of(loader: DataLoader[Any]) -> int:
@@ -88,9 +95,13 @@ def trained_parameters(
     optimized = {id(item) for group in optimizer.param_groups for item in group["params"]}
     frozen = Settings(freeze=mechanism.freeze)
     trained: dict[str, nn.Parameter] = {}
+    left: list[str] = []
     for name, match in network.matches.items():
         live = network.live(match.recorded)
-        if id(live) not in optimized or not isinstance(live, nn.Parameter):
+        if not isinstance(live, nn.Parameter):
+            continue
+        if id(live) not in optimized:
+            left += [match.recorded] if live.requires_grad and frozen.is_trained(name) else []
             continue
         if not frozen.is_trained(name):
             raise UsageError(
@@ -101,6 +112,13 @@ def trained_parameters(
             trained[match.recorded] = live
     if not trained:
         raise UsageError("training: the optimizer trains no parameter of the model")
+    if left:
+        warnings.warn(
+            f"training: the optimizer does not have {', '.join(left)}, which may be trained: they "
+            "stay as they are; give all parameters to one optimizer, or freeze these",
+            UntrainedWarning,
+            stacklevel=3,
+        )
     return trained
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+import warnings
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from lipcert.training import (
     WeightClipping,
 )
 from lipcert.training.assembly import SeedWarning
+from lipcert.training.intake import UntrainedWarning
 from lipcert.training.noise import NoiseSource
 from tests.training.runs import BATCH, STEPS, Small, clipless, data, private_run, train
 
@@ -284,6 +287,20 @@ def test_frozen_parameters_stay_and_get_no_noise(tmp_path: Path) -> None:
 def test_a_frozen_parameter_in_the_optimizer_is_refused() -> None:
     with pytest.raises(UsageError, match="frozen in the mechanism"):
         private_run(None, clipless(freeze=("hidden.*",)))
+
+
+def test_what_the_optimizer_does_not_have_is_told() -> None:
+    def head_alone(parameters: Iterable[nn.Parameter], lr: float) -> Optimizer:
+        return SGD(list(parameters)[-2:], lr=lr)
+
+    with pytest.warns(UntrainedWarning, match=r"does not have hidden\.weight, hidden\.bias"):
+        run = private_run(optimizer=head_alone)
+    with run:
+        assert [group.name for group in run.calibration.groups] == ["head"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UntrainedWarning)
+        private_run(optimizer=head_alone, mechanism=clipless(freeze=("hidden.*",))).close()
+        private_run().close()
 
 
 def test_without_a_bound_nothing_is_trained() -> None:
