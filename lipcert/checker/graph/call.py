@@ -24,10 +24,15 @@ __all__ = ["Call", "Sink"]
 @final
 @dataclass(slots=True)
 class Sink:
-    """The steps so far. taken: names that are not free; untracked: as of a `Program`."""
+    """The steps so far.
+
+    taken: names that are not free; halves: whether the file may hold reals narrower than float32;
+    untracked: as of a `Program`.
+    """
 
     taken: set[str]
     batched: bool
+    halves: bool
     steps: list[Step] = field(default_factory=list)
     untracked: set[str] = field(default_factory=set)
     stacks: dict[tuple[str, str], Data] = field(default_factory=dict)

@@ -14,15 +14,18 @@ from lipcert.checker.graph.call import Call
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.layout_ops import normal_axes
 from lipcert.checker.graph.size_ops import equal, filled, marks, numbers_from, whole, within
-from lipcert.checker.graph.values import FIXED, Constant, Value, broadcast, indices
+from lipcert.checker.graph.types import is_held, or_rounded
+from lipcert.checker.graph.values import FIXED, Constant, Data, Value, broadcast, indices
 from lipcert.checker.interval import Interval
 from lipcert.checker.interval import down as below
 from lipcert.checker.interval import up as above
 from lipcert.checker.reader.records import Tensor
 
-__all__ = ["CONSTANT_OPS", "literal", "quotient", "sum_of_sources"]
+__all__ = ["CONSTANT_OPS", "cast_like", "literal", "quotient", "sum_of_sources"]
 
 Array = npt.NDArray[Any]
+_EXACT: Final = 1 << 24
+"""up to here float32 holds the whole numbers"""
 
 
 def literal(tensor: Tensor, name: str) -> Constant:
@@ -116,12 +119,14 @@ def _negative(call: Call) -> Value:
 
 
 def _root(call: Call) -> Value:
+    """√c, and what float32 arithmetic has in its place: a width's root is rarely a number of it."""
     constant = call.constant(0)
     known = _interval(constant)
     if (known.lo < 0.0).any():
         raise Unsupported("a root of a negative number")
     low, high = np.maximum(below(np.sqrt(known.lo)), 0.0), above(np.sqrt(known.hi))
-    return Constant(low, high, sum_of_sources(constant), constant.place)
+    found = or_rounded(Interval(low, high))
+    return Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
 
 
 def _cast(call: Call) -> Value:
@@ -151,6 +156,34 @@ def _cast(call: Call) -> Value:
     if not constant.is_float and not same and constant.grows is not None:
         constant.check_fixed()
     return Constant(low, high, sources, constant.place, constant.grows)
+
+
+def cast_like(call: Call) -> Value:
+    """The type of another tensor, one of real numbers; a constant exactly, or with its rounding.
+
+    Proof: all types are float32 or float64, and `or_rounded` holds the number of either; whole
+    numbers up to 2²⁴ are such numbers themselves. Where the file has narrower types, only numbers
+    that all types hold are taken.
+    """
+    call.integer("saturate", 1), call.text("round_mode", "up")
+    value, like = call.value(0), call.value(1)
+    if isinstance(like, Constant) and not like.is_float:
+        raise Unsupported("it converts to whole numbers")
+    if isinstance(value, Data):
+        return value
+    value.check_fixed()
+    halves = call.sink.halves
+    if not value.is_float:
+        real = value.lo.astype(np.float64)
+        if value.lo is not value.hi or (np.abs(real) > _EXACT).any():
+            raise Unsupported("it may round a whole number")
+        value = Constant(real, real, {}, value.place)
+    if is_held(value.lo, halves=halves) and is_held(value.hi, halves=halves):
+        return value
+    if halves:
+        raise Unsupported("it may round a constant to a half-precision number")
+    found = or_rounded(Interval(value.lo, value.hi))
+    return Constant(found.lo, found.hi, sum_of_sources(value), value.place)
 
 
 # other ----------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from lipcert.checker.graph.errors import MixingError, Unsupported
 from lipcert.checker.graph.macros import needed_steps, rewritten
 from lipcert.checker.graph.operators import rule_of
 from lipcert.checker.graph.program import Attention, Operand, Program, Shape, Step
+from lipcert.checker.graph.types import has_halves
 from lipcert.checker.graph.values import Data, Place, Value
 from lipcert.checker.reader.records import Input, Model, Node, shown
 
@@ -83,7 +84,7 @@ def _lowered(
     start = Data(source.name, (first, *dims), Place(0) if batched else None)
     values: dict[str, Value] = {source.name: start}
     taken = {source.name, *model.initializers, *(n for node in model.nodes for n in node.outputs)}
-    sink = Sink(taken, batched)
+    sink = Sink(taken, batched, has_halves(model))
     read = {
         name for node, use in zip(model.nodes, needed, strict=True) if use for name in node.inputs
     }

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-import numpy as np
-
 from lipcert.checker.graph import axis_ops, layout_ops, linear_ops, selection_ops
 from lipcert.checker.graph.call import Call
-from lipcert.checker.graph.constant_ops import CONSTANT_OPS
+from lipcert.checker.graph.constant_ops import CONSTANT_OPS, cast_like
 from lipcert.checker.graph.entry_ops import ENTRY_OPS
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.joining import concat
 from lipcert.checker.graph.size_ops import shape_of, size_of
-from lipcert.checker.graph.values import Constant, Data, Value
+from lipcert.checker.graph.values import Data, Value
 from lipcert.checker.reader.records import Node
 
 __all__ = ["Rule", "rule_of"]
@@ -23,7 +21,7 @@ Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
 def _same(call: Call) -> Value:
-    """Identity, Dropout at inference, and types of real numbers, which are all real here."""
+    """Identity, Dropout at inference, and types of data, which are all real here."""
     kind = call.node.op_type
     if kind == "Dropout":
         call.real("ratio", 0.5), call.integer("seed", 0)
@@ -33,25 +31,13 @@ def _same(call: Call) -> Value:
             call.number(1)
     if kind == "Cast" and call.integer("to", 0) not in {1, 10, 11, 16}:
         raise Unsupported("it rounds to whole numbers")
-    if kind in {"Cast", "CastLike"}:
+    if kind == "Cast":
         call.integer("saturate", 1), call.text("round_mode", "up")
-    if kind == "CastLike":
-        like, value = call.value(1), call.value(0)
-        if any(isinstance(item, Constant) and not item.is_float for item in (like, value)):
-            raise Unsupported("it converts between real and whole numbers")
-        if isinstance(value, Constant) and not _is_single(value):
-            raise Unsupported("it may round a constant")
     return call.value(0)
 
 
-def _is_single(value: Constant) -> bool:
-    """Whether float32 holds the numbers."""
-    with np.errstate(over="ignore"):
-        return all(np.array_equal(ends.astype(np.float32), ends) for ends in (value.lo, value.hi))
-
-
 _LAYOUT: Final[Mapping[str, Rule]] = {
-    "CastLike": _same,
+    "CastLike": cast_like,
     "Dropout": _same,
     "Expand": layout_ops.expand,
     "Flatten": layout_ops.flatten,
