@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from lipcert.ir import Graph
 from lipcert.norms.operator_norm import Tier, operator_norm
+from lipcert.operand import Operand
 from lipcert.scope import (
     Constraint,
     ConstraintKind,
@@ -61,12 +64,23 @@ def _scaled_down(
                 norm = point.max_abs(operand) if operator is None else operator
                 is_left = norm.value <= constraint.radius
             else:
-                whole = operand.array.size == graph.parameters[operand.parameter].size
-                is_plain = whole and operand.gain == ONE
+                is_plain = _is_whole(operand, graph.parameters[operand.parameter].size)
                 is_left = is_plain and point.norm(operand).value <= constraint.radius
             if not is_left:
                 found.add(operand.parameter)
     return frozenset(found)
+
+
+def _is_whole(operand: Operand, size: int) -> bool:
+    """Whether an operand shows every entry of its parameter once, but for signs.
+
+    Proof: without a factor, a gain of 1 shows no entry twice; as many as there are, none of them
+    a zero beside the parameter, are all of them. With a factor it tells nothing: a half of four
+    copies of a few entries has a gain of 1, and may be as large as the parameter.
+    """
+    is_plain = abs(operand.scale) == 1.0 and operand.gain == ONE
+    is_padded = operand.places is not None and bool(np.any(operand.places < 0))
+    return operand.array.size == size and is_plain and not is_padded
 
 
 def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintSpec]:

@@ -184,9 +184,12 @@ def _has_norm(
 
     Proof: from a spectral constraint on a factor, a slope or an offset it is derived that no entry
     is larger than the radius r (so that n of them have a norm of at most √n·r), and nothing else:
-    x ↦ s·x has the norm max|s|. Entries are compared as they are, which rounds nothing.
+    x ↦ s·x has the norm max|s|. Entries are compared as they are, which rounds nothing. Of what
+    is no linear function of the tensor, a reciprocal say, no constraint on it says anything.
     """
     op, radius = step.op, constraint.radius
+    if math.inf in (item.sources.get(constraint.tensor) for item in operands(op)):
+        return False
     if isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources:
         before = program.shapes[step.inputs[0]]
         if norms.get(step.output, math.inf) > radius and not any(

@@ -24,7 +24,9 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
     """Whether all entries are the same numbers; NaN is no number."""
     if one.numel() < _MANY or not (_is_plain(one) and _is_plain(other)):
         return torch.equal(one, other)
-    return one.dtype is other.dtype and np.array_equal(one.detach().numpy(), other.detach().numpy())
+    return one.dtype is other.dtype and np.array_equal(
+        one.numpy(force=True), other.numpy(force=True)
+    )
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from lipcert.analysis.scopes import constraints_of, scope_of
 from lipcert.ir import Graph
 from lipcert.operand import Operand
+from lipcert.ops.affine import Scale
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import LayerNorm
 from lipcert.scope import ConstraintScope, PointScope, Scope
@@ -107,3 +108,23 @@ def test_a_clip_leaves_slices_of_a_matrix_alone_that_are_all_small() -> None:
 
     assert isinstance(scope("spectral"), PointScope)
     assert isinstance(scope("frobenius"), ConstraintScope)
+
+
+def test_a_clip_of_a_whole_parameter_reads_what_an_operand_does_not_show() -> None:
+    """As large as the parameter and of gain 1, and most of its entries are not there."""
+    copies = np.tile(np.arange(4, dtype=np.int32), (4, 1))
+    padded = np.array([-1, 0, 1, 2], dtype=np.int32)
+    mirrored = np.array([3, 2, 1, 0], dtype=np.int32)
+
+    def scope(places: np.ndarray, scale: float) -> Scope:
+        factor = Operand(np.full(places.shape, 0.05), "s", places=places, scale=scale)
+        graph = chain(places.shape, Scale(factor))
+        spec = ConstraintSpec("frobenius", 1.0)
+        return scope_of(
+            graph, Settings(mechanism="weight-clipping", scope="point", constraint=spec)
+        )
+
+    assert isinstance(scope(copies, 0.5), ConstraintScope)
+    assert isinstance(scope(padded, 1.0), ConstraintScope)
+    assert isinstance(scope(mirrored, 1.0), PointScope)
+    assert isinstance(scope(mirrored, -1.0), PointScope)

@@ -13,8 +13,12 @@ import pytest
 from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
-from lipcert.certificate.records import read_certificate, write_certificate
+from lipcert.certificate.records import Constraint, read_certificate, write_certificate
+from lipcert.checker.graph.errors import Unsupported
+from lipcert.checker.graph.lower import lower
+from lipcert.checker.membership import constraint_faults
 from lipcert.checker.procedure import Choices, check
+from lipcert.checker.reader.model import read_model
 from lipcert.checker.verdict import Verdict
 from lipcert.checker.witnesses import ENGINES
 from lipcert.issue.certify import certify
@@ -187,3 +191,23 @@ def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
         clipped(network, "point", "frobenius", 4.0)
     report = check(clipped(network, "point", "frobenius", 4.5), network, Choices())
     assert report.verdict is Verdict.CONDITIONAL, report.reasons
+
+
+@pytest.mark.parametrize(
+    ("step", "numbers"),
+    [("Div", "x theta"), ("BatchNormalization", "x ones zeros zeros theta")],
+)
+def test_a_small_reciprocal_is_no_small_tensor(step: str, numbers: str, tmp_path: Path) -> None:
+    """1/100 is below 2 where 100 is not: what a clip scales down grows in the network."""
+    held = {
+        "theta": np.full(16, 100.0, np.float32),
+        "ones": np.ones(16, np.float32),
+        "zeros": np.zeros(16, np.float32),
+    }
+    used = {name: held[name] for name in numbers.split() if name != "x"}
+    proto = onnx_model([node(step, numbers, "y")], ["N", 16], used)
+    (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
+    weights = read_model(tmp_path / "file.onnx")
+    held_to = Constraint("theta", "spectral", LIMIT)
+    with pytest.raises(Unsupported, match="theta' within"):
+        list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))

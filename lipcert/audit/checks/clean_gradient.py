@@ -7,8 +7,9 @@ no example was drawn. Compared: d, the distance of the two, with
     a   8 times the distance between this sum in the recorded precision and in float64, plus what
         adding n gradients one after another may round, n·u·Σ‖g_i‖, plus what a clip may leave out
         that divides by the upper end of a norm in the recorded precision: d ≤ a passes. With the
-        decay inside the clip, ∇ℓ_i and λθ are added up apart and may cancel: what is added is
-        then as long as ‖∇ℓ_i‖ + λ‖θ‖ ≤ ‖g_i‖ + 2λ‖θ‖;
+        decay inside the clip, f_i∇ℓ_i and f_iλθ are added up apart, f_i being the factor of the
+        clip, and may cancel: what is added is then as long as ‖f_i∇ℓ_i‖ + f_iλ‖θ‖ ≤
+        ‖g_i‖ + 2f_iλ‖θ‖;
     S   Σ‖g_i‖/16 + a: d > S is a violation.
 
 Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
@@ -134,7 +135,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     extra = [name for name, item in snapshot.items() if name not in known and np.any(item)]
     lengths = sum(map(_length, passes))
     unit = (used or own).unit
-    added = lengths + 2.0 * exact.decay_norm * sum(part.scale.outer * len(part) for part in passes)
+    added = lengths + 2.0 * sum(part.decayed() for part in passes)
     alpha = _ratio(theirs, ours)
     return _Distance(
         d=_norm(theirs - ours),

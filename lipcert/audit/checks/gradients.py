@@ -64,11 +64,6 @@ class Gradients:
         self._engine = NormEngine(self.network.lowered, watch_values=False)
         self._allowance = Allowance(claims, weights)
 
-    @property
-    def decay_norm(self) -> float:
-        """λ‖θ‖ over the groups together."""
-        return self.decay.length(name for group in self.groups for name in group.parameters)
-
     def drift(self, group: str, scale: Scale) -> float:
         """By how much rounding may make a contribution exceed its right bound."""
         found = self._allowance.of(Family.GRADIENT, group, self.network.arithmetic.precision)
@@ -113,9 +108,6 @@ class Pass:
             for start in range(0, len(x), _CHUNK)
         ]
 
-    def __len__(self) -> int:
-        return sum(len(x) for x, _ in self._chunks)
-
     def contributions(self) -> Mapping[str, Measured]:
         """‖outer · m(inner · ∇ℓ_i)‖ of each group.  # [examples] each"""
         clip, outer, parts = self._gradients.clip, self.scale.outer, self._norms
@@ -144,6 +136,15 @@ class Pass:
                 factors = clip / np.maximum(found.norm, clip)
                 lost += float(np.sum((found.error * factors + _ROOM * clip)[clipped]))
         return self.scale.outer * lost
+
+    def decayed(self) -> float:
+        """outer · Σ ‖λθ‖, each as short as its clip makes it."""
+        gradients, lengths = self._gradients, 0.0
+        if gradients.decay:
+            for chunk in range(len(self._chunks)):
+                for part in self._weighted(chunk):
+                    lengths += float(np.sum(part.weights)) * gradients.decay.length(part.names)
+        return self.scale.outer * lengths
 
     def total(self) -> Mapping[str, FloatArray]:
         """outer · Σ_i m(inner · ∇ℓ_i) by name of the trained parameter."""

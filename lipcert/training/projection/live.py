@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,31 +27,30 @@ _ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTensor:
-    """A parameter's storage. roundoff: of its type. buffer: for what is read. shared: the numbers
-    themselves, where they lie on the host."""
+    """A parameter's storage. roundoff: of its type. buffer: for what is read.
+
+    Where the storage lies is asked every time: sharing it between processes moves it.
+    """
 
     name: str
     tensor: Tensor
     roundoff: float
     buffer: FloatArray = field(repr=False)
-    shared: npt.NDArray[np.floating] | None = field(repr=False)
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> LiveTensor:
         """Of a view that shares storage with the parameter."""
-        numbers = tensor.numpy(force=True)
-        shared = numbers if tensor.device.type == "cpu" else None
-        buffer = np.empty_like(numbers, dtype=np.float64)
-        return cls(name, tensor.detach(), _ROUNDOFF[tensor.dtype], buffer, shared)
+        buffer = np.empty_like(tensor.numpy(force=True), dtype=np.float64)
+        return cls(name, tensor.detach(), _ROUNDOFF[tensor.dtype], buffer)
 
     def read(self) -> FloatArray:
         """A copy of the numbers, exactly; it lasts until they are read again."""
-        np.copyto(self.buffer, self._present())
+        np.copyto(self.buffer, self.tensor.numpy(force=True))
         return self.buffer
 
     def is_as_read(self) -> bool:
         """Whether the numbers are still those that were read last."""
-        return np.array_equal(self._present(), self.buffer)
+        return np.array_equal(self.tensor.numpy(force=True), self.buffer)
 
     def scale(self, factor: float) -> None:
         """Multiply every entry by at most `factor`, by no more than 2^-22 less.
@@ -67,9 +65,6 @@ class LiveTensor:
     def write(self, numbers: FloatArray) -> None:
         """Replace all entries, rounded to the tensor's type."""
         self.tensor.copy_(torch.from_numpy(numbers).reshape(self.tensor.shape))
-
-    def _present(self) -> npt.NDArray[np.floating]:
-        return self.tensor.numpy(force=True) if self.shared is None else self.shared
 
 
 def live_tensors(

@@ -169,7 +169,10 @@ class Stack(Measure):
         np.maximum.at(peaks, self.owners[which], estimates)
 
     def _iterated(self, rounds: int, which: IndexArray | None = None) -> FloatArray:
-        """Lower estimates of the largest eigenvalues, by the power iteration: [n]."""
+        """Lower estimates of the largest eigenvalues, by the power iteration: [n].
+
+        What is not finite has none, and leaves the vectors to the numbers that come after it.
+        """
         grams = self.grams if which is None else self._chosen(which)
         if grams.shape[-1] == 1:
             return np.array(grams[:, 0, 0].real)
@@ -179,7 +182,7 @@ class Stack(Measure):
             images = _product(grams, nearer)
             before, after = frobenius_norms(nearer), frobenius_norms(images)
             wide = after[:, None, None]
-            np.divide(images, wide, out=vectors, where=wide > 0.0)
+            np.divide(images, wide, out=vectors, where=(wide > 0.0) & (wide < np.inf))
         if which is not None:
             self.vectors[which] = vectors
         return np.divide(after, before, out=np.zeros_like(after), where=before != 0.0)

@@ -93,3 +93,15 @@ def test_a_clip_may_leave_room_for_its_rounding(
     checked = audited(tmp_path / "t", RIDGE + 5.0, count=count, room=room)
     (report,) = (r for r in checked.reports if r.name == "agreement")
     assert (report.verdict is Verdict.PASS) is is_right
+
+
+@pytest.mark.parametrize("count", [4, 64])
+@pytest.mark.parametrize("weight", [1e2, 1e4, 1e6])
+def test_one_example_that_is_left_out_shows_next_to_a_long_decay(
+    weight: float, count: int, tmp_path: Path
+) -> None:
+    """λθ is thousands of radii long, and what the clip leaves of it one."""
+    for left_out, is_right in ((0, True), (1, False)):
+        checked = audited(tmp_path / str(left_out), weight, count=count, left_out=left_out)
+        (report,) = (r for r in checked.reports if r.name == "agreement")
+        assert (report.verdict is Verdict.PASS) is is_right

@@ -380,3 +380,33 @@ def test_nothing_is_random() -> None:
         assert torch.equal(torch.get_rng_state(), state)
         found.append(weights["w"])
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("size", [1, 3, 40, 130])
+def test_a_checkpoint_helps_after_numbers_that_are_none(size: int, value: float) -> None:
+    """Nothing of them stays behind in what the next proofs begin with."""
+    graph, weights = dense(size, size), {"w": floats(draw((size, size), scale=9.0))}
+    projection = projector(graph, weights)
+    projection.project()
+    good = weights["w"].clone()
+    for place in ((0, 0), (0, -1), (-1, 0)):
+        weights["w"][place] = value
+        for refused in (projection.project, projection.norms):
+            with pytest.raises(NoVerdictError, match="holds NaN or infinite"):
+                refused()
+        weights["w"].copy_(3.0 * good)
+        projection.project()
+        assert 0.999 <= true_norm(graph, weights) <= INSIDE
+
+
+def test_storage_that_moves_is_followed() -> None:
+    """Memory that processes share is other memory, under the same tensor."""
+    graph, weights = dense(5, 5), {"w": floats(draw((5, 5), scale=9.0))}
+    projection = projector(graph, weights)
+    projection.project()
+    weights["w"].share_memory_()
+    weights["w"].mul_(7.0)
+    assert projection.norms()["w"] >= 6.9
+    projection.project()
+    assert 0.999 <= true_norm(graph, weights) <= INSIDE
