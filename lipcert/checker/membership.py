@@ -150,16 +150,19 @@ def _is_outside(constraint: Constraint, weights: Model, program: Program) -> boo
 
     Proof: ‖W‖ ≥ ‖Wv‖/‖v‖ for every v; the rounding of Wv is at most γ_n·‖|W||v|‖, which is far
     below the margin unless Wv cancels, and then the norm of |W||v| stands in its way. A number in
-    [lo, hi] is at least lo, and its negative at least −hi.
+    [lo, hi] is at least lo, and its negative at least −hi. Of steps that use another function of
+    the tensor than a linear one, neither says anything.
     """
     values = np.asarray(tensors(weights)[constraint.tensor].values(), dtype=np.float64)
     if not np.isfinite(values).all():
         return True
     if constraint.kind == "frobenius":
         return norm_up(values) * (1.0 - _CLEARLY) > constraint.radius
-    dense = [s.op.weight for s in program.steps if isinstance(s.op, Dense)]
-    matrices = [weight.lo for weight in dense if constraint.tensor in weight.sources]
-    entries = [item for step in program.steps for item in _entrywise(step.op, constraint.tensor)]
+    tensor = constraint.tensor
+    ops = [step.op for step in program.steps if _is_linear_in(step.op, tensor)]
+    dense = [op.weight for op in ops if isinstance(op, Dense)]
+    matrices = [weight.lo for weight in dense if tensor in weight.sources]
+    entries = [item for op in ops for item in _entrywise(op, tensor)]
     return any(
         np.max(np.maximum(item.lo, -item.hi), initial=0.0) > constraint.radius for item in entries
     ) or any(_reached(matrix) > constraint.radius for matrix in matrices)
@@ -188,7 +191,7 @@ def _has_norm(
     is no linear function of the tensor, a reciprocal say, no constraint on it says anything.
     """
     op, radius = step.op, constraint.radius
-    if math.inf in (item.sources.get(constraint.tensor) for item in operands(op)):
+    if not _is_linear_in(op, constraint.tensor):
         return False
     if isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources:
         before = program.shapes[step.inputs[0]]
@@ -201,6 +204,11 @@ def _has_norm(
         np.max(np.maximum(-item.lo, item.hi), initial=0.0) <= radius
         for item in _entrywise(op, constraint.tensor)
     )
+
+
+def _is_linear_in(op: Op, tensor: str) -> bool:
+    """Whether all operands of a step are linear functions of a tensor, or do not show it."""
+    return all(item.sources.get(tensor, 0.0) < math.inf for item in operands(op))
 
 
 def _entrywise(op: Op, tensor: str) -> list[Operand]:

@@ -193,19 +193,39 @@ def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
     assert report.verdict is Verdict.CONDITIONAL, report.reasons
 
 
+@pytest.mark.parametrize("entry", [100.0, 0.01])
 @pytest.mark.parametrize(
     ("step", "numbers"),
     [("Div", "x theta"), ("BatchNormalization", "x ones zeros zeros theta")],
 )
-def test_a_small_reciprocal_is_no_small_tensor(step: str, numbers: str, tmp_path: Path) -> None:
-    """1/100 is below 2 where 100 is not: what a clip scales down grows in the network."""
+def test_a_reciprocal_says_nothing_of_its_tensor(
+    step: str, numbers: str, entry: float, tmp_path: Path
+) -> None:
+    """1/100 is below 2 where 100 is not, and 1/0.01 above where 0.01 is not."""
     held = {
-        "theta": np.full(16, 100.0, np.float32),
+        "theta": np.full(16, entry, np.float32),
         "ones": np.ones(16, np.float32),
         "zeros": np.zeros(16, np.float32),
     }
     used = {name: held[name] for name in numbers.split() if name != "x"}
     proto = onnx_model([node(step, numbers, "y")], ["N", 16], used)
+    (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
+    weights = read_model(tmp_path / "file.onnx")
+    held_to = Constraint("theta", "spectral", LIMIT)
+    with pytest.raises(Unsupported, match="theta' within"):
+        list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))
+
+
+@pytest.mark.parametrize("kind", ["Mul", "MatMul"])
+def test_the_other_part_of_an_operand_says_nothing_of_a_tensor(kind: str, tmp_path: Path) -> None:
+    """Beside 0.125 stand entries of 100: neither within nor outside is known of the first part."""
+    shape = (8,) if kind == "Mul" else (8, 16)
+    held = {"theta": np.full(shape, 0.125, np.float32), "other": np.full(shape, 100.0, np.float32)}
+    proto = onnx_model(
+        [node("Concat", "theta other", "both", axis=0), node(kind, "x both", "y")],
+        ["N", 16],
+        held,
+    )
     (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
     weights = read_model(tmp_path / "file.onnx")
     held_to = Constraint("theta", "spectral", LIMIT)
