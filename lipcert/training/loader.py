@@ -58,9 +58,9 @@ class PrivateLoader:
     """Iterates over Poisson (or otherwise drawn) batches while releases are left.
 
     on_batch: told the index of every batch before the batch is handed out. progress: shown while
-    batches are asked for. Iterating again goes on
-    where the last iteration stopped, beginning with the batch that was handed out and not released,
-    if there is one. Worker processes load ahead; how they seed data augmentation is their affair.
+    batches are asked for. Iterating again goes on where the last iteration stopped, beginning with
+    the batch that was handed out and not released, if there is one. Worker processes load ahead;
+    how they seed data augmentation is their affair.
     """
 
     def __init__(

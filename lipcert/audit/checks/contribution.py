@@ -117,8 +117,8 @@ def _require_agreement(
     """The longest gradient again by plain backpropagation of this example alone.
 
     Both are float64 and differ by how they round; half of its digits leave room for any network
-    that is no chaos, and a wrong norm is wrong in its first ones. Where ∇ℓ and a decay
-    cancel, what is left is known to the error of the norm only.
+    that is no chaos, and a wrong norm is wrong in its first ones. Where ∇ℓ and a decay cancel, what
+    is left is known to the error of the norm only.
     """
     together = joint(list(found.values()))
     whole = together.norm

@@ -22,9 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.audit.lowering.dispatch import constants, lower
 from lipcert.audit.lowering.network import LoweredNetwork
-from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.upper import FloatArray
 
 __all__ = ["DifferentiableNetwork", "Pulled"]
@@ -117,13 +115,7 @@ class DifferentiableNetwork:
         return found
 
     def _output(self, x: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        values = {self._graph.input_name: x}
-        for node in self._graph.nodes:
-            tensors = dict(constants(node.op, x.dtype, x.device))
-            for slot, operand in node.op.operands().items():
-                tensors[slot] = operand_tensor(operand, parameters, x)
-            values[node.output] = lower(node.op, [values[name] for name in node.inputs], tensors)
-        return values[self._graph.output_name]
+        return LoweredNetwork.sharing(self._graph, parameters, x).forward(x)
 
 
 def _unfused() -> AbstractContextManager[None]:
