@@ -175,10 +175,11 @@ def _choice(call: Call) -> Value:
         value.check_fixed()
         if np.isneginf(value.hi).all():
             other = second if value is first else first
-            hidden = np.where(flags, -np.inf, 0.0)
             call.sink.untracked.update(value.sources)
             if isinstance(other, Data):
-                return combined(call, (other, Constant(hidden, hidden, {}, mask.place)), (1, 1))
+                shape, place = broadcast((mask, value))
+                hidden = np.broadcast_to(np.where(flags, -np.inf, 0.0), shape)
+                return combined(call, (other, Constant(hidden, hidden, {}, place)), (1, 1))
         if not (np.isfinite(value.lo) & np.isfinite(value.hi)).all():
             raise Unsupported("a constant is not finite")
         _, place = broadcast((mask, value))

@@ -103,10 +103,10 @@ def flatten(call: Call) -> Value:
 
 
 def squeeze(call: Call) -> Value:
-    """Axes of size 1 are dropped."""
+    """Axes of size 1 are dropped: all of them where none is named, as in an empty list."""
     value = call.value(0)
     own, axes = _batch_axis(value), call.axes(1, 13)
-    if axes is None:
+    if not axes:
         if own >= 0 and value.shape[own] == 1:
             raise Unsupported("it drops the batch axis of a single example")
         axes = [axis for axis, size in enumerate(value.shape) if size == 1]

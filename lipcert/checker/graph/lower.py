@@ -106,7 +106,7 @@ def _lowered(
     shapes = {source.name: start.shape, **{step.output: step.shape for step in steps}}
     covered = _covered(model, needed, raw, steps, values)
     return Program(
-        source.name, result.name, shapes, steps, batched, covered, frozenset(sink.untracked)
+        source.name, result.name, shapes, steps, result.place, covered, frozenset(sink.untracked)
     )
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "Op",
     "Operand",
     "PRelu",
+    "Place",
     "Program",
     "ReduceMax",
     "ReduceNorm",
@@ -81,6 +82,15 @@ class Operand:
     def is_exact(self) -> bool:
         """Whether every entry is known exactly."""
         return self.lo is self.hi
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the examples of a batch lie in a tensor: dimension `axis` is before·N·after."""
+
+    axis: int
+    before: int = 1
 
 
 @final
@@ -414,8 +424,8 @@ class Step:
 class Program:
     """The steps that the chosen output needs, in order.
 
-    batch_proved: whether it was shown for a batch of any size that no example influences another;
-    otherwise the file holds one example at a time.
+    place: where the examples of a batch lie in the output, if it was shown for a batch of any size
+    that no example influences another; None where the file holds one example at a time.
     covered: for each node of the model, what became of it: "step", "part" of a step that ends at
     a later node, "constant" (computed from constants and shapes), or "unused".
     untracked: initializers that enter a step as plain numbers (the limit of a clip, an epsilon, the
@@ -426,9 +436,14 @@ class Program:
     output: str
     shapes: Mapping[str, Shape]
     steps: tuple[Step, ...]
-    batch_proved: bool
+    place: Place | None
     covered: tuple[str, ...]
     untracked: frozenset[str] = frozenset()
+
+    @property
+    def batch_proved(self) -> bool:
+        """Whether the examples of a batch are shown to be apart."""
+        return self.place is not None
 
     def size(self, value: str) -> int:
         """Number of entries of a value, for one example."""

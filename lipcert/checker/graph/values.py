@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lipcert.checker.arithmetic import multiply_up, sqrt_up
 from lipcert.checker.graph.errors import MixingError, Unsupported
-from lipcert.checker.graph.program import IndexArray, Operand, Shape
+from lipcert.checker.graph.program import IndexArray, Operand, Place, Shape
 
 __all__ = [
     "FIXED",
@@ -36,15 +36,6 @@ __all__ = [
 
 FIXED = "it has sizes that fit one batch size only"
 MAX_SIZE = 1 << 25
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Dimension `axis` is before·N·after."""
-
-    axis: int
-    before: int = 1
 
 
 @final

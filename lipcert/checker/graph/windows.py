@@ -35,6 +35,8 @@ def windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
     mode, ceil = call.text("auto_pad", "NOTSET"), call.integer("ceil_mode", 0)
     reach = [dilation * (tap - 1) + 1 for tap, dilation in zip(taps, dilations, strict=True)]
     if mode in {"SAME_UPPER", "SAME_LOWER"}:
+        if call.node.op_type != "Conv" and max(dilations, default=1) > 1:
+            raise Unsupported("a dilated pool with automatic padding, which has two readings")
         total = [
             max((-(-size // stride) - 1) * stride + span - size, 0)
             for size, stride, span in zip(sizes, strides, reach, strict=True)

@@ -23,6 +23,7 @@ from lipcert.checker.graph.program import (
     Op,
     Operand,
     PRelu,
+    Place,
     Program,
     ReduceSum,
     Scale,
@@ -33,7 +34,7 @@ from lipcert.checker.graph.program import (
 )
 from lipcert.checker.interval import Interval
 from lipcert.checker.norms.definite import definite_float
-from tests.checker.graph.evaluate import evaluate
+from lipcert.issue.evaluate import evaluate
 
 RNG = np.random.default_rng(3)
 
@@ -52,7 +53,7 @@ def program_of(shape: Shape, *ops: tuple[Op, Shape]) -> Program:
         steps.append(Step(op, (value,), f"v{number}", after, number))
         value = f"v{number}"
         shapes[value] = after
-    return Program("x", value, shapes, tuple(steps), True, ())
+    return Program("x", value, shapes, tuple(steps), Place(0), ())
 
 
 def jacobian(program: Program) -> np.ndarray:
@@ -188,7 +189,7 @@ def test_paths() -> None:
         Step(Add((1, 1)), ("c", "a"), "d", shape, 3),
     )
     shapes = dict.fromkeys("xabcd", shape)
-    program = Program("x", "d", shapes, steps, True, ())
+    program = Program("x", "d", shapes, steps, Place(0), ())
     lower = steps_between(program, "a", "c")
     assert lower == steps[1:3]
     assert is_only_way(program, lower)
@@ -198,5 +199,5 @@ def test_paths() -> None:
     assert steps_between(program, "a", "d") is None
     assert steps_between(program, "c", "a") is None
     assert steps_between(program, "a", "a") is None
-    early = Program("x", "b", shapes, steps[:3], True, ())
+    early = Program("x", "b", shapes, steps[:3], Place(0), ())
     assert not is_only_way(early, lower)

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Program
-from tests.checker.graph.evaluate import evaluate
+from lipcert.issue.evaluate import evaluate
 from tests.checker.models import read
 
 Array = np.ndarray

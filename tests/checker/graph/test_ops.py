@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import AttributeProto, helper
 
 from lipcert.checker.graph.errors import Unsupported
 from tests.checker.graph.cases import agrees, kinds, model, node, program
@@ -113,6 +114,14 @@ CASES = {
     "larger than a number": ([node("Max", "x c")], I4, {"c": 0.25}, 13),
     "where": ([node("Neg", "x", "z"), node("Where", "m x z")], I4, {"m": r(6) > 0}, 16),
     "where constant": ([node("Where", "m x c")], I4, {"m": r(6, 6) > 0, "c": r(6)}, 16),
+    "where of a larger constant": (
+        [node("Where", "m x c")], ["N", 1, 4], {"m": np.array(True), "c": r(3, 4)}, 16),
+    "where of larger infinities": (
+        [node("Where", "m x c")], ["N", 1, 4], {"m": np.array(True), "c": np.full((3, 4), -np.inf)},
+         16),
+    "where of infinities first": (
+        [node("Where", "m c x")], ["N", 1, 4], {"m": np.array([[False]]), "c": np.full((3, 4),
+         -np.inf)}, 16),
     "clip": ([node("Clip", "x a b")], I4, {"a": -0.5, "b": 0.25}, 13),
     "clip one side": ([node("Clip", "x - b")], I4, {"b": 0.25}, 13),
     "clip of old": ([node("Clip", "x", min=-0.5, max=0.25)], I4, {}, 9),
@@ -171,6 +180,18 @@ def test_function_computes_what_onnxruntime_computes(name):
     assert len(agrees(model([node(name, "x")], I4, opset=18)).steps) == 1
 
 
+@pytest.mark.parametrize("opset", [11, 17])
+def test_an_empty_list_of_axes_drops_every_axis_of_size_one(opset):
+    if opset < 13:
+        squeeze = node("Squeeze", "x")
+        empty = helper.make_attribute("axes", [], attr_type=AttributeProto.INTS)
+        squeeze.attribute.append(empty)
+    else:
+        squeeze = node("Squeeze", "x a")
+    found = agrees(model([squeeze], [2, 1, 3, 1], {"a": np.zeros(0, int)}, opset))
+    assert found.shapes[found.output] == (2, 3)
+
+
 def test_constants_between_values_are_added():
     nodes = [node("Concat", "c x d x", axis=1)]
     found = agrees(model(nodes, [1, 2, 3], {"c": r(1, 1, 3), "d": r(1, 2, 3)}))
@@ -204,6 +225,12 @@ REFUSED = {
     "ragged counted average": (
         [node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1,
               count_include_pad=1)],
+        I4, {}, 19),
+    "dilated pool of automatic padding": (
+        [node("MaxPool", "x", kernel_shape=[3, 3], dilations=[1, 2], auto_pad="SAME_UPPER")], I4,
+        {}, 12),
+    "dilated average of automatic padding": (
+        [node("AveragePool", "x", kernel_shape=[3, 3], dilations=[2, 1], auto_pad="SAME_LOWER")],
         I4, {}, 19),
     "negative pads of a conv": (
         [node("Conv", "x w", pads=[-1, 0, 0, 0])], I4, {"w": r(2, 4, 3, 3)}, 11),

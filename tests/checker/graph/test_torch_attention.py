@@ -17,7 +17,7 @@ from lipcert.checker.reader.model import read_model
 from lipcert.checker.verdict import Verdict
 from tests.checker.forged import PREMISES, Forgery
 from tests.checker.graph.cases import kinds
-from tests.checker.graph.evaluate import evaluate
+from lipcert.issue.evaluate import evaluate
 
 SHAPE = (3, 6)
 

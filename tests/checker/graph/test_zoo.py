@@ -14,7 +14,7 @@ from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import ModelReadError
-from tests.checker.graph.evaluate import evaluate
+from lipcert.issue.evaluate import evaluate
 from tests.checker.models import SHIPPED
 
 ort.set_default_logger_severity(4)

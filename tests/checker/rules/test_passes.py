@@ -19,6 +19,7 @@ from lipcert.checker.graph.program import (
     Move,
     Op,
     Operand,
+    Place,
     Program,
     ReduceSum,
     Scale,
@@ -59,7 +60,7 @@ class _Builder:
 
     def program(self) -> Program:
         output = self.steps[-1].output
-        return Program("x", output, self.shapes, tuple(self.steps), batch_proved=True, covered=())
+        return Program("x", output, self.shapes, tuple(self.steps), place=Place(0), covered=())
 
 
 def _network(rng: np.random.Generator) -> Program:
@@ -109,7 +110,7 @@ def _point(program: Program, rng: np.random.Generator) -> Point:
                 "y",
                 {"x": program.shapes[step.inputs[0]], "y": step.shape},
                 (Step(step.op, ("x",), "y", step.shape, 0),),
-                batch_proved=True,
+                place=Place(0),
                 covered=(),
             )
             zeros = torch.zeros(alone.shapes["x"], dtype=torch.float64)
@@ -298,7 +299,7 @@ def test_one_step_alone() -> None:
 
 
 def test_a_program_of_no_steps() -> None:
-    program = Program("x", "x", {"x": (1, 2)}, (), batch_proved=True, covered=())
+    program = Program("x", "x", {"x": (1, 2)}, (), place=Place(0), covered=())
     facts = forward(program, Fact.of((1, 2), 1.0), Point({}))
     assert backward(program, facts, Point({}), Cotangent(2.0))["x"].norm == 2.0
     assert input_lipschitz(program, facts, Point({})) == 1.0

@@ -1,0 +1,244 @@
+"""Evaluate: the numbers of a program, step by step in float64, by the docstrings of the steps.
+
+What enters: a program and one example. What leaves: every value. Nothing here is rounded in a
+direction or trusted by a bound: it serves to hold a reading of a file against onnxruntime.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from lipcert.checker.graph import program as p
+
+__all__ = ["evaluate", "function_of"]
+
+Array: TypeAlias = npt.NDArray[np.float64]
+_Slices: TypeAlias = tuple[slice, ...]
+
+_PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
+    {
+        "relu": lambda x: np.maximum(x, 0.0),
+        "abs": np.abs,
+        "hard_swish": lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
+        "sigmoid": special.expit,
+        "tanh": np.tanh,
+        "atan": np.arctan,
+        "softplus": lambda x: np.logaddexp(x, 0.0),
+        "softsign": lambda x: x / (1.0 + np.abs(x)),
+        "erf": special.erf,
+        "sin": np.sin,
+        "cos": np.cos,
+        "gelu": lambda x: x * special.ndtr(x),
+        "silu": lambda x: x * special.expit(x),
+        "mish": lambda x: x * np.tanh(np.logaddexp(x, 0.0)),
+        "exp": np.exp,
+        "log": np.log,
+        "sqrt": np.sqrt,
+        "reciprocal": lambda x: 1.0 / x,
+    }
+)
+
+
+def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
+    """One of the functions of `Activation`, entry by entry; KeyError for any other name."""
+    n = numbers
+    match name:
+        case "leaky_relu":
+            return np.where(x >= 0, x, n[0] * x)
+        case "clip":
+            return np.clip(x, n[0], n[1])
+        case "hard_sigmoid":
+            return np.clip(n[0] * x + n[1], 0.0, 1.0)
+        case "elu":
+            return np.where(x > 0, x, n[0] * np.expm1(x))
+        case "selu":
+            return np.asarray(n[1] * np.where(x > 0, x, n[0] * np.expm1(x)))
+        case "celu":
+            return np.asarray(np.maximum(x, 0) + np.minimum(0, n[0] * np.expm1(x / n[0])))
+        case "gelu_tanh":
+            a, b = n or (math.sqrt(2 / math.pi), 0.044715)
+            return np.asarray(0.5 * x * (1 + np.tanh(a * (x + b * x**3))))
+        case "quick_gelu":
+            return np.asarray(x * special.expit(n[0] * x))
+        case "power":
+            return np.asarray(x ** n[0])
+        case "soft_threshold":
+            return np.asarray(np.sign(x) * np.maximum(np.abs(x) - n[0], 0))
+    return np.asarray(_PLAIN[name](x))
+
+
+def evaluate(program: p.Program, x: Array, rounding: str = "float64") -> dict[str, Array]:
+    """Every value for one example, of the shape of the program's input.
+
+    rounding: the type of numbers that the result of every step is rounded to; the difference to
+    float64 tells what such arithmetic loses.
+    """
+    values = {program.input: np.asarray(x, dtype=np.float64)}
+    with np.errstate(all="ignore"):
+        for step in program.steps:
+            found = np.asarray(_applied(step, [values[name] for name in step.inputs]))
+            values[step.output] = found.astype(rounding).astype(np.float64)
+    return values
+
+
+def _middle(operand: p.Operand) -> Array:
+    """A member of the operand."""
+    return operand.lo if operand.is_exact else (operand.lo + operand.hi) / 2
+
+
+def _applied(step: p.Step, x: Sequence[Array]) -> Array:
+    """The output of one step."""
+    op = step.op
+    match op:
+        case p.Dense():
+            y = x[0] @ _middle(op.weight).T
+            return y if op.bias is None else y + _middle(op.bias)
+        case p.Conv():
+            y = _transposed(op, x[0], step.shape) if op.transposed else _convolved(op, x[0])
+            return y if op.bias is None else y + _by_channel(op.bias, y.ndim)
+        case p.Scale():
+            return x[0] * _middle(op.factor)
+        case p.Shift():
+            return x[0] + _middle(op.offset)
+        case p.BatchNorm():
+            rank = x[0].ndim
+            centred = x[0] - _by_channel(op.mean, rank)
+            scaled = _by_channel(op.scale, rank) * centred * _by_channel(op.inverse, rank)
+            return scaled + _by_channel(op.shift, rank)
+        case p.Activation():
+            return function_of(op.name, op.numbers, x[0])
+        case p.PRelu():
+            return np.where(x[0] >= 0, x[0], _middle(op.slope) * x[0])
+        case p.Move():
+            return np.append(x[0].reshape(-1), 0.0)[op.sources]
+        case p.MaxPool() | p.AveragePool() | p.LpPool():
+            return _pooled(op, x[0])
+        case p.Multiply():
+            return x[0] * x[1]
+        case p.Divide():
+            return x[0] / x[1]
+        case p.MatMul():
+            return np.asarray(x[0] @ x[1])
+        case p.Add():
+            return np.asarray(sum(s * v for s, v in zip(op.signs, x, strict=True)))
+        case p.Concat():
+            return np.concatenate(x, axis=op.axis)
+        case p.Sort():
+            return np.sort(x[0], axis=op.axis)
+        case p.Attention():
+            scores = op.scale * (x[0] @ x[1])
+            if op.mask is not None:
+                scores = scores + _middle(op.mask)
+            return np.asarray(special.softmax(scores, axis=-1) @ x[2])
+        case p.InputClip():
+            return x[0] * min(1.0, op.radius / float(np.linalg.norm(x[0]) or 1.0))
+        case p.CotangentClip():
+            return x[0]
+    return _along_axes(op, x[0])
+
+
+def _along_axes(op: p.Op, x: Array) -> Array:
+    """Ops that read along axes of one value."""
+    match op:
+        case p.ReduceSum():
+            return np.asarray((np.mean if op.mean else np.sum)(x, axis=op.axes, keepdims=True))
+        case p.ReduceMax():
+            return np.asarray((np.min if op.minimum else np.max)(x, axis=op.axes, keepdims=True))
+        case p.ReduceNorm():
+            total = np.sum(np.abs(x) ** op.p, axis=op.axes, keepdims=True) + op.floor
+            return np.asarray(total ** (1 / op.p))
+        case p.Centre():
+            return np.asarray(x - np.mean(x, axis=op.axes, keepdims=True))
+        case p.DivideByNorm():
+            length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
+            return np.asarray(x / np.maximum(_middle(op.share) * length, op.floor))
+        case p.Softmax():
+            logs = special.log_softmax(x, axis=op.axis)
+            return np.asarray(logs if op.logarithm else np.exp(logs))
+        case p.Normalize():
+            d = x - np.mean(x, axis=op.axes, keepdims=True) if op.centred else x
+            return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))
+    raise TypeError(f"a step of the kind {type(op).__name__} has no meaning here")
+
+
+def _by_channel(operand: p.Operand, rank: int) -> Array:
+    return _middle(operand).reshape(1, -1, *(1,) * (rank - 2))
+
+
+def _by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
+    """For every tap that reads the input: the outputs that read it, and the inputs they read."""
+    for tap in itertools.product(*map(range, window.taps)):
+        outs, ins = [], []
+        for axis, size in enumerate(sizes):
+            stride = window.strides[axis]
+            offset = tap[axis] * window.dilations[axis] - window.before[axis]
+            first = max(0, -(offset // stride))
+            last = min(window.outputs[axis] - 1, (size - 1 - offset) // stride)
+            begin = first * stride + offset
+            outs.append(slice(first, last + 1))
+            ins.append(slice(begin, begin + (last - first) * stride + 1, stride))
+        if all(part.stop > part.start for part in outs):
+            yield tap, tuple(outs), tuple(ins)
+
+
+def _behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
+    """An index of the axes behind the first ones."""
+    return (*(slice(None),) * axes, *index)
+
+
+def _convolved(op: p.Conv, x: Array) -> Array:
+    outputs, per_group, *_ = op.weight.shape
+    weight = _middle(op.weight).reshape(op.groups, outputs // op.groups, *op.weight.shape[1:])
+    parts = x.reshape(op.groups, per_group, *x.shape[2:])
+    y = np.zeros((op.groups, outputs // op.groups, *op.window.outputs))
+    for tap, outs, ins in _by_tap(op.window, x.shape[2:]):
+        y[_behind(2, outs)] += _mixed(weight[_behind(3, tap)], parts[_behind(2, ins)])
+    return y.reshape(1, outputs, *op.window.outputs)
+
+
+def _transposed(op: p.Conv, x: Array, shape: p.Shape) -> Array:
+    inputs, per_group, *_ = op.weight.shape
+    weight = _middle(op.weight).reshape(op.groups, inputs // op.groups, *op.weight.shape[1:])
+    parts = x.reshape(op.groups, inputs // op.groups, *x.shape[2:])
+    y = np.zeros((op.groups, per_group, *shape[2:]))
+    for tap, outs, ins in _by_tap(op.window, shape[2:]):
+        y[_behind(2, ins)] += _mixed(
+            weight[_behind(3, tap)].swapaxes(1, 2), parts[_behind(2, outs)]
+        )
+    return y.reshape(shape)
+
+
+def _mixed(matrix: Array, x: Array) -> Array:
+    """The channels of every group, axis 1, times the matrix of the group."""
+    flat = matrix @ x.reshape(*x.shape[:2], -1)
+    return np.asarray(flat.reshape(*flat.shape[:2], *x.shape[2:]))
+
+
+def _pooled(op: p.MaxPool | p.AveragePool | p.LpPool, x: Array) -> Array:
+    window = op.window
+    y = np.full((*x.shape[:2], *window.outputs), -np.inf if isinstance(op, p.MaxPool) else 0.0)
+    count = np.zeros(window.outputs)
+    for _, outs, ins in _by_tap(window, x.shape[2:]):
+        read, kept = x[_behind(2, ins)], y[_behind(2, outs)]
+        match op:
+            case p.MaxPool():
+                y[_behind(2, outs)] = np.maximum(kept, read)
+            case p.AveragePool():
+                y[_behind(2, outs)] = kept + read
+                count[outs] += 1.0
+            case p.LpPool():
+                y[_behind(2, outs)] = kept + np.abs(read) ** op.p
+    match op:
+        case p.AveragePool():
+            return y / (math.prod(window.taps) if op.counts_padding else count)
+        case p.LpPool():
+            return np.asarray(y ** (1 / op.p))
+    return y
