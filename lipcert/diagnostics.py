@@ -62,6 +62,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC022": "The batch axis has a fixed size above one.",
         "LC023": "Parameters have no names of a training framework.",
         "LC024": "Parameters of equal numbers are stored once and taken for separate ones.",
+        "LC025": "The checker reads the file otherwise than onnxruntime does.",
         "LC101": "A node has no finite bound.",
         "LC102": "A parameter has no finite gradient bound.",
         "LC103": "The network ends in Softmax, and the loss is applied to its output.",

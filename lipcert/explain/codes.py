@@ -64,6 +64,11 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC024": "The exporter stores tensors of equal numbers once and writes the further names "
         "as copies. Each name is bounded as a parameter of its own; if training ties them, the "
         f"bounds do not hold. Export with {_EXPORT}.",
+        "LC025": "Before anything is certified, every step that the checker reads in the file is "
+        "computed for inputs of the declared domain and held against onnxruntime. Here the numbers "
+        "or the shapes differ, at the node that the message names, so a certificate would speak of "
+        "another function, and none is written. This is a defect of LipCert or of the file: report "
+        "it. `lipcert analyze` does not use this reading.",
         "LC101": "The rule of this node does not apply on the values that can reach it (for "
         "example a division by an interval that holds 0). The message says which assumption would "
         "help: often --input-norm, --input-box or a constraint.",

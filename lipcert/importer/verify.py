@@ -13,7 +13,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from onnx import ModelProto, helper
 
 from lipcert.errors import Refusal, UnsupportedModelError
@@ -21,6 +20,7 @@ from lipcert.importer.examples import Examples
 from lipcert.importer.layout import Layout
 from lipcert.importer.model import Verification
 from lipcert.importer.raw import Array
+from lipcert.importer.runtime import new_session
 from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import BatchStatus, Graph, evaluate
 
@@ -42,18 +42,11 @@ class _Run:
         self._source = examples.layouts[graph.input_name]
         self._result = examples.layouts[graph.output_name]
         is_batched = examples.proof.status is BatchStatus.PROVED
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
         _reduce(proto, graph, self._source, is_batched=is_batched)
         content = proto.SerializeToString()
         proto.Clear()
         try:
-            self._session = onnxruntime.InferenceSession(
-                content, options, providers=["CPUExecutionProvider"]
-            )
+            self._session = new_session(content)
         except Exception as error:
             raise _disagreement(
                 f"onnxruntime cannot load the model: {_line(error)}",

@@ -6,7 +6,8 @@ What enters: an imported model and the settings of a planned run. What leaves: t
 certificate, the checker's report on them, and what certifying costs: where the checker's rules
 are looser than the engine's, the certificate states the looser bound.
 
-Invariant: no certificate leaves that the checker rejects. Where the engine claims less than the
+Invariant: no certificate leaves that the checker rejects, or of a file that the checker reads
+otherwise than onnxruntime does. Where the engine claims less than the
 checker derives from the same rule, that is a fault of one of them, and nothing is issued.
 """
 
@@ -27,6 +28,7 @@ from lipcert.checker.reader.records import Model, ModelReadError
 from lipcert.checker.verdict import Report, Verdict
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
+from lipcert.issue.agreement import check_agreement
 from lipcert.issue.costs import Cost
 from lipcert.issue.draft import Draft
 from lipcert.issue.reading import Reading
@@ -52,8 +54,9 @@ def certify(
 ) -> Issued:
     """A checked certificate of the bounds of a planned run.
 
-    Raises NoVerdictError where the checker does not know the model, CertificationError where it
-    and the engine disagree.
+    Raises NoVerdictError where the checker does not know the model, or reads it otherwise than
+    onnxruntime (`UnsupportedModelError`, LC025), CertificationError where it and the engine
+    disagree.
     """
     analysis = analyze(model, settings, observe)
     path = Path(model.path)
@@ -65,7 +68,9 @@ def certify(
         program = lower(read, output)
     except (Unsupported, ModelReadError) as error:
         raise NoVerdictError(f"certify: the checker does not know this model: {error}") from error
-    draft = Draft(model, settings, analysis, Reading(read, program, output), observe)
+    reading = Reading(read, program, output)
+    check_agreement(reading, path, settings.effective_input_box, settings.input_norm)
+    draft = Draft(model, settings, analysis, reading, observe)
     reasons: tuple[str, ...] = ()
     for careful in (False, True):  # norms that the checker cannot prove are left out at need
         certificate, costs = draft.finished(careful=careful)

@@ -1,4 +1,4 @@
-"""Evaluate: the numbers of a program, step by step in float64, by the docstrings of the steps.
+"""Evaluate: the numbers of a program, step by step, by the docstrings of the steps.
 
 What enters: a program and one example. What leaves: every value. Nothing here is rounded in a
 direction or trusted by a bound: it serves to hold a reading of a file against onnxruntime.
@@ -20,7 +20,7 @@ from lipcert.checker.graph import program as p
 
 __all__ = ["evaluate", "function_of"]
 
-Array: TypeAlias = npt.NDArray[np.float64]
+Array: TypeAlias = npt.NDArray[Any]
 _Slices: TypeAlias = tuple[slice, ...]
 
 _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
@@ -75,23 +75,26 @@ def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
     return np.asarray(_PLAIN[name](x))
 
 
-def evaluate(program: p.Program, x: Array, rounding: str = "float64") -> dict[str, Array]:
+def evaluate(
+    program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64"
+) -> dict[str, Array]:
     """Every value for one example, of the shape of the program's input.
 
-    rounding: the type of numbers that the result of every step is rounded to; the difference to
-    float64 tells what such arithmetic loses.
+    arithmetic: the type of all numbers; how far float32 strays from float64 tells what onnxruntime
+    may lose.
     """
-    values = {program.input: np.asarray(x, dtype=np.float64)}
+    values = {program.input: np.asarray(x).astype(arithmetic)}
     with np.errstate(all="ignore"):
         for step in program.steps:
-            found = np.asarray(_applied(step, [values[name] for name in step.inputs]))
-            values[step.output] = found.astype(rounding).astype(np.float64)
+            found = _applied(step, [values[name] for name in step.inputs])
+            values[step.output] = np.asarray(found).astype(arithmetic)
     return values
 
 
-def _middle(operand: p.Operand) -> Array:
-    """A member of the operand."""
-    return operand.lo if operand.is_exact else (operand.lo + operand.hi) / 2
+def _like(operand: p.Operand, x: Array) -> Array:
+    """A member of the operand, in the arithmetic of a value."""
+    middle = operand.lo if operand.is_exact else (operand.lo + operand.hi) / 2
+    return middle.astype(x.dtype)
 
 
 def _applied(step: p.Step, x: Sequence[Array]) -> Array:
@@ -99,26 +102,25 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
     op = step.op
     match op:
         case p.Dense():
-            y = x[0] @ _middle(op.weight).T
-            return y if op.bias is None else y + _middle(op.bias)
+            y = x[0] @ _like(op.weight, x[0]).T
+            return y if op.bias is None else y + _like(op.bias, x[0])
         case p.Conv():
             y = _transposed(op, x[0], step.shape) if op.transposed else _convolved(op, x[0])
-            return y if op.bias is None else y + _by_channel(op.bias, y.ndim)
+            return y if op.bias is None else y + _by_channel(op.bias, y)
         case p.Scale():
-            return x[0] * _middle(op.factor)
+            return np.asarray(x[0] * _like(op.factor, x[0]))
         case p.Shift():
-            return x[0] + _middle(op.offset)
+            return x[0] + _like(op.offset, x[0])
         case p.BatchNorm():
-            rank = x[0].ndim
-            centred = x[0] - _by_channel(op.mean, rank)
-            scaled = _by_channel(op.scale, rank) * centred * _by_channel(op.inverse, rank)
-            return scaled + _by_channel(op.shift, rank)
+            centred = x[0] - _by_channel(op.mean, x[0])
+            scaled = _by_channel(op.scale, x[0]) * centred * _by_channel(op.inverse, x[0])
+            return np.asarray(scaled + _by_channel(op.shift, x[0]))
         case p.Activation():
             return function_of(op.name, op.numbers, x[0])
         case p.PRelu():
-            return np.where(x[0] >= 0, x[0], _middle(op.slope) * x[0])
+            return np.where(x[0] >= 0, x[0], _like(op.slope, x[0]) * x[0])
         case p.Move():
-            return np.append(x[0].reshape(-1), 0.0)[op.sources]
+            return np.append(x[0].reshape(-1), x[0].dtype.type(0))[op.sources]
         case p.MaxPool() | p.AveragePool() | p.LpPool():
             return _pooled(op, x[0])
         case p.Multiply():
@@ -136,7 +138,7 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
         case p.Attention():
             scores = op.scale * (x[0] @ x[1])
             if op.mask is not None:
-                scores = scores + _middle(op.mask)
+                scores = scores + _like(op.mask, x[0])
             return np.asarray(special.softmax(scores, axis=-1) @ x[2])
         case p.InputClip():
             return x[0] * min(1.0, op.radius / float(np.linalg.norm(x[0]) or 1.0))
@@ -159,7 +161,7 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             return np.asarray(x - np.mean(x, axis=op.axes, keepdims=True))
         case p.DivideByNorm():
             length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
-            return np.asarray(x / np.maximum(_middle(op.share) * length, op.floor))
+            return np.asarray(x / np.maximum(_like(op.share, x) * length, op.floor))
         case p.Softmax():
             logs = special.log_softmax(x, axis=op.axis)
             return np.asarray(logs if op.logarithm else np.exp(logs))
@@ -169,8 +171,8 @@ def _along_axes(op: p.Op, x: Array) -> Array:
     raise TypeError(f"a step of the kind {type(op).__name__} has no meaning here")
 
 
-def _by_channel(operand: p.Operand, rank: int) -> Array:
-    return _middle(operand).reshape(1, -1, *(1,) * (rank - 2))
+def _by_channel(operand: p.Operand, x: Array) -> Array:
+    return _like(operand, x).reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
 def _by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
@@ -196,9 +198,9 @@ def _behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
 
 def _convolved(op: p.Conv, x: Array) -> Array:
     outputs, per_group, *_ = op.weight.shape
-    weight = _middle(op.weight).reshape(op.groups, outputs // op.groups, *op.weight.shape[1:])
+    weight = _like(op.weight, x).reshape(op.groups, outputs // op.groups, *op.weight.shape[1:])
     parts = x.reshape(op.groups, per_group, *x.shape[2:])
-    y = np.zeros((op.groups, outputs // op.groups, *op.window.outputs))
+    y = np.zeros((op.groups, outputs // op.groups, *op.window.outputs), x.dtype)
     for tap, outs, ins in _by_tap(op.window, x.shape[2:]):
         y[_behind(2, outs)] += _mixed(weight[_behind(3, tap)], parts[_behind(2, ins)])
     return y.reshape(1, outputs, *op.window.outputs)
@@ -206,9 +208,9 @@ def _convolved(op: p.Conv, x: Array) -> Array:
 
 def _transposed(op: p.Conv, x: Array, shape: p.Shape) -> Array:
     inputs, per_group, *_ = op.weight.shape
-    weight = _middle(op.weight).reshape(op.groups, inputs // op.groups, *op.weight.shape[1:])
+    weight = _like(op.weight, x).reshape(op.groups, inputs // op.groups, *op.weight.shape[1:])
     parts = x.reshape(op.groups, inputs // op.groups, *x.shape[2:])
-    y = np.zeros((op.groups, per_group, *shape[2:]))
+    y = np.zeros((op.groups, per_group, *shape[2:]), x.dtype)
     for tap, outs, ins in _by_tap(op.window, shape[2:]):
         y[_behind(2, ins)] += _mixed(
             weight[_behind(3, tap)].swapaxes(1, 2), parts[_behind(2, outs)]
@@ -224,8 +226,9 @@ def _mixed(matrix: Array, x: Array) -> Array:
 
 def _pooled(op: p.MaxPool | p.AveragePool | p.LpPool, x: Array) -> Array:
     window = op.window
-    y = np.full((*x.shape[:2], *window.outputs), -np.inf if isinstance(op, p.MaxPool) else 0.0)
-    count = np.zeros(window.outputs)
+    start = -np.inf if isinstance(op, p.MaxPool) else 0.0
+    y = np.full((*x.shape[:2], *window.outputs), start, x.dtype)
+    count = np.zeros(window.outputs, x.dtype)
     for _, outs, ins in _by_tap(window, x.shape[2:]):
         read, kept = x[_behind(2, ins)], y[_behind(2, outs)]
         match op:

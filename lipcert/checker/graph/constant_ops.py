@@ -50,6 +50,10 @@ def _interval(constant: Constant) -> Interval:
     return Interval(constant.lo, constant.hi)
 
 
+def _is_finite(known: Interval) -> bool:
+    return bool(np.isfinite(known.lo).all() and np.isfinite(known.hi).all())
+
+
 # real numbers ---------------------------------------------------------------------------------
 
 
@@ -84,6 +88,8 @@ def _arithmetic(call: Call) -> Value:
             if not other.sources and not (other.lo.any() or other.hi.any()):
                 return source.rearranged(np.broadcast_to(indices(source.shape), shape), place)
     left, right = _interval(first), _interval(second)
+    if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
+        raise Unsupported("a constant is not finite")  # 0·∞ is not a number
     match operation:
         case "Add":
             result = left + right

@@ -26,8 +26,14 @@ def limited(call: Call, value: Data, limit: Constant, *, smallest: bool) -> Data
     limit.check_fixed()
     call.sink.untracked.update(limit.sources)
     number = float(limit.lo.reshape(-1)[0])
-    ends = (-math.inf, number) if smallest else (number, math.inf)
-    return activated(call, value, "clip", *ends)
+    return _clipped(call, value, *(-math.inf, number) if smallest else (number, math.inf))
+
+
+def _clipped(call: Call, value: Data, low: float, high: float) -> Data:
+    """min(max(x, low), high), which is a real number where one is between the limits."""
+    if not low <= high or low == math.inf or high == -math.inf:
+        raise Unsupported("its limits are in the wrong order, or leave no number")
+    return activated(call, value, "clip", low, high)
 
 
 def _clip(call: Call) -> Value:
@@ -36,9 +42,7 @@ def _clip(call: Call) -> Value:
     else:
         low = call.number(1) if call.has(1) else -math.inf
         high = call.number(2) if call.has(2) else math.inf
-    if not low <= high:
-        raise Unsupported("its limits are in the wrong order")
-    return activated(call, call.data(), "clip", low, high)
+    return _clipped(call, call.data(), low, high)
 
 
 def _function(name: str, **defaults: float) -> Callable[[Call], Value]:

@@ -116,6 +116,8 @@ def gemm(call: Call) -> Value:
     if isinstance(addend, Data):
         addend = scaled(call, addend, beta)
     elif beta != 1.0:
+        if not (np.isfinite(addend.lo).all() and np.isfinite(addend.hi).all()):
+            raise Unsupported("a constant is not finite")
         known = exact(np.asarray(beta)).broadcast(addend.shape) * Interval(addend.lo, addend.hi)
         addend = Constant(known.lo, known.hi, _scaled_sources(addend, beta), addend.place)
     total = combined(call, [product, addend], (1, 1))

@@ -15,9 +15,9 @@ from lipcert.checker.graph.lower import lower
 from lipcert.checker.procedure import Choices, check
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.verdict import Verdict
+from lipcert.issue.evaluate import evaluate
 from tests.checker.forged import PREMISES, Forgery
 from tests.checker.graph.cases import kinds
-from lipcert.issue.evaluate import evaluate
 
 SHAPE = (3, 6)
 
