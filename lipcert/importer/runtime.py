@@ -61,6 +61,7 @@ class Runtime:
 def _keep(proto: ModelProto, source: str, values: Sequence[str]) -> None:
     """Leave the nodes before these values, the tensors they read, and one input."""
     graph, live = proto.graph, set(values)
+    graph.ClearField("value_info")
     kept = []
     for node in reversed(graph.node):
         if live.intersection(node.output):

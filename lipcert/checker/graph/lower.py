@@ -1,6 +1,7 @@
 """From a model to a `Program`.
 
 Contract: in real arithmetic, the steps compute what the file computes for a batch of one example.
+Shapes that the file states of its results are compared with those that its nodes have here.
 If `batch_proved`, moreover, for a batch of any size N, entry i of the output is this function of
 entry i of the input: the first dimension of the input is read as N, and every rule keeps the
 examples apart (`values`). A model of which a rule says that it does not is refused. A model whose
@@ -96,6 +97,10 @@ def _lowered(
     for position, node in enumerate(model.nodes):
         if needed[position]:
             _lower_node(node, position, model.opset, values, sink)
+    count = source.dims[0] if batched and isinstance(source.dims[0], int) else None
+    for name, stated in model.stated:
+        if name in values:
+            _check_stated(name, values[name], stated, count)
     result = values.get(output)
     if not isinstance(result, Data):
         raise Unsupported("the output does not depend on the input")
@@ -137,6 +142,25 @@ def _lower_node(
             place = own.pop(value.name)
             sink.steps[place] = replace(sink.steps[place], output=name)
             values[name] = replace(value, name=name)
+
+
+def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | None) -> None:
+    """Refuse a shape other than the file states. count: the fixed size of its batch, if it is one.
+
+    Where the batch may be of any size, the file may state it for one size.
+    """
+    sizes = list(value.shape)
+    own = -1 if value.place is None else value.place.axis
+    fits = len(stated) == len(sizes)
+    for axis, (size, other) in enumerate(zip(sizes, stated, strict=False)):
+        if axis == own and count is None:
+            fits = fits and (other < 0 or other % size == 0)
+        elif other >= 0:
+            fits = fits and other == size * (count or 1 if axis == own else 1)
+    if not fits:
+        raise Unsupported(
+            f"{shown(name)} has the shape {sizes} for one example, the file states {list(stated)}"
+        )
 
 
 def _known(values: Mapping[str, Value], name: str) -> Value:

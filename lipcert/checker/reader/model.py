@@ -88,6 +88,7 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
         overridable=tuple(item.name for item in declared if item.name in initializers),
         nodes=ordered(nodes, given, outputs),
         outputs=outputs,
+        stated=tuple(_stated(graph)),
         sha256=hashlib.sha256(content).hexdigest(),
         size=len(content),
         external=folder.files(),
@@ -147,6 +148,18 @@ def _input(info: ValueInfoProto) -> Input:
     ):
         raise ModelReadError(f"the shape of the graph input {shown(info.name)} is impossible")
     return Input(info.name, dtype, tuple(dims))
+
+
+def _stated(graph: GraphProto) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The shapes of results that the file states; a symbol may stand for any number."""
+    for info in (*graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if info.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
+            dims = (
+                dim.dim_value if dim.WhichOneof("value") == "dim_value" else -1
+                for dim in tensor.shape.dim
+            )
+            yield info.name, tuple(dims)
 
 
 def _node(proto: NodeProto, folder: Folder) -> Node:

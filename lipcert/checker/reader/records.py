@@ -139,7 +139,8 @@ class ExternalFile:
 class Model:
     """A model and the identity of the bytes it was read from.
 
-    `overridable` are initializers that are graph inputs too, which a caller may replace.
+    `overridable` are initializers that are graph inputs too, which a caller may replace; `stated`
+    are shapes that the file gives of results, where -1 is a dimension that may be anything.
     """
 
     ir_version: int
@@ -149,6 +150,7 @@ class Model:
     overridable: tuple[str, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
+    stated: tuple[tuple[str, tuple[int, ...]], ...]
     sha256: str
     size: int
     external: tuple[ExternalFile, ...]
