@@ -25,6 +25,7 @@ from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.propagation.propagate import NetworkBounds, Observer, propagate
 from lipcert.scope import NormRule, Scope
 from lipcert.settings import Settings
+from lipcert.threads import one_thread
 from lipcert.upper import Upper
 
 __all__ = ["Bounded", "Progress", "bounded", "loss_cotangent"]
@@ -52,6 +53,7 @@ class Bounded:
     loss_clip: float | None = None
 
 
+@one_thread()
 def bounded(
     graph: Graph,
     settings: Settings,

@@ -23,6 +23,7 @@ from lipcert.ir import Graph
 from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 from lipcert.settings import Settings
+from lipcert.threads import one_thread
 
 __all__ = ["Progress", "analyze", "reported"]
 
@@ -30,6 +31,7 @@ _PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
 """Those under which gradients are what backpropagation finds at weights of the scope."""
 
 
+@one_thread()
 def analyze(
     model: ImportedModel,
     settings: Settings,
@@ -38,7 +40,8 @@ def analyze(
 ) -> Analysis:
     """Certified bounds, sensitivities and noise of a planned private training run.
 
-    Takes what `bounded` takes, and raises what it raises.
+    Takes what `bounded` takes, and raises what it raises. While it runs, linear algebra runs in
+    one thread, in the whole process (see `threads`).
     """
     plan_of(settings)  # what is missing is said at once, not after the work
     return reported(model, settings, bounded(model.graph, settings, observe, certify))

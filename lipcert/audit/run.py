@@ -25,10 +25,12 @@ from lipcert.audit.workers import Worker
 from lipcert.errors import NoVerdictError
 from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
+from lipcert.threads import one_thread
 
 __all__ = ["audit", "merged_report"]
 
 
+@one_thread()
 def audit(
     job: Job,
     *,
@@ -62,6 +64,7 @@ def audit(
     return _concluded(ready, results, found, time.monotonic() - started, ratio)
 
 
+@one_thread()
 def merged_report(
     folder: Path, observe: Progress | None = None, certify: NormRule = operator_norm
 ) -> AuditReport:

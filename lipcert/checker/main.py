@@ -8,6 +8,7 @@ It imports the standard library, numpy and the message classes of onnx, and noth
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,12 @@ _EPILOG: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check, print the report, return the exit code."""
+    """Check, print the report, return the exit code.
+
+    Linear algebra runs in one thread unless the environment says otherwise, as in `lipcert check`.
+    """
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")  # read when numpy is imported, below
     options = _parser().parse_args(arguments)
     if options.tcb:
         sys.stdout.write(trusted_text())

@@ -28,6 +28,7 @@ from lipcert.importer.container import read_bytes
 from lipcert.importer.gate import Source, open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
+from lipcert.threads import one_thread
 
 __all__ = ["load_model", "rehearse"]
 
@@ -50,6 +51,7 @@ class _Rehearsal:
     verification: Verification
 
 
+@one_thread()
 def load_model(
     path: str | Path,
     *,
@@ -132,6 +134,7 @@ def _rehearsed(request: _Request) -> _Rehearsal:
     return _Rehearsal(found["sha256"], found["external"], verification)
 
 
+@one_thread()
 def rehearse(text: str) -> str:
     """The work of the child: a request in, what became of it out, both as JSON."""
     request = _Request(**json.loads(text))

@@ -33,6 +33,7 @@ from lipcert.issue.costs import Cost
 from lipcert.issue.draft import Draft
 from lipcert.issue.reading import Reading
 from lipcert.settings import Settings
+from lipcert.threads import one_thread
 
 __all__ = ["Issued", "certify"]
 
@@ -49,6 +50,7 @@ class Issued:
     costs: tuple[Cost, ...]
 
 
+@one_thread()
 def certify(
     model: ImportedModel, settings: Settings, engine: str = "float", observe: Progress | None = None
 ) -> Issued:

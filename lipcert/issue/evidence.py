@@ -6,10 +6,8 @@ the checker's derivation can use, found by the engine's searches. None of it is 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -35,11 +33,11 @@ from lipcert.checker.witnesses import ENGINES, Evidence, is_proved
 from lipcert.issue.chains import backward_chains, forward_chains
 from lipcert.issue.norms import norm_claim
 from lipcert.norms.operator_norm import Tier
+from lipcert.threads import worker_pool
 
 __all__ = ["Found", "Observer", "find_evidence", "with_chains"]
 
 Observer = Callable[[str], None]
-_MOST_THREADS: Final = 4
 _BEHIND: Final = (BatchNorm, Scale, Shift, AveragePool)
 
 
@@ -62,7 +60,7 @@ def find_evidence(
     """
     bare = Evidence(scope, {}, (), (), ENGINES["float"])
     candidates = list(_candidates(program, bare.free))
-    with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+    with worker_pool() as pool:
 
         def claimed(steps: tuple[Step, ...]) -> NormClaim | None:
             kernel = _kernel(steps, program)

@@ -7,9 +7,7 @@ bound of every trained parameter. Knows graphs; names no op.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, final
@@ -21,6 +19,7 @@ from lipcert.propagation.centred import centred_facts
 from lipcert.propagation.chains import Chains
 from lipcert.propagation.padded import PaddedConvs
 from lipcert.scope import Scope
+from lipcert.threads import worker_pool
 from lipcert.upper import ONE, ZERO
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
 
 Observer = Callable[[Node], None]
 _NOTHING: Final[Mapping[str, ValueFacts]] = MappingProxyType({})
-_MOST_THREADS: Final = 4
 _NO_CHAINS: Final = Chains({})
 _NO_FUSIONS: Final = Fusions({}, {}, {})
 
@@ -92,7 +90,7 @@ def _certified(graph: Graph, scope: Scope, observe: Observer) -> Fusions:
 
     Most of the work is in linear algebra that lets other threads run.
     """
-    with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+    with worker_pool() as pool:
 
         def spread(around: Callable[[Node], Around], nodes: Sequence[Node]) -> Iterator[Around]:
             found = pool.map(lambda node: (node.op.operator_norm(scope), around(node)), nodes)
@@ -100,11 +98,7 @@ def _certified(graph: Graph, scope: Scope, observe: Observer) -> Fusions:
                 observe(node)
                 yield runs
 
-        try:
-            return Fusions.of(graph, scope, spread)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        return Fusions.of(graph, scope, spread)
 
 
 def forward(

@@ -1,0 +1,58 @@
+"""Threads: linear algebra in one thread, alone or in each of a few workers.
+
+What enters: nothing. What leaves: context managers. Threads of small matrix products that wait for
+each other cost more than they gain, most of all where several workers multiply at once.
+
+The number of threads of a BLAS library is a setting of the whole process. It is 1 while one of
+these contexts is open, also for other threads of the caller, and afterwards what it was before,
+whatever happened inside; numbers that the caller changes meanwhile are undone. Where contexts of
+several threads overlap, the one that was first sets and restores; those that outlast it go on with
+the caller's setting. Nothing else is touched: torch and onnxruntime have threads of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["one_thread", "worker_pool"]
+
+_MOST_WORKERS: Final = 4
+_FIRST: Final = threading.Lock()
+"""Held by the context that set the limit. Never waited for: a fork may copy it while it is held."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Linear algebra runs in one thread; also a decorator: `@one_thread()`."""
+    if not _FIRST.acquire(blocking=False):
+        yield
+        return
+    try:
+        with ThreadpoolController().select(user_api="blas").limit(limits=1):
+            yield
+    finally:
+        _FIRST.release()
+
+
+@contextmanager
+def worker_pool() -> Iterator[ThreadPoolExecutor]:
+    """Worker threads, each with one thread of linear algebra; an error cancels what is waiting."""
+    workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+    with one_thread(), ThreadPoolExecutor(workers, initializer=_limit_worker) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _limit_worker() -> None:
+    """OpenMP, on which some builds of BLAS stand, counts for each thread that calls it."""
+    ThreadpoolController().select(user_api="openmp").limit(limits=1)
