@@ -66,16 +66,16 @@ class PrivateLoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The released sum of these examples; labels as `lipcert audit` takes them."""
-        admissible = self._labels(logits, labels)
+        admissible = self._labels(logits, labels.detach().as_subclass(Tensor)).clone()
         if self.reduction == "none":
             return per_example_loss(self._loss, logits, admissible)
         passing = self._guard.losing(logits)
         if self._gradients is not None:
             return self._clipped(self._gradients, logits, admissible, passing)
-        watched = _watched(logits, passing)
+        output = passing.shown.output
         if self._clip is not None:
-            watched = clipped_gradient(watched, self._clip)
-        losses = per_example_loss(self._loss, watched, admissible)
+            output = clipped_gradient(output, self._clip)
+        losses = per_example_loss(self._loss, output, admissible)
         total = losses.sum()
         return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 
@@ -113,14 +113,6 @@ class PrivateLoss(nn.Module):
         array = labels.detach().cpu().numpy()
         checked = checked_labels(self._loss, array, self._output_shape)
         return torch.from_numpy(checked).to(logits.device)
-
-
-def _watched(logits: Tensor, passing: Passing) -> Tensor:
-    """The logits; what the losses send back to them is remembered."""
-    own = logits.view_as(logits)
-    if own.requires_grad:
-        own.register_hook(passing.cotangents.append)  # type: ignore[no-untyped-call]
-    return own
 
 
 def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:

@@ -19,7 +19,6 @@ from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.training.apart import apart
 from lipcert.training.guards import StepGuard
-from lipcert.training.likeness import Likeness
 
 __all__ = ["Hooks"]
 
@@ -28,11 +27,8 @@ __all__ = ["Hooks"]
 class Hooks:
     """On one module, until they are removed."""
 
-    def __init__(
-        self, module: nn.Module, guard: StepGuard, plan: TrainingPlan, likeness: Likeness
-    ) -> None:
+    def __init__(self, module: nn.Module, guard: StepGuard, plan: TrainingPlan) -> None:
         self._guard = guard
-        self._likeness = likeness
         self._plan = plan
         self._recorder: Recorder | None = None
         self._index: IndexArray | None = None
@@ -41,13 +37,9 @@ class Hooks:
         self._apart = ExitStack()
         self._apart.enter_context(apart(module))
         self._handles = [
-            module.register_forward_pre_hook(self._before),
+            module.register_forward_pre_hook(self._before, with_kwargs=True),
             module.register_forward_hook(self._after),
         ]
-
-    def settle(self) -> None:
-        """All hooks of the run are in place: what is changed from now on is looked at."""
-        self._likeness.settle()
 
     def record_with(self, recorder: Recorder) -> None:
         """Tell a recorder which examples each forward pass has."""
@@ -69,15 +61,18 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
 
-    def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def _before(
+        self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not (module.training and torch.is_grad_enabled()):
             return None
-        if not (len(arguments) == 1 and isinstance(arguments[0], Tensor)):
-            raise UsageError("training: the model takes one tensor of examples: model(x)")
-        self._likeness.require()
+        if keywords or not (len(arguments) == 1 and isinstance(arguments[0], Tensor)):
+            raise UsageError(
+                "training: the model takes one tensor of examples, and nothing else: model(x)"
+            )
         x = self._guard.entering(arguments[0])
         self._describe(len(x))
-        return (x,)
+        return (x,), {}
 
     def _after(self, module: nn.Module, arguments: object, output: object) -> object:
         del arguments

@@ -3,7 +3,8 @@
 What enters: the module with the hooks of the run, and the graph whose bounds set the noise. What
 leaves: nothing, or an error that says what differs: outputs or gradients on random numbers, a
 buffer that forward passes change, frozen numbers that are not those of the file. Invariant: a
-module that was changed is compared anew before its next forward pass in training mode.
+module that is not made of what it was made of is compared anew before its next forward pass in
+training mode, in the modes that its parts are in.
 
 A backward pass that is not the derivative of the forward pass (a hook on a tensor, an autograd
 function with a false backward) is bounded by nothing, and no file shows it: so gradients are
@@ -13,7 +14,8 @@ or only from time to time, is not found.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, final
 
 import torch
@@ -23,6 +25,7 @@ from lipcert.audit.viewed import is_shown
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
 from lipcert.training.clipping.probe import Probe, Seen
+from lipcert.training.composition import Composition
 from lipcert.training.network import TrainedNetwork
 
 __all__ = ["Likeness", "require_gradients", "require_numbers"]
@@ -33,47 +36,86 @@ _FAINT: Final = 1e-3
 """of the longest gradient: what is shorter is compared with that"""
 _ASCENT: Final = 2.0**-30
 """the loss gradient at the output, so short that clips of gradients are idle"""
-_HOOKS: Final = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-)
-_PLAIN: Final = frozenset({bool, int, float, str})
+_HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
 
 
 @final
 class Likeness:
-    """Of one module to one graph, from `settle` on."""
+    """Of one module to one graph, from `settle` on.
 
-    def __init__(self, network: TrainedNetwork, graph: Graph) -> None:
+    model: the module, or what is wrapped around it; made before the run has hooks there. trained:
+    by the module's names.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        network: TrainedNetwork,
+        graph: Graph,
+        trained: Mapping[str, nn.Parameter],
+    ) -> None:
         self._network = network
         self._graph = graph
-        self._known: list[object] = []
+        self._trained = trained
+        self._wrappers = _wrappers(model, network.module)
+        self._before = _hooks(network.module)
+        self._own: frozenset[tuple[str, int]] | None = None
+        self._known = Composition.of(network.module)
+        self._around: list[frozenset[tuple[str, int]]] = []
 
     def settle(self) -> None:
-        """The module as it is now has been compared."""
-        self._known = _structure(self._network.module)
+        """All hooks of the run are in place, and the module has been compared without them."""
+        if self._own is not None:
+            self.require()
+            return
+        self._own = _hooks(self._network.module) - self._before
+        self._known = Composition.of(self._network.module)
+        self._around = [_hooks(wrapper) for wrapper in self._wrappers]
 
     def require(self) -> None:
-        """Compare the module again if hooks, submodules or attributes were changed."""
-        present = _structure(self._network.module)
-        if present != self._known:
-            require_gradients(self._network, self._graph, training=False)
-            self._known = present
+        """Compare the module again if anything but the numbers of its parameters was changed."""
+        for wrapper, known in zip(self._wrappers, self._around, strict=True):
+            if _hooks(wrapper) != known:
+                raise UsageError(
+                    f"training: the {type(wrapper).__name__} around the module has hooks that it "
+                    "did not have when make_private was called; register them before that"
+                )
+        if self._known.is_of(self._network.module):
+            return
+        self._require_trained()
+        present = Composition.of(self._network.module)
+        with _without(self._network.module, self._own or frozenset()):
+            require_gradients(self._network, self._graph, training=None)
+        self._known = present
+
+    def require_unwritten(self) -> None:
+        """Nobody wrote to what the backward pass reads, and no parameter changes its gradient."""
+        _refuse_hooked(self._trained)
+        if not self._known.holds_same_numbers():
+            raise UsageError(
+                "training: a tensor that the module holds, and that is neither a parameter nor a "
+                "buffer, was changed between the forward and the backward pass, so the gradient is "
+                "not that of the network that was bounded; leave it as it is, or make it a buffer"
+            )
+
+    def _require_trained(self) -> None:
+        for name, parameter in self._trained.items():
+            if self._network.live(name) is not parameter:
+                raise UsageError(
+                    f"training: {name} is not the parameter any more that it was when make_private "
+                    "was called: it was replaced (an assignment, load_state_dict(assign=True), "
+                    "functional_call, a parametrization), so neither bounds nor optimizer speak of "
+                    "what is in its place; change the module before make_private, and copy numbers "
+                    "into parameters only by private.restore()"
+                )
 
 
-def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool) -> None:
+def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool | None) -> None:
     """Output and gradients of the module are those of the graph.
 
-    training: in training mode, in which there must be no hooks of the run yet.
+    training: the mode of all parts; None leaves each in its own. There must be no hooks of the run.
     """
-    hooked = [name for name, item in network.module.named_parameters() if item._backward_hooks]
-    if hooked:
-        raise UsageError(
-            f"training: {hooked[0]} has a hook (register_hook) that may change its gradient, which "
-            "is not noised yet; remove it"
-        )
+    _refuse_hooked(dict(network.module.named_parameters()))
     gone = [m.recorded for m in network.matches.values() if network.live(m.recorded) is None]
     if gone:
         raise UsageError(
@@ -115,34 +157,38 @@ def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
             )
 
 
-def _structure(module: nn.Module) -> list[object]:
-    """What may be changed of a module besides its tensors."""
-    found: list[object] = []
-    for part in _parts(module):
-        held = part.__dict__
-        found += [
-            bool(item._backward_hooks) for item in part._parameters.values() if item is not None
-        ]
-        found += (id(part), type(part), id(held.get("forward")))
-        found += [tuple(held[kind]) for kind in _HOOKS if held[kind]]
-        found += [
-            (name, value)
-            for name, value in held.items()
-            if type(value) in _PLAIN and name != "training"
-        ]
-    return found
+def _refuse_hooked(parameters: Mapping[str, nn.Parameter]) -> None:
+    hooked = [name for name, item in parameters.items() if item._backward_hooks]
+    if hooked:
+        raise UsageError(
+            f"training: {hooked[0]} has a hook (register_hook) that may change its gradient, which "
+            "is not noised yet; remove it"
+        )
 
 
-def _parts(module: nn.Module) -> Iterable[nn.Module]:
-    """As module.modules(), without making up names, in every step."""
-    found: dict[nn.Module, None] = {}
-    waiting = [module]
-    while waiting:
-        part = waiting.pop()
-        if part not in found:
-            found[part] = None
-            waiting += [item for item in part._modules.values() if item is not None]
-    return found
+def _wrappers(model: nn.Module, module: nn.Module) -> list[nn.Module]:
+    """What is around the module, and no part of it."""
+    own = set(module.modules())
+    return [part for part in model.modules() if part not in own]
+
+
+def _hooks(module: nn.Module) -> frozenset[tuple[str, int]]:
+    """Those around its own forward passes, by kind and number."""
+    return frozenset((kind, number) for kind in _HOOKS for number in getattr(module, kind))
+
+
+@contextmanager
+def _without(module: nn.Module, hooks: frozenset[tuple[str, int]]) -> Iterator[None]:
+    """These hooks do not run within."""
+    held = {kind: getattr(module, kind) for kind in _HOOKS}
+    for kind, own in held.items():
+        left = {number: hook for number, hook in own.items() if (kind, number) not in hooks}
+        setattr(module, kind, type(own)(left))
+    try:
+        yield
+    finally:
+        for kind, own in held.items():
+            setattr(module, kind, own)
 
 
 def _refuse_changed(names: Iterable[str]) -> None:

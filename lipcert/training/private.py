@@ -129,7 +129,6 @@ class Private:
         """The module is what was bounded, and from now on nothing but its trained weights moves."""
         require_numbers(self.network, self.guard.trained)
         self.guard.keep()
-        self.hooks.settle()
 
     def export(self, path: str | Path) -> Path:
         """Write the network, with the weights that the last step left, as an ONNX file."""

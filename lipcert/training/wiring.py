@@ -56,9 +56,9 @@ class Parts:
 def wired(parts: Parts, x: Tensor, seed: int | None, max_physical_batch: int | None) -> Private:
     """Hooks in place, nothing recorded yet."""
     settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
-    guard = StepGuard(parts.network.module, parts.trained, settings)
-    likeness = Likeness(parts.network, parts.calibration.bounds.graph)
-    hooks = Hooks(parts.model, guard, plan, likeness)
+    likeness = Likeness(parts.model, parts.network, parts.calibration.bounds.graph, parts.trained)
+    guard = StepGuard(parts.network.module, parts.trained, settings, likeness)
+    hooks = Hooks(parts.model, guard, plan)
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done)
     secret = world.shared_secret(seed)

@@ -50,10 +50,10 @@ class Probe:
         layers: Sequence[ClippedLayer],
         dtype: torch.dtype,
         *,
-        training: bool = False,
+        training: bool | None = False,
         ascent: float = 1.0,
     ) -> None:
-        """training: evaluate the module in training mode. ascent: how long ∂/∂output is."""
+        """training: the mode of the module; None leaves each part in its own. ascent: how long ∂/∂output is."""
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -161,7 +161,7 @@ def _watching(
     inputs: Mapping[str, list[Tensor]],
     outputs: dict[str, Tensor],
     *,
-    training: bool,
+    training: bool | None,
 ) -> Iterator[None]:
     """Keeps what every layer reads before its clip, and returns behind it."""
     modes = {part: part.training for part in module.modules()}
@@ -169,7 +169,8 @@ def _watching(
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=list(devices)))
         stack.callback(_restore, modes)
-        module.train(training)
+        if training is not None:
+            module.train(training)
         for name, kept in inputs.items():
             layer = module.get_submodule(name)
             first = layer.register_forward_pre_hook(_keeping_input(kept), prepend=True)
