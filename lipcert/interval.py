@@ -156,7 +156,8 @@ class Interval:
 
         `ulps` is 0 for functions that are computed exactly (maximum, clip, identity).
         """
-        return Interval(function(self.lo), function(self.hi)).widen(ulps)
+        low, high = function(self.lo), function(self.hi)  # rounding may exchange close ends
+        return Interval(np.minimum(low, high), np.maximum(low, high)).widen(ulps)
 
     @_once
     def widen(self, ulps: int) -> Interval:

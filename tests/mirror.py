@@ -72,8 +72,12 @@ ACTIVATIONS: Mapping[type, Callable[..., Function]] = {
     functions.Sin: lambda f: torch.sin,
     functions.Cos: lambda f: torch.cos,
     functions.Gelu: lambda f: _tanh_gelu if f.approximate else _gelu,
+    functions.ErfGate: lambda f: lambda x: 0.5 * x * (1.0 + torch.erf(float(f.slope) * x)),
+    functions.TanhGate: lambda f: _own_tanh_gelu(float(f.slope), float(f.cubic)),
+    functions.HardGate: lambda f: lambda x: x * torch.clamp(float(f.slope) * x + 0.5, 0.0, 1.0),
+    functions.RootMultiple: lambda f: lambda x: x * math.sqrt(f.square),
     functions.Silu: lambda f: lambda x: x * torch.sigmoid(x),
-    functions.QuickGelu: lambda f: lambda x: x * torch.sigmoid(f.sharpness * x),
+    functions.QuickGelu: lambda f: lambda x: x * torch.sigmoid(float(f.sharpness) * x),
     functions.Mish: lambda f: lambda x: x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x))),
     functions.HardSwish: lambda f: lambda x: x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0),
 }
@@ -93,6 +97,10 @@ def _gelu(x: Tensor) -> Tensor:
 
 def _tanh_gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _own_tanh_gelu(slope: float, cubic: float) -> Function:
+    return lambda x: 0.5 * x * (1.0 + torch.tanh(slope * (x + cubic * x**3)))
 
 
 def parameters(graph: Graph, views: Views) -> dict[str, Tensor]:

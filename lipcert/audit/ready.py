@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate
+from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.audit.data import Examples, read_examples
 from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.random_examples import random_examples
@@ -73,7 +73,14 @@ def prepare(job: Job, observe: Progress | None = None, certify: NormRule = opera
     certificate = None if job.certificate is None else _certificate(Path(job.certificate))
     settings = job.settings
     output = settings.output if certificate is None else certificate.model.output
-    model = load_model(job.model, output=output, as_exported=settings.as_exported)
+    domain = settings if certificate is None else settings_of(certificate)
+    model = load_model(
+        job.model,
+        output=output,
+        as_exported=settings.as_exported,
+        input_norm=domain.input_norm,
+        input_box=domain.input_box,
+    )
     if certificate is None:
         claims = claims_of_analysis(model, settings, observe, certify)
     else:

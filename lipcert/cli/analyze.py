@@ -51,7 +51,13 @@ def command(
     from lipcert.importer.load import load_model
     from lipcert.norms.operator_norm import operator_norm
 
-    imported = load_model(model, output=settings.output, as_exported=settings.as_exported)
+    imported = load_model(
+        model,
+        output=settings.output,
+        as_exported=settings.as_exported,
+        input_norm=settings.input_norm,
+        input_box=settings.input_box,
+    )
     cache = open_cache(settings.cache, os.environ, rules)
     with ProgressReport(progress) as report:
         analysis = analyze(imported, settings, report.observe, cache or operator_norm)

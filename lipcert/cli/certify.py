@@ -59,7 +59,13 @@ def command(
     from lipcert.importer.load import load_model
     from lipcert.issue.certify import certify
 
-    imported = load_model(model, output=settings.output, as_exported=settings.as_exported)
+    imported = load_model(
+        model,
+        output=settings.output,
+        as_exported=settings.as_exported,
+        input_norm=settings.input_norm,
+        input_box=settings.input_box,
+    )
     with ProgressReport(progress) as report:
         issued = certify(imported, settings, engine, report.observe)
     target = out_file or model.with_suffix(".lipcert.json")

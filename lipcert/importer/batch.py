@@ -119,6 +119,7 @@ _ELEMENTWISE: Final = [
     "Selu",
     "Sigmoid",
     "Sin",
+    "RootMultiple",
     "SoftThreshold",
     "Softplus",
     "Softsign",

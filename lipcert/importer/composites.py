@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
@@ -55,22 +56,16 @@ def _lp_normalization(speller: Speller) -> str:
 
 
 def _mean_variance(speller: Speller) -> str:
-    """(x − mean)/(√variance + ε), with √variance = ‖x − mean‖/√n.
-
-    1/√n is taken 2u smaller, u the spacing of numbers near 1, which is more than the roundings
-    that lead to it can add: a smaller divisor makes no bound smaller.
-    """
+    """(x − mean)/(√variance + ε), with √variance = ‖x − mean‖/√n."""
     node = speller.node
     x = node.inputs[0]
     shape = speller.value(x).shape
     axes = [axis % len(shape) for axis in node.integers("axes") or (0, 2, 3)]
-    share = 1.0 / math.sqrt(math.prod(shape[axis] for axis in axes))
-    kind = speller.dtype.type
-    below = np.asarray(share * (1.0 - 2.0 * float(np.finfo(kind).eps)), kind)
+    share = Fraction(1, math.prod(shape[axis] for axis in axes))
     centred = speller.emit("Sub", x, speller.reduce("ReduceMean", x, axes, keepdims=True))
     length = speller.reduce("ReduceL2", centred, axes, keepdims=True)
-    deviation = speller.emit("Mul", length, speller.constant(below))
-    epsilon = speller.constant(np.asarray(_MVN_EPSILON, kind))
+    deviation = speller.root_multiple(length, share)
+    epsilon = speller.constant(np.asarray(_MVN_EPSILON, speller.dtype))
     return speller.emit("Div", centred, speller.emit("Add", deviation, epsilon))
 
 

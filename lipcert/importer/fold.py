@@ -29,6 +29,7 @@ from lipcert.importer.metadata import Provenance
 from lipcert.importer.opsets import RANDOM, refusal_of
 from lipcert.importer.raw import Array, RawGraph, RawModel, RawNode
 from lipcert.importer.sequences import as_split, part_sizes
+from lipcert.importer.spelling import ROOT_MULTIPLE
 from lipcert.importer.static_graph import StaticGraph, Value, needed_values
 
 __all__ = ["Folded", "fold"]
@@ -343,7 +344,10 @@ class _Folder:
             return
         self.constants.update(spelling.constants)
         for piece in spelling.nodes:
-            self.visit(piece, {})
+            if piece.op_type == ROOT_MULTIPLE:
+                self._append(piece)
+            else:
+                self.visit(piece, {})
         self._unknown.update(node.output_names[1:])
 
     def _value(self, name: str) -> Value:

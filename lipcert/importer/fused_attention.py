@@ -8,6 +8,7 @@ order differs between versions of the operator, are refused.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -35,9 +36,11 @@ def spell_attention(speller: Speller) -> str:
     query, keys, values = (_with_heads(speller, position) for position in range(3))
     (batch, heads, tokens, width) = _shape(speller, 0)
     keys, values = _repeated(speller, keys, 1, heads), _repeated(speller, values, 2, heads)
+    if "scale" not in node.attributes:  # 1/√width, exactly
+        query, keys = _over_root(speller, query, keys, width)
     scores = speller.emit("MatMul", query, speller.transpose(keys, (0, 1, 3, 2)))
-    scale = node.real("scale", 1.0 / math.sqrt(width))
-    scores = speller.emit("Mul", scores, _number(speller, scale))
+    if "scale" in node.attributes:
+        scores = speller.emit("Mul", scores, _number(speller, node.real("scale", 1.0)))
     mask = _mask(speller, tokens, _shape(speller, 1)[2])
     cap = node.real("softcap", 0.0)
     if cap and mask is not None:
@@ -53,6 +56,17 @@ def spell_attention(speller: Speller) -> str:
         return result
     features = heads * _shape(speller, 2)[3]
     return speller.reshape(speller.transpose(result, (0, 2, 1, 3)), (batch, tokens, features))
+
+
+def _over_root(speller: Speller, query: str, keys: str, width: int) -> tuple[str, str]:
+    """Queries over √width; the keys instead where the queries do not depend on the data."""
+    share = Fraction(1, width)
+    fixed = [speller.is_constant(speller.node.inputs[position]) for position in range(2)]
+    if all(fixed):  # a constant that run time computes, as all others
+        return speller.emit("Div", query, _number(speller, math.sqrt(width))), keys
+    if fixed[0]:
+        return query, speller.root_multiple(keys, share)
+    return speller.root_multiple(query, share), keys
 
 
 def _number(speller: Speller, number: float) -> str:

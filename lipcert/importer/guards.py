@@ -10,15 +10,18 @@ a continuous function, the operator that it is. Known are
     sign(x)·Relu(|x|)                            x
     Where(IsNaN(x), c, x)                        x
 
-with <, ≥ and ≤ and the branches as they then stand. Invariant: every rewriting is exact where the
-branches meet, up to ln(1 + e^−15) < 4e-7 for the softplus, whose guard only avoids overflow.
+with <, ≥ and ≤ and the branches as they then stand. Invariant: every rewriting is exact in the
+numbers of the file, but for the softplus, whose guard only avoids overflow: below ln(1 + e^−15) <
+4e-7 is what the branches differ by, and the bounds of Softplus hold for either one.
 No rule gives a bound where a value is undefined, so a guard against NaN guards nothing there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final, final
 
 from lipcert.importer.constant import Constant
@@ -30,7 +33,8 @@ _COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqu
 STEPS: Final = _COMPARISONS | {"IsNaN", "Sign"}
 """ops that jump, and that a continuous function may hide"""
 _ABOVE: Final = frozenset({"Greater", "GreaterOrEqual"})
-_SATURATED: Final = 15.0
+_SATURATED: Final = 15
+_ONE: Final = Fraction(1)
 
 
 @final
@@ -73,7 +77,9 @@ class Guards:
             or self._soft_threshold(node, left, limit, above, below)
         )
 
-    def _kink(self, node: RawNode, x: str, limit: float, above: str, below: str) -> RawNode | None:
+    def _kink(
+        self, node: RawNode, x: str, limit: Fraction, above: str, below: str
+    ) -> RawNode | None:
         """A branch x − s, the other one the number limit − s: their maximum or minimum."""
         if self._is_zero(below, x) and self._difference(above, x) == limit:
             return _made(node, "Relu", above)
@@ -88,19 +94,19 @@ class Guards:
         return None
 
     def _softplus(
-        self, node: RawNode, scaled: str, limit: float, above: str, below: str
+        self, node: RawNode, scaled: str, limit: Fraction, above: str, below: str
     ) -> RawNode | None:
         x, slope = self._scaled(scaled)
         inner, share = self._scaled(below)
         softplus = self._producers.get(inner)
-        if softplus is None or softplus.op_type != "Softplus" or slope * share != 1.0:
+        if softplus is None or softplus.op_type != "Softplus" or slope * share != 1:
             return None
         if softplus.inputs[0] != scaled or above != x or limit < _SATURATED:
             return None
         return _made(node, "Identity", below)
 
     def _soft_threshold(
-        self, node: RawNode, magnitude: str, limit: float, above: str, below: str
+        self, node: RawNode, magnitude: str, limit: Fraction, above: str, below: str
     ) -> RawNode | None:
         absolute, sub = self._producers.get(magnitude), self._producers.get(above)
         if absolute is None or absolute.op_type != "Abs" or sub is None or sub.op_type != "Sub":
@@ -109,12 +115,19 @@ class Guards:
         sign, factor = self._scaled(offset)
         step = self._producers.get(sign)
         is_sign = step is not None and step.op_type == "Sign" and step.inputs[0] == x
-        if minuend != x or not is_sign or factor != limit or not limit >= 0.0:
+        if minuend != x or not is_sign or factor != limit or not limit >= 0:
             return None
         if not self._is_zero(below, x):
             return None
         return RawNode(
-            "SoftThreshold", "", 1, node.name, (x,), node.outputs, {"limit": limit}, node.metadata
+            "SoftThreshold",
+            "",
+            1,
+            node.name,
+            (x,),
+            node.outputs,
+            {"limit": float(limit)},
+            node.metadata,
         )
 
     def _signed_magnitude(self, node: RawNode) -> RawNode | None:
@@ -129,19 +142,21 @@ class Guards:
                 return _made(node, "Identity", sign.inputs[0])
         return None
 
-    def _number(self, name: str) -> float | None:
+    def _number(self, name: str) -> Fraction | None:
+        """A plain constant of one finite entry, exactly."""
         constant = self._constants.get(name)
-        return None if constant is None or constant.is_parameter else constant.scalar()
+        number = None if constant is None or constant.is_parameter else constant.scalar()
+        return None if number is None or not math.isfinite(number) else Fraction(number)
 
     def _is_zero(self, name: str, x: str) -> bool:
         """The number 0, or 0·x."""
-        return self._number(name) == 0.0 or self._scaled(name) == (x, 0.0)
+        return self._number(name) == 0 or self._scaled(name) == (x, Fraction(0))
 
-    def _difference(self, name: str, x: str) -> float | None:
+    def _difference(self, name: str, x: str) -> Fraction | None:
         """t, where the value is x − t."""
         node = self._producers.get(name)
         if name == x:
-            return 0.0
+            return Fraction(0)
         if node is None or node.op_type not in {"Add", "Sub"} or node.inputs[0] != x:
             return None
         number = self._number(node.inputs[1])
@@ -149,18 +164,18 @@ class Guards:
             return None
         return number if node.op_type == "Sub" else -number
 
-    def _scaled(self, name: str) -> tuple[str, float]:
+    def _scaled(self, name: str) -> tuple[str, Fraction]:
         """(x, c) for a value c·x; (name, 1) otherwise."""
         node = self._producers.get(name)
         if node is None or node.op_type not in {"Mul", "Div"}:
-            return name, 1.0
+            return name, _ONE
         number = self._number(node.inputs[1])
         if number is not None and node.op_type == "Mul":
             return node.inputs[0], number
         if number:
-            return node.inputs[0], 1.0 / number
+            return node.inputs[0], 1 / number
         number = self._number(node.inputs[0]) if node.op_type == "Mul" else None
-        return (name, 1.0) if number is None else (node.inputs[1], number)
+        return (name, _ONE) if number is None else (node.inputs[1], number)
 
 
 def _made(node: RawNode, op_type: str, *inputs: str) -> RawNode:

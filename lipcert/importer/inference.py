@@ -24,7 +24,13 @@ __all__ = ["ShapeError", "ShapeInference"]
 _SMALL: Final = 64
 """entries of a constant up to which its numbers may tell a shape"""
 _SHAPE_KEEPING: Final = frozenset(
-    {"GroupNormalization", "LayerNormalization", "RMSNormalization", "SoftThreshold"}
+    {
+        "GroupNormalization",
+        "LayerNormalization",
+        "RMSNormalization",
+        "RootMultiple",
+        "SoftThreshold",
+    }
 )
 """ops through which onnx does not always infer a shape, or that it does not know"""
 

@@ -25,6 +25,7 @@ from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, Usage
 from lipcert.importer.assemble import Assembled, assemble
 from lipcert.importer.child import run_in_child
 from lipcert.importer.container import read_bytes
+from lipcert.importer.draws import Domain
 from lipcert.importer.gate import Source, open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
@@ -39,6 +40,8 @@ class _Request:
     path: str
     output: str | None
     as_exported: bool
+    input_norm: float | None
+    input_box: tuple[float, float] | None
 
 
 @final
@@ -58,17 +61,21 @@ def load_model(
     output: str | None = None,
     as_exported: bool = False,
     trusted: bool = False,
+    input_norm: float | None = None,
+    input_box: tuple[float, float] | None = None,
 ) -> ImportedModel:
     """Import an ONNX file.
 
     output: name of the output to follow, where there are several. as_exported: take the tensors
     of the file for the trained parameters even where the exporter folded others into them.
     trusted: import the file in this process alone, without limits of memory and time.
+    input_norm, input_box: the inputs that one example may have, as in `Settings`; where they are
+    declared, the graph is compared with onnxruntime on some of them, too.
     """
-    request = _Request(str(path), output, as_exported)
+    request = _Request(str(path), output, as_exported, input_norm, input_box)
     if trusted:
         source, assembled = _imported(request, None)
-        return _result(request, source, assembled, _verification(source.proto, assembled))
+        return _result(request, source, assembled, _verification(request, source.proto, assembled))
     rehearsal = _rehearsed(request)
     source, assembled = _imported(request, rehearsal)
     return _result(request, source, assembled, rehearsal.verification)
@@ -95,10 +102,12 @@ def _changed(request: _Request) -> ModelFileError:
     return ModelFileError(f"{request.path!r} changed while it was read")
 
 
-def _verification(proto: ModelProto, assembled: Assembled) -> Verification:
+def _verification(request: _Request, proto: ModelProto, assembled: Assembled) -> Verification:
     from lipcert.importer.verify import verify  # noqa: PLC0415  onnxruntime stays in the child
 
-    return verify(proto, assembled.examples, assembled.graph)
+    box = None if request.input_box is None else (request.input_box[0], request.input_box[1])
+    domain = Domain(request.input_norm, box)
+    return verify(proto, assembled.examples, assembled.graph, domain)
 
 
 def _result(
@@ -143,7 +152,7 @@ def rehearse(text: str) -> str:
         sha256, external = source.model.sha256, source.model.external
         proto = source.proto
         del source  # large models leave little room for onnxruntime
-        verification = _verification(proto, assembled)
+        verification = _verification(request, proto, assembled)
     except ModelFileError as error:
         return json.dumps({"file": asdict(error.refusals[0])})
     except UnsupportedModelError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Final
 
 from lipcert.importer.constant import Constant
@@ -54,7 +55,7 @@ def _standardised(matcher: Matcher, node: RawNode) -> tuple[str, tuple[int, ...]
         again = {name for name in matcher.factors(square[0]) if _centred(matcher, name) == found}
         both = {centred, *again}
         number, rest = matcher.product(square[0], frozenset(both))
-        if number == 1.0 and len(rest) == 2 and both.issuperset(rest):
+        if number == 1 and len(rest) == 2 and both.issuperset(rest):
             return *found, square[1]
     return None
 
@@ -79,7 +80,7 @@ def _rms_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
         core = matcher.producer(value, "Div") or matcher.producer(value, "Mul") or core
     for x, total in matcher.over_root(core):
         square = _mean_square(matcher, total, None)
-        if square is None or matcher.product(square[0], frozenset({x})) != (1.0, [x, x]):
+        if square is None or matcher.product(square[0], frozenset({x})) != (Fraction(1), [x, x]):
             continue
         shape = matcher.graph.shape(x)
         weight = matcher.shaped(scale, shape[-1:])

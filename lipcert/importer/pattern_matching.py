@@ -2,12 +2,14 @@
 
 What enters: a static graph. What leaves: answers in terms of value names; "" or None where the
 structure is another one. Constants count as plain numbers only if they are not parameters.
+Invariant: numbers are exactly those that stand in the file, and factors are their exact products.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,6 +22,7 @@ from lipcert.importer.static_graph import StaticGraph
 
 __all__ = ["Matcher"]
 
+_ONE: Final = Fraction(1)
 _VERSIONS: Final = {
     "Gelu": 20,
     "GroupNormalization": 21,
@@ -40,11 +43,6 @@ class Matcher:
         self._producers = {name: node for node in graph.nodes for name in node.output_names}
         self._new: dict[str, Constant] = {}
 
-    @staticmethod
-    def is_close(number: float, exact: float) -> bool:
-        """Equality up to the rounding of float32."""
-        return math.isclose(number, exact, rel_tol=2.0**-22)
-
     def producer(self, name: str, op_type: str) -> RawNode | None:
         """The node that computes a value, if it is of this type."""
         node = self._producers.get(name)
@@ -57,25 +55,30 @@ class Matcher:
             return None
         return constant.uniform()
 
-    def scaled(self, name: str) -> tuple[str, float]:
+    def scaled(self, name: str) -> tuple[str, Fraction]:
         """(x, c) for a value c·x, written as a product or quotient; (name, 1) otherwise."""
         node = self.producer(name, "Mul") or self.producer(name, "Div")
         if node is None:
-            return name, 1.0
-        left, right = (self.number(item) for item in node.inputs)
+            return name, _ONE
+        left, right = (self._fraction(item) for item in node.inputs)
         if right is not None and node.inputs[0] in self.graph.values:
             if node.op_type == "Mul":
                 return node.inputs[0], right
-            return (node.inputs[0], 1.0 / right) if right else (name, 1.0)
+            return (node.inputs[0], 1 / right) if right else (name, _ONE)
         if left is not None and node.op_type == "Mul":
             return node.inputs[1], left
-        return name, 1.0
+        return name, _ONE
 
-    def product(self, name: str, stop: frozenset[str]) -> tuple[float, list[str]]:
+    def _fraction(self, name: str) -> Fraction | None:
+        """A plain constant whose entries are all equal and finite."""
+        number = self.number(name)
+        return None if number is None or not math.isfinite(number) else Fraction(number)
+
+    def product(self, name: str, stop: frozenset[str]) -> tuple[Fraction, list[str]]:
         """A value as number · Π factors; factors in `stop` are not taken apart further."""
         if name in stop:
-            return 1.0, [name]
-        number = self.number(name)
+            return _ONE, [name]
+        number = self._fraction(name)
         if number is not None:
             return number, []
         power = self.producer(name, "Pow")
@@ -90,7 +93,7 @@ class Matcher:
             return scale * factor, rest
         node = self.producer(name, "Mul")
         if node is None:
-            return 1.0, [name]
+            return _ONE, [name]
         left, right = (self.product(item, stop) for item in node.inputs)
         return left[0] * right[0], left[1] + right[1]
 
@@ -208,8 +211,10 @@ class Matcher:
             inner, mask = self._mask_of(name)
             if mask is None or self.graph.shape(inner) != shape:
                 break
-            name = inner
-            total = mask if total is None else total + mask
+            both = mask.astype(np.float64) if total is None else _exact_sum(total, mask)
+            if both is None:
+                break
+            name, total = inner, both
         if total is None:
             return name, ""
         new = f"{name}@mask"
@@ -321,3 +326,13 @@ class Matcher:
         """The constants made since the last call."""
         new, self._new = self._new, {}
         return new
+
+
+def _exact_sum(total: Array, mask: Array) -> Array | None:
+    """The sum of two masks, unless float64 rounds it: a − (s − b) and b − (s − a) tell."""
+    added = mask.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        both: Array = np.asarray(total + added)
+        error = (total - (both - added)) + (added - (both - (both - added)))
+    is_exact = np.isneginf(total) | np.isneginf(added) | (error == 0.0)
+    return both if bool(np.all(is_exact)) else None

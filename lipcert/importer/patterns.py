@@ -2,16 +2,15 @@
 
 What enters: the data path. What leaves: the same with normalizations (`norm_patterns`), Gelu,
 Swish, Mish, MaxMin and ScaledAttention in place of their spellings. Every match is exact in its
-structure and, up to the rounding of float32, in its constants; the comparison with onnxruntime
-covers the result.
+structure, and the macro layer computes with the very numbers of the file.
 Invariant: only the node that yields the final value is replaced; what nobody reads any more goes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 from lipcert.importer.model import MacroLayer
@@ -22,6 +21,8 @@ from lipcert.importer.static_graph import StaticGraph, needed_values
 
 __all__ = ["recognise"]
 
+_LEAST: Final = Fraction(1, 2**20)
+"""below which, as beyond its inverse, the numbers of a GELU by tanh are those of another layer"""
 Pattern = Callable[[Matcher, RawNode], RawNode | None]
 
 
@@ -91,7 +92,7 @@ def _gate(matcher: Matcher, node: RawNode) -> RawNode | None:
             inner, factor = matcher.scaled(sigmoid.inputs[0])
             if sigmoid.inputs[0] == x:
                 return matcher.macro(node, "Swish", (x,), {"alpha": 1.0})
-            if inner == x and factor > 0.0:
+            if inner == x and factor > 0:
                 return matcher.macro(node, "Swish", (x,), {"alpha": factor})
         tanh = matcher.producer(gate, "Tanh")
         softplus = tanh and matcher.producer(tanh.inputs[0], "Softplus")
@@ -100,46 +101,54 @@ def _gate(matcher: Matcher, node: RawNode) -> RawNode | None:
         hard = matcher.producer(gate, "HardSigmoid")
         if hard is not None and hard.inputs[0] == x:
             slope, offset = hard.real("alpha", 0.2), hard.real("beta", 0.5)
-            if matcher.is_close(slope, 1 / 6) and offset == 0.5:
-                return matcher.macro(node, "HardSwish", (x,), {})
+            if slope > 0.0 and offset == 0.5:
+                attributes = {"slope": Fraction(slope)}
+                return matcher.macro(node, "HardSwish", (x,), attributes)
     return None
 
 
 def _gelu(matcher: Matcher, node: RawNode) -> RawNode | None:
-    """0.5·x·(1 + g), the factors in any order, with g = erf(x/√2) or its tanh approximation."""
+    """c·x·(1 + g), the factors in any order, with g = erf(a·x) or its tanh approximation."""
     if node.op_type != "Mul":
         return None
     for gate in matcher.factors(node.outputs[0]):
         inner = matcher.plus_one(gate)
         if inner is None:
             continue
-        x, approximate = _gelu_argument(matcher, inner)
+        x, numbers = _gelu_argument(matcher, inner)
         if not x:
             continue
         number, rest = matcher.product(node.outputs[0], frozenset({x, gate}))
-        if sorted(rest) == sorted((x, gate)) and matcher.is_close(number, 0.5):
-            return matcher.macro(node, "Gelu", (x,), {"approximate": approximate})
+        gain = 2 * number
+        if sorted(rest) == sorted((x, gate)) and gain and _is_factor(gain):
+            return matcher.macro(node, "Gelu", (x,), {"numbers": numbers, "gain": gain})
     return None
 
 
-def _gelu_argument(matcher: Matcher, name: str) -> tuple[str, str]:
-    """x and the variant, where `name` is the function inside the gate; "" where it is not."""
+def _is_factor(number: Fraction) -> bool:
+    """Whether a multiplication or a division by one float64 is one by this number."""
+    return any(Fraction(float(item)) == item for item in (number, 1 / number))
+
+
+def _gelu_argument(matcher: Matcher, name: str) -> tuple[str, tuple[Fraction, ...]]:
+    """x and a for erf(a·x), x, a and b for tanh(a·(x + b·x³)); "" where it is neither."""
     erf = matcher.producer(name, "Erf")
     if erf is not None:
-        x, factor = matcher.scaled(erf.inputs[0])
-        return (x, "none") if matcher.is_close(factor, math.sqrt(0.5)) else ("", "")
+        x, slope = matcher.scaled(erf.inputs[0])
+        return (x, (slope,)) if slope > 0 else ("", ())
     tanh = matcher.producer(name, "Tanh")
     if tanh is None:
-        return "", ""
-    total, factor = matcher.scaled(tanh.inputs[0])
+        return "", ()
+    total, slope = matcher.scaled(tanh.inputs[0])
     add = matcher.producer(total, "Add")
-    if add is None or not matcher.is_close(factor, math.sqrt(2 / math.pi)):
-        return "", ""
+    if add is None:
+        return "", ()
     for x, cubic in (add.inputs, tuple(reversed(add.inputs))):
         number, rest = matcher.product(cubic, frozenset({x}))
-        if matcher.is_close(number, 0.044715) and rest == [x, x, x]:
-            return x, "tanh"
-    return "", ""
+        is_moderate = all(_LEAST <= item <= 1 / _LEAST for item in (slope, number))
+        if rest == [x, x, x] and is_moderate:
+            return x, (slope, number)
+    return "", ()
 
 
 # sorting --------------------------------------------------------------------------------------

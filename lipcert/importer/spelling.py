@@ -2,14 +2,16 @@
 
 What enters: a node and the shapes and types of its inputs. What leaves: a `Spelling`: nodes in
 order, the constants that they read beside those of the graph, and the node's own first output.
-Invariant: every written node is of the version that the operator set of the file defines.
+Invariant: every written node is of the version that the operator set of the file defines, but for
+ROOT_MULTIPLE, which no operator set has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from fractions import Fraction
+from typing import Any, Final, final
 
 import numpy as np
 from onnx import defs
@@ -18,7 +20,10 @@ from lipcert.importer.constant import Constant
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.static_graph import Value
 
-__all__ = ["Speller", "Spelling"]
+__all__ = ["ROOT_MULTIPLE", "Speller", "Spelling"]
+
+ROOT_MULTIPLE: Final = "RootMultiple"
+"""√square·x for a value x that depends on the data; no file can hold such a node"""
 
 
 @final
@@ -93,6 +98,10 @@ class Speller:
             return self.emit(op_type, name, places, keepdims=int(keepdims))
         return self.emit(op_type, name, axes=tuple(axes), keepdims=int(keepdims))
 
+    def root_multiple(self, name: str, square: Fraction) -> str:
+        """The value times √square, which need not be a number of any type."""
+        return self.emit(ROOT_MULTIPLE, name, square=square)
+
     def finish(self, name: str) -> Spelling:
         """The value is the node's first output."""
         self._write("Identity", (name,), self.node.outputs[0], {})
@@ -101,7 +110,8 @@ class Speller:
     def _write(
         self, op_type: str, inputs: tuple[str, ...], output: str, attributes: Mapping[str, object]
     ) -> None:
-        version = defs.get_schema(op_type, self._opset, "").since_version
+        is_own = op_type == ROOT_MULTIPLE
+        version = 1 if is_own else defs.get_schema(op_type, self._opset, "").since_version
         name = f"{self.node.name}/{op_type}"
         metadata = self.node.metadata
         self._nodes.append(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, final
 
 import numpy as np
@@ -30,11 +31,11 @@ _ROOT_HALF: Final = Upper(0.5).sqrt()
 class Attention(Op):
     """Q [..., n, d], Kᵀ [..., d, m], V [..., m, e] with equal leading axes, the heads.
 
-    mask: fixed numbers [..., n, m] (broadcast) that are added to the scores; a token with −∞ is
-    hidden from the query, and every query sees some token.
+    scale: the factor of the scores. mask: fixed numbers [..., n, m] (broadcast) that are added to
+    the scores; a token with −∞ is hidden from the query, and every query sees some token.
     """
 
-    scale: float
+    scale: float | Fraction
     mask: FloatArray | None = None
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ class Attention(Op):
         queries, values = _Rows.of(q, axis=-1), _Rows.of(v, axis=-1)
         if tokens == 1:
             return Bound(Upper(0.0), f"{rule}.single_token")
-        scale = Bound(Upper(abs(self.scale)), rule)
+        scale = Bound(self._factor, rule)
         if index == 0:
             return _explained(rule, product_of(rule, scale, values.deviation, keys.deviation))
         by_rows = product_of(rule, queries.longest, Bound(self._column_sum(q, k).sqrt(), rule))
@@ -126,12 +127,17 @@ class Attention(Op):
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64."""
         q, k, v = inputs
-        scores = self.scale * (q @ k)
+        scores = float(self.scale) * (q @ k)
         if self.mask is not None:
             scores = scores + self.mask
         powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
         result: FloatArray = powers / np.sum(powers, axis=-1, keepdims=True) @ v
         return result
+
+    @property
+    def _factor(self) -> Upper:
+        """|scale|."""
+        return Upper.of_fraction(abs(Fraction(self.scale)))
 
     def _column_sum(self, q: ValueFacts, k: ValueFacts) -> Upper:
         """κ: Σ over the queries that see a token of the largest probability it may get.
@@ -159,7 +165,7 @@ class Attention(Op):
         keys, rows = _Rows.of(k, axis=-2), _Rows.of(q, axis=-1)
         if not (keys.radius.is_finite and rows.longest.is_finite):
             return Upper(math.inf)
-        return Upper(2.0 * abs(self.scale)) * rows.longest.value * keys.radius.value
+        return Upper(2.0) * self._factor * rows.longest.value * keys.radius.value
 
 
 @final

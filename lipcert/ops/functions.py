@@ -14,6 +14,8 @@ from lipcert.ops.kinks import (
     Selu,
     SoftThreshold,
 )
+from lipcert.ops.multiple import RootMultiple
+from lipcert.ops.own_gates import ErfGate, HardGate, TanhGate
 from lipcert.ops.scalar import ScalarFunction
 from lipcert.ops.smooth import Atan, Cos, Erf, Sigmoid, Sin, Softplus, Softsign, Tanh
 
@@ -25,13 +27,16 @@ __all__ = [
     "Cos",
     "Elu",
     "Erf",
+    "ErfGate",
     "Gelu",
+    "HardGate",
     "HardSigmoid",
     "HardSwish",
     "LeakyRelu",
     "Mish",
     "QuickGelu",
     "Relu",
+    "RootMultiple",
     "ScalarFunction",
     "Selu",
     "Sigmoid",
@@ -41,4 +46,5 @@ __all__ = [
     "Softplus",
     "Softsign",
     "Tanh",
+    "TanhGate",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, final
 
 import numpy as np
@@ -25,17 +26,28 @@ from lipcert.ops.scalar import (
     decimal,
     exponential,
     logistic,
+    rational,
     sigmoid,
     squared_sech,
 )
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Gelu", "HardSwish", "Mish", "QuickGelu", "Silu"]
+__all__ = [
+    "ERFC_ULPS",
+    "ERF_TURNS",
+    "Gated",
+    "Gelu",
+    "HardSwish",
+    "Mish",
+    "QuickGelu",
+    "Silu",
+    "Turns",
+]
 
 _ONE: Final = constant(1.0)
 _HALF: Final = constant(0.5)
 _TWO: Final = constant(2.0)
-_ERFC_ULPS: Final = 1024
+ERFC_ULPS: Final = 1024
 _ROOT_HALF: Final = decimal("0.707106781186547524400844362")
 _ROOT_TWO_OVER_PI: Final = decimal("0.797884560802865355879892120")
 _DENSITY_AT_ZERO: Final = decimal("0.398942280401432677939946060")
@@ -43,7 +55,7 @@ _GELU_CUBIC: Final = decimal("0.044715")
 
 
 @dataclass(frozen=True, slots=True)
-class _Turns:
+class Turns:
     """The minimum of a gated function, and both extremes of its derivative."""
 
     lowest: Turn
@@ -51,36 +63,36 @@ class _Turns:
     largest_slope: Turn
 
 
-_ERF_TURNS: Final = _Turns(
+ERF_TURNS: Final = Turns(
     Turn.of("-0.7517915246935644574579049", "-0.169971207479903661693868471"),
     Turn.of("-1.414213562373095048801689", "-0.1289041451851547863407444423"),
     Turn.of("1.414213562373095048801689", "1.128904145185154786340744442"),
 )
-_TANH_TURNS: Final = _Turns(
+_TANH_TURNS: Final = Turns(
     Turn.of("-0.7524614220710162584879544", "-0.170040750571254050639067428"),
     Turn.of("-1.418504008790828355548034", "-0.1289930686587717654559044704"),
     Turn.of("1.418504008790828355548034", "1.12899306865877176545590447"),
 )
-_SILU_TURNS: Final = _Turns(
+_SILU_TURNS: Final = Turns(
     Turn.of("-1.278464542761073795109359", "-0.278464542761073795109358739"),
     Turn.of("-2.39935728051546766783274", "-0.09983932012886691695818492432"),
     Turn.of("2.39935728051546766783274", "1.099839320128866916958184924"),
 )
-_MISH_TURNS: Final = _Turns(
+_MISH_TURNS: Final = Turns(
     Turn.of("-1.192431214515495212137588", "-0.308843413017250406628760229"),
     Turn.of("-2.256376396360793120005749", "-0.1125261223894625564073279011"),
     Turn.of("1.490571179485428459294419", "1.088498161251727861228293627"),
 )
 
 
-class _Gated(ScalarFunction):
+class Gated(ScalarFunction):
     """A smooth gated function: `_gate` and `_gate_slope` enclose g and g' at exact points."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
-    def _turns(self) -> _Turns: ...
+    def _turns(self) -> Turns: ...
 
     @abstractmethod
     def _gate(self, x: Interval) -> Interval: ...
@@ -118,7 +130,7 @@ class _Gated(ScalarFunction):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Gelu(_Gated):
+class Gelu(Gated):
     """x·Φ(x), or ONNX's tanh approximation of it.
 
     Proof of the turns: exactly, f'' = (2 − x²)·φ(x). Approximately, with u = c(x + kx³),
@@ -134,8 +146,8 @@ class Gelu(_Gated):
         return "Gelu"
 
     @property
-    def _turns(self) -> _Turns:
-        return _TANH_TURNS if self.approximate else _ERF_TURNS
+    def _turns(self) -> Turns:
+        return _TANH_TURNS if self.approximate else ERF_TURNS
 
     def value(self, x: FloatArray) -> FloatArray:
         """x times its gate."""
@@ -150,7 +162,7 @@ class Gelu(_Gated):
         """σ(2u), or erfc(−x/√2)/2; `erfc` errs by far less than 1024 ulp."""
         if self.approximate:
             return logistic(_TWO * self._cubic(x))
-        tail = (x * _ROOT_HALF).monotone(lambda t: erfc(-t), _ERFC_ULPS)
+        tail = (x * _ROOT_HALF).monotone(lambda t: erfc(-t), ERFC_ULPS)
         return (tail * _HALF).clip(0.0, 1.0)
 
     def _gate_slope(self, x: Interval) -> Interval:
@@ -167,14 +179,14 @@ class Gelu(_Gated):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Silu(_Gated):
+class Silu(Gated):
     """x·σ(x), also called Swish.
 
     Proof of the turns: f'' = σ(x)σ(−x)·(2 − x·tanh(x/2)), and x·tanh(x/2) rises with |x|.
     """
 
     @property
-    def _turns(self) -> _Turns:
+    def _turns(self) -> Turns:
         return _SILU_TURNS
 
     def value(self, x: FloatArray) -> FloatArray:
@@ -191,7 +203,7 @@ class Silu(_Gated):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Mish(_Gated):
+class Mish(Gated):
     """x·tanh(ln(1 + e^x)).
 
     Proof of the turns: with w = e^x and q = 2w³ + 3w² − 2w − 2, f'' = 0 exactly where
@@ -201,7 +213,7 @@ class Mish(_Gated):
     """
 
     @property
-    def _turns(self) -> _Turns:
+    def _turns(self) -> Turns:
         return _MISH_TURNS
 
     def value(self, x: FloatArray) -> FloatArray:
@@ -224,10 +236,10 @@ class Mish(_Gated):
 class QuickGelu(ScalarFunction):
     """x·σ(sharpness·x) = silu(sharpness·x)/sharpness; usually with sharpness 1.702."""
 
-    sharpness: float
+    sharpness: float | Fraction
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.sharpness) or self.sharpness == 0.0:
+        if not math.isfinite(self.sharpness) or self.sharpness == 0:
             raise ValueError(f"QuickGelu needs a finite sharpness other than 0: {self.sharpness}")
 
     @property
@@ -242,12 +254,12 @@ class QuickGelu(ScalarFunction):
 
     def value(self, x: FloatArray) -> FloatArray:
         """x·σ(sharpness·x)."""
-        result: FloatArray = x * sigmoid(self.sharpness * x)
+        result: FloatArray = x * sigmoid(float(self.sharpness) * x)
         return result
 
     def image(self, box: Interval) -> Interval:
         """That of SiLU, scaled; between min(x, 0) and max(x, 0)."""
-        image = Silu().image(self._scaled(box)) * constant(self.sharpness).reciprocal()
+        image = Silu().image(self._scaled(box)) * rational(1 / Fraction(self.sharpness))
         return Interval(
             np.maximum(image.lo, np.minimum(box.lo, 0.0)),
             np.minimum(image.hi, np.maximum(box.hi, 0.0)),
@@ -258,7 +270,7 @@ class QuickGelu(ScalarFunction):
         return Silu().derivative(self._scaled(box))
 
     def _scaled(self, box: Interval) -> Interval:
-        return box * constant(self.sharpness)
+        return box * rational(Fraction(self.sharpness))
 
 
 @final

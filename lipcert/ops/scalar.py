@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import final
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
     "exponential",
     "joined_at_zero",
     "logistic",
+    "rational",
     "sigmoid",
     "squared_sech",
 ]
@@ -97,6 +99,12 @@ def constant(number: float) -> Interval:
     return Interval.exact(np.asarray(number, dtype=np.float64))
 
 
+def rational(number: Fraction) -> Interval:
+    """Floats around a rational number, which is exact where it is a float."""
+    near = constant(float(number))
+    return near if Fraction(float(number)) == number else near.widen(1)
+
+
 def between_turns(
     box: Interval, at: Callable[[Interval], Interval], turns: Sequence[Turn]
 ) -> Interval:
@@ -133,10 +141,11 @@ def expected_sign(box: Interval, image: Interval) -> Interval:
 
 
 def exponential(box: Interval) -> Interval:
-    """e^x; numpy's exp errs by less than 8 ulp."""
+    """e^x; numpy's exp errs by less than 8 ulp, and e^710 is beyond the largest float."""
     with np.errstate(over="ignore", under="ignore"):
         image = box.monotone(np.exp)
-    return Interval(np.maximum(image.lo, 0.0), image.hi)
+    largest = float(np.finfo(np.float64).max)
+    return Interval(np.where(box.lo >= 710.0, largest, np.maximum(image.lo, 0.0)), image.hi)
 
 
 def logistic(box: Interval) -> Interval:

@@ -145,9 +145,12 @@ class Softplus(ScalarFunction):
         return np.logaddexp(0.0, x)
 
     def image(self, box: Interval) -> Interval:
-        """Monotone; from the guard on, x ≤ ln(1 + e^x) is below both."""
+        """Monotone; near the guard and from there on, x ≤ ln(1 + e^x) is below both.
+
+        Proof: an argument below 14 gives less than ln(1 + e^14) < 15, which both are from 15 on.
+        """
         smooth = box.monotone(self.value).clip(0.0, math.inf)
-        return Interval(np.where(box.lo >= _GUARD, box.lo, smooth.lo), smooth.hi)
+        return Interval(np.where(box.lo >= _GUARD - 1.0, box.lo, smooth.lo), smooth.hi)
 
     def derivative(self, box: Interval) -> Interval:
         """σ(x), which rises; from the guard on 1 may be reached."""

@@ -43,8 +43,9 @@ def erf_gelu(spelling, root=ROOT):
 
 @pytest.mark.parametrize("spelling", [0, 1, 2])
 def test_gelu_by_erf(tmp_path, spelling):
-    assert kinds(tmp_path, erf_gelu(spelling))[0] == ["Gelu"]
-    assert "Gelu" not in kinds(tmp_path, erf_gelu(spelling, root=1.5))[0]
+    assert kinds(tmp_path, erf_gelu(spelling))[0] == ["ErfGate"]
+    assert kinds(tmp_path, erf_gelu(spelling, root=1.5))[0] == ["ErfGate"]
+    assert "ErfGate" not in kinds(tmp_path, erf_gelu(spelling, root=-1.5))[0]
 
 
 @pytest.mark.parametrize("cube", ["pow", "mul"])
@@ -69,7 +70,7 @@ def test_gelu_by_tanh(tmp_path, cube):
         node("Mul", ["half", "x"], ["h"]),
         node("Mul", ["h", "g"], ["y"]),
     ]
-    assert kinds(tmp_path, nodes)[0] == ["Gelu"]
+    assert kinds(tmp_path, nodes)[0] == ["TanhGate"]
 
 
 def test_gates(tmp_path):

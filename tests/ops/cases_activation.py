@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import torch
 from torch.nn import functional
@@ -16,13 +18,16 @@ from lipcert.ops.functions import (
     Cos,
     Elu,
     Erf,
+    ErfGate,
     Gelu,
+    HardGate,
     HardSigmoid,
     HardSwish,
     LeakyRelu,
     Mish,
     QuickGelu,
     Relu,
+    RootMultiple,
     ScalarFunction,
     Selu,
     Sigmoid,
@@ -32,6 +37,7 @@ from lipcert.ops.functions import (
     Softsign,
     SoftThreshold,
     Tanh,
+    TanhGate,
 )
 from tests.cases import Case
 
@@ -67,6 +73,16 @@ TORCH = {
     "erf": (Erf(), torch.erf),
     "gelu": (Gelu(), functional.gelu),
     "gelu_tanh": (Gelu(approximate=True), lambda x: functional.gelu(x, approximate="tanh")),
+    "erf_gate": (
+        ErfGate(Fraction(0.6)),
+        lambda x: 0.5 * x * (1.0 + torch.erf(0.6 * x)),
+    ),
+    "tanh_gate": (
+        TanhGate(Fraction(0.9), Fraction(0.1)),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(0.9 * (x + 0.1 * x**3))),
+    ),
+    "hard_gate": (HardGate(Fraction(0.2)), lambda x: x * torch.clamp(0.2 * x + 0.5, 0.0, 1.0)),
+    "root_multiple": (RootMultiple(Fraction(2)), lambda x: x * 2.0**0.5),
     "silu": (Silu(), functional.silu),
     "quick_gelu": (QuickGelu(1.702), lambda x: x * torch.sigmoid(1.702 * x)),
     "quick_gelu_mirrored": (QuickGelu(-0.8), lambda x: x * torch.sigmoid(-0.8 * x)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -26,13 +27,16 @@ from lipcert.ops.functions import (
     Cos,
     Elu,
     Erf,
+    ErfGate,
     Gelu,
+    HardGate,
     HardSigmoid,
     HardSwish,
     LeakyRelu,
     Mish,
     QuickGelu,
     Relu,
+    RootMultiple,
     ScalarFunction,
     Selu,
     Sigmoid,
@@ -41,6 +45,7 @@ from lipcert.ops.functions import (
     Softplus,
     Softsign,
     Tanh,
+    TanhGate,
 )
 
 mp = mpmath.mp.clone()
@@ -61,6 +66,14 @@ def gelu_tanh(x):
     if abs(x) > 1e6:
         return tail(x)
     return x * logistic(2 * mp.sqrt(2 / mp.pi) * (x + mpf("0.044715") * x**3))
+
+
+def erf_gate(x, slope):
+    return tail(x) if abs(x) > 1e6 else x * mp.erfc(-slope * x) / 2
+
+
+def tanh_gate(x, slope, cubic):
+    return tail(x) if abs(x) > 1e6 else x * logistic(2 * slope * (x + cubic * x**3))
 
 
 def tail(x):
@@ -84,6 +97,14 @@ SMOOTH = {
     Silu(): lambda x: x * logistic(x),
     QuickGelu(1.702): lambda x: x * logistic(mpf(1.702) * x),
     QuickGelu(-0.3): lambda x: x * logistic(mpf(-0.3) * x),
+    ErfGate(Fraction(0.7)): lambda x: erf_gate(x, mpf(0.7)),
+    ErfGate(1 / Fraction(1.3)): lambda x: erf_gate(x, 1 / mpf(1.3)),
+    TanhGate(Fraction(0.797884464263916), Fraction(0.0447150021791458)): lambda x: tanh_gate(
+        x, mpf(0.797884464263916), mpf(0.0447150021791458)
+    ),
+    TanhGate(Fraction(9, 4), Fraction(1, 3)): lambda x: tanh_gate(x, mpf(9) / 4, mpf(1) / 3),
+    TanhGate(Fraction(1, 64), Fraction(50)): lambda x: tanh_gate(x, mpf(1) / 64, mpf(50)),
+    RootMultiple(Fraction(1, 3)): lambda x: x / mp.sqrt(3),
     Mish(): lambda x: x * mp.tanh(mp.log1p(mp.exp(x))),
     Sin(): mp.sin,
     Cos(): mp.cos,
@@ -98,6 +119,10 @@ KINKED = {
     HardSigmoid(0.2, 0.5): lambda x: min(max(mpf(0.2) * x + mpf(0.5), mpf(0)), mpf(1)),
     HardSigmoid(-3.0, 2.0): lambda x: min(max(2 - 3 * x, mpf(0)), mpf(1)),
     HardSwish(): lambda x: x * min(max(x / 6 + mpf(0.5), mpf(0)), mpf(1)),
+    HardGate(Fraction(1, 7)): lambda x: x * min(max(x / 7 + mpf(0.5), mpf(0)), mpf(1)),
+    HardGate(Fraction(0.16666668)): lambda x: (
+        x * min(max(mpf(0.16666668) * x + mpf(0.5), mpf(0)), mpf(1))
+    ),
     Elu(1.0): exponential(1, 1, 1),
     Elu(3.0): exponential(1, 3, 1),
     Elu(-0.5): exponential(1, -0.5, 1),

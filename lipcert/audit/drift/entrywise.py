@@ -28,10 +28,13 @@ __all__: list[str] = []
 
 _COMPOSED: Final = (
     functions.Celu,
+    functions.ErfGate,
+    functions.HardGate,
     functions.HardSigmoid,
     functions.QuickGelu,
     functions.Selu,
     functions.Softsign,
+    functions.TanhGate,
 )
 
 
@@ -75,6 +78,8 @@ def _kink_shift(function: ScalarFunction) -> float:
     """How much larger than |x| the numbers are that decide on which side of a kink x is."""
     if isinstance(function, functions.HardSigmoid) and function.slope != 0.0:
         return (1.0 + abs(function.offset)) / abs(function.slope)
+    if isinstance(function, functions.HardGate):
+        return float(1 / (2 * function.slope))
     return 3.0 if isinstance(function, functions.HardSwish) else 0.0
 
 

@@ -8,6 +8,7 @@ for n scores, so the whole vector is off by little although single p are not.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def _attention(op: Attention, site: Site) -> LocalErrors:
     (queries, features), (tokens, values) = q.shape[-2:], v.shape[-2:]
     column = site.lipschitz(op, 2)
     longest = _longest(q, -1), _longest(k, -2), _longest(v, -1)
-    scale = Upper(abs(op.scale))
+    scale = Upper.of_fraction(abs(Fraction(op.scale)))
     score = scale * longest[0] * longest[1]
     masks = np.zeros(1) if op.mask is None else op.mask[np.isfinite(op.mask)]
     mask = Upper(float(np.max(np.abs(masks), initial=0.0)))

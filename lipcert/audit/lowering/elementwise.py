@@ -28,13 +28,16 @@ from lipcert.ops.functions import (
     Cos,
     Elu,
     Erf,
+    ErfGate,
     Gelu,
+    HardGate,
     HardSigmoid,
     HardSwish,
     LeakyRelu,
     Mish,
     QuickGelu,
     Relu,
+    RootMultiple,
     ScalarFunction,
     Selu,
     Sigmoid,
@@ -44,6 +47,7 @@ from lipcert.ops.functions import (
     Softsign,
     SoftThreshold,
     Tanh,
+    TanhGate,
 )
 from lipcert.ops.powers import Exp, Exponential, Log, Power
 
@@ -175,7 +179,29 @@ def _silu(function: Silu, x: Tensor) -> Tensor:
 
 @scalar_function.register
 def _quick_gelu(function: QuickGelu, x: Tensor) -> Tensor:
-    return x * torch.sigmoid(function.sharpness * x)
+    return x * torch.sigmoid(float(function.sharpness) * x)
+
+
+@scalar_function.register
+def _erf_gate(function: ErfGate, x: Tensor) -> Tensor:
+    result: Tensor = 0.5 * x * torch.special.erfc(-float(function.slope) * x)
+    return result
+
+
+@scalar_function.register
+def _tanh_gate(function: TanhGate, x: Tensor) -> Tensor:
+    inner = float(function.slope) * (x + float(function.cubic) * x**3)
+    return x * torch.sigmoid(2.0 * inner)
+
+
+@scalar_function.register
+def _hard_gate(function: HardGate, x: Tensor) -> Tensor:
+    return x * torch.clamp(float(function.slope) * x + 0.5, 0.0, 1.0)
+
+
+@scalar_function.register
+def _root_multiple(function: RootMultiple, x: Tensor) -> Tensor:
+    return function.factor * x
 
 
 @scalar_function.register

@@ -36,9 +36,9 @@ def _attention(op: Attention, inputs: Sequence[Tensor], tensors: Tensors) -> Ten
     mask = tensors.get("mask")
     if q.dim() == 4:  # one axis of heads: the layout of the fused kernels
         return functional.scaled_dot_product_attention(
-            q, k.transpose(-2, -1), v, attn_mask=mask, scale=op.scale
+            q, k.transpose(-2, -1), v, attn_mask=mask, scale=float(op.scale)
         )
-    scores = op.scale * (q @ k)
+    scores = float(op.scale) * (q @ k)
     if mask is not None:
         scores = scores + mask
     return torch.softmax(scores, dim=-1) @ v

@@ -16,7 +16,7 @@ import numpy as np
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.interval import Interval
 from lipcert.checker.rules.curves import Curve, Function, Piece
-from lipcert.checker.rules.enclosures import clip, constant, erf, exp, near, sigmoid
+from lipcert.checker.rules.enclosures import clip, constant, erf, exp, near, sigmoid, tanh
 
 __all__ = ["gelu", "gelu_tanh", "mish", "quick_gelu", "silu"]
 
@@ -27,6 +27,11 @@ _ROOT_TWO_OVER_PI: Final = near("0.797884560802865355879892119869")
 _DENSITY_AT_ZERO: Final = near("0.398942280401432677939946059934")
 _CUBIC: Final = near("0.044715000000000000000000000000")
 _HALF, _ONE, _TWO = constant(0.5), constant(1.0), constant(2.0)
+_THREE, _SIX = constant(3.0), constant(6.0)
+_MODERATE: Final = (2.0**-20, 2.0**20)
+_STEPS: Final = 120
+_SHARE: Final = 0.47
+"""off the middle: the place that is looked for may be a round number"""
 _Gate = Callable[[Interval], Interval]
 
 
@@ -55,26 +60,68 @@ def gelu() -> Function:
     )
 
 
-def gelu_tanh() -> Function:
-    """x·σ(2u), u = c(x + kx³), c = √(2/π), k = 0.044715.
+def gelu_tanh(slope: float | None = None, cubic: float | None = None) -> Function:
+    """x·σ(2u), u = c(x + kx³), with any two numbers c, k > 0; √(2/π) and 0.044715 without them.
 
-    Proof: f'' has the sign of 1 − x·tanh(u)·u'²/(c(1 + 6kx²)). It is even, and for x > 0 what is
-    subtracted is a product of x·tanh(u) and c(1 + 9k²x⁴/(1 + 6kx²)), which both rise.
+    Proof: f'' has the sign of c(1 + 6kx²) − x·tanh(u)·u'². Over c(1 + 6kx²) that is 1 less a
+    product, for x > 0, of x·tanh(u) and c(1 + 9k²x⁴/(1 + 6kx²)), which both rise; it is even. So
+    f' falls from 0, rises to above 1 and falls to 1, and is 0 once, where 1 + 2xu'·σ(−2u) is.
     """
+    if slope is None or cubic is None:
+        return _tanh_gate(
+            _ROOT_TWO_OVER_PI,
+            _CUBIC,
+            near("-0.752461422071016258487954443289"),
+            near("1.418504008790828355548033545600"),
+        )
+    if not all(_MODERATE[0] <= number <= _MODERATE[1] for number in (slope, cubic)):
+        raise Unsupported("a GELU by tanh with extreme numbers")
+    c, k = constant(slope), constant(cubic)
+
+    def falls(x: Interval) -> Interval:
+        """The sign of f'(−x)."""
+        steep = c * (_ONE + _THREE * k * (x * x))
+        return _ONE - _TWO * x * steep * sigmoid(_TWO * c * x * (_ONE + k * (x * x)))
+
+    def bends(x: Interval) -> Interval:
+        """The sign of f''(x)."""
+        u, steep = c * x * (_ONE + k * (x * x)), c * (_ONE + _THREE * k * (x * x))
+        return c * (_ONE + _SIX * k * (x * x)) - x * tanh(u) * steep * steep
+
+    return _tanh_gate(c, k, -_crossing(falls), _crossing(bends))
+
+
+def _tanh_gate(c: Interval, k: Interval, lowest: Interval, turn: Interval) -> Function:
+    """x·σ(2c(x + kx³)) with the place of its minimum, and that of its largest slope."""
 
     def cubic(x: Interval) -> Interval:
-        return _TWO * _ROOT_TWO_OVER_PI * x * (_ONE + _CUBIC * (x * x))
+        return _TWO * c * x * (_ONE + k * (x * x))
 
     def slope(x: Interval) -> Interval:
-        inner = _TWO * _ROOT_TWO_OVER_PI * (_ONE + constant(3.0) * _CUBIC * (x * x))
+        inner = _TWO * c * (_ONE + _THREE * k * (x * x))
         return inner * (sigmoid(cubic(x)) * sigmoid(-cubic(x)))
 
-    return _gated(
-        lambda x: sigmoid(cubic(x)),
-        slope,
-        near("-0.752461422071016258487954443289"),
-        (near("-1.418504008790828355548033545600"), near("1.418504008790828355548033545600")),
-    )
+    return _gated(lambda x: sigmoid(cubic(x)), slope, lowest, (-turn, turn))
+
+
+def _crossing(sign: _Gate) -> Interval:
+    """Around the one place x > 0 where a function that is positive at 0 changes its sign.
+
+    Proof: intervals show it positive at the left end, and negative at the right one.
+    """
+    left, right = 0.0, 1.0
+    while not (sign(constant(right)).hi < 0.0).all():
+        right *= 2.0
+    for _ in range(_STEPS):
+        between = left + _SHARE * (right - left)
+        found = sign(constant(between))
+        if (found.lo > 0.0).all():
+            left = between
+        elif (found.hi < 0.0).all():
+            right = between
+        else:
+            break
+    return Interval(np.asarray(left), np.asarray(right))
 
 
 def silu() -> Function:

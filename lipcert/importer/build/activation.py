@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
+
+import numpy as np
 
 from lipcert.importer.build.builder import Builder, Handler, RefusedNodeError
 from lipcert.importer.opsets import MICROSOFT
 from lipcert.importer.raw import RawNode
+from lipcert.operand import Operand
 from lipcert.ops.activation import Activation, PRelu
+from lipcert.ops.affine import Divide, Scale
 from lipcert.ops.functions import (
     Abs,
     Atan,
@@ -19,13 +24,16 @@ from lipcert.ops.functions import (
     Cos,
     Elu,
     Erf,
+    ErfGate,
     Gelu,
+    HardGate,
     HardSigmoid,
     HardSwish,
     LeakyRelu,
     Mish,
     QuickGelu,
     Relu,
+    RootMultiple,
     ScalarFunction,
     Selu,
     Sigmoid,
@@ -35,6 +43,7 @@ from lipcert.ops.functions import (
     Softsign,
     SoftThreshold,
     Tanh,
+    TanhGate,
 )
 
 __all__ = ["HANDLERS"]
@@ -51,11 +60,25 @@ def _plain(function: ScalarFunction) -> Handler:
 
 
 def _gelu(builder: Builder, node: RawNode) -> str:
+    if "numbers" in node.attributes:
+        return _spelled_gelu(builder, node)
     is_approximate = node.text("approximate", "none") == "tanh"
     value = builder.value(node.inputs[0])
     if node.domain == MICROSOFT and len([name for name in node.inputs if name]) > 1:
         raise RefusedNodeError("Gelu with a built-in bias is not supported")
     return builder.emit(Activation(Gelu(approximate=is_approximate)), value)
+
+
+def _spelled_gelu(builder: Builder, node: RawNode) -> str:
+    """Macro layer: gain·f(x) with the numbers of the file; the gain is nearly always 1."""
+    numbers, gain = node.attributes["numbers"], node.attributes["gain"]
+    function = ErfGate(*numbers) if len(numbers) == 1 else TanhGate(*numbers)
+    value = builder.emit(Activation(function), builder.value(node.inputs[0]))
+    if gain == 1:
+        return value
+    if Fraction(float(gain)) == gain:
+        return builder.emit(Scale(Operand(np.array(float(gain)))), value)
+    return builder.emit(Divide(Operand(np.array(float(1 / gain)))), value)
 
 
 def _fast_gelu(builder: Builder, node: RawNode) -> str:
@@ -65,8 +88,8 @@ def _fast_gelu(builder: Builder, node: RawNode) -> str:
 
 
 def _swish(builder: Builder, node: RawNode) -> str:
-    sharpness = node.real("alpha", 1.0)
-    function = Silu() if sharpness == 1.0 else QuickGelu(sharpness)
+    sharpness = Fraction(node.attributes.get("alpha", 1))  # exact in a macro layer
+    function = Silu() if sharpness == 1 else QuickGelu(sharpness)
     return builder.emit(Activation(function), builder.value(node.inputs[0]))
 
 
@@ -87,6 +110,11 @@ def _limit(builder: Builder, node: RawNode, position: int, default: float) -> fl
     if limit is None or constant.is_parameter:
         raise RefusedNodeError("a limit of Clip must be one constant number")
     return limit
+
+
+def _hard_swish(node: RawNode) -> ScalarFunction:
+    """A macro layer has the slope of the file."""
+    return HardGate(node.attributes["slope"]) if "slope" in node.attributes else HardSwish()
 
 
 def _prelu(builder: Builder, node: RawNode) -> str:
@@ -117,12 +145,13 @@ HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
         "HardSigmoid": _applied(
             lambda node: HardSigmoid(node.real("alpha", 0.2), node.real("beta", 0.5))
         ),
-        "HardSwish": _plain(HardSwish()),
+        "HardSwish": _applied(_hard_swish),
         "LeakyRelu": _applied(lambda node: LeakyRelu(node.real("alpha", 0.01))),
         "Mish": _plain(Mish()),
         "PRelu": _prelu,
         "QuickGelu": _applied(lambda node: QuickGelu(node.real("alpha", 1.702))),
         "Relu": _plain(Relu()),
+        "RootMultiple": _applied(lambda node: RootMultiple(node.attributes["square"])),
         "Selu": _applied(_selu),
         "Sigmoid": _plain(Sigmoid()),
         "Sin": _plain(Sin()),

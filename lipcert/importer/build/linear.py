@@ -223,7 +223,7 @@ def _attention(builder: Builder, node: RawNode) -> str:
                 "its mask hides every token from some query, whose softmax is 0/0",
                 remedy="let every query see a token, such as itself",
             )
-    op = Attention(float(node.attributes["scale"]), mask)
+    op = Attention(node.attributes["scale"], mask)
     return builder.emit(op, *(builder.value(name) for name in node.inputs[:3]))
 
 

@@ -1,0 +1,213 @@
+"""Macro layers compute with the numbers of the file: bounds hold where nothing else is left.
+
+Every network here is a macro layer at one input, less what the layer of the textbook gives there,
+times a large number. What is left is the difference between the numbers of the file and those of
+the textbook, and the truth about it is found in torch at double precision, node by node.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from lipcert.analysis.bounded import bounded
+from lipcert.importer.load import load_model
+from lipcert.settings import Settings
+from tests.checker import onnx_torch
+from tests.importer.models import model
+
+node = helper.make_node
+F32 = np.float32
+LARGE = 2.0**21
+POINT = np.array([[1.5, -0.7, 0.4], [0.9, 2.0, -1.25]], F32)
+"""two tokens"""
+
+
+def shifted(number: float, units: int) -> np.ndarray:
+    """The float32 next to a number, and so many units of 2^-23 of it further."""
+    return F32(F32(number) * F32(1.0 + units * 2.0**-23))
+
+
+ERF = [node("Erf", ["u"], ["g"]), node("Add", ["g", "one"], ["h"])]
+HALVED = [node("Mul", ["z", "h"], ["p"]), node("Mul", ["p", "half"], ["f"])]
+TANH = [
+    node("Pow", ["z", "three"], ["c3"]),
+    node("Mul", ["c3", "b"], ["t3"]),
+    node("Add", ["z", "t3"], ["t"]),
+    node("Mul", ["t", "a"], ["u"]),
+    node("Tanh", ["u"], ["g"]),
+    node("Add", ["g", "one"], ["h"]),
+]
+VARIANCE = [
+    node("ReduceMean", ["z"], ["m"], axes=[-1]),
+    node("Sub", ["z", "m"], ["d"]),
+    node("Pow", ["d", "two"], ["q"]),
+    node("ReduceMean", ["q"], ["v"], axes=[-1]),
+    node("Add", ["v", "eps"], ["ve"]),
+    node("Sqrt", ["ve"], ["s"]),
+    node("Div", ["d", "s"], ["f"]),
+]
+PLAIN = {"one": 1.0, "two": 2.0, "three": 3.0}
+ROOT = math.sqrt(2.0)
+MACROS = {
+    "gelu": ([node("Mul", ["z", "a"], ["u"]), *ERF, *HALVED], {"a": 1 / ROOT, "half": 0.5}),
+    "gelu, divided": ([node("Div", ["z", "a"], ["u"]), *ERF, *HALVED], {"a": ROOT, "half": 0.5}),
+    "gelu, halved by a quotient": (
+        [
+            node("Div", ["z", "a"], ["u"]),
+            *ERF,
+            node("Div", ["z", "half"], ["p"]),
+            node("Mul", ["p", "h"], ["f"]),
+        ],
+        {"a": ROOT, "half": 2.0},
+    ),
+    "gelu by tanh": (
+        [*TANH, *HALVED],
+        {"a": math.sqrt(2 / math.pi), "b": 0.044715, "half": 0.5},
+    ),
+    "quick gelu": (
+        [
+            node("Mul", ["z", "a"], ["u"]),
+            node("Sigmoid", ["u"], ["s"]),
+            node("Mul", ["z", "s"], ["f"]),
+        ],
+        {"a": 1.702},
+    ),
+    "quick gelu, divided": (
+        [
+            node("Div", ["z", "a"], ["u"]),
+            node("Sigmoid", ["u"], ["s"]),
+            node("Mul", ["s", "z"], ["f"]),
+        ],
+        {"a": 0.6},
+    ),
+    "hard swish": (
+        [node("HardSigmoid", ["z"], ["s"], alpha="a", beta=0.5), node("Mul", ["z", "s"], ["f"])],
+        {"a": 1 / 6},
+    ),
+    "layer norm": (VARIANCE, {"eps": 0.3}),
+    "divided by its norm": (
+        [
+            node("ReduceL2", ["z"], ["v"], axes=[-1]),
+            node("Div", ["v", "r"], ["t"]),
+            node("Max", ["t", "least"], ["s"]),
+            node("Div", ["z", "s"], ["f"]),
+        ],
+        {"r": 0.7, "least": 0.1},
+    ),
+    "attention": (
+        [
+            node("Transpose", ["z"], ["k"], perm=[0, 2, 1]),
+            node("MatMul", ["z", "k"], ["t"]),
+            node("Div", ["t", "a"], ["u"]),
+            node("Softmax", ["u"], ["s"], axis=-1),
+            node("MatMul", ["s", "z"], ["f"]),
+        ],
+        {"a": math.sqrt(3.0)},
+    ),
+}
+
+
+def with_numbers(nodes, numbers):
+    """The nodes, with numbers in place of the names that attributes hold."""
+    made = []
+    for item in nodes:
+        copy = type(item)()
+        copy.CopyFrom(item)
+        for attribute in copy.attribute:
+            if attribute.s.decode() in numbers:
+                value = float(numbers[attribute.s.decode()])
+                attribute.CopyFrom(helper.make_attribute(attribute.name, value))
+        made.append(copy)
+    return made
+
+
+def values(nodes, numbers, x=POINT):
+    """Every value of a macro layer in torch, at double precision."""
+    found = {name: torch.tensor(np.asarray(number, np.float64)) for name, number in numbers.items()}
+    found["z"] = torch.tensor(x.astype(np.float64))[None]
+    for item in nodes:
+        found.update(zip(item.output, onnx_torch.apply(item, found), strict=False))
+    return found
+
+
+def proto_of(nodes, numbers, at_point):
+    """z = x + POINT, the layer, less a constant, times LARGE, and a trained matrix."""
+    constants = {
+        **numbers,
+        "point": POINT,
+        "at_point": np.asarray(at_point, F32),
+        "large": F32(LARGE),
+    }
+    literals = [
+        node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value, F32)))
+        for name, value in constants.items()
+    ]
+    tail = [
+        node("Sub", ["f", "at_point"], ["e"]),
+        node("Mul", ["e", "large"], ["l"]),
+        node("MatMul", ["l", "w"], ["y"]),
+    ]
+    head = [node("Add", ["x", "point"], ["z"])]
+    weight = np.array([[0.5], [-0.25], [1.0]], F32)
+    body = with_numbers(nodes, numbers)
+    return model([*literals, *head, *body, *tail], ("N", *POINT.shape), {"w": weight})
+
+
+def truth(nodes, numbers, at_point):
+    """The norm of the gradient of the mean square of the output, to the trained matrix."""
+    body = with_numbers(nodes, numbers)
+    left = values(body, {**PLAIN, **numbers})["f"] - torch.tensor(np.asarray(at_point, np.float64))
+    weight = torch.tensor([[0.5], [-0.25], [1.0]], dtype=torch.float64, requires_grad=True)
+    output = (left * LARGE) @ weight
+    (gradient,) = torch.autograd.grad(output.square().mean(), weight)
+    return gradient.norm().item(), output.norm().item()
+
+
+def holds(name, units, path):
+    """The bound of the analysis is not below the truth about the file."""
+    nodes, ideal = MACROS[name]
+    numbers = {
+        **PLAIN,
+        **{
+            key: shifted(number, units + place) for place, (key, number) in enumerate(ideal.items())
+        },
+    }
+    exact = with_numbers(nodes, ideal)
+    at_point = values(exact, {**PLAIN, **ideal})["f"][0].numpy().astype(F32)
+    path.write_bytes(proto_of(nodes, numbers, at_point).SerializeToString())
+    expected, reached = truth(nodes, numbers, at_point)
+    imported = load_model(path, trusted=True, input_box=(0.0, 0.0))
+    plan = Settings(loss="mse", label_norm=0.0, input_box=(0.0, 0.0))
+    found = bounded(imported.graph, plan)
+    bound = found.bounds.grad_norms["w"].value.value
+    output = found.bounds.facts[imported.graph.output_name]
+    assert expected <= bound * (1 + 1e-6), (name, units, expected, bound)
+    assert reached <= output.norm.value.value * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", MACROS)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(units=st.integers(-8, 8))
+def test_bounds_hold_for_the_numbers_of_the_file(name, tmp_path_factory, units):
+    holds(name, units, tmp_path_factory.getbasetemp() / "own.onnx")
+
+
+KNOWN = ["ErfGate", "ErfGate", "ErfGate", "TanhGate", "QuickGelu", "QuickGelu", "HardGate"]
+
+
+@pytest.mark.parametrize(("name", "kind"), list(zip(MACROS, KNOWN, strict=False)))
+def test_the_layer_is_still_recognised(name, kind, tmp_path):
+    nodes, ideal = MACROS[name]
+    numbers = {**PLAIN, **{key: shifted(number, 3) for key, number in ideal.items()}}
+    path = tmp_path / "own.onnx"
+    path.write_bytes(proto_of(nodes, numbers, np.zeros_like(POINT)).SerializeToString())
+    graph = load_model(path, trusted=True).graph
+    found = [type(getattr(item.op, "function", item.op)).__name__ for item in graph.nodes]
+    assert kind in found
