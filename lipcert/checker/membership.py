@@ -1,19 +1,15 @@
 """Membership: whether other weights of a model lie within the constraints of a certificate.
 
-What enters: a certificate for a set of weights, the model it speaks of, and a file of weights
-(another ONNX file of the same network, or safetensors). What leaves: a sentence for each tensor
-that is not within its constraint, or is not the file's although it is not trained.
+What enters: a certificate for a set of weights, the model it speaks of, and the same model with
+other weights. What leaves: a sentence for each tensor that is not within its constraint, or is not
+the file's although it is not trained.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,26 +21,18 @@ from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Conv, Dense, Op, Operand, Program, Step
 from lipcert.checker.interval import Array, norm_up
 from lipcert.checker.norms.steps import NormWitness, frobenius_at_most, step_norm_at_most
-from lipcert.checker.reader.files import read_model_bytes
-from lipcert.checker.reader.model import read_model
-from lipcert.checker.reader.records import Model, ModelReadError, Tensor, shown
+from lipcert.checker.reader.records import Model, shown
+from lipcert.checker.weights import Weights, exchanged
 from lipcert.checker.witnesses import Engine
 
-__all__ = ["constraint_faults", "membership_faults", "read_weights"]
+__all__ = ["constraint_faults", "membership_faults"]
 
-_TYPES: Final[Mapping[str, str]] = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-}
-_MAX_HEADER: Final = 1 << 24
 _METHODS: Final = ("windows", "explicit")
 _CLEARLY: Final = 2.0**-20
 
 
 def membership_faults(
-    certificate: Certificate, model: Model, path: Path, engine: Engine
+    certificate: Certificate, model: Model, weights: Weights, engine: Engine
 ) -> Iterator[str]:
     """What is wrong with the weights in a file, by exact norms.
 
@@ -53,18 +41,19 @@ def membership_faults(
     Proof: with the trained tensors exchanged the model is the certified one again, so that nothing
     but these tensors differs; each of them is held against its constraint by itself.
     """
+    for name in weights.other:
+        yield f"the tensor {shown(name)} is not trained, and the weights hold other numbers for it"
     trained = certificate.scope.trained
-    weights = read_weights(path, model, trained, dict(_names(certificate)))
-    missing = [name for name in trained if name not in weights.initializers]
+    missing = [name for name in trained if name not in weights.model.initializers]
     if missing:
         yield f"the weights lack the trained tensor {shown(missing[0])}"
         return
     originals = {name: model.initializers[name] for name in trained if name in model.initializers}
-    if structural_digest(_exchanged(weights, originals)) != certificate.model.structure:
+    if structural_digest(exchanged(weights.model, originals)) != certificate.model.structure:
         yield "more than trained tensors differ from the model of the certificate"
         return
-    program = lower(weights, certificate.model.output)
-    yield from constraint_faults(certificate.scope.constraints, weights, program, {}, engine)
+    program = lower(weights.model, certificate.model.output)
+    yield from constraint_faults(certificate.scope.constraints, weights.model, program, {}, engine)
 
 
 def constraint_faults(
@@ -87,41 +76,6 @@ def constraint_faults(
             unproved.append(f"{shown(constraint.tensor)} within {limit}")
     if unproved:
         raise Unsupported(f"it could not be proved that the weights hold {'; '.join(unproved)}")
-
-
-def read_weights(
-    path: Path, model: Model, trained: tuple[str, ...], names: Mapping[str, str]
-) -> Model:
-    """The model with the weights of a file. names: parameter by tensor, for safetensors."""
-    if path.suffix != ".safetensors":
-        return read_model(path)
-    stored = dict(_safetensors(read_model_bytes(path)))
-    found: dict[str, Tensor] = {}
-    for tensor in trained:
-        value = stored.get(names.get(tensor, tensor), stored.get(tensor))
-        if value is None or tensor not in model.initializers:
-            raise ModelReadError(f"the weights lack the trained tensor {shown(tensor)}")
-        found[tensor] = _fitted(value, model.initializers[tensor], tensor)
-    return _exchanged(model, found)
-
-
-def _exchanged(model: Model, found: Mapping[str, Tensor]) -> Model:
-    return replace(model, initializers={**model.initializers, **found})
-
-
-def _names(certificate: Certificate) -> Iterator[tuple[str, str]]:
-    for claim in certificate.parameters:
-        yield claim.tensor, claim.name
-
-
-def _fitted(value: Tensor, like: Tensor, name: str) -> Tensor:
-    """In the shape of the model's tensor; a matrix may be stored the other way round."""
-    if value.dims == like.dims:
-        return value
-    if len(value.dims) == 2 and value.dims == like.dims[::-1]:
-        stored = value.values().T.astype("<f8")
-        return Tensor("float64", like.dims, np.ascontiguousarray(stored).tobytes())
-    raise ModelReadError(f"the weights hold {shown(name)} in another shape")
 
 
 def _is_within(
@@ -215,41 +169,3 @@ def _entrywise(op: Op, tensor: str) -> list[Operand]:
     """The operands of a step that show a tensor and are no linear map."""
     weight = op.weight if isinstance(op, Dense | Conv) else None
     return [item for item in operands(op) if tensor in item.sources and item is not weight]
-
-
-def _safetensors(content: bytes) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a safetensors file: a JSON header behind its length, then plain numbers."""
-    if len(content) < 8:
-        raise ModelReadError("this is no safetensors file")
-    (length,) = struct.unpack("<Q", content[:8])
-    if length > min(_MAX_HEADER, len(content) - 8):
-        raise ModelReadError("the header of the safetensors file is too long")
-    try:
-        header = json.loads(content[8 : 8 + length], object_pairs_hook=_once)
-    except (ValueError, RecursionError):
-        raise ModelReadError("the header of the safetensors file is no JSON object") from None
-    if not isinstance(header, dict):
-        raise ModelReadError("the header of the safetensors file is no JSON object")
-    body = memoryview(content)[8 + length :]
-    for name, entry in header.items():
-        if name != "__metadata__":
-            yield name, _entry(name, entry, body)
-
-
-def _entry(name: str, entry: object, body: memoryview) -> Tensor:
-    match entry:
-        case {"dtype": str(dtype), "shape": [*dims], "data_offsets": [int(start), int(stop)]}:
-            whole = all(type(dim) is int and dim >= 0 for dim in dims)
-            if dtype in _TYPES and whole and 0 <= start <= stop <= len(body):
-                size = math.prod(dims) * Tensor.item_size(_TYPES[dtype])
-                if size == stop - start:
-                    return Tensor(_TYPES[dtype], tuple(dims), bytes(body[start:stop]))
-    raise ModelReadError(f"the entry {shown(name)} of the safetensors file is not understood")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object without a key given twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
-    return found

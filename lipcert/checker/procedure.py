@@ -51,7 +51,8 @@ from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError, shown
 from lipcert.checker.refinements import COTANGENTS, VALUES
 from lipcert.checker.spending import derived_epsilon
-from lipcert.checker.verdict import Report, Stage, Verdict
+from lipcert.checker.verdict import Report, Stage, StoredWeight, Verdict
+from lipcert.checker.weights import read_weights
 from lipcert.checker.witnesses import ENGINES, Proved, prove
 
 __all__ = ["Choices", "check"]
@@ -59,6 +60,8 @@ __all__ = ["Choices", "check"]
 _KINDS: Final = frozenset({"spectral", "frobenius"})
 _MOST_WITNESSES: Final = 8
 """chains and runs for each step, so that the work of a check grows with the model only"""
+_MOST_UNUSED: Final = 4
+"""names of tensors that a note lists"""
 
 
 @final
@@ -112,6 +115,7 @@ class _State:
         self.choices = choices
         self.notes: list[str] = []
         self.is_read = False
+        self.weights: tuple[StoredWeight, ...] = ()
 
     def open_assumptions(self) -> tuple[str, ...]:
         """Assumptions that are neither checked nor accepted."""
@@ -134,6 +138,7 @@ class _State:
             open_assumptions=self.open_assumptions(),
             promise=promise(self.certificate) if proved else (),
             notes=tuple(self.notes),
+            weights=self.weights,
         )
 
 
@@ -300,7 +305,15 @@ def _leftovers(state: _State) -> Iterator[str]:
         held = state.certificate.scope.constraints
         yield from constraint_faults(held, state.model, state.program, norms, engine)
     if state.choices.weights is not None:
-        yield from membership_faults(state.certificate, state.model, state.choices.weights, engine)
+        weights = read_weights(state.choices.weights, state.model, state.certificate)
+        state.weights = weights.found
+        if weights.unused:
+            names = ", ".join(shown(name) for name in weights.unused[:_MOST_UNUSED])
+            more = " and others" if len(weights.unused) > _MOST_UNUSED else ""
+            state.notes.append(
+                f"tensors of the weights that nothing was held against: {names}{more}"
+            )
+        yield from membership_faults(state.certificate, state.model, weights, engine)
 
 
 _STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (

@@ -49,6 +49,11 @@ def report_text(report: Report) -> str:
             accepted = item.status != "checked" and item.id not in report.open_assumptions
             status = "accepted" if accepted else _safe(item.status)
             lines.append(f"  {_safe(item.id)} [{status}] {_safe(item.text)}")
+    if report.weights:
+        lines += ["", "Which weights were held against the constraints"]
+        for weight in report.weights:
+            named = "its own name" if weight.is_own else "a name that the certificate gives it"
+            lines.append(f"  {_safe(weight.tensor)}: {_safe(weight.stored)}, {named}")
     lines += ["", f"Not checked: {NOT_CHECKED}.", "", verdict_line(report)]
     return "\n".join(lines) + "\n"
 
@@ -64,6 +69,10 @@ def report_json(report: Report) -> str:
         }
         for item in report.assumptions
     ]
+    weights: list[Json] = [
+        {"tensor": item.tensor, "stored_as": item.stored, "own_name": item.is_own}
+        for item in report.weights
+    ]
     stages: list[Json] = [
         {"number": stage.number, "name": stage.name, "ok": not stage.reasons}
         for stage in report.stages
@@ -77,6 +86,7 @@ def report_json(report: Report) -> str:
         "steps": stages,
         "promise": list(report.promise),
         "notes": list(report.notes),
+        "weights": weights,
     }
     return _ascii(write_canonical(document).decode("utf-8")) + "\n"
 

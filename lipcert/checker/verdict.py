@@ -8,7 +8,7 @@ from typing import final
 
 from lipcert.certificate.records import Assumption
 
-__all__ = ["STAGES", "Report", "Stage", "Verdict"]
+__all__ = ["STAGES", "Report", "Stage", "StoredWeight", "Verdict"]
 
 STAGES = (
     "the certificate is well-formed",
@@ -60,12 +60,26 @@ class Stage:
 
 @final
 @dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A trained tensor of the model, and the name under which given weights hold it."""
+
+    tensor: str
+    stored: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether that is the tensor's own name, and not one that the certificate gives it."""
+        return self.tensor == self.stored
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a check.
 
     sha256: of the certificate. stages: those that were reached. assumptions: the ledger, where it
     was read; open_assumptions: ids of those that are neither checked nor accepted. promise: what
-    is proved, in words.
+    is proved, in words. weights: where each trained tensor was found, if weights were given.
     """
 
     verdict: Verdict
@@ -75,6 +89,7 @@ class Report:
     open_assumptions: tuple[str, ...] = ()
     promise: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    weights: tuple[StoredWeight, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
