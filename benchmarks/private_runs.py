@@ -161,6 +161,7 @@ def _trained(
         target_epsilon=EPSILON,
         delta=1e-5,
         steps=STEPS,
+        dataset_size=len(data),
         folder=folder,
         record_every=1,
     ) as private:

@@ -184,6 +184,7 @@ def private_of(network: Network, way: Way, examples: int, folder: Path) -> Priva
         delta=1e-5,
         noise_multiplier=SIGMA,
         steps=100_000,
+        dataset_size=4 * examples,
         folder=folder / "run" if way.in_folder else None,
         record_every=200 if way.traced else None,
     )
@@ -341,6 +342,7 @@ def slack_run(slack: float) -> SlackRun:
         delta=1e-5,
         target_epsilon=3.0,
         steps=STEPS,
+        dataset_size=len(loader.dataset),
         seed=0,
     )
     with private, patch.object(adaptive, "recalibrated", timed):

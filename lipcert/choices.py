@@ -27,6 +27,7 @@ __all__ = [
     "ReductionName",
     "SamplingName",
     "ScopeName",
+    "SizeSourceName",
     "TermsName",
     "TierName",
     "check_choice",
@@ -70,6 +71,7 @@ DecayName = Literal["decoupled", "inside"]
 ConvClipName = Literal["l1.5", "l2"]
 SamplingName = Literal["poisson", "without-replacement", "shuffle", "full-batch"]
 AccountantName = Literal["auto", "pld", "rdp"]
+SizeSourceName = Literal["declared", "data"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -106,6 +106,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC406": "The sensitivity is that of the sum and the noise is on the mean, or vice versa.",
         "LC407": "No finite ε can be stated.",
         "LC408": "The sensitivity holds for the weights of one file, not for a whole run.",
+        "LC409": "The size of the data set is no public constant, and neighbours have another.",
         "LC420": "Backpropagation clipping has no sound bound for this padding.",
         "LC901": "An internal error of LipCert.",
     }

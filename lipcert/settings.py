@@ -27,6 +27,7 @@ from lipcert.choices import (
     ReductionName,
     SamplingName,
     ScopeName,
+    SizeSourceName,
     TermsName,
     TierName,
     check_choice,
@@ -88,7 +89,8 @@ class Settings:
         is cross-entropy for a vector of class scores, otherwise binary cross-entropy.
     classes: number of different labels, to be held against the shape of the output.
     loss_clip: training clips the gradient at the output to this norm (a mechanism).
-    input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed.
+    input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed, or
+        nothing at all under mechanisms that bound gradients whatever the inputs are.
     scope: "point" = the weights of the file, "constraint-set" = all weights within the
         constraints; auto: the latter where a constraint is declared.
     constraint, bias_norm: for trained weights and biases; constraints: per parameter (names or
@@ -101,6 +103,8 @@ class Settings:
     noise_multipliers: of groups (names or globs, the first match wins), for a custom allocation;
         noise_multiplier or target_epsilon, where given, rescale them all.
     dataset_size to accountant: the run whose ε is asked for, checked by `privacy.TrainingPlan`.
+    dataset_size_from: "declared" = N is a public constant, the same for neighbouring data sets;
+        "data" = somebody counted the private examples.
     reduction: auto is the mean where batch_size is given, otherwise the sum.
     cache: whether the command line remembers slow norms; a library call never does by itself.
     """
@@ -137,6 +141,7 @@ class Settings:
     noise_multiplier: float | None = None
     target_epsilon: float | None = None
     dataset_size: int | None = None
+    dataset_size_from: SizeSourceName = "declared"
     sampling: SamplingName | None = None
     steps: int | None = None
     epochs: float | None = None
@@ -167,12 +172,17 @@ class Settings:
 
     @property
     def input_is_assumed(self) -> bool:
-        """Whether nobody said what the inputs are."""
-        return self.input_norm is None and self.input_box is None
+        """Whether nobody said what the inputs are, and the bounds depend on it."""
+        return not (self.declares_inputs or self.weights_are_free)
+
+    @property
+    def declares_inputs(self) -> bool:
+        """Whether somebody said what the inputs are."""
+        return self.input_norm is not None or self.input_box is not None
 
     @property
     def effective_input_box(self) -> tuple[float, float] | None:
-        """The box of every input entry: as given, or [0, 1] when nothing is known."""
+        """The box of every input entry: as given, or [0, 1] where it is assumed."""
         return _INPUT_BOX if self.input_is_assumed else self.input_box
 
     def is_trained(self, parameter: str) -> bool:
@@ -278,7 +288,7 @@ class Settings:
 
     @property
     def weights_are_free(self) -> bool:
-        """Whether the mechanism bounds gradients whatever the trained weights are."""
+        """Whether the mechanism bounds gradients whatever weights and inputs are."""
         return self.mechanism in _OWN_KEYS
 
     @property
@@ -302,6 +312,7 @@ class Settings:
             )
         if self.sampling is not None:
             check_choice("sampling", self.sampling, get_args(SamplingName))
+        check_choice("dataset-size-from", self.dataset_size_from, get_args(SizeSourceName))
         if self.accountant is not None:
             check_choice("accountant", self.accountant, get_args(AccountantName))
         if self.classes is not None and self.classes < 1:

@@ -103,6 +103,7 @@ def _privately(
         delta=DELTA,
         noise_multiplier=_multiplier(row.batch_size, row.epochs),
         epochs=row.epochs,
+        dataset_size=len(_split().labels),
         model_file=_model_file(row.network, row.inputs.size),
         seed=seed,
     ) as private:

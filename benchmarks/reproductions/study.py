@@ -160,6 +160,7 @@ def accuracy(study: PlannedStudy, candidate: Candidate, seed: int) -> float:
         delta=study.delta,
         noise_multiplier=multiplier(study),
         epochs=study.epochs,
+        dataset_size=len(loader.dataset),
         seed=seed,
         model_file=model_file(study.problem, candidate.network),
     ) as private:

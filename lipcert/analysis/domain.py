@@ -19,7 +19,8 @@ __all__ = ["input_facts"]
 def input_facts(shape: Shape, settings: Settings) -> ValueFacts:
     """‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared.
 
-    With neither declared the box [0, 1] is assumed, as the report states first.
+    With neither declared the box [0, 1] is assumed, as the report states first, or every input is
+    admitted, where clips bound the gradients anyway.
     """
     norm = no_bound("input.undeclared", "no norm of the input is declared", "give --input-norm")
     if settings.input_norm is not None:

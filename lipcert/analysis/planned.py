@@ -35,6 +35,7 @@ def plan_of(settings: Settings) -> TrainingPlan | None:
         steps=settings.steps,
         epochs=settings.epochs,
         neighbours=settings.neighbours,
+        dataset_size_from=settings.dataset_size_from,
     )
 
 

@@ -46,13 +46,14 @@ class ModelReport:
 class Assumptions:
     """Everything the bounds are conditional on, as stated or defaulted.
 
-    input_norm: 2-norm radius of one example (derived from the box where only that was given).
+    input_norm: 2-norm radius of one example (derived from the box where only that was given; None:
+        any example is admitted).
     mechanism: its kind ("none": the network bounds its gradients itself) and radii.
     batch: how batch independence is known ("proved" or "per-example").
     notes: further assumptions in words, one sentence each.
     """
 
-    input_norm: float
+    input_norm: float | None
     input_box: tuple[float, float] | None
     loss: Mapping[str, str | float]
     scope: str

@@ -74,7 +74,7 @@ def assumptions(
     """Everything the bounds are conditional on."""
     constraints = constraints_of(graph, settings) if settings.scope == "constraint-set" else {}
     return Assumptions(
-        input_norm=at_input.norm.value.value,
+        input_norm=_number(at_input.norm.value),
         input_box=settings.effective_input_box,
         loss={**loss.record(), "reduction": settings.reduction, **_clip(settings)},
         scope=settings.scope,

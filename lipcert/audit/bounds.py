@@ -192,6 +192,7 @@ def settings_of(certificate: Certificate) -> Settings:
         batch_size=premises.divisor if run is None else run.batch_size,
         noise_multiplier=certificate.network.noise_multiplier,
         dataset_size=None if run is None else run.dataset_size,
+        dataset_size_from="declared" if run is None or run.size is None else run.size,  # type: ignore[arg-type]  # ditto
         sampling=None if run is None else run.scheme,  # type: ignore[arg-type]  # checked there
         steps=None if run is None else run.steps,
         delta=None if certificate.privacy is None else float(certificate.privacy.delta),

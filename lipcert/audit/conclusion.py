@@ -207,7 +207,7 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
     loss = claims.engine.loss
     numbers = [f"{name.replace('_', ' ')} {value}" for name, value in loss.parameters().items()]
     return {
-        "input": " and ".join(domain),
+        "input": " and ".join(domain) or "any",
         "loss": ", ".join([loss.kind, *numbers]),
         "scope": settings.scope,
         "mechanism": settings.mechanism,

@@ -66,6 +66,7 @@ def _run(privacy: object) -> Mapping[str, int | float | str]:
     facts = cast("dict[str, object]", privacy)
     return {
         "dataset_size": _whole(facts["dataset_size"]),
+        "dataset_size_from": _word(facts.get("dataset_size_from", "declared")),
         "batch_size": _whole(facts["batch_size"]),
         "sampling": _word(facts["sampling"]),
         "delta": _number(facts["delta"]),

@@ -26,6 +26,7 @@ from lipcert.choices import (
     ReductionName,
     SamplingName,
     ScopeName,
+    SizeSourceName,
     TermsName,
     TierName,
 )
@@ -197,6 +198,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob("noise-multiplier", _number, "S", "σ = noise standard deviation / sensitivity (1)."),
     Knob("target-epsilon", _number, "E", "The ε that the run may cost; σ follows from it."),
     Knob("dataset-size", _whole, "N", "Number of examples (asks for the ε of a run)."),
+    Knob("dataset-size-from", _word, _of(SizeSourceName), "Where N comes from (declared)."),
     Knob("sampling", _word, _of(SamplingName), "How batches are really drawn."),
     Knob("steps", _whole, "T", "Number of releases."),
     Knob("epochs", _number, "E", "Passes over the data, instead of --steps."),

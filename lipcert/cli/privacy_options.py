@@ -29,11 +29,13 @@ _KEY: Final = "lipcert.run"
 _SAMPLINGS: Final = click.Choice(["poisson", "without-replacement", "shuffle", "full-batch"])
 _RELATIONS: Final = click.Choice(["add-remove", "replace-one", "zero-out"])
 _ACCOUNTANTS: Final = click.Choice(["auto", "pld", "rdp"])
+_SIZES: Final = click.Choice(["declared", "data"])
 _COMPOSITIONS: Final = click.Choice(["joint", "once", "separate"])
 _DIVISORS: Final = click.Choice(["constant", "batch-size"])
 _REDUCTIONS: Final = click.Choice(["sum", "mean"])
 _CIRCUMSTANCES: Final = (
     "dataset_size",
+    "dataset_size_from",
     "batch_size",
     "sampling",
     "delta",
@@ -68,6 +70,7 @@ _OPTIONS: Final = (
     _option("--target-epsilon", float, "The ε to be met.", "E"),
     _option("--delta", float, "δ of the statement; below 1/N.", "D"),
     _option("--dataset-size", int, "Number of examples.", "N"),
+    _option("--dataset-size-from", _SIZES, "Whether N is a public constant.  [declared]"),
     _option("--batch-size", int, "Examples of a batch (expected number).", "B"),
     _option("--steps", int, "Number of releases.", "T"),
     _option("--epochs", float, "Passes over the data.", "E"),
@@ -198,6 +201,7 @@ class RunOptions:
             steps=self.given.get("steps", one_step),
             epochs=self.given.get("epochs"),
             neighbours=self.given.get("neighbours", "add-remove"),
+            dataset_size_from=self.given.get("dataset_size_from", "declared"),
         )
 
     def declaration(self) -> Declaration:

@@ -192,6 +192,13 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "moves. Its sensitivity serves a run only if it is computed again from the "
         "current weights before every step; or state constraints that training enforces "
         "(--constraint, --bias-norm) and use scope constraint-set.",
+        "LC409": "The sampling rate B/N, the number of steps of an epoch and often the divisor "
+        "follow from N. Where N is the length of the private data set, one example more changes "
+        "them for every other example, and accountants compare runs of equal rates. Take for N a "
+        "public constant that does not depend on who is in the data (the size of the cohort that "
+        "was invited, a published or a rounded number): make_private(dataset_size=N), or "
+        "--dataset-size N; examples are then drawn with the rate B/N, however many there are. Or "
+        "state the relation zero-out, in which an example is replaced by nothing and N stays.",
         "LC420": "With reflected or repeated borders one input entry can meet a tap of the same "
         "window more than once, and the published sensitivity (input clip times cotangent clip) "
         "is too small: by 2 for a border of one pixel, by more for wider ones. Zero padding and "

@@ -91,4 +91,5 @@ def _run(plan: TrainingPlan) -> Run:
         batch_size=plan.batch,
         steps=plan.releases,
         participations=plan.participations,
+        size=plan.dataset_size_from.value,
     )

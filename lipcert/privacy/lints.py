@@ -1,8 +1,8 @@
 """Lints: known mistakes of private training, found in what the user declared.
 
-What enters: a plan and a declaration. What leaves: diagnostics LC401 to LC406. An error means that
-a claimed ε is too small or void; a warning, that the statement is weak; an info, that noise is
-wasted.
+What enters: a plan and a declaration. What leaves: diagnostics LC401 to LC406 and LC409. An
+error means that a claimed ε is too small or void; a warning, that the statement is weak; an info,
+that noise is wasted.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def lints(plan: TrainingPlan, declaration: Declaration) -> tuple[Diagnostic, ...
         *_relation(plan, declaration),
         *_delta(plan),
         *_reduction(plan, declaration),
+        *_size(plan),
     )
 
 
@@ -123,3 +124,17 @@ def _reduction(plan: TrainingPlan, declaration: Declaration) -> Iterator[Diagnos
         f"{plan.batch} times too {'small' if too_small else 'large'}",
         f"use the sensitivity of the {noised.value}",
     )
+
+
+def _size(plan: TrainingPlan) -> Iterator[Diagnostic]:
+    if plan.size_tells:
+        yield Diagnostic(
+            "LC409",
+            Level.ERROR,
+            "",
+            "N was counted in the private data set, and under add-remove a neighbour has another: "
+            "with it the rate, the divisor and the number of steps change for all examples, which "
+            "no ε here covers",
+            "declare N as a public constant (make_private(dataset_size=…)), or state neighbours "
+            "zero-out, for which this ε holds",
+        )

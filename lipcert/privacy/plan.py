@@ -20,7 +20,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.upper import Lower, Upper
 
-__all__ = ["Sampling", "TrainingPlan"]
+__all__ = ["Sampling", "SizeSource", "TrainingPlan"]
 
 _LARGEST: Final = 2**53  # every integer up to here is a float64
 
@@ -36,6 +36,15 @@ class Sampling(Enum):
     """every epoch splits the data into disjoint batches, in a random or a fixed order"""
     FULL_BATCH = "full-batch"
     """all examples in every step"""
+
+
+class SizeSource(Enum):
+    """Where N comes from, and with it the sampling rate, the divisor and the number of steps."""
+
+    DECLARED = "declared"
+    """a public constant, the same for neighbouring data sets"""
+    DATA = "data"
+    """the length of the private data set"""
 
 
 _REFUSED: Final[Mapping[tuple[Sampling, Neighbouring], str]] = MappingProxyType(
@@ -64,7 +73,7 @@ class TrainingPlan:
 
     batch_size: also the public constant that a mean divides by; may be left out for full batches.
     Exactly one of steps and epochs is given; a begun step or epoch counts as a whole one.
-    delta: the δ of the (ε, δ) statement.
+    delta: the δ of the (ε, δ) statement. dataset_size_from: where dataset_size was taken from.
     """
 
     dataset_size: int
@@ -74,6 +83,7 @@ class TrainingPlan:
     steps: int | None = None
     epochs: float | None = None
     neighbours: Neighbouring = Neighbouring.ADD_OR_REMOVE_ONE
+    dataset_size_from: SizeSource = SizeSource.DECLARED
 
     def __post_init__(self) -> None:
         _count("dataset-size", self.dataset_size)
@@ -96,6 +106,7 @@ class TrainingPlan:
         steps: int | None,
         epochs: float | None,
         neighbours: str,
+        dataset_size_from: str = SizeSource.DECLARED.value,
     ) -> TrainingPlan:
         """The plan in the words of settings; UsageError for the first that is missing."""
         if dataset_size is None:
@@ -112,6 +123,7 @@ class TrainingPlan:
             steps=steps,
             epochs=epochs,
             neighbours=Neighbouring(neighbours),
+            dataset_size_from=SizeSource(dataset_size_from),
         )
 
     @property
@@ -123,6 +135,12 @@ class TrainingPlan:
     def sampling_rate(self) -> Upper:
         """q = B/N, rounded up; never above 1."""
         return min(Upper(1.0), Upper(float(self.batch)).over(Lower(float(self.dataset_size))))
+
+    @property
+    def size_tells(self) -> bool:
+        """Whether neighbouring data sets have different N, and so different rates for everyone."""
+        moves = self.neighbours is Neighbouring.ADD_OR_REMOVE_ONE
+        return moves and self.dataset_size_from is SizeSource.DATA
 
     @property
     def releases(self) -> int:

@@ -25,6 +25,7 @@ def privacy_object(account: Account, allocation: str | None) -> dict[str, object
         "accountant": account.accountant.value,
         "neighbours": plan.neighbours.value,
         "dataset_size": plan.dataset_size,
+        "dataset_size_from": plan.dataset_size_from.value,
         "batch_size": plan.batch,
         "participations": plan.participations,
         "estimates": {

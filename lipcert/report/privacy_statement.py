@@ -12,7 +12,7 @@ from lipcert.privacy.account import Account
 from lipcert.privacy.accounting import Accountant
 from lipcert.privacy.declaration import Divisor
 from lipcert.privacy.noise import Neighbouring
-from lipcert.privacy.plan import Sampling
+from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.report.numbers import at_most
 
 __all__ = ["comparison_rows", "privacy_promise", "statement_rows"]
@@ -44,7 +44,7 @@ def statement_rows(account: Account) -> list[tuple[str, str]]:
     sigma = account.noise_multiplier
     noise = "no multiplier describes it" if sigma is None else _noise_text(account, sigma)
     return [
-        ("unit", f"one of {plan.dataset_size} examples"),
+        ("unit", _unit_text(plan)),
         ("neighbours", f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})"),
         ("sampling", _sampling_text(account)),
         ("divisor", _divisor_text(account)),
@@ -99,6 +99,14 @@ def _noise_text(account: Account, sigma: float) -> str:
         f"Gaussian, joint multiplier σ = {sigma:.12g}: deviation σ·Δ on a release of "
         f"sensitivity Δ = {delta} (sum) for gradients of norm G"
     )
+
+
+def _unit_text(plan: TrainingPlan) -> str:
+    where = {
+        SizeSource.DECLARED: "a public constant, as the rate and the number of steps are",
+        SizeSource.DATA: "counted in the private data set",
+    }
+    return f"one of N = {plan.dataset_size} examples, {where[plan.dataset_size_from]}"
 
 
 def _divisor_text(account: Account) -> str:

@@ -96,6 +96,8 @@ def _tight(value: float | None, looseness: float | None) -> str:
 
 def _input_text(analysis: Analysis) -> str:
     facts = analysis.assumptions
+    if facts.input_norm is None:
+        return "every example is admitted: the mechanism bounds gradients whatever it reads"
     norm = f"2-norm ≤ {at_most(facts.input_norm)}"
     if facts.input_box is None:
         return f"every example with {norm}"

@@ -5,6 +5,7 @@
 
 What enters: ordinary PyTorch objects and a mechanism. What leaves: a `Private`. The data flow:
 module → exported and imported graph → bounds → noise → hooks around forward pass and optimizer.
+What does not fit is found before the folder of the run is made.
 Invariant: nothing is trained unless every group of parameters has a finite certified bound.
 """
 
@@ -15,6 +16,8 @@ import json
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -31,8 +34,9 @@ from lipcert.training.calibration import Calibration, calibrated, recalculated
 from lipcert.training.certification import certified, write_certificate
 from lipcert.training.enforcement import enforced
 from lipcert.training.intake import (
+    FirstExamples,
     batch_size_of,
-    first_example,
+    dataset_size_of,
     numbers_of,
     options_of,
     require_full_precision,
@@ -52,6 +56,7 @@ from lipcert.training.run_folder import (
     SETTINGS,
     TRACE,
     opened,
+    usable,
 )
 from lipcert.training.sampling import Seed
 from lipcert.training.settings_file import write_settings
@@ -81,6 +86,7 @@ def make_private(
     noise_multiplier: float | None = None,
     epochs: float | None = None,
     steps: int | None = None,
+    dataset_size: int | None = None,
     sampling: SamplingName = "poisson",
     accountant: AccountantName | None = None,
     folder: str | os.PathLike[str] | None = None,
@@ -96,12 +102,15 @@ def make_private(
 
     loader: of a map-style data set of (x, y); its batch size is B, the expected one and the
     constant that sums of gradients are divided by. target_epsilon: or noise_multiplier; epochs: or
-    steps. folder: for model, settings, ledger, checkpoints and, unless record_every is None, a
-    trace; without one, all of this ends with the process. model_file: this module as an ONNX file,
-    with any weights, instead of exporting it. resume: go on with the run in the
-    folder. patience: seconds that the ranks of a process group wait for one another. progress:
-    None is a bar on a terminal and nothing elsewhere, True a bar or lines, False nothing. seed:
-    makes sampling and noise reproducible, and so not private: for tests only.
+    steps. dataset_size: N, a public constant from which the sampling rate B/N and the steps of an
+    epoch follow, however many examples there are; None counts them, and ε then holds for neighbours
+    of equal size only (a warning says so under add-remove). folder: for model, settings, ledger,
+    checkpoints and, unless record_every is None, a trace; without one, all of this ends with the
+    process. model_file: this module as an ONNX file, with any weights, instead of exporting it.
+    resume: go on with the run in the folder. patience: seconds that the ranks of a process group
+    wait for one another. progress: None is a bar on a terminal and nothing elsewhere, True a bar or
+    lines, False nothing. seed: makes sampling and noise reproducible, and so not private: for tests
+    only.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
@@ -116,9 +125,9 @@ def make_private(
         )
     world = World.here(patience)
     shown = ProgressReport(wanted=progress if world.is_first else False)
-    with world.telling(), shown:
+    with world.telling(), shown, ExitStack() as staging:
         run = PlannedRun(
-            dataset_size=len(loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
+            dataset_size=dataset_size_of(loader, dataset_size, mechanism),
             batch_size=batch_size_of(loader),
             delta=delta,
             target_epsilon=target_epsilon,
@@ -127,31 +136,39 @@ def make_private(
             steps=steps,
             sampling=sampling,
             accountant=accountant,
+            dataset_size_from="data" if dataset_size is None else "declared",
         )
-        place = (
-            None if folder is None else opened(Path(folder), resume=resume, is_first=world.is_first)
-        )
+        declared = mechanism.settings(run)
         require_full_precision(model)
-        x = first_example(loader, model)
+        first = FirstExamples.of(loader, model)
+        first.require_inputs(declared)
+        x = first.x[:1]
+        place = (
+            None if folder is None else usable(Path(folder), resume=resume, is_first=world.is_first)
+        )
+        stage = staging.enter_context(_staged(place, resume=resume))
         world.agree("the mechanism, the plan or the optimizer",
                     repr((mechanism, run, options_of(optimizer), folder is None,
                           record_every is None)))  # fmt: skip
         world.agree("the weights", checksum(numbers_of(model)))
         file = None if model_file is None else Path(model_file)
-        network = _network(model, x, place, file, world, resume=resume)
+        network = _network(model, x, stage, file, world, resume=resume)
         trained = trained_parameters(network, optimizer, mechanism)
-        settings = with_frozen(mechanism.settings(run), network, trained)
+        settings = with_frozen(declared, network, trained)
         calibration = calibrated(network.graph, settings, shown.observe)
+        first.require_labels(calibration.bounds.loss, network.graph.output_shape)
         moves = settings.scope == "point"
         if place is not None and not moves:
-            calibration = _certified(network, calibration, place, world, shown)
+            calibration = _certified(network, calibration, stage, world, shown)
         enforcement = enforced(network, calibration, mechanism)
         require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
-            network = _network(model, x, place, None, world, resume=False)
-            _certified(network, calibration, place, world, shown)
+            network = _network(model, x, stage, None, world, resume=False)
+            _certified(network, calibration, stage, world, shown)
         world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
+        if place is not None and world.is_first:
+            opened(place, stage)
         header = _header(calibration, network, mechanism, run, seed)
         ledger = _ledger(place, header, world)
         parts = Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
@@ -163,20 +180,29 @@ def make_private(
         return private
 
 
+@contextmanager
+def _staged(place: Path | None, *, resume: bool) -> Iterator[Path]:
+    """Where model and certificate are put until it is known that there is a run."""
+    if place is not None and resume:
+        yield place
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)
+
+
 def _network(
     model: nn.Module,
     x: Tensor,
-    place: Path | None,
+    stage: Path,
     file: Path | None,
     world: World,
     *,
     resume: bool,
 ) -> TrainedNetwork:
-    """The imported module; its file stays where the run has a folder."""
+    """The imported module; of the first rank, its file stays on the stage."""
     with tempfile.TemporaryDirectory() as temporary:
-        keeps = place is not None and world.is_first
-        path = (place if keeps and place is not None else Path(temporary)) / MODEL
-        exists = resume and keeps
+        path = (stage if world.is_first else Path(temporary)) / MODEL
+        exists = resume and world.is_first
         if file is not None and not exists:
             copy_file(file, path)
             exists = True
@@ -186,15 +212,15 @@ def _network(
 def _certified(
     network: TrainedNetwork,
     calibration: Calibration,
-    place: Path,
+    stage: Path,
     world: World,
     shown: ProgressReport,
 ) -> Calibration:
-    """The noise as the first rank certifies it; the certificate stays in the run's folder."""
+    """The noise as the first rank certifies it; the certificate stays on the stage."""
     if world.is_first:
         data, calibration = certified(network.model, calibration, shown.observe)
         if data is not None:
-            write_certificate(data, place / CERTIFICATE)
+            write_certificate(data, stage / CERTIFICATE)
     told = world.text_from_first(
         json.dumps([group.grad_norm.hex() for group in calibration.groups])
     )

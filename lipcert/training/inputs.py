@@ -73,9 +73,8 @@ def _settled(x: Tensor, settings: Settings) -> Tensor:
         index, why = strangers[0]
         raise NoVerdictError(
             f"training: example {index} of the batch {why}; {len(strangers)} of {len(x)} examples "
-            "lie outside the declared input domain: clip or rescale them before the network "
-            "(lipcert.training.layers.InputClip as its first layer does), or declare the domain "
-            "that they are in"
+            "lie outside the declared input domain: clip or rescale them in the data set, or "
+            "declare the domain that the pipeline enforces, with input_norm or input_box"
         )
     radius = float("inf") if settings.input_norm is None else settings.input_norm
     wide = x.detach().double().cpu().numpy()

@@ -1,33 +1,39 @@
 """Intake: what the objects of a training script say of the private run that is to be made of them.
 
-What enters: a model, an optimizer, a loader, a mechanism. What leaves: B, a first example, which
-parameters are trained, and settings in which everything else is frozen; or a UsageError that names
-what does not fit. Invariant: nothing of what is given is changed.
+What enters: a model, an optimizer, a loader, a mechanism. What leaves: N and B, the first examples,
+which parameters are trained, and settings in which everything else is frozen; or a UsageError that
+names what does not fit. Invariant: nothing of what is given is changed.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final, final
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from lipcert.audit.labels import checked_labels
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import UsageError
+from lipcert.facts import Shape
+from lipcert.losses.base import Loss
 from lipcert.settings import Settings
 from lipcert.training.calibration import literal
+from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
 
 __all__ = [
+    "DatasetSizeWarning",
+    "FirstExamples",
     "UntrainedWarning",
     "batch_size_of",
-    "first_example",
+    "dataset_size_of",
     "numbers_of",
     "options_of",
     "require_full_precision",
@@ -36,11 +42,47 @@ __all__ = [
 ]
 
 _DTYPES: Final = (torch.float32, torch.float64)
+_FIRST: Final = 16
+_UNDECLARED: Final = (
+    "training: {mechanism} bounds gradients by what an example can be, and that is not declared: "
+    "give the mechanism input_norm=R (a 2-norm that no example exceeds) or input_box=(LO, HI) for "
+    "its entries, as your pipeline enforces them whatever the data are (pixels divided by 255: "
+    "input_box=(0, 1)); no number is taken from the data, since that would tell of them"
+)
 
 
 @final
 class UntrainedWarning(UserWarning):
     """Parameters that nobody froze, and that the run does not train."""
+
+
+@final
+class DatasetSizeWarning(UserWarning):
+    """A run whose sampling rate and length follow from the number of private examples."""
+
+
+def dataset_size_of(
+    loader: DataLoader[Any], declared: int | None, mechanism: TrainingMechanism
+) -> int:
+    """N: as declared, else as counted, with a warning where neighbours then have another one."""
+    if declared is not None:
+        return declared
+    if not isinstance(loader.dataset, Sized):
+        raise UsageError(
+            f"training: the {type(loader.dataset).__name__} has no length; give a data set with "
+            "__getitem__ and __len__, from which examples can be drawn"
+        )
+    count = len(loader.dataset)
+    if mechanism.neighbours == "add-remove":
+        warnings.warn(
+            f"training: [LC409] no dataset_size is declared, and {count} examples were counted: "
+            "under add-remove a neighbour has another N, and with it another sampling rate for "
+            f"every example, so that ε does not hold; declare dataset_size={count} if that number "
+            "is public, or another public constant, or train under neighbours='zero-out'",
+            DatasetSizeWarning,
+            stacklevel=3,
+        )
+    return count
 
 
 def batch_size_of(loader: DataLoader[Any]) -> int:
@@ -61,16 +103,43 @@ def require_full_precision(model: nn.Module) -> None:
             )
 
 
-def first_example(loader: DataLoader[Any], model: nn.Module) -> Tensor:
-    """The first example as a batch of one, on the device of the model."""
-    first = loader.dataset[0]
-    x = first[0] if isinstance(first, tuple | list) and first else None
-    if not isinstance(x, Tensor):
-        raise UsageError("training: the data set must give pairs (x, y), x a tensor")
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        raise UsageError("training: the model has no parameters")
-    return x.unsqueeze(0).to(parameter.device)
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstExamples:
+    """The first examples as the loader gives them: what a run would only find in its first batch.
+
+    x: [examples, …], on the device of the model. labels: of the same examples,
+    where they are a tensor.
+    """
+
+    x: Tensor
+    labels: Tensor | None
+
+    @classmethod
+    def of(cls, loader: DataLoader[Any], model: nn.Module) -> Self:
+        """UsageError where they are no pairs that begin with a tensor."""
+        parameter = next(model.parameters(), None)
+        if parameter is None:
+            raise UsageError("training: the model has no parameters")
+        dataset: Any = loader.dataset
+        if len(dataset) < 1:
+            raise UsageError("training: the data set has no examples")
+        batch = loader.collate_fn([dataset[place] for place in range(min(_FIRST, len(dataset)))])
+        x, labels, *_ = (*batch, None, None) if isinstance(batch, tuple | list) else (None, None)
+        if not isinstance(x, Tensor):
+            raise UsageError("training: the loader must give pairs (x, y), x a tensor")
+        return cls(x.to(parameter.device), labels if isinstance(labels, Tensor) else None)
+
+    def require_inputs(self, settings: Settings) -> None:
+        """UsageError where the domain is not declared, or does not hold them."""
+        if settings.input_is_assumed:
+            raise UsageError(_UNDECLARED.format(mechanism=settings.mechanism))
+        admitted(self.x, settings)
+
+    def require_labels(self, loss: Loss, output_shape: Shape) -> None:
+        """NoVerdictError for labels that the loss does not admit."""
+        if self.labels is not None:
+            checked_labels(loss, self.labels.detach().cpu().numpy(), output_shape)
 
 
 def options_of(optimizer: Optimizer) -> object:

@@ -72,6 +72,7 @@ class LedgerHeader:
         found: dict[str, Json | None] = {
             "schema": _SCHEMA,
             "dataset_size": plan.dataset_size,
+            "dataset_size_from": plan.dataset_size_from.value if plan.size_tells else None,
             "sampling": plan.sampling.value,
             "delta": plan.delta,
             "batch_size": plan.batch,
@@ -95,7 +96,10 @@ class LedgerHeader:
         try:
             accountant = given.get("accountant")
             header = cls(
-                plan=TrainingPlan.described(**{key: given.get(key) for key in _PLAN}),
+                plan=TrainingPlan.described(
+                    **{key: given.get(key) for key in _PLAN},
+                    dataset_size_from=given.get("dataset_size_from", "declared"),
+                ),
                 noise_multiplier=given["noise_multiplier"],
                 mechanism=given["mechanism"],
                 digest=given["digest"],

@@ -91,6 +91,7 @@ class PrivateTrainingHooks:
         noise_multiplier: float | None = None,
         epochs: float | None = None,
         steps: int | None = None,
+        dataset_size: int | None = None,
         sampling: SamplingName = "poisson",
         accountant: AccountantName | None = None,
         criterion: str = "criterion",
@@ -109,6 +110,7 @@ class PrivateTrainingHooks:
         self._noise_multiplier = noise_multiplier
         self._epochs = epochs
         self._steps = steps
+        self._dataset_size = dataset_size
         self._sampling = sampling
         self._accountant = accountant
         self._criterion = criterion
@@ -195,6 +197,7 @@ class PrivateTrainingHooks:
             noise_multiplier=self._noise_multiplier,
             epochs=epochs,
             steps=steps,
+            dataset_size=self._dataset_size,
             sampling=self._sampling,
             accountant=self._accountant,
             folder=self._folder,

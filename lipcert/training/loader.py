@@ -80,8 +80,9 @@ class PrivateLoader:
         self.dataset = loader.dataset
         self._sampler, self._budget, self._on_batch = sampler, budget, on_batch
         self._progress = ProgressReport(wanted=False) if progress is None else progress
-        may_be_empty = sampler.ranks > 1 or sampler.plan.sampling is Sampling.POISSON
-        self._empty = empty_batch(loader.dataset, loader.collate_fn) if may_be_empty else None
+        fills = len(loader.dataset) >= sampler.plan.dataset_size  # type: ignore[arg-type]
+        always = fills and sampler.ranks == 1 and sampler.plan.sampling is not Sampling.POISSON
+        self._empty = empty_batch(loader.dataset, loader.collate_fn) if not always else None
         self._drawn: deque[Drawn] = deque()  # and not yet loaded, in order
         self._loader = _with_batches(loader, _Indices(sampler, self._drawn))
         self._loading: Iterator[Any] | None = None
@@ -95,7 +96,7 @@ class PrivateLoader:
 
     @property
     def epoch(self) -> float:
-        """How many times the size of the data set has been drawn in expectation."""
+        """How many times the declared size of the data set has been drawn in expectation."""
         plan = self._sampler.plan
         return self._budget.releases * plan.batch / plan.dataset_size
 
@@ -196,10 +197,10 @@ def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
         )
     _refuse_repeated(loader.dataset)
     count = len(loader.dataset)  # type: ignore[arg-type]
-    if count != sampler.plan.dataset_size:
+    if count != sampler.examples:
         raise UsageError(
-            f"loader: the dataset has {count} examples, and {sampler.plan.dataset_size} were "
-            "accounted for"
+            f"loader: the dataset has {count} examples, and its sampler draws from "
+            f"{sampler.examples}"
         )
 
 

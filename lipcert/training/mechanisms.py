@@ -22,6 +22,7 @@ from lipcert.choices import (
     LossName,
     NeighboursName,
     SamplingName,
+    SizeSourceName,
     TermsName,
     check_nonnegative,
 )
@@ -69,6 +70,8 @@ class PlannedRun:
     """How a run draws its batches, how long it is, and how much noise or privacy it asks for.
 
     batch_size: the expected one, and the public constant that sums of gradients are divided by.
+    dataset_size_from: "declared" where dataset_size is a public constant, "data" where it was
+    counted.
     """
 
     dataset_size: int
@@ -80,6 +83,7 @@ class PlannedRun:
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
     accountant: AccountantName | None = None
+    dataset_size_from: SizeSourceName = "declared"
 
     def __post_init__(self) -> None:
         if (self.target_epsilon is None) == (self.noise_multiplier is None):

@@ -140,6 +140,7 @@ class Private:
     def record(self, folder: Path, model_file: Path, every: Chosen) -> None:
         """Begin the trace, or go on with it; every: steps that are recorded with their tensors."""
         plan, names = self.calibration.plan, self.network.matches
+        present = len(self.loader.dataset)  # type: ignore[arg-type]  # PrivateLoader says why not
         level(folder, self.world)
         recorder = Recorder(
             folder,
@@ -164,6 +165,7 @@ class Private:
             reduction="sum",
             divisor=float(plan.batch),
             weight_decay=self.enforcement.weight_decay,
+            examples=None if present == plan.dataset_size else present,
         )
         recorder.wrap_loss(self.criterion)
         self.hooks.record_with(recorder)

@@ -1,17 +1,19 @@
 """The folder of a private run: the names of its files, and whether it may be used.
 
 What enters: a folder, and whether a run in it is to be gone on with. What leaves: the same folder,
-which exists; or a UsageError. Invariant: a run in a folder is never begun a second time.
+which is made once it is known that there is a run; or a UsageError. Invariant: a run in a folder is
+never begun a second time.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Final
 
 from lipcert.errors import UsageError
 
-__all__ = ["CERTIFICATE", "CHECKPOINT", "LEDGER", "MODEL", "SETTINGS", "TRACE", "opened"]
+__all__ = ["CERTIFICATE", "CHECKPOINT", "LEDGER", "MODEL", "SETTINGS", "TRACE", "opened", "usable"]
 
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"
@@ -21,7 +23,7 @@ CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
 
 
-def opened(folder: Path, *, resume: bool, is_first: bool) -> Path:
+def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
     """For a new run, or to go on with the one it holds; is_first: this rank writes it."""
     exists = (folder / LEDGER).exists()
     if exists and not resume:
@@ -31,5 +33,12 @@ def opened(folder: Path, *, resume: bool, is_first: bool) -> Path:
         )
     if resume and not exists and is_first:
         raise UsageError(f"training: {folder} holds no run to go on with; leave out resume=True")
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def opened(folder: Path, stage: Path) -> None:
+    """Make the folder, with what was put on the stage meanwhile; nothing where it is the stage."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (MODEL, CERTIFICATE):
+        if folder != stage and (stage / name).exists():
+            shutil.move(stage / name, folder / name)

@@ -2,7 +2,8 @@
 
 What enters: a `TrainingPlan`, a seed, the rank of this process. What leaves: one `Drawn` for each
 release. Invariant: over all ranks together the draws are exactly those of the plan: probabilities
-are ratios of integers, never rounded ones. No state of a generator ever leaves the process: who
+are ratios of integers, never rounded ones, and follow from the N of the plan, a public constant,
+never from how many examples there are. No state of a generator ever leaves the process: who
 reads it knows the coming batches, and amplification by sampling supposes that nobody does.
 """
 
@@ -80,7 +81,10 @@ class Sampler:
     rank, independently of all others, with probability B/N: this is Poisson sampling of the whole,
     whatever the ranks know of one another.
     Without replacement, shuffle: all ranks make the same draw from one shared seed, and rank r
-    takes the places r, r + R, … of it. They must therefore be given one seed.
+    takes the places r, r + R, … of it. They must therefore be given one seed. Of N places, those
+    without an example stay empty: a batch has fewer examples then, and the others their rate.
+
+    examples: how many there are; by default N.
 
     A run that is resumed draws anew: the seed is mixed with `first`, so that even a given one does
     not repeat the batches from before. A shuffled epoch that was interrupted cannot be gone on
@@ -96,7 +100,10 @@ class Sampler:
         rank: int = 0,
         ranks: int = 1,
         first: int = 0,
+        examples: int | None = None,
     ) -> None:
+        present = plan.dataset_size if examples is None else examples
+        _check_present(plan, present)
         if not 0 <= rank < ranks:
             raise UsageError(f"sampling: rank {rank} of {ranks} ranks")
         if ranks > plan.batch:
@@ -122,8 +129,14 @@ class Sampler:
         self._generator = np.random.Generator(
             np.random.Philox(np.random.SeedSequence(chosen.entropy, spawn_key=own))
         )
-        self._part = np.arange(rank, plan.dataset_size, ranks, dtype=np.int64)
+        self._present = present
+        self._part = np.arange(rank, present, ranks, dtype=np.int64)
         self._order = np.arange(plan.dataset_size, dtype=np.int64)
+
+    @property
+    def examples(self) -> int:
+        """How many there are."""
+        return self._present
 
     @property
     def step(self) -> int:
@@ -174,4 +187,18 @@ class Sampler:
         return self._order[place * self.plan.batch : (place + 1) * self.plan.batch]
 
     def _shared(self, index: IndexArray) -> IndexArray:
-        return index[self.rank :: self.ranks].copy()
+        """What is present of this rank's part of a common draw."""
+        own = index[self.rank :: self.ranks]
+        return own[own < self._present].copy()
+
+
+def _check_present(plan: TrainingPlan, present: int) -> None:
+    """UsageError where some examples would never be drawn."""
+    if present < 1:
+        raise UsageError("sampling: there are no examples")
+    by_place = plan.sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
+    if by_place and present > plan.dataset_size:
+        raise UsageError(
+            f"sampling: {plan.sampling.value} batches are drawn from N = {plan.dataset_size} "
+            f"places, and there are {present} examples; declare a dataset_size that holds them all"
+        )

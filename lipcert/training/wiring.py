@@ -81,6 +81,7 @@ def wired(parts: Parts, x: Tensor, seed: int | None, max_physical_batch: int | N
         rank=world.rank,
         ranks=world.ranks,
         first=done,
+        examples=len(parts.loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
     )
     return Private(
         model=parts.model,

@@ -106,6 +106,7 @@ def test_usage_errors_are_one_line_and_leave_with_two(words, message) -> None:
         (["--noised-groups", "3", "--composition", "separate"], "LC403"),
         (["--neighbours", "replace-one", "--sensitivity-for", "add-remove"], "LC404"),
         (["--sensitivity-of", "mean", "--noise-on", "sum"], "LC406"),
+        (["--dataset-size-from", "data"], "LC409"),
     ],
 )
 def test_a_declared_mistake_leaves_with_one(words, code) -> None:
@@ -117,6 +118,7 @@ def test_a_declared_mistake_leaves_with_one(words, code) -> None:
 
 def test_a_correct_declaration_leaves_with_zero() -> None:
     words = ["--noised-groups", "3", "--composition", "joint", "--divisor", "constant"]
+    words += ["--dataset-size-from", "data", "--neighbours", "zero-out"]
     result = found(*RUN, "--noise-multiplier", "4", "--steps", "4", *words)
     assert result["privacy"]["noise_multiplier"] < 4 / 3**0.5 + 1e-15
     assert result["diagnostics"] == []

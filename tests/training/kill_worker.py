@@ -17,7 +17,7 @@ from torch.optim import Adam
 from torch.utils.data import DataLoader
 
 from lipcert.training import Private, make_private
-from tests.training.runs import BATCH, DELTA, Small, clipless, data
+from tests.training.runs import BATCH, DELTA, EXAMPLES, Small, clipless, data
 
 SAVE_EVERY = 3
 
@@ -34,6 +34,7 @@ def begun(folder: Path, steps: int, **changes: Any) -> Private:
         target_epsilon=3.0,
         delta=DELTA,
         steps=steps,
+        dataset_size=EXAMPLES,
         folder=folder,
         record_every=2,
         resume=(folder / "ledger.jsonl").exists(),

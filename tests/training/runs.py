@@ -62,6 +62,7 @@ def private_run(
         "noise_multiplier": 1.0,
         "delta": DELTA,
         "steps": STEPS,
+        "dataset_size": EXAMPLES,
         "folder": folder,
         "record_every": 1,
         "seed": 7,

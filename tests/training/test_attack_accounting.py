@@ -154,6 +154,7 @@ def run(
         mechanism,
         sampling=sampling,
         steps=steps,
+        dataset_size=len(examples),
         noise_multiplier=sigma,
         delta=delta,
         record_every=None,

@@ -69,6 +69,7 @@ def run(
         module, x = module.double(), x.double() * 0.999
     given: dict[str, Any] = {
         "noise_multiplier": SIGMA, "delta": DELTA, "steps": DRAWN, "seed": 5, "record_every": None,
+        "dataset_size": len(x),
     }  # fmt: skip
     loader = DataLoader(TensorDataset(x, y), batch_size=batch)
     optimizer = SGD(module.parameters(), lr=0.0)

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lipcert.errors import UsageError
 from lipcert.training.intake import (
+    FirstExamples,
     batch_size_of,
-    first_example,
     numbers_of,
     options_of,
     require_full_precision,
@@ -27,21 +27,30 @@ def test_the_batch_size_is_the_loaders() -> None:
         batch_size_of(loader(torch.zeros(8, 2), batch_size=None))
 
 
-def test_the_first_example_is_a_batch_of_one() -> None:
+def test_the_first_examples_are_those_that_the_loader_would_give() -> None:
     x = torch.arange(16.0).reshape(8, 2)
-    found = first_example(loader(x, torch.zeros(8)), nn.Linear(2, 1))
-    assert torch.equal(found, x[:1])
+    found = FirstExamples.of(loader(x, torch.ones(8)), nn.Linear(2, 1))
+    assert torch.equal(found.x, x)
+    assert torch.equal(found.labels, torch.ones(8))
+    halves = DataLoader(
+        TensorDataset(x, torch.ones(8)),
+        batch_size=4,
+        collate_fn=lambda rows: (torch.stack([x for x, _ in rows]) / 2, [y for _, y in rows]),
+    )
+    found = FirstExamples.of(halves, nn.Linear(2, 1))
+    assert torch.equal(found.x, x / 2)
+    assert found.labels is None
 
 
 @pytest.mark.parametrize("rows", [[1, 2, 3], [{"x": torch.zeros(2)}]], ids=["numbers", "dicts"])
 def test_a_data_set_without_pairs_is_refused(rows: list[object]) -> None:
     with pytest.raises(UsageError, match="pairs"):
-        first_example(DataLoader(rows, batch_size=1), nn.Linear(2, 1))
+        FirstExamples.of(DataLoader(rows, batch_size=1), nn.Linear(2, 1))
 
 
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="no parameters"):
-        first_example(loader(torch.zeros(8, 2), torch.zeros(8)), nn.ReLU())
+        FirstExamples.of(loader(torch.zeros(8, 2), torch.zeros(8)), nn.ReLU())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -229,7 +229,7 @@ def test_what_is_refused() -> None:
         (DataLoader(data, batch_sampler=BatchSampler(order, 3, False)), "a batch_sampler"),
         (DataLoader(data, batch_size=None), "batch_size=None"),
         (DataLoader(data, 3, sampler=WeightedRandomSampler([1.0] * 12, 12)), "WeightedRandom"),
-        (DataLoader(Numbers(11), 3), "has 11 examples, and 12 were accounted for"),
+        (DataLoader(Numbers(11), 3), "has 11 examples, and its sampler draws from 12"),
     ):
         with pytest.raises(UsageError, match=words):
             PrivateLoader(loader, sampler, budget)

@@ -37,11 +37,16 @@ def plan(sampling: Sampling, count: int = 60, batch: int = 17, steps: int = 10) 
 
 
 def together(
-    planned: TrainingPlan, ranks: int, steps: int, seed: int = 7, first: int = 0
+    planned: TrainingPlan,
+    ranks: int,
+    steps: int,
+    seed: int = 7,
+    first: int = 0,
+    examples: int | None = None,
 ) -> list[list[np.ndarray]]:
     """What all ranks draw: by step, by rank."""
     samplers = [
-        Sampler(planned, Seed.given(seed), rank=rank, ranks=ranks, first=first)
+        Sampler(planned, Seed.given(seed), rank=rank, ranks=ranks, first=first, examples=examples)
         for rank in range(ranks)
     ]
     return [[sampler.draw().index for sampler in samplers] for _ in range(steps)]
@@ -59,6 +64,29 @@ def test_every_example_is_drawn_at_the_rate(sampling: Sampling, ranks: int) -> N
     drawn = [np.concatenate(parts) for parts in together(plan(sampling), ranks, steps)]
     counts = np.bincount(np.concatenate(drawn), minlength=60)
     assert least_tail(list(counts), steps, 17 / 60) > LEAST
+
+
+@pytest.mark.parametrize("present", [40, 90])
+@pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT])
+def test_the_rate_is_that_of_the_declared_size(sampling: Sampling, present: int) -> None:
+    """B/N for every example, however many there are; not B over how many there are."""
+    if sampling is Sampling.WITHOUT_REPLACEMENT and present > 60:
+        with pytest.raises(UsageError, match=r"N = 60 places, and there are 90 examples"):
+            Sampler(plan(sampling), examples=present)
+        return
+    steps = 1500
+    drawn = [np.concatenate(p) for p in together(plan(sampling), 2, steps, examples=present)]
+    assert max(map(max, filter(len, drawn))) < present
+    counts = np.bincount(np.concatenate(drawn), minlength=present)
+    assert least_tail(list(counts), steps, 17 / 60) > LEAST
+    assert least_tail([int(counts.sum())], steps * present, 17 / present) < LEAST
+
+
+def test_a_shuffled_epoch_with_empty_places_has_each_example_once() -> None:
+    planned = plan(Sampling.SHUFFLE)
+    drawn = [np.concatenate(p) for p in together(planned, 2, 8, examples=40)]
+    for epoch in (drawn[:4], drawn[4:]):
+        assert sorted(np.concatenate(epoch)) == list(range(40))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -143,17 +171,27 @@ def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-@pytest.mark.parametrize("sampling", ALL)
-def test_the_audit_finds_nothing(sampling: Sampling) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "present"),
+    [
+        *((sampling, None) for sampling in ALL),
+        *((sampling, 150) for sampling in ALL),
+        (Sampling.POISSON, 330),
+        (Sampling.FULL_BATCH, 330),
+    ],
+)
+def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> None:
     planned = plan(sampling, 200, 20)
     steps = [
         SimpleNamespace(number=k, batches=[Batch(examples=len(i), index=i) for i in parts])
-        for k, parts in enumerate(together(planned, 2, 120))
+        for k, parts in enumerate(together(planned, 2, 120, examples=present))
     ]
     run = SimpleNamespace(
         steps=steps,
         settings=SimpleNamespace(sampling=sampling.value, dataset_size=200, batch_size=None),
-        declared=SimpleNamespace(sampling=None, dataset_size=None, batch_size=planned.batch),
+        declared=SimpleNamespace(
+            sampling=None, dataset_size=None, batch_size=planned.batch, examples=present
+        ),
     )
     assert list(sampling_faults(run, [], not_done := [])) == not_done == []
 

@@ -25,7 +25,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
 
 from lipcert.training import Private, TrainingMechanism, make_private
-from tests.training.runs import BATCH, DELTA, STEPS, Small, clipless, data, train
+from tests.training.runs import BATCH, DELTA, EXAMPLES, STEPS, Small, clipless, data, train
 
 PATIENCE = 20.0
 
@@ -101,6 +101,7 @@ def rank_run(
         "noise_multiplier": 1.0,
         "delta": DELTA,
         "steps": STEPS,
+        "dataset_size": EXAMPLES,
         "folder": folder,
         "record_every": 1,
         "patience": PATIENCE,

@@ -56,25 +56,30 @@ def sampling_faults(
             "sampling, the size of the data set and of the batch (declared, or in the settings)"
         )
         return
-    yield from _size_faults(way, dataset, expected, sizes)
+    present = dataset if run.declared.examples is None else run.declared.examples
+    rate = expected / dataset
+    yield from _size_faults(way, present, rate, expected, sizes, fills=present >= dataset)
     compared.append("batch sizes")
     members = _members(run)
     if members is None:
         not_done.append("schedule: the members of batches are not recorded; use batch(index=…)")
         return
-    yield from _member_faults(way, dataset, expected, members)
+    yield from _member_faults(way, present, dataset // expected, members)
     compared.append("members of batches")
 
 
 def _size_faults(
-    way: Sampling, dataset: int, expected: int, sizes: dict[int, int]
+    way: Sampling, present: int, rate: float, expected: int, sizes: dict[int, int], *, fills: bool
 ) -> Iterator[CheckReport]:
+    """fills: there are as many examples as were accounted for; otherwise some places are empty."""
     if way is Sampling.POISSON:
-        yield from _poisson_sizes(dataset, expected / dataset, sizes)
+        yield from _poisson_sizes(present, rate, sizes)
         return
+    if way is Sampling.FULL_BATCH:
+        expected, fills = present, True
     for number, size in sizes.items():
-        is_short_end = way is Sampling.SHUFFLE and 0 < size < expected
-        if size != expected and not is_short_end:
+        is_short = size < expected and (not fills or (way is Sampling.SHUFFLE and size > 0))
+        if size != expected and not is_short:
             yield _fault(
                 f"the batch of step {number} holds {size} examples, and {way.value} sampling with "
                 f"{expected} was accounted for",
@@ -123,7 +128,7 @@ def _poisson_sizes(dataset: int, rate: float, sizes: dict[int, int]) -> Iterator
 
 
 def _member_faults(
-    way: Sampling, dataset: int, expected: int, members: Sequence[tuple[int, _Index]]
+    way: Sampling, dataset: int, epoch: int, members: Sequence[tuple[int, _Index]]
 ) -> Iterator[CheckReport]:
     for number, index in members:
         if len(index) and int(index.max()) >= dataset:
@@ -144,21 +149,19 @@ def _member_faults(
             )
             return
     if way is Sampling.SHUFFLE:
-        yield from _epoch_faults(dataset, expected, members)
+        yield from _epoch_faults(epoch, members)
     elif way in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}:
         yield from _disjoint(way, dataset, members)
 
 
-def _epoch_faults(
-    dataset: int, expected: int, members: Sequence[tuple[int, _Index]]
-) -> Iterator[CheckReport]:
-    """An epoch that repeats an example before it has ⌊N/B⌋ batches."""
+def _epoch_faults(epoch: int, members: Sequence[tuple[int, _Index]]) -> Iterator[CheckReport]:
+    """An epoch that repeats an example before it has `epoch` = ⌊N/B⌋ batches."""
     seen: set[int] = set()
     length = 0
     for number, index in members:
         again = seen.intersection(index.tolist())
         if again:
-            if length < dataset // expected:
+            if length < epoch:
                 yield _fault(
                     f"example {min(again)} at step {number} was already in one of the {length} "
                     "batches before it, so that the batches of an epoch are not disjoint",

@@ -22,7 +22,7 @@ __all__ = ["declared_members", "manifest_bytes", "manifest_in", "read_manifest"]
 
 _MAX_BYTES: Final = 1 << 26
 _MAX_RANKS: Final = 1 << 16
-_COUNTS: Final = ("dataset_size", "batch_size", "steps")
+_COUNTS: Final = ("dataset_size", "batch_size", "steps", "examples")
 _NUMBERS: Final = ("sampling_rate", "noise_multiplier", "weight_decay", "divisor")
 _BY_GROUP: Final = ("noise_std", "clip_norms")
 
@@ -145,6 +145,7 @@ def _declaration(members: Members) -> Declaration:
         divisor=members.optional("divisor", members.finite),
         data=members.optional("data", members.text),
         data_sha256=members.optional("data_sha256", members.digest),
+        examples=members.optional("examples", members.count),
     )
     members.finish()
     return declaration

@@ -64,6 +64,7 @@ class Declaration:
     that was divided by `divisor`). clip_norms: of the per-example gradients of each group.
     weight_decay: λ, where ∇ℓ + λθ is what is clipped; decay after the noise is none. groups: the
     parameters noised together. data, data_sha256: where the examples are, and their digest.
+    examples: how many there really are, where dataset_size is another public constant.
     """
 
     dataset_size: int | None = None
@@ -80,6 +81,7 @@ class Declaration:
     divisor: float | None = None
     data: str | None = None
     data_sha256: str | None = None
+    examples: int | None = None
 
 
 @final

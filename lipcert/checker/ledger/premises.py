@@ -146,7 +146,8 @@ class Premises:
             low, high = self.input_box
             parts.append(f"entries between {low!r} and {high!r}")
             data["box"] = [write_float(low), write_float(high)]
-        return declared("A-INPUT", f"Every example has {' and '.join(parts)}.", data)
+        what = f"has {' and '.join(parts)}" if parts else "is admitted, whatever its entries are"
+        return declared("A-INPUT", f"Every example {what}.", data)
 
     def _loss(self) -> Assumption:
         numbers = ", ".join(f"{name} = {value}" for name, value in self.loss_parameters)
@@ -203,8 +204,6 @@ def _input(fields: Fields) -> tuple[float | None, tuple[float, float] | None]:
         if len(ends) != 2 or ends[0] > ends[1]:
             raise CertificateFormatError(f"{fields.where}.box is not an interval")
         box = (ends[0], ends[1])
-    if norm is None and box is None:
-        raise CertificateFormatError(f"{fields.where} bounds nothing")
     return norm, box
 
 

@@ -19,12 +19,20 @@ _SCHEMES: Final = {
 }
 
 
+_SIZES: Final = {
+    "declared": " N, B and the number of steps are public constants, the same for neighbouring data"
+    " sets.",
+    "data": " N was counted in the data set, so that neighbours of other sizes have other rates.",
+}
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Run:
     """The training run that ε speaks of.
 
     participations: the largest number of steps whose batches hold one example (of a shuffle).
+    size: where N comes from; None where an earlier certificate does not say.
     """
 
     scheme: str
@@ -32,6 +40,7 @@ class Run:
     batch_size: int
     steps: int
     participations: int
+    size: str | None = None
 
     @classmethod
     def read(cls, fields: Fields) -> Run:
@@ -42,12 +51,16 @@ class Run:
             batch_size=fields.integer("batch_size"),
             steps=fields.integer("steps"),
             participations=fields.integer("participations"),
+            size=fields.optional("size", fields.text),
         )
         fields.finish()
         fits = 1 <= run.batch_size <= run.dataset_size and 1 <= run.participations <= run.steps
         whole = run.scheme in {"shuffle"} or run.participations == run.steps
         full = run.scheme != "full-batch" or run.batch_size == run.dataset_size
-        if run.scheme not in _SCHEMES or not (fits and whole and full and run.is_possible()):
+        said = run.size is None or run.size in _SIZES
+        if run.scheme not in _SCHEMES or not (
+            said and fits and whole and full and run.is_possible()
+        ):
             raise CertificateFormatError(f"{fields.where} describes no run")
         return run
 
@@ -64,6 +77,7 @@ class Run:
         text = (
             f"{self.steps} steps; N = {self.dataset_size}, B = {self.batch_size}: "
             f"{_SCHEMES[self.scheme]}; an example is in at most {self.participations} batches."
+            f"{_SIZES.get(self.size or '', '')}"
         )
         data: Members = {
             "scheme": self.scheme,
@@ -72,4 +86,6 @@ class Run:
             "steps": self.steps,
             "participations": self.participations,
         }
+        if self.size is not None:
+            data["size"] = self.size
         return declared("A-SAMPLING", text, data)

@@ -86,7 +86,7 @@ def _assumptions(facts: Fields) -> Assumptions:
     box = facts.numbers("input_box")
     loss = facts.scalars("loss")
     return Assumptions(
-        input_norm=facts.needed("input_norm"),
+        input_norm=facts.number("input_norm"),
         input_box=_box(facts, box) if box else None,
         loss={name: value for name, value in loss.items() if name != "reduction"},
         scope=facts.text("scope"),
