@@ -26,7 +26,10 @@ class Level(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding: code, level, the node it is about ("" for the model), message and remedy."""
+    """One finding: code, level, message and remedy.
+
+    node: the node or, for codes about parameters, the parameter that it is about; "" for the model.
+    """
 
     code: str
     level: Level

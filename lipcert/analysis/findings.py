@@ -89,8 +89,8 @@ def _absent_gradients(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnosti
     for name, parameter in graph.parameters.items():
         bound = bounds.grad_norms[name]
         if parameter.trainable and not bound.is_finite:
-            message = f"parameter {name!r}: {bound.reason}"
-            yield Diagnostic("LC102", Level.WARNING, "", message, bound.remedy)
+            message = f"no gradient bound: {bound.reason}"
+            yield Diagnostic("LC102", Level.WARNING, name, message, bound.remedy)
 
 
 def _steep_normalization(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:

@@ -146,9 +146,8 @@ def _fail(
     refusals: tuple[Refusal, ...] = (),
 ) -> ExitCode:
     """One line on stderr; where JSON was asked for, an error object on stdout as well."""
-    lines = [safe(str(refusal)) for refusal in refusals] or [safe(message)]
-    for line in lines:
-        click.echo(f"lipcert: error: {line}", err=True)
+    for line in _refusal_lines(refusals) or [message]:
+        click.echo(f"lipcert: error: {safe(line)}", err=True)
     if hint:
         click.echo(hint, err=True)
     if _wants_json(words):
@@ -156,6 +155,20 @@ def _fail(
 
         click.echo(error_json(int(code), message, refusals), nl=False)
     return code
+
+
+def _refusal_lines(refusals: tuple[Refusal, ...]) -> list[str]:
+    """Every reason, those of many nodes once; a single refusal in its own words."""
+    if len(refusals) < 2:
+        return [str(refusal) for refusal in refusals]
+    from lipcert.report.repeated import refusals_told
+
+    lines = []
+    for line in refusals_told(refusals):
+        where = f"{line.where}: " if line.where else ""
+        remedy = f". Remedy: {line.remedy}" if line.remedy else ""
+        lines.append(f"[{line.label[0]}] {where}{line.what}{remedy}")
+    return lines
 
 
 def _fail_on_purpose(words: Sequence[str], error: LipCertError) -> ExitCode:

@@ -17,6 +17,7 @@ from lipcert.diagnostics import Diagnostic, Level
 
 __all__ = ["Case", "CiReport", "Finding", "Outcome", "by_level"]
 
+_OF_PARAMETERS: Final = frozenset({"LC023", "LC024", "LC102"})
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.INFO)
 
 
@@ -38,8 +39,9 @@ class Finding:
 
     @classmethod
     def of(cls, diagnostic: Diagnostic) -> Finding:
-        """A diagnostic, which is about a node or about the whole model."""
-        kind = "node" if diagnostic.node else "model"
+        """A diagnostic, which is about a node, a parameter or the whole model."""
+        kind = "parameter" if diagnostic.code in _OF_PARAMETERS else "node"
+        kind = kind if diagnostic.node else "model"
         return cls(
             diagnostic.code,
             diagnostic.level,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lipcert.report.inspection import InspectedBatch, InspectedRun, Inspection
 from lipcert.report.numbers import shape_text
+from lipcert.report.repeated import refusals_told
 from lipcert.report.table import Column, print_table
 from lipcert.report.text import canvas, diagnostic_lines, text_of, two_columns
 from lipcert.safe import safe, shortened
@@ -84,11 +85,11 @@ def _refusals(console: Console, inspection: Inspection) -> None:
     count = len(inspection.refusals)
     console.print(Text(f"refused, for {count} reason{'s' if count > 1 else ''}:", "bold red"))
     grid = two_columns()
-    for refusal in inspection.refusals:
-        where = f"{safe(refusal.node)} ({safe(refusal.op)}): " if refusal.node else ""
-        grid.add_row(Text(f"  {safe(refusal.code)}"), Text(f"{where}{safe(refusal.reason)}"))
-        if refusal.remedy:
-            grid.add_row("", Text(f"remedy: {safe(refusal.remedy)}", "dim"))
+    for line in refusals_told(inspection.refusals):
+        where = f"{safe(line.where)}: " if line.where else ""
+        grid.add_row(Text(f"  {safe(line.label[0])}"), Text(f"{where}{safe(line.what)}"))
+        if line.remedy:
+            grid.add_row("", Text(f"remedy: {safe(line.remedy)}", "dim"))
     console.print(grid)
     codes = sorted({refusal.code for refusal in inspection.refusals})
     console.print(Text(f"`lipcert explain {safe(codes[0])}` says more.", "dim"))

@@ -14,6 +14,7 @@ from lipcert.report import attribution
 from lipcert.report.node_rows import node_cells
 from lipcert.report.numbers import at_most, percent, shape_text
 from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
+from lipcert.report.repeated import diagnostics_told
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 from lipcert.safe import safe
 
@@ -78,11 +79,9 @@ def _parameter_row(parameter: ParameterReport, share: float | None) -> tuple[str
 
 
 def _diagnostics(analysis: Analysis) -> str:
-    rows = [
-        (found.level.value, found.code, found.node, found.message, found.remedy)
-        for found in analysis.diagnostics
-    ]
-    return table(("level", "code", "node", "finding", "remedy"), rows)
+    lines = diagnostics_told(analysis.diagnostics)
+    rows = [(*line.label, line.where, line.what, line.remedy) for line in lines]
+    return table(("level", "code", "where", "finding", "remedy"), rows)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

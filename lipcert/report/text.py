@@ -22,6 +22,7 @@ from lipcert.report import attribution
 from lipcert.report.folding import Fold, fold, fold_nodes
 from lipcert.report.numbers import at_most, bar, percent, shape_text
 from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
+from lipcert.report.repeated import diagnostics_told
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 from lipcert.report.table import Column, print_table
 from lipcert.safe import safe, shortened
@@ -108,20 +109,19 @@ def text_of(console: Console) -> str:
 
 
 def diagnostic_lines(console: Console, diagnostics: Sequence[Diagnostic]) -> None:
-    """Every diagnostic with its node and remedy; errors first."""
+    """Every diagnostic with its node and remedy, repeated ones once; errors first."""
     if not diagnostics:
         return
     _section(console, "Diagnostics")
-    order = list(Level)
     grid = two_columns()
-    for diagnostic in sorted(diagnostics, key=lambda found: order.index(found.level)):
-        where = f"{safe(diagnostic.node)}: " if diagnostic.node else ""
-        label = f"  {diagnostic.level.value} {diagnostic.code}"
+    for line in diagnostics_told(diagnostics):
+        level, code = line.label
+        where = f"{safe(line.where)}: " if line.where else ""
         grid.add_row(
-            Text(label, _STYLES[diagnostic.level]), Text(f"{where}{safe(diagnostic.message)}")
+            Text(f"  {level} {code}", _STYLES[Level(level)]), Text(f"{where}{safe(line.what)}")
         )
-        if diagnostic.remedy:
-            grid.add_row("", Text(f"remedy: {safe(diagnostic.remedy)}", "dim"))
+        if line.remedy:
+            grid.add_row("", Text(f"remedy: {safe(line.remedy)}", "dim"))
     console.print(grid)
 
 

@@ -14,7 +14,7 @@ from typing import Final, final
 
 from lipcert.report.charts.axis import LEGEND_HEIGHT, left_axis
 from lipcert.report.charts.marks import Role
-from lipcert.report.charts.scale import scale_from_zero
+from lipcert.report.charts.scale import scale_from_zero, superscript
 from lipcert.report.charts.svg import WIDTH, Drawing, element, fitted, line, text, text_width
 
 __all__ = ["Strip", "histogram_chart", "lowest_bin", "ratio_label", "strip_chart"]
@@ -25,6 +25,7 @@ _NAMES: Final = 160.0
 _ROW: Final = 18.0
 _LEAST_OVER: Final = 4.0
 _LOWEST_OCTAVE: Final = -10
+_HIGHEST_WRITTEN_OUT: Final = 16
 _TAIL: Final = 0.005
 _TITLE: Final = "observed gradient norm / bound (log scale)"
 
@@ -187,4 +188,6 @@ def _axis(bins: _Bins, top: float, bottom: float) -> str:
 
 def ratio_label(octave: int) -> str:
     """A power of two as people write ratios."""
+    if octave > _HIGHEST_WRITTEN_OUT:
+        return f"2{superscript(octave)}"
     return f"1/{2**-octave}" if octave < 0 else str(2**octave)

@@ -7,11 +7,12 @@ is linear or logarithmic; numbers beyond it are drawn at its end.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-__all__ = ["Scale", "Tick", "number_label", "scale_from_zero", "scale_of"]
+__all__ = ["Scale", "Tick", "number_label", "scale_from_zero", "scale_of", "superscript"]
 
 _WIDE: Final = 50.0
 _DECADES: Final = 12
@@ -51,9 +52,12 @@ class Scale:
         return self.start + part * (self.stop - self.start)
 
     def ticks(self, count: int) -> tuple[Tick, ...]:
-        """About `count` round numbers of the scale."""
+        """About `count` round numbers of the scale, all powers of ten where one of them is."""
         values = self._powers(count) if self.is_log else self._multiples(count)
-        return tuple(Tick(value, number_label(value)) for value in values)
+        labels = [number_label(value) for value in values]
+        if self.is_log and any(label.startswith("10") and not label.isascii() for label in labels):
+            labels = [_power_label(value) for value in values]
+        return tuple(map(Tick, values, labels))
 
     def _multiples(self, count: int) -> list[float]:
         step = _round_up((self.high - self.low) / count)
@@ -75,12 +79,16 @@ class Scale:
 
 
 def scale_of(values: Iterable[float], start: float, stop: float) -> Scale:
-    """From zero up where the numbers are of one size, logarithmic where they are not."""
+    """From zero up where the numbers are of one size, logarithmic where they are not.
+
+    A logarithmic scale reaches up to the largest number, and down to what is 12 decades below the
+    middle one: one number may be out of all proportion, and the others still differ.
+    """
     positive = [min(value, _LARGEST) for value in values if value > _SMALLEST]
     if not positive or max(positive) <= _WIDE * min(positive):
         return scale_from_zero(positive, start, stop)
     high = max(positive)
-    low = max(min(positive), high / 10.0**_DECADES)
+    low = max(min(positive), statistics.median_low(positive) / 10.0**_DECADES)
     return Scale(_round_down(low), _round_up(high), start, stop, is_log=True)
 
 
@@ -99,10 +107,19 @@ def number_label(value: float) -> str:
         return "0"
     if 1e-3 <= abs(value) < 1e5:
         return f"{value:,.6f}".rstrip("0").rstrip(".") if value % 1.0 else f"{value:,.0f}"
+    return _power_label(value)
+
+
+def _power_label(value: float) -> str:
     mantissa, power = f"{value:.3e}".split("e")
     digits = mantissa.rstrip("0").rstrip(".")
-    exponent = str(int(power)).translate(_SUPERSCRIPTS)
+    exponent = superscript(int(power))
     return f"10{exponent}" if digits == "1" else f"{digits}·10{exponent}"
+
+
+def superscript(power: int) -> str:
+    """An exponent as it is written behind its base."""
+    return str(power).translate(_SUPERSCRIPTS)
 
 
 def _round_up(value: float) -> float:

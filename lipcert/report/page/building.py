@@ -17,7 +17,8 @@ from lipcert.report.page.network_figures import profile_figures, share_figure, s
 from lipcert.report.page.privacy_figures import privacy_figures
 from lipcert.report.page.tables import key_numbers, tables_of
 from lipcert.report.page.view import Figure, Page, Tone
-from lipcert.report.study.records import Finding, Study
+from lipcert.report.repeated import Line, told_once
+from lipcert.report.study.records import Study
 
 __all__ = ["figures_of", "page_of"]
 
@@ -27,6 +28,10 @@ _LEVELS: Final = {"error": Tone.BAD, "warning": Tone.OPEN}
 
 def page_of(study: Study) -> Page:
     """What the page says."""
+    findings = told_once(
+        Line((item.level, item.code), item.node, item.message, item.remedy)
+        for item in study.findings
+    )
     return Page(
         title=f"LipCert report: {study.model_path or 'a model'}",
         subject=_subject(study),
@@ -34,8 +39,8 @@ def page_of(study: Study) -> Page:
         numbers=key_numbers(study),
         ledgers=ledgers_of(study),
         tables=tables_of(study),
-        findings=tuple(_finding(item) for item in study.findings[:_MOST_FINDINGS]),
-        hidden_findings=max(len(study.findings) - _MOST_FINDINGS, 0),
+        findings=tuple(_finding(line) for line in findings[:_MOST_FINDINGS]),
+        hidden_findings=max(len(findings) - _MOST_FINDINGS, 0),
         commands=commands_of(study),
     )
 
@@ -71,6 +76,6 @@ def _subject(study: Study) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _finding(finding: Finding) -> tuple[Tone, tuple[str, ...]]:
-    tone = _LEVELS.get(finding.level, Tone.PLAIN)
-    return tone, (finding.level, finding.code, finding.node, finding.message, finding.remedy)
+def _finding(line: Line) -> tuple[Tone, tuple[str, ...]]:
+    tone = _LEVELS.get(line.label[0], Tone.PLAIN)
+    return tone, (*line.label, line.where, line.what, line.remedy)

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.report.charts.axis import ticks_that_fit
+from lipcert.report.charts.histogram import ratio_label
 from lipcert.report.charts.scale import number_label, scale_from_zero, scale_of
 from lipcert.report.charts.svg import text_width
 
+COLUMNS = 300.0
 sizes = st.floats(min_value=1e-12, max_value=1e12)
 data = st.lists(sizes, min_size=1, max_size=12)
 
@@ -84,3 +86,31 @@ def test_labels_are_what_they_stand_for(power: int, mantissa: float) -> None:
         exponent = found[2].translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
         number = float(found[1] or 1) * 10.0 ** int(exponent)
     assert math.isclose(number, value)
+
+
+@pytest.mark.parametrize("largest", [1e25, 1e290, 1e305])
+def test_one_enormous_number_leaves_the_others_apart(largest: float) -> None:
+    """Few ticks, all of them powers of ten, and a bar for every number that is none at the end."""
+    scale = scale_of([3.1, 12.4, 250.0, largest], 0.0, COLUMNS)
+    places = [scale.at(value) for value in (3.1, 12.4, 250.0, largest)]
+    assert scale.low <= 3.1
+    assert places == sorted(set(places))
+    assert places[-1] > 0.9 * COLUMNS
+    ticks = ticks_that_fit(scale, 6)
+    assert 3 <= len(ticks) <= 7
+    assert all(re.fullmatch("10[⁰¹²³⁴⁵⁶⁷⁸⁹]+", tick.label) for tick in ticks)
+
+
+def test_one_number_next_to_nothing_leaves_the_others_apart() -> None:
+    scale = scale_of([1e-200, 3.1, 12.4, 250.0], 0.0, COLUMNS)
+    assert scale.at(12.4) - scale.at(3.1) > 0.02 * COLUMNS
+
+
+def test_a_logarithmic_axis_of_moderate_numbers_names_them_plainly() -> None:
+    assert [tick.label for tick in scale_of([1.0, 1000.0], 0.0, COLUMNS).ticks(6)] == [
+        *("1", "10", "100", "1,000"),
+    ]
+
+
+def test_ratios_are_short() -> None:
+    assert [ratio_label(octave) for octave in (-3, 0, 4, 83)] == ["1/8", "1", "16", "2⁸³"]

@@ -5,16 +5,21 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lipcert.analysis.records import Analysis
+from lipcert.diagnostics import Diagnostic, Level
+from lipcert.report.html.writing import study_html
+from lipcert.report.study.joining import analysis_study
 from tests.report import audit_samples
 from tests.report.html.documents import audit_source, full_page, page
 from tests.report.html.png import Picture, read_png
+from tests.report.samples import node, sample
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt install chromium)")
@@ -39,7 +44,10 @@ document.getElementById("f").onload = event => {
       t => [t.textContent, box(t.getBoundingClientRect())]),
   }));
   document.getElementById("out").textContent = JSON.stringify({
-    charts: found, width: page.documentElement.scrollWidth});
+    charts: found, width: page.documentElement.scrollWidth,
+    cells: [...page.querySelectorAll(".findings td, .ledger td, .ledger th, .key td, .key th")]
+      .map(cell => [cell.textContent, box(cell.getBoundingClientRect())])
+      .filter(cell => cell[1][2] > 0)});
 };
 </script></body>"""
 
@@ -64,15 +72,20 @@ def browse(*words: str) -> str:
     return done.stdout
 
 
-def layout(text: str, width: int, folder: Path, height: int = HEIGHT) -> tuple[list[Chart], int]:
-    """Where the browser puts charts and their texts, and how wide the page is."""
+def probed(text: str, width: int, folder: Path, height: int = HEIGHT) -> dict:
+    """Where the browser puts charts, texts and cells of prose, and how wide the page is."""
     (folder / "page.html").write_text(text, encoding="utf-8")
     probe = PROBE.replace("WIDTH", str(width)).replace("HEIGHT", str(height))
     (folder / "probe.html").write_text(probe, encoding="utf-8")
     dom = browse("--dump-dom", f"file://{folder}/probe.html")
     found = re.search(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)
     assert found is not None
-    told = json.loads(html.unescape(found[1]))
+    return json.loads(html.unescape(found[1]))
+
+
+def layout(text: str, width: int, folder: Path, height: int = HEIGHT) -> tuple[list[Chart], int]:
+    """Charts, and how wide the page is."""
+    told = probed(text, width, folder, height)
     charts = [
         Chart(
             item["key"],
@@ -173,3 +186,41 @@ def test_many_groups_are_legible(tmp_path: Path) -> None:
     )
     for chart in charts:
         check_apart(chart)
+
+
+def one_enormous() -> Analysis:
+    """A group, and what goes through it, whose bound is out of all proportion."""
+    sizes = {"conv1": 12.4, "conv2": 250.0, "dense": 1e25, "head": 3.1}
+    first = sample().groups[0]
+    return replace(
+        sample(),
+        groups=tuple(replace(first, name=name, grad_norm=size) for name, size in sizes.items()),
+        nodes=tuple(
+            node(name, output_norm=size, cotangent_norm=size) for name, size in sizes.items()
+        ),
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_axes_with_one_enormous_bound_are_legible(width: int, tmp_path: Path) -> None:
+    charts, _ = layout(study_html(analysis_study(one_enormous())), width, tmp_path)
+    for chart in charts:
+        check_apart(chart)
+    names = [text for chart in charts for text, _ in chart.texts]
+    assert "10²⁵" in names
+
+
+@pytest.mark.parametrize("width", [1280, 700, 400])
+def test_remedies_and_numbers_are_within_the_page(width: int, tmp_path: Path) -> None:
+    """Nothing that is to be read has to be scrolled to the side for."""
+    remedy = "state an input domain (--input-norm, --input-box), or normalise the tokens"
+    finding = Diagnostic(
+        "LC101", Level.WARNING, "block1.attention", "unbounded tokens " * 6, remedy
+    )
+    analysis = replace(one_enormous(), diagnostics=(finding,))
+    cells = probed(study_html(analysis_study(analysis)), width, tmp_path)["cells"]
+    assert remedy in [text for text, _ in cells]
+    for text, (left, _, wide, _) in cells:
+        assert left >= 0.0, text
+        assert left + wide <= width, text
+        assert wide >= 6.0 * min(len(text), 16), text
