@@ -10,7 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import final
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
 
 from lipcert.analysis.bounded import Bounded, loss_cotangent
 from lipcert.audit.bounds import Claims
@@ -18,12 +21,16 @@ from lipcert.audit.drift import Drift, drift_of
 from lipcert.audit.precision import Precision
 from lipcert.audit.tally import Family
 from lipcert.audit.viewed import graph_at
+from lipcert.facts import Bound, ValueFacts
 from lipcert.norms.operator_norm import Tier
 from lipcert.propagation.propagate import propagate
 from lipcert.scope import PointScope
-from lipcert.upper import FloatArray
+from lipcert.upper import FloatArray, Upper, norm
 
 __all__ = ["Allowance"]
+
+_AHEAD: Final = 2.0
+"""times the longest example: so that the next longer one is seldom a reason to begin again"""
 
 
 @final
@@ -33,13 +40,25 @@ class Allowance:
     Where weights are free, the rounding of some quantities has no bound over all of them: then it
     is bounded at these weights, which costs the certified norms of all of them.
     Proof that this may be added to G: a mechanism that frees the weights bounds G by its clips,
-    which bound G' ≤ G at these weights, too; computed norms are at most G' + H' ≤ G + H'.
+    which bound G' ≤ G at these weights, too; computed norms are at most G' + H' ≤ G + H'. Likewise
+    where every input is admitted: it is bounded for inputs no longer than those that are replayed.
     """
 
     def __init__(self, claims: Claims, weights: Mapping[str, FloatArray] | None) -> None:
         self._claims = claims
         self._weights = weights
         self._known: dict[tuple[Precision, bool], Drift] = {}
+        self._radius = math.inf  # of the examples, as long as none were seen
+
+    def cover(self, x: npt.NDArray[Any]) -> None:
+        """Examples are about to be measured; matters where no norm of the input is declared."""
+        if self._claims.engine.at_input.norm.is_finite or not len(x):
+            return
+        largest = max(norm(np.asarray(example, dtype=np.float64)).value for example in x)
+        if self._radius == math.inf or largest > self._radius:
+            self._radius = _AHEAD * largest
+            self._known.clear()
+            self.__dict__.pop("_here", None)
 
     def of(self, family: Family, name: str, precision: Precision) -> float:
         """Of one quantity; inf where no bound is known."""
@@ -74,13 +93,17 @@ class Allowance:
         engine, weights = self._claims.engine, self._weights
         graph = engine.graph if weights is None else graph_at(engine.graph, weights)
         scope = PointScope(Tier(self._claims.settings.tier))
+        at_input = engine.at_input
+        if not at_input.norm.is_finite and math.isfinite(self._radius):
+            replayed = Bound(Upper(self._radius), "input.replayed_norm")
+            at_input = ValueFacts.of(at_input.shape, replayed, at_input.box)
         bounds = propagate(
             graph,
-            engine.at_input,
+            at_input,
             scope,
             lambda logits: loss_cotangent(engine.loss, logits, engine.loss_clip),
         )
-        return replace(engine, graph=graph, scope=scope, bounds=bounds)
+        return replace(engine, graph=graph, scope=scope, at_input=at_input, bounds=bounds)
 
 
 def _listed(drift: Drift, family: Family, names: Sequence[str]) -> list[float]:

@@ -105,6 +105,7 @@ class Bench:
 
     def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
         """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""
+        self._allowance.cover(x)
         with self._arithmetic.active():
             found = self._engine.measure(self._inputs(x), self._losses(labels))
         return Norms(

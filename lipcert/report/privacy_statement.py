@@ -103,7 +103,7 @@ def _noise_text(account: Account, sigma: float) -> str:
 
 def _unit_text(plan: TrainingPlan) -> str:
     where = {
-        SizeSource.DECLARED: "a public constant, as the rate and the number of steps are",
+        SizeSource.DECLARED: "declared and public, as the rate and the number of steps are",
         SizeSource.DATA: "counted in the private data set",
     }
     return f"one of N = {plan.dataset_size} examples, {where[plan.dataset_size_from]}"

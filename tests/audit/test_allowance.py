@@ -36,9 +36,9 @@ def graph_of(rng: np.random.Generator) -> Graph:
     )
 
 
-def claims_under(clip: float) -> Claims:
+def claims_under(clip: float, radius: float | None = 1.0) -> Claims:
     graph = graph_of(np.random.default_rng(0))
-    settings = Settings(mechanism="gradient-clipping", clip_norm=clip, input_norm=1.0)
+    settings = Settings(mechanism="gradient-clipping", clip_norm=clip, input_norm=radius)
     return claims_of_analysis(model_of(graph), settings)
 
 
@@ -87,9 +87,10 @@ def test_replaying_clipped_gradients_takes_no_certified_norm(clip: float) -> Non
     assert tally.max_observed == pytest.approx(min(clip, tally.max_observed))
 
 
-def test_a_claim_below_the_clip_is_found_violated_all_the_same() -> None:
+@pytest.mark.parametrize("radius", [1.0, None], ids=["declared", "any input"])
+def test_a_claim_below_the_clip_is_found_violated_all_the_same(radius: float | None) -> None:
     """The drift is asked for, and is no excuse."""
-    claims = claims_under(0.5)
+    claims = claims_under(0.5, radius)
     tight = claims_under(0.499)
     wrong = Claims(
         tight.origin, claims.settings, claims.engine, {}, {}, tight.parameters, tight.groups
@@ -103,9 +104,14 @@ def test_a_claim_below_the_clip_is_found_violated_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_drift_at_free_weights_covers_what_float32_does_there(seed: int) -> None:
-    claims, weights = claims_under(1e9), weights_of(seed)
+@pytest.mark.parametrize("size", [1.0, 20.0])
+@pytest.mark.parametrize("radius", [20.0, None], ids=["declared", "any input"])
+def test_the_drift_at_free_weights_covers_what_float32_does_there(
+    seed: int, size: float, radius: float | None
+) -> None:
+    claims, weights = claims_under(1e9, radius), weights_of(seed)
     x, y = examples()
+    x *= size
     single, exact = (
         Bench(claims, precision, CPU, weights, watch_values=True, timed=False)
         for precision in (SINGLE, EXACT)
@@ -120,6 +126,18 @@ def test_the_drift_at_free_weights_covers_what_float32_does_there(seed: int) -> 
         width = ours.error + theirs.error + single.drift(family, name) + exact.drift(family, name)
         assert np.all(np.abs(ours.norm - theirs.norm) <= width)
         assert np.all(width < 1e-2)
+
+
+def test_the_drift_for_any_input_follows_the_longest_example() -> None:
+    found = Allowance(claims_under(0.5, None), weights_of(2))
+    assert found.of(Family.GRADIENT, "all", SINGLE) == np.inf
+    x, _ = examples()
+    drifts = []
+    for size in (1.0, 100.0, 1.0):
+        found.cover(size * x)
+        drifts.append(found.of(Family.GRADIENT, "all", SINGLE))
+    assert np.isfinite(drifts[0])
+    assert drifts[0] < drifts[1] == drifts[2]
 
 
 def test_parameters_that_share_a_bound_take_their_drift_from_one_scope() -> None:

@@ -79,7 +79,7 @@ def test_text_says_everything_the_epsilon_rests_on() -> None:
     shown = float(found.split("ε = ")[1].split()[0])
     assert account.epsilon <= shown <= account.epsilon * 1.0002
     for words in (
-        "one of 1000 examples",
+        "one of N = 1000 examples, declared and public",
         "replaced by any other (replace-one)",
         "no sampling amplifies",
         "divides by the public constant 100",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -110,5 +111,9 @@ def test_an_analysis_under_clips_assumes_no_domain() -> None:
 
 def test_an_audit_attacks_a_clip_without_a_domain() -> None:
     words = ["--mechanism", "gradient-clipping", "--clip-norm", "0.1", "--attack", "pga"]
-    found = lipcert(["audit", "models/digits_mlp.onnx", *words])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = lipcert(["audit", "models/digits_mlp.onnx", *words, "--format", "json"])
     assert found.exit_code == 0, found.output
+    values = {item["value"]: item for item in json.loads(found.stdout)["values"]}
+    assert max(item["max_observed"] for item in values.values()) > 1.0

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.facts import ValueFacts
-from lipcert.upper import FloatArray, norm
+from lipcert.interval import Interval
+from lipcert.upper import FloatArray, Upper, norm
 
 __all__ = ["Domain", "lengths"]
 
 _HALVINGS: Final = 60
+_WINDOW: Final = Upper(1.0)
 _SMALLEST_FACTOR: Final = 1e-18
 _OUTWARD: Final = 1e9
 _DECADES: Final = 7.0
@@ -39,7 +41,10 @@ class Domain:
 
     @classmethod
     def of(cls, facts: ValueFacts) -> Self:
-        """The domain that the facts of an input describe."""
+        """The domain that the facts of an input describe; of one that admits every input, the part
+        with entries up to 1, since an attack has to begin somewhere."""
+        if not facts.norm.is_finite:
+            facts = ValueFacts.of(facts.shape, facts.norm, Interval.symmetric(_WINDOW, facts.shape))
         box = facts.box.broadcast(facts.shape)
         return cls(facts, box.lo, box.hi, facts.norm.value.value)
 

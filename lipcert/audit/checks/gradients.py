@@ -69,6 +69,10 @@ class Gradients:
         found = self._allowance.of(Family.GRADIENT, group, self.network.arithmetic.precision)
         return found * scale.outer * max(1.0, scale.inner)
 
+    def cover(self, x: _Array) -> None:
+        """These examples are about to be measured."""
+        self._allowance.cover(x)
+
     def norms(self, x: Tensor, targets: Tensor, inner: float) -> Mapping[str, Measured]:
         """‖inner · ∇ℓ_i‖ of each group before clips of whole gradients.  # [examples] each"""
         network = self.network
@@ -103,6 +107,7 @@ class Pass:
     def __init__(self, gradients: Gradients, x: _Array, labels: _Array, scale: Scale) -> None:
         self.scale = scale
         self._gradients = gradients
+        gradients.cover(x)
         self._chunks = [
             (x[start : start + _CHUNK], labels[start : start + _CHUNK])
             for start in range(0, len(x), _CHUNK)

@@ -225,8 +225,9 @@ def _rounded_input(facts: ValueFacts, rounding: Rounding, distance: Upper) -> Va
     """The facts of a stored example: each entry is rounded, and keeps its sign."""
     room, tiny = rounding.stored(2).value, rounding.tiny.value
     lo, hi = facts.box.lo, facts.box.hi
-    low = np.where(lo >= 0.0, np.maximum(lo - room * lo - tiny, 0.0), lo + room * lo - tiny)
-    high = np.where(hi <= 0.0, np.minimum(hi - room * hi + tiny, 0.0), hi + room * hi + tiny)
+    with np.errstate(invalid="ignore"):  # of infinite ends, in the branch that is not taken
+        low = np.where(lo >= 0.0, np.maximum(lo - room * lo - tiny, 0.0), lo + room * lo - tiny)
+        high = np.where(hi <= 0.0, np.minimum(hi - room * hi + tiny, 0.0), hi + room * hi + tiny)
     widened = _widened(facts, distance)
     return ValueFacts.of(facts.shape, widened.norm, Interval(low, high), widened.runs)
 
