@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from lipcert.analysis.bounded import bounded
+from lipcert.checker.procedure import Choices, check
+from lipcert.checker.verdict import Verdict
 from lipcert.importer.load import load_model
+from lipcert.issue.certify import certify
 from lipcert.settings import Settings
 from tests.checker import onnx_torch
 from tests.importer.models import model
@@ -211,3 +214,50 @@ def test_the_layer_is_still_recognised(name, kind, tmp_path):
     graph = load_model(path, trusted=True).graph
     found = [type(getattr(item.op, "function", item.op)).__name__ for item in graph.nodes]
     assert kind in found
+
+
+def test_the_checker_certifies_a_gelu_by_tanh_with_numbers_of_its_own(tmp_path):
+    nodes, ideal = MACROS["gelu by tanh"]
+    numbers = {**PLAIN, **{key: shifted(number, 3) for key, number in ideal.items()}}
+    at_point = values(nodes, {**PLAIN, **ideal})["f"][0].numpy().astype(F32)
+    path = tmp_path / "own.onnx"
+    path.write_bytes(proto_of(nodes, numbers, at_point).SerializeToString())
+    expected, _ = truth(nodes, numbers, at_point)
+    plan = Settings(loss="mse", label_norm=0.0, input_box=(0.0, 0.0))
+    issued = certify(load_model(path, trusted=True), plan)
+    (claim,) = issued.certificate.parameters
+    assert check(issued.data, path, Choices()).verdict is Verdict.CONDITIONAL
+    assert expected <= claim.grad_norm * (1 + 1e-6) <= 2.0 * expected
+
+
+def composite(op_type, **attributes):
+    """An operator that is spelled out, of x + POINT, at opset 23."""
+    literal = node("Constant", [], ["point"], value=numpy_helper.from_array(POINT[None]))
+    inputs = ["z", "z", "z"] if op_type == "Attention" else ["z"]
+    nodes = [
+        literal,
+        node("Add", ["x", "point"], ["z"]),
+        node(op_type, inputs, ["f"], **attributes),
+    ]
+    nodes.append(node("MatMul", ["f", "w"], ["y"]))
+    return model(nodes, ("N", 1, *POINT.shape), {"w": np.eye(3, dtype=F32)}, opset=23)
+
+
+def test_irrational_numbers_of_definitions_are_not_rounded(tmp_path):
+    """1/√3 of an attention over three features; 1/√6 of a standard deviation of six entries."""
+    x = torch.tensor(POINT.astype(np.float64))
+    attended = torch.softmax(x @ x.T / math.sqrt(3.0), dim=-1) @ x
+    centred = x - x.mean()
+    standard = centred / (centred.square().mean().sqrt() + float(F32(1e-9)))
+    for proto, expected in (
+        (composite("Attention"), attended),
+        (composite("MeanVarianceNormalization", axes=[1, 2, 3]), standard),
+    ):
+        path = tmp_path / "composite.onnx"
+        path.write_bytes(proto.SerializeToString())
+        imported = load_model(path, trusted=True, input_box=(0.0, 0.0))
+        plan = Settings(loss="mse", label_norm=0.0, input_box=(0.0, 0.0))
+        box = bounded(imported.graph, plan).bounds.facts[imported.graph.output_name].box
+        exact = expected.numpy().reshape(box.shape)
+        assert np.all(box.lo <= exact + 1e-14)
+        assert np.all(box.hi >= exact - 1e-14)

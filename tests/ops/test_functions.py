@@ -398,3 +398,5 @@ def test_softplus_bounds_hold_for_the_guarded_function_of_frameworks() -> None:
     assert values.lo[1] <= 16.0
     assert values.lo[0] <= np.log1p(np.exp(14.0))
     assert np.all(values.hi >= np.log1p(np.exp(box.hi)))
+    below = Softplus().image(box_of(15.0 - 1e-9, 15.0))
+    assert below.lo[0] <= 15.0  # the smooth one is above 15 already
