@@ -17,6 +17,7 @@ from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.build.builder import WeightNaming
 from lipcert.importer.build.translate import translate
+from lipcert.importer.calls import FX_NODE
 from lipcert.importer.examples import Examples, separate_examples
 from lipcert.importer.metadata import (
     Provenance,
@@ -55,7 +56,9 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     if refusals:
         raise UnsupportedModelError(refusals)
     examples = separate_examples(model, provenance, _only_input(model, target), target)
-    missing = provenance.missing(examples.graph.bound)
+    live = needed_values(model.graph.nodes, target)
+    needed = [node for node in model.graph.nodes if live.intersection(node.output_names)]
+    missing = provenance.missing(examples.graph.bound, needed)
     naming = _weight_naming(provenance, examples.graph, missing, as_exported=as_exported)
     data_path, macros = recognise(examples.graph)
     graph = translate(data_path, examples.layouts, naming)
@@ -145,8 +148,20 @@ def _weight_naming(
             mixed |= everything - provenance.targets
         if not provenance.signed:
             mixed |= {name for name in everything if is_recomputed(name)}
+        mixed |= _unread(provenance, graph)
     trained = not provenance.signed or bool(missing) or as_exported
     return WeightNaming(trained, frozenset(mixed) | graph.absorbed)
+
+
+def _unread(provenance: Provenance, graph: StaticGraph) -> set[str]:
+    """Parameters that a call reads, while its nodes read other numbers in their place."""
+    read: dict[str, set[str]] = {}
+    said: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        note = node.metadata.get(FX_NODE, "")
+        read.setdefault(note, set()).update(_origins(graph, list(node.inputs)))
+        said.setdefault(note, set()).update(provenance.mentioned(node))
+    return {name for note in said for name in said[note] - read[note]}
 
 
 def _fold_notes(

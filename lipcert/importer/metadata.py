@@ -12,13 +12,14 @@ own numbers; tensors into which an optimiser folded others are reported as folde
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 
 from lipcert.errors import Refusal
+from lipcert.importer.calls import FX_NODE, call_of, names_in
 from lipcert.importer.constant import Origin
 from lipcert.importer.raw import Array, RawGraph, RawNode
 
@@ -27,30 +28,20 @@ __all__ = [
     "is_anonymous",
     "is_recomputed",
     "read_provenance",
+    "rules_of",
     "training_refusals",
 ]
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
-_FX_NODE: Final = "pkg.torch.onnx.fx_node"
 _RULE: Final = "rewriter.rule_name"
 _LINE: Final = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b.*?target='([^']*)'", re.M)
 _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
-_CALL: Final = re.compile(r"target=torch\.ops\.aten\.(\w+)")
-_PLACEHOLDER: Final = re.compile(r"%(\w+)")
+_INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
 _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
 _RECOMPUTED: Final = re.compile(r"^onnx::(Conv|ConvTranspose|Gemm)_\d+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING_CALLS: Final = ("_native_batch_norm_legit_functional",)
-
-# aten call → {ONNX op: input positions of its parameters, in the order of the call's arguments}
-_SLOTS: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
-    "linear": {"MatMul": (1,), "Gemm": (1, 2)},
-    "conv1d": {"Conv": (1, 2)},
-    "conv2d": {"Conv": (1, 2)},
-    "conv3d": {"Conv": (1, 2)},
-    "layer_norm": {"LayerNormalization": (1, 2)},
-}
 
 
 @final
@@ -60,7 +51,9 @@ class Provenance:
 
     signed: bool
     parameters: Mapping[str, str]
-    buffers: frozenset[str]
+    buffers: Mapping[str, str]
+    inputs: frozenset[str]
+    """all placeholders"""
     stored: frozenset[str]
     """names of all initializers"""
 
@@ -74,39 +67,46 @@ class Provenance:
         if bool(np.any(np.isneginf(array))):
             return Origin(name, array.shape, statistic=True)
         if self.signed:
+            is_buffer = name in self.buffers.values()
             literal = name not in self.targets
-            return Origin(name, array.shape, literal=literal, statistic=name in self.buffers)
+            return Origin(name, array.shape, literal=literal, statistic=is_buffer)
         return Origin(name, array.shape, statistic=_STATISTIC.search(name) is not None)
-
-    def bindings(self, node: RawNode) -> dict[int, str]:
-        """Input position → parameter, where the exporter renamed, shared or transposed a tensor.
-
-        Only for calls whose ONNX node takes the parameters unchanged (up to a transposition).
-        """
-        if _rules(node):
-            return {}
-        call = _CALL.search(node.metadata.get(_FX_NODE, ""))
-        names = self.mentioned(node)
-        if call is None or not names:
-            return {}
-        if call[1] == "linear" and node.op_type == "Add" and len(names) == 2:
-            return {0: names[1], 1: names[1]}
-        positions = _SLOTS.get(call[1], {}).get(node.op_type, ())
-        return dict(zip(positions, names, strict=False))
 
     def mentioned(self, node: RawNode) -> list[str]:
         """Parameters that appear in the call from which a node was made, in order."""
-        call = node.metadata.get(_FX_NODE, "").partition("(args = ")[2]
-        found = _PLACEHOLDER.findall(call)
+        found = names_in(node.metadata.get(FX_NODE, "").partition("(args = ")[2])
         return [self.parameters[name] for name in found if name in self.parameters]
 
-    def missing(self, bound: Iterable[str]) -> frozenset[str]:
-        """Parameters of the network of which the file holds no tensor."""
-        return self.targets - self.stored - frozenset(bound)
+    def missing(self, bound: Iterable[str], nodes: Sequence[RawNode]) -> frozenset[str]:
+        """Parameters that the network uses and of which the file holds no tensor.
+
+        nodes: those that the output is computed from.
+        """
+        lacking = self.targets - self.stored - frozenset(bound)
+        return lacking & self._used(nodes) if lacking else lacking
+
+    def _used(self, nodes: Sequence[RawNode]) -> frozenset[str]:
+        """Parameters that the output may be computed from; all where the notes have gaps.
+
+        Proof: every node is made from a noted call, and every tensor that a noted call reads is
+        an input of the exported program or the result of a call that is noted too. So these calls
+        are all that the output is computed from, and none of them reads any other parameter.
+        """
+        results = {name for node in nodes for name in node.output_names}
+        read: set[str] = set()
+        for node in nodes:
+            call = call_of(node)
+            if call is None:
+                return self.targets
+            results.add(call.result)
+            read.update(call.tensors)
+        if not read <= results | self.inputs:
+            return self.targets
+        return frozenset(self.parameters[name] for name in read & set(self.parameters))
 
     def is_folded(self, node: RawNode, missing: frozenset[str]) -> bool:
         """Whether the tensors that a node reads were mixed with others."""
-        fused = any("Fuse" in rule and not _HARMLESS.match(rule) for rule in _rules(node))
+        fused = any("Fuse" in rule and not _HARMLESS.match(rule) for rule in rules_of(node))
         return bool(missing.intersection(self.mentioned(node))) or (self.signed and fused)
 
 
@@ -114,14 +114,18 @@ def read_provenance(graph: RawGraph) -> Provenance:
     """Read the exporter's notes."""
     signature = graph.metadata.get(_SIGNATURE, "")
     parameters: dict[str, str] = {}
-    buffers: set[str] = set()
+    buffers: dict[str, str] = {}
     for placeholder, kind, target in _LINE.findall(signature):
         if kind == "PARAMETER":
             parameters[placeholder] = target
         else:
-            buffers.add(target)
+            buffers[placeholder] = target
     return Provenance(
-        bool(signature.strip()), parameters, frozenset(buffers), frozenset(graph.tensors)
+        bool(signature.strip()),
+        parameters,
+        buffers,
+        frozenset(_INPUT.findall(signature)),
+        frozenset(graph.tensors),
     )
 
 
@@ -136,7 +140,7 @@ def training_refusals(graph: RawGraph) -> tuple[Refusal, ...]:
         Refusal("LC011", node.name, node.op_type, f"it was exported from {call}", remedy)
         for node in graph.nodes
         for call in _TRAINING_CALLS
-        if call in node.metadata.get(_FX_NODE, "")
+        if call in node.metadata.get(FX_NODE, "")
     ]
     return tuple(refusals)
 
@@ -155,7 +159,7 @@ def is_recomputed(name: str) -> bool:
     return _RECOMPUTED.match(name) is not None
 
 
-def _rules(node: RawNode) -> list[str]:
+def rules_of(node: RawNode) -> list[str]:
     """Names of the rewrites that an optimiser applied to a node."""
     return [
         rule.strip()
