@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Final, final, get_args
+from typing import Any, Final, final, get_args
 
 from lipcert.choices import (
     AccountantName,
@@ -35,9 +35,10 @@ from lipcert.choices import (
     check_positive,
     nearest,
 )
+from lipcert.conversion import Kind, convert, names, number, pair, switch, table, whole, word
 from lipcert.errors import UsageError
 
-__all__ = ["ConstraintSpec", "Settings"]
+__all__ = ["ConstraintSpec", "Settings", "kinds_of"]
 
 _OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -73,8 +74,23 @@ class ConstraintSpec:
     radius: float
 
     def __post_init__(self) -> None:
+        convert(self, {"radius": lambda _, value: number("constraint", value)})
         check_choice("constraint", self.kind, get_args(ConstraintName))
         check_positive("constraint", self.radius)
+
+    @classmethod
+    def of(cls, key: str, value: object) -> ConstraintSpec:
+        """From itself, or from its text."""
+        if isinstance(value, ConstraintSpec):
+            return value
+        kind, _, radius = value.partition(":") if isinstance(value, str) else ("", "", "")
+        try:
+            parsed = float(radius)
+        except ValueError:
+            raise UsageError(
+                f"{key}: {value!r} is not a constraint such as 'spectral:1' or 'frobenius:3'"
+            ) from None
+        return cls(kind, parsed)  # type: ignore[arg-type]  # checked there
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.radius:.17g}"
@@ -158,6 +174,7 @@ class Settings:
     cache: bool = True
 
     def __post_init__(self) -> None:
+        convert(self, _KINDS)
         check_choice("scope", self.scope, get_args(ScopeName))
         check_choice("group", self.group, get_args(GroupName))
         check_choice("allocation", self.allocation, get_args(AllocationName))
@@ -325,6 +342,44 @@ class Settings:
             raise UsageError(
                 "reduction: a mean divides by a public constant; give it with --batch-size"
             )
+
+
+def _constraints(key: str, value: object) -> tuple[tuple[str, ConstraintSpec], ...]:
+    return table(key, value, ConstraintSpec.of)
+
+
+def _multipliers(key: str, value: object) -> tuple[tuple[str, float], ...]:
+    return table(key, value, number)
+
+
+_BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "float": number,
+        "int": whole,
+        "bool": switch,
+        "str": word,
+        "tuple[float, float]": pair,
+        "tuple[str, ...]": names,
+        "ConstraintSpec": ConstraintSpec.of,
+        "tuple[tuple[str, ConstraintSpec], ...]": _constraints,
+        "tuple[tuple[str, str | ConstraintSpec], ...]": _constraints,
+        "tuple[tuple[str, float], ...]": _multipliers,
+    }
+)
+
+
+def kinds_of(record: type[Any]) -> Mapping[str, Kind]:
+    """How the fields of a dataclass are converted, by their declared types, which are texts;
+    the remaining ones are choices of words."""
+    types = {item.name: str(item.type).removesuffix(" | None") for item in fields(record)}
+    return {
+        name: word if kind.endswith("Name") else _BY_TYPE[kind]
+        for name, kind in types.items()
+        if kind.endswith("Name") or kind in _BY_TYPE
+    }
+
+
+_KINDS: Final = kinds_of(Settings)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

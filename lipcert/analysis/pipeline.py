@@ -18,6 +18,7 @@ from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.scopes import constraints_of
 from lipcert.analysis.witness.aligned import aligned_graph
 from lipcert.analysis.witness.search import NO_WITNESS, Witness, find_witness
+from lipcert.errors import UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
 from lipcert.norms.operator_norm import operator_norm
@@ -25,7 +26,7 @@ from lipcert.scope import NormRule
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
 
-__all__ = ["Progress", "analyze", "reported"]
+__all__ = ["Progress", "analyze", "reported", "require_arguments"]
 
 _PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
 """Those under which gradients are what backpropagation finds at weights of the scope."""
@@ -43,8 +44,21 @@ def analyze(
     Takes what `bounded` takes, and raises what it raises. While it runs, linear algebra runs in
     one thread, in the whole process (see `threads`).
     """
+    require_arguments("analyze", model, settings)
     plan_of(settings)  # what is missing is said at once, not after the work
     return reported(model, settings, bounded(model.graph, settings, observe, certify))
+
+
+def require_arguments(what: str, model: object, settings: object) -> None:
+    """UsageError for a path in place of a model, or for settings that are none."""
+    if not isinstance(model, ImportedModel):
+        raise UsageError(
+            f"{what}: {model!r} is no imported model; give lipcert.load_model('model.onnx')"
+        )
+    if not isinstance(settings, Settings):
+        raise UsageError(
+            f"{what}: {settings!r} are no settings; give lipcert.Settings(input_norm=1.0), say"
+        )
 
 
 def reported(model: ImportedModel, settings: Settings, found: Bounded) -> Analysis:

@@ -45,6 +45,7 @@ from lipcert.audit.trace.records import (
 )
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.choices import check_nonnegative, check_positive
+from lipcert.conversion import number, table, whole
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.plan import Sampling
 
@@ -146,6 +147,8 @@ class Recorder:
         needs no forward pass, is described by an empty index.
         """
         self._settle_said()
+        rate = None if rate is None else number("recorder: rate", rate)
+        divisor = None if divisor is None else number("recorder: divisor", divisor)
         check_nonnegative("recorder: rate", rate)
         check_positive("recorder: divisor", divisor)
         numbers = None if index is None else index_of(index)
@@ -153,9 +156,9 @@ class Recorder:
             examples=None if numbers is None else len(numbers),
             index=numbers,
             sampler=None if sampler is None else word_of(Sampling, "sampler", sampler),
-            rate=None if rate is None else float(rate),
+            rate=rate,
             reduction=None if reduction is None else word_of(Reduction, "reduction", reduction),
-            divisor=None if divisor is None else float(divisor),
+            divisor=divisor,
         )
 
     def noise(
@@ -170,7 +173,7 @@ class Recorder:
         the global generator of the device.
         """
         state = observation.noise_generator_digest(generator, self._device)
-        stds = {group: float(value) for group, value in std.items()}
+        stds = dict(table("recorder: std", std, number))
         self._flight.noise = Noise(stds, state)
 
     def gradients(
@@ -318,14 +321,15 @@ class Recorder:
 
 
 def _picker(name: str, chosen: Chosen) -> Callable[[int], bool]:
-    if isinstance(chosen, int):
-        if chosen < 1:
-            raise UsageError(f"recorder: {name}={chosen}: give a number of steps from 1 on")
-        return lambda step: step % chosen == 0
     if callable(chosen):
         return lambda step: bool(chosen(step))
-    steps = frozenset(chosen)
-    return lambda step: step in steps
+    if isinstance(chosen, Collection) and not isinstance(chosen, str | bytes):
+        steps = frozenset(whole(f"recorder: {name}", step) for step in chosen)
+        return lambda step: step in steps
+    period = whole(f"recorder: {name}", chosen)
+    if period < 1:
+        raise UsageError(f"recorder: {name}={period}: give a number of steps from 1 on")
+    return lambda step: step % period == 0
 
 
 def _innermost(optimizer: Optimizer) -> Optimizer:

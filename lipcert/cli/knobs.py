@@ -16,7 +16,6 @@ from lipcert.choices import (
     AccountantName,
     AllocationName,
     ClipScopeName,
-    ConstraintName,
     ConvClipName,
     DecayName,
     GroupName,
@@ -156,10 +155,7 @@ def _items(raw: object) -> list[object]:
 
 
 def _constraint(raw: object) -> ConstraintSpec:
-    kind, colon, radius = raw.partition(":") if isinstance(raw, str) else ("", "", "")
-    if not colon:
-        raise UsageError(f"{raw!r} is not a constraint such as spectral:1 or frobenius:3")
-    return ConstraintSpec(cast("ConstraintName", kind), _number(radius))
+    return ConstraintSpec.of("constraint", raw)
 
 
 def _of(literal: object) -> str:

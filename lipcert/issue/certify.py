@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from lipcert.analysis.pipeline import Progress, analyze
+from lipcert.analysis.pipeline import Progress, analyze, require_arguments
 from lipcert.analysis.records import Analysis
 from lipcert.certificate.records import Certificate, write_certificate
 from lipcert.checker.graph.errors import Unsupported
@@ -26,6 +26,7 @@ from lipcert.checker.procedure import Choices, check
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.reader.records import Model, ModelReadError
 from lipcert.checker.verdict import Report, Verdict
+from lipcert.choices import check_choice
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.agreement import check_agreement
@@ -60,6 +61,8 @@ def certify(
     onnxruntime (`UnsupportedModelError`, LC025), CertificationError where it and the engine
     disagree.
     """
+    check_choice("certify: engine", engine, ("float", "exact"))
+    require_arguments("certify", model, settings)
     analysis = analyze(model, settings, observe)
     path = Path(model.path)
     try:

@@ -16,6 +16,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, final
 
+from lipcert.conversion import Kind, convert, number, whole
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.upper import Lower, Upper
@@ -23,6 +24,15 @@ from lipcert.upper import Lower, Upper
 __all__ = ["Sampling", "SizeSource", "TrainingPlan"]
 
 _LARGEST: Final = 2**53  # every integer up to here is a float64
+_KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "dataset_size": whole,
+        "batch_size": whole,
+        "steps": whole,
+        "epochs": number,
+        "delta": number,
+    }
+)
 
 
 class Sampling(Enum):
@@ -86,6 +96,7 @@ class TrainingPlan:
     dataset_size_from: SizeSource = SizeSource.DECLARED
 
     def __post_init__(self) -> None:
+        convert(self, _KINDS)
         _count("dataset-size", self.dataset_size)
         if not 0.0 < self.delta < 1.0:
             raise UsageError(f"delta: {self.delta!r} is not between 0 and 1; give 1e-5, say")
@@ -207,5 +218,5 @@ def _missing(key: str) -> UsageError:
 
 
 def _count(key: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+    if not 1 <= value <= _LARGEST:
         raise UsageError(f"{key}: {value!r} is not a whole number from 1 to 2^53")

@@ -27,7 +27,9 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lipcert.audit.recorder import Chosen
-from lipcert.choices import AccountantName, SamplingName
+from lipcert.choices import AccountantName, SamplingName, check_positive
+from lipcert.conversion import whole
+from lipcert.errors import UsageError
 from lipcert.privacy.accounting import accountant_named
 from lipcert.progress import ProgressReport
 from lipcert.training.calibration import Calibration, calibrated, recalculated
@@ -55,6 +57,7 @@ from lipcert.training.run_folder import (
     MODEL,
     SETTINGS,
     TRACE,
+    UNCERTIFIED,
     opened,
     usable,
 )
@@ -115,6 +118,10 @@ def make_private(
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
     """
+    if not isinstance(mechanism, TrainingMechanism):
+        raise UsageError(
+            f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
+        )
     if seed is not None:
         Seed.given(seed)
         warnings.warn(
@@ -139,6 +146,9 @@ def make_private(
             dataset_size_from="data" if dataset_size is None else "declared",
         )
         declared = mechanism.settings(run)
+        if max_physical_batch is not None:
+            max_physical_batch = whole("max-physical-batch", max_physical_batch)
+            check_positive("max-physical-batch", max_physical_batch)
         require_full_precision(model)
         first = FirstExamples.of(loader, model)
         first.require_inputs(declared)
@@ -218,9 +228,12 @@ def _certified(
 ) -> Calibration:
     """The noise as the first rank certifies it; the certificate stays on the stage."""
     if world.is_first:
-        data, calibration = certified(network.model, calibration, shown.observe)
-        if data is not None:
-            write_certificate(data, stage / CERTIFICATE)
+        found, calibration = certified(network.model, calibration, shown.observe)
+        (stage / UNCERTIFIED).unlink(missing_ok=True)
+        if isinstance(found, bytes):
+            write_certificate(found, stage / CERTIFICATE)
+        else:
+            (stage / UNCERTIFIED).write_text(f"{found}\n", encoding="utf-8")
     told = world.text_from_first(
         json.dumps([group.grad_norm.hex() for group in calibration.groups])
     )

@@ -22,7 +22,7 @@ from lipcert.issue.certify import certify
 from lipcert.training.calibration import Calibration, recalculated
 from lipcert.upper import Upper
 
-__all__ = ["CertificateWarning", "certified", "write_certificate"]
+__all__ = ["CertificateWarning", "certified", "warn_uncertified", "write_certificate"]
 
 
 @final
@@ -32,21 +32,26 @@ class CertificateWarning(UserWarning):
 
 def certified(
     model: ImportedModel, planned: Calibration, observe: Progress | None = None
-) -> tuple[bytes | None, Calibration]:
-    """A certificate of the run, and its noise; None, with a warning, where there can be none."""
+) -> tuple[bytes | str, Calibration]:
+    """A certificate of the run, and its noise; where there can be none, why, with a warning."""
     try:
         issued = certify(model, planned.settings, observe=observe)
     except (NoVerdictError, CertificationError) as error:
-        warnings.warn(
-            f"the run is bounded, and has no certificate: {error}", CertificateWarning, stacklevel=3
-        )
-        return None, planned
+        warn_uncertified(str(error))
+        return str(error), planned
     claims = {claim.name: Upper(claim.grad_norm) for claim in issued.certificate.groups}
     groups = tuple(
         replace(group, grad_norm=max(group.grad_norm, claims[group.name]))
         for group in planned.bounds.groups
     )
     return issued.data, recalculated(planned, replace(planned.bounds, groups=groups))
+
+
+def warn_uncertified(reason: str) -> None:
+    """Told when a run begins, and again at its end, when the beginning is long scrolled away."""
+    warnings.warn(
+        f"the run is bounded, and has no certificate: {reason}", CertificateWarning, stacklevel=4
+    )
 
 
 def write_certificate(data: bytes, path: Path) -> None:

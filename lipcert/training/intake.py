@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.observation import unwrapped
+from lipcert.conversion import whole
 from lipcert.errors import UsageError
 from lipcert.facts import Shape
 from lipcert.losses.base import Loss
@@ -66,7 +67,7 @@ def dataset_size_of(
 ) -> int:
     """N: as declared, else as counted, with a warning where neighbours then have another one."""
     if declared is not None:
-        return declared
+        return whole("dataset-size", declared)
     if not isinstance(loader.dataset, Sized):
         raise UsageError(
             f"training: the {type(loader.dataset).__name__} has no length; give a data set with "
@@ -87,9 +88,14 @@ def dataset_size_of(
 
 def batch_size_of(loader: DataLoader[Any]) -> int:
     """B: the expected size of a batch, and what sums of gradients are divided by."""
+    if not isinstance(loader, DataLoader):
+        raise UsageError(
+            f"training: the loader is a {type(loader).__name__}; give torch's DataLoader, whose "
+            "batch size and data set are known"
+        )
     if loader.batch_size is None:
         raise UsageError("training: the loader has no batch_size, the expected size of a batch")
-    return loader.batch_size
+    return whole("batch-size", loader.batch_size)
 
 
 def require_full_precision(model: nn.Module) -> None:

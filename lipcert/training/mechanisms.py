@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, final
+from typing import Any, final
 
 from lipcert.choices import (
     AccountantName,
@@ -26,8 +26,10 @@ from lipcert.choices import (
     TermsName,
     check_nonnegative,
 )
+from lipcert.conversion import convert
 from lipcert.errors import UsageError
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.losses.factory import make_loss
+from lipcert.settings import ConstraintSpec, Settings, kinds_of
 
 __all__ = [
     "BackpropClipping",
@@ -58,10 +60,24 @@ class Loss:
     output_reduction: TermsName | None = None
     half: bool | None = None
 
+    def __post_init__(self) -> None:
+        convert(self, kinds_of(Loss))
+        if self.kind != "auto":
+            make_loss(self.kind, **self._parameters())
+
+    @classmethod
+    def of(cls, key: str, value: object) -> Loss:
+        """From itself, or from the word of a loss that needs no parameter."""
+        if isinstance(value, str | Loss):
+            return value if isinstance(value, Loss) else cls(value)  # type: ignore[arg-type]
+        raise UsageError(f"{key}: {value!r} is no loss; give Loss('cross-entropy'), say")
+
     def settings(self) -> dict[str, Any]:
         """Under the names of `Settings`."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)[1:]}
-        return {"loss": self.kind, **given}
+        return {"loss": self.kind, **self._parameters()}
+
+    def _parameters(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)[1:]}
 
 
 @final
@@ -86,6 +102,7 @@ class PlannedRun:
     dataset_size_from: SizeSourceName = "declared"
 
     def __post_init__(self) -> None:
+        convert(self, kinds_of(PlannedRun))
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
             raise UsageError("training: give exactly one of target_epsilon and noise_multiplier")
 
@@ -112,11 +129,19 @@ class TrainingMechanism(ABC):
     group: GroupName = "layer"
     freeze: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        convert(self, {**kinds_of(type(self)), "loss": Loss.of})
+        self._settings()
+
     def settings(self, run: PlannedRun) -> Settings:
         """The settings under which analysis, certificate and audit speak of this run."""
+        return self._settings(**run.settings(), reduction="mean")
+
+    def _settings(self, **run: Any) -> Settings:
+        """UsageError for what no run of this mechanism can have."""
         return Settings(
             **self.loss.settings(),
-            **run.settings(),
+            **run,
             **self._own(),
             input_norm=self.input_norm,
             input_box=self.input_box,
@@ -125,7 +150,6 @@ class TrainingMechanism(ABC):
             neighbours=self.neighbours,
             group=self.group,
             freeze=self.freeze,
-            reduction="mean",
         )
 
     @abstractmethod
@@ -146,14 +170,14 @@ class _HeldWeights(TrainingMechanism):
     radius: float | None = 1.0
     norm: ConstraintName = "spectral"
     bias_norm: float | None = None
-    constraints: tuple[tuple[str, str], ...] = ()
+    constraints: tuple[tuple[str, str | ConstraintSpec], ...] = ()
     loss_clip: float | None = None
 
     def _held(self) -> dict[str, Any]:
         return {
             "constraint": None if self.radius is None else ConstraintSpec(self.norm, self.radius),
             "bias_norm": self.bias_norm,
-            "constraints": tuple((name, _parsed(text)) for name, text in self.constraints),
+            "constraints": self.constraints,
             "loss_clip": self.loss_clip,
         }
 
@@ -171,6 +195,7 @@ class Clipless(_HeldWeights):
     orthogonalize: int = 0
 
     def __post_init__(self) -> None:
+        TrainingMechanism.__post_init__(self)
         if self.orthogonalize < 0:
             raise UsageError("training: orthogonalize: give a number of iterations, 0 or more")
 
@@ -191,6 +216,7 @@ class WeightClipping(_HeldWeights):
     slack: float = 0.02
 
     def __post_init__(self) -> None:
+        TrainingMechanism.__post_init__(self)
         check_nonnegative("training: slack", self.slack)
 
     def _own(self) -> dict[str, Any]:
@@ -242,6 +268,7 @@ class GradientClipping(TrainingMechanism):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
+        TrainingMechanism.__post_init__(self)
         check_nonnegative("training: weight-decay", self.weight_decay)
         if self.weight_decay and self.decay != "inside":
             raise UsageError(
@@ -256,14 +283,3 @@ class GradientClipping(TrainingMechanism):
             "clip_scope": self.clip_scope,
             "decay": self.decay,
         }
-
-
-_SPEC: Final = "a constraint is written spectral:RADIUS or frobenius:RADIUS"
-
-
-def _parsed(text: str) -> ConstraintSpec:
-    kind, _, radius = text.partition(":")
-    try:
-        return ConstraintSpec(kind, float(radius))  # type: ignore[arg-type]  # checked there
-    except ValueError as error:
-        raise UsageError(f"training: constraints: {text!r}: {_SPEC}") from error

@@ -26,6 +26,7 @@ from lipcert.errors import UsageError
 from lipcert.settings import Settings
 from lipcert.training.batches import split
 from lipcert.training.calibration import Calibration
+from lipcert.training.certification import warn_uncertified
 from lipcert.training.checkpoint import Stateful, read_checkpoint, write_checkpoint
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement
@@ -36,7 +37,7 @@ from lipcert.training.likeness import require_numbers
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.network import TrainedNetwork, export
 from lipcert.training.release import Release
-from lipcert.training.run_folder import CHECKPOINT
+from lipcert.training.run_folder import CHECKPOINT, UNCERTIFIED
 from lipcert.training.step_numbers import level
 from lipcert.training.world import World
 
@@ -173,7 +174,13 @@ class Private:
         self.recorder = recorder
 
     def close(self) -> None:
-        """End the run: hooks are removed, the trace, the ledger and connections are closed."""
+        """End the run: hooks are removed, the trace, the ledger and connections are closed.
+
+        A run that could not be certified says so again.
+        """
+        reason = None if self.folder is None else self.folder / UNCERTIFIED
+        if reason is not None and self.world.is_first and reason.exists():
+            warn_uncertified(reason.read_text(encoding="utf-8").strip())
         self.hooks.remove()
         self.release.remove()
         for handle in self.enforcement.handles:

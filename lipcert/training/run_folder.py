@@ -13,7 +13,17 @@ from typing import Final
 
 from lipcert.errors import UsageError
 
-__all__ = ["CERTIFICATE", "CHECKPOINT", "LEDGER", "MODEL", "SETTINGS", "TRACE", "opened", "usable"]
+__all__ = [
+    "CERTIFICATE",
+    "CHECKPOINT",
+    "LEDGER",
+    "MODEL",
+    "SETTINGS",
+    "TRACE",
+    "UNCERTIFIED",
+    "opened",
+    "usable",
+]
 
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"
@@ -21,6 +31,8 @@ SETTINGS: Final = "lipcert.toml"
 LEDGER: Final = "ledger.jsonl"
 CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
+UNCERTIFIED: Final = "no_certificate.txt"
+"""why there is no certificate, where there is none"""
 
 
 def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
@@ -39,6 +51,6 @@ def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
 def opened(folder: Path, stage: Path) -> None:
     """Make the folder, with what was put on the stage meanwhile; nothing where it is the stage."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (MODEL, CERTIFICATE):
+    for name in (MODEL, CERTIFICATE, UNCERTIFIED):
         if folder != stage and (stage / name).exists():
             shutil.move(stage / name, folder / name)

@@ -300,6 +300,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for wrong in ("every", "detail"):
         with pytest.raises(UsageError, match=wrong):
             lipcert.Recorder(tmp_path / "u", model, optimizer, **{wrong: 0})
+        for value in ("200", True, 1.5, [1, "2"], None if wrong == "every" else b"2"):
+            with pytest.raises(UsageError, match=wrong):
+                lipcert.Recorder(tmp_path / "u", model, optimizer, **{wrong: value})
     with pytest.raises(UsageError, match="no parameters"):
         lipcert.Recorder(tmp_path / "u", nn.ReLU(), optimizer)
     recorder.close()
@@ -311,8 +314,14 @@ def test_declarations(tmp_path: Path) -> None:
     recorder = lipcert.Recorder(
         tmp_path / "t", model, optimizer, model_file=ROOT / "models" / "digits_mlp.onnx"
     )
-    recorder.declare(dataset_size=40, sampling="poisson", noise_std={"all": 0.5})
-    recorder.declare(dataset_size=40, steps=2)
+    recorder.declare(dataset_size=40.0, sampling="poisson", noise_std={"all": torch.tensor(0.5)})
+    recorder.declare(dataset_size=np.int64(40), steps=2)
+    for wrong in ({"dataset_size": "40"}, {"steps": 1.5}, {"divisor": True}, {"clip_norms": 3}):
+        with pytest.raises(UsageError, match=f"recorder: {next(iter(wrong))}"):
+            recorder.declare(**wrong)
+    for wrong in ({"rate": "0.5"}, {"divisor": True}):
+        with pytest.raises(UsageError, match=f"recorder: {next(iter(wrong))}"):
+            recorder.batch(**wrong)
     with pytest.raises(UsageError, match="declared as 40 and as 41"):
         recorder.declare(dataset_size=41)
     with pytest.raises(UsageError, match="did you mean 'steps'"):

@@ -32,6 +32,7 @@ from lipcert.training import (
     WeightClipping,
 )
 from lipcert.training.assembly import SeedWarning
+from lipcert.training.certification import CertificateWarning
 from lipcert.training.intake import UntrainedWarning
 from lipcert.training.noise import NoiseSource
 from tests.training.runs import BATCH, STEPS, Small, clipless, data, private_run, train
@@ -315,3 +316,43 @@ def test_the_trained_network_is_written(tmp_path: Path) -> None:
     assert load_model(tmp_path / "trained.onnx").graph.input_shape == (6,)
     written = (tmp_path / "trained.onnx").read_bytes()
     assert str(Path(torch.__file__).parents[1]).encode() not in written, "tells of this machine"
+
+
+def test_a_run_without_a_certificate_says_so_at_its_end_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise NoVerdictError("certify: the checker has no rule for this")
+
+    monkeypatch.setattr("lipcert.training.certification.certify", refused)
+    with pytest.warns(CertificateWarning, match="no rule for this"):
+        run = private_run(tmp_path)
+    train(run)
+    with pytest.warns(CertificateWarning, match="has no certificate: certify: the checker has no"):
+        run.close()
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CertificateWarning)
+        private_run(tmp_path, resume=True).close()
+    assert not (tmp_path / "no_certificate.txt").exists()
+    assert (tmp_path / "model.lipcert.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_physical_batch": 0}, "max-physical-batch"),
+        ({"max_physical_batch": "8"}, "max-physical-batch"),
+        ({"noise_multiplier": "1"}, "noise-multiplier"),
+        ({"delta": "1e-5"}, "delta"),
+        ({"steps": True}, "steps"),
+        ({"seed": 1.5}, "seed"),
+        ({"mechanism": "clipless"}, "no mechanism"),
+    ],
+)
+def test_arguments_of_other_types_are_refused_before_anything_is_made(
+    changes: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        private_run(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from lipcert.audit.trace.records import Declaration, Reduction
 from lipcert.choices import check_choice
+from lipcert.conversion import number, table
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
+from lipcert.settings import kinds_of
 
 __all__ = ["declaration_of", "is_part", "merged", "word_of"]
+
+
+_BY_GROUP: Final = ("noise_std", "clip_norms")
 
 
 def word_of(choices: Any, name: str, word: object) -> Any:
@@ -35,6 +40,12 @@ def declaration_of(declared: Mapping[str, Any]) -> Declaration:
     for name, choices in (("sampling", Sampling), ("reduction", Reduction)):
         if known.get(name) is not None:
             known[name] = word_of(choices, name, known[name])
+    for name, kind in kinds_of(Declaration).items():
+        if known.get(name) is not None:
+            known[name] = kind(f"recorder: {name}", known[name])
+    for name in _BY_GROUP:
+        if known.get(name) is not None:
+            known[name] = dict(table(f"recorder: {name}", known[name], number))
     if "groups" in known:
         known["groups"] = {group: tuple(names) for group, names in known["groups"].items()}
     return Declaration(**known)
