@@ -117,7 +117,7 @@ class Reshape(_Rearrangement):
 
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """Row-major reshape behind the leading axes."""
-        return array.reshape(*array.shape[:first], *self.shape)
+        return array.reshape((*array.shape[:first], *self.shape))
 
     def moved_runs(self, x: ValueFacts) -> Runs | None:
         """An axis of the same stride whose length divides the old one cuts runs into parts."""

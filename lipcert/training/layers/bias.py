@@ -40,7 +40,7 @@ class AddBias(nn.Module):
                 f"AddBias: examples of shape {tuple(x.shape[1:])} do not begin with the axes of a "
                 f"bias of shape {tuple(self.bias.shape)}"
             )
-        return x + self.bias.reshape(*self.bias.shape, *[1] * (x.dim() - 1 - rank))
+        return x + self.bias.reshape((*self.bias.shape, *[1] * (x.dim() - 1 - rank)))
 
     def extra_repr(self) -> str:
         """Shape of the bias."""
