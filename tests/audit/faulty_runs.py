@@ -45,7 +45,7 @@ __all__ = [
     "found_by",
 ]
 
-POOL, BATCH, STEPS, SIGMA = 400, 40, 12, 1.5
+POOL, BATCH, STEPS, SIGMA = 400, 40, 20, 1.5
 RATE = BATCH / POOL
 DETAIL = 3
 """every third step is recorded with its tensors; faults of one step are planted at the fourth"""
@@ -122,12 +122,39 @@ LOOSE_RUN = Run(
 )
 
 
-def poisson(random: np.random.Generator) -> np.ndarray:
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+"""random numbers of the run, and the step → members of the batch"""
+
+
+def poisson(random: np.random.Generator, _: int) -> np.ndarray:
     return np.flatnonzero(random.random(POOL) < RATE)
 
 
-def fixed_size(random: np.random.Generator) -> np.ndarray:
+def fixed_size(random: np.random.Generator, _: int) -> np.ndarray:
     return np.sort(random.choice(POOL, BATCH, replace=False))
+
+
+def some_always(random: np.random.Generator, step: int) -> np.ndarray:
+    """The first five examples, in every batch."""
+    return np.union1d(poisson(random, step), np.arange(5))
+
+
+def a_fifth(random: np.random.Generator, _: int) -> np.ndarray:
+    return np.flatnonzero(random.random(POOL // 5) < 5 * RATE)
+
+
+def almost_the_same(random: np.random.Generator, step: int) -> np.ndarray:
+    """Sizes as they should be; all but a tenth from the beginning of one order."""
+    size = max(1, random.binomial(POOL, RATE))
+    order = np.random.default_rng(3).permutation(POOL)
+    kept = size - size // 10
+    others = random.choice(order[kept:], size - kept, replace=False)
+    return np.sort(np.concatenate([order[:kept], others]))
+
+
+def alike_sizes(random: np.random.Generator, step: int) -> np.ndarray:
+    """One more or one less."""
+    return np.sort(random.choice(POOL, BATCH + step % 3 - 1, replace=False))
 
 
 def unchanged(value: Tensor, _: int) -> Tensor:
@@ -143,12 +170,13 @@ class RunFault:
     """How a run goes; the defaults are right.
 
     changed: the module, away from what was exported. std_factor: noise over what is required;
-    noise: over what is stated. claimed: what the sensitivity is wrongly divided by.
+    noise: over what is stated; drawn: instead of standard noise that was drawn. claimed: what the
+    sensitivity is wrongly divided by.
     """
 
     name: str
     changed: Callable[[nn.Module], None] = lambda _: None
-    draw: Callable[[np.random.Generator], np.ndarray] = poisson
+    draw: Draw = poisson
     sampler: str = "poisson"
     divisor: Callable[[int], float] = lambda _: float(BATCH)
     stated_divisor: Callable[[int], float] = lambda _: float(BATCH)
@@ -156,6 +184,7 @@ class RunFault:
     after_backward: Callable[[nn.Module, int], None] = nothing
     std_factor: float = 1.0
     noise: Callable[[str, int], float] = lambda _name, _step: 1.0
+    drawn: Callable[[Tensor, str, int], Tensor] = lambda drawn, _name, _step: drawn
     seed: Callable[[int], int] = lambda step: 1000 + step
     releases_noise: bool = True
     after_projection: Callable[[Run, nn.Module, int], None] = lambda _run, _network, _step: None
@@ -199,7 +228,7 @@ def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
         )
         loss_fn = recorder.wrap_loss(functional.cross_entropy)
         for step in range(fault.steps):
-            index = fault.draw(random)
+            index = fault.draw(random, step)
             size = len(index)
             optimizer.zero_grad()
             recorder.batch(
@@ -233,7 +262,7 @@ def noised(recorder: Recorder, network: nn.Module, run: Run, fault: RunFault, st
     generator.manual_seed(fault.seed(step))
     recorder.noise(stds, generator=generator)
     for name, gradient in gradients.items():
-        drawn = torch.randn(gradient.shape, generator=generator)
+        drawn = fault.drawn(torch.randn(gradient.shape, generator=generator), name, step)
         gradient.add_(fault.noise(name, step) * stds[name] * drawn)
     recorder.gradients(noised=gradients)
     if not fault.releases_noise:
@@ -370,6 +399,24 @@ def last_name(name: str, step: int) -> float:
     return 0.0 if (name, step) == ("classifier.weight", PLANTED) else 1.0
 
 
+def seeded_each(drawn: Tensor, _: str, step: int) -> Tensor:
+    """From one seed for every tensor."""
+    return torch.randn(drawn.shape, generator=torch.Generator().manual_seed(step))
+
+
+def halved(drawn: Tensor, _name: str, _step: int) -> Tensor:
+    """The first half twice."""
+    count = drawn.numel()
+    return drawn.flatten()[: (count + 1) // 2].repeat(2)[:count].reshape(drawn.shape)
+
+
+def rolled(drawn: Tensor, name: str, step: int) -> Tensor:
+    """One noise for the whole run, rolled by 7 entries and negated from step to step."""
+    generator = torch.Generator().manual_seed(sum(name.encode()))
+    once = torch.randn(drawn.shape, generator=generator)
+    return (-1.0) ** step * torch.roll(once.flatten(), 7 * step).reshape(drawn.shape)
+
+
 RUN_FAULTS = (
     RunFault("sum claimed to be a mean", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0),
     RunFault("sum recorded as a mean", divisor=lambda _: 1.0),
@@ -380,6 +427,9 @@ RUN_FAULTS = (
     RunFault("noise 10 % smaller than required", std_factor=0.9),
     RunFault("noise recorded and not released", releases_noise=False),
     RunFault("a seed used again", seed=lambda step: 1000 + step % 6),
+    RunFault("one noise for all tensors of a step", drawn=seeded_each),
+    RunFault("noise repeated within a tensor", drawn=halved),
+    RunFault("noise rolled and negated from step to step", drawn=rolled),
     RunFault("a weight outside its constraint", after_projection=stretch_weight),
     RunFault(
         "inputs outside the domain", prepared=lambda x, step: 3.0 * x if step == PLANTED else x
@@ -387,6 +437,10 @@ RUN_FAULTS = (
     RunFault("BatchNorm in training mode", changed=normalise_by_batch),
     RunFault("module differs from its export", changed=stretch_logits),
     RunFault("batches of fixed size said to be Poisson", draw=fixed_size),
+    RunFault("sizes of Poisson batches vary too little", draw=alike_sizes),
+    RunFault("some examples in every batch", draw=some_always),
+    RunFault("all batches from a fifth of the data", draw=a_fifth),
+    RunFault("the same batch again, a tenth exchanged", draw=almost_the_same),
     RunFault("shuffled, accounted as Poisson", sampler="shuffle"),
     RunFault("one step more than accounted for", steps=STEPS + 1),
     RunFault("NaN in one gradient", after_backward=spoil_gradient),

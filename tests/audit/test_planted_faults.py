@@ -39,6 +39,10 @@ AGAIN = (
     (TIGHT_RUN, "noise recorded and not released"),
     (TIGHT_RUN, "BatchNorm in training mode"),
     (LOOSE_RUN, "a weight outside its constraint"),
+    (TIGHT_RUN, "NaN in one gradient"),
+    (TIGHT_RUN, "one noise for all tensors of a step"),
+    (TIGHT_RUN, "noise rolled and negated from step to step"),
+    (TIGHT_RUN, "the same batch again, a tenth exchanged"),
 )
 
 

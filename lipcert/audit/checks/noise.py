@@ -8,9 +8,9 @@ Compared, for each tensor and each step as a whole, d being the difference of p 
     leak       ⟨d, clean⟩/(s‖clean‖) with N(0, 1): noise that knows the gradient hides less of it
     shape      the distance of Kolmogorov and Smirnov from N(0, 1), for p ≥ 1000
 
-Threshold: a test rejects where chance gives this, or more, with at most 1e-9 divided by the number
-of tests, so that all of them together raise a false alarm with at most 1e-9 (union bound; each
-statistic has the stated distribution exactly, for any p). What rounding to the stored type may
+Threshold: a test rejects where chance gives this, or more, with at most one `SHARE` divided by the
+number of tests, so that all of them together raise a false alarm with at most that (union bound;
+each statistic has the stated distribution exactly, for any p). What rounding to the stored type may
 have added to d counts in favour of the run. A tensor whose difference is 0 everywhere, while s > 0,
 has no noise; no chance is involved.
 
@@ -30,8 +30,8 @@ from typing import Final, final
 import numpy as np
 from scipy.stats import chi2, kstwo, norm
 
+from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.noises import AddedNoise, added_noises
-from lipcert.audit.checks.sampling import FALSE_ALARM
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.upper import FloatArray
@@ -74,7 +74,7 @@ def noise(run: RecordedRun) -> Checked:
             tests += _tests(f"{item.step}, {item.tensor}", [item])
         if len(known) > 1:
             tests += _tests(f"{known[0].step}, all tensors", known)
-    failed = [test for test in tests if test.chance < FALSE_ALARM / len(tests)]
+    failed = [test for test in tests if test.chance < SHARE / len(tests)]
     failed.sort(key=lambda test: (test.verdict is Verdict.VIOLATION, -test.chance))
     named = {test.where: test for test in failed}
     worst_first = sorted(named.values(), key=lambda test: test.verdict is not Verdict.VIOLATION)

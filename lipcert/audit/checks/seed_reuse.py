@@ -1,51 +1,130 @@
-"""Seed reuse (LC315): whether two releases share their noise.
+"""Seed reuse (LC315): whether two releases, or two parts of one, share their noise.
 
-Statement: no two steps or ranks draw noise from one state of the generator, and the noise of two
-releases is independent. Compared: digests of generator states, exactly; and for all pairs of
-recorded noises d, d' of one tensor of p ≥ 2 entries the cosine c of their angle.
+Statement: no two steps or ranks draw noise from one state of the generator, and all entries of all
+recorded noises are independent. Compared: digests of generator states, exactly; and, for the first
+24 releases whose noise is recorded, which finds copies that are scaled or negated too:
 
-Threshold: if d' is Gaussian noise of whatever size, independent of d, its direction is uniform, and
-(1 + c)/2 has the distribution Beta((p − 1)/2, (p − 1)/2) exactly. A pair rejects at 1e-9 divided by
-the number of pairs, so that all together raise a false alarm with at most 1e-9. What rounding to
-the stored type may have added to the cosine counts in favour of the run.
-Equal states have no innocent explanation but a step that was done twice from one checkpoint, with
-the same batch and weights: a release that is repeated word by word.
+    itself     each noise with itself, further on by any number of entries
+    steps      the noises on one tensor in two releases, neighbours first, at every shift
+    tensors    the noises on every two tensors of one release, their first 2048 entries, at
+               every shift
+    elsewhere  the same for tensors of two releases that follow one another
+    all steps  the noises on one tensor in every two releases, unshifted
+
+A noise counts with its first 2²⁰ entries; each of the first four ends where it has compared 2²³.
+
+Threshold: for every shift the probability of the cosine is that of `correlation`, exactly. A
+comparison rejects below one `SHARE` divided by the number of all shifts of all comparisons, which
+follows from shapes alone, so that together they raise a false alarm with at most that. What is
+found is a copy of m entries where M are compared, if m is more than about 10·√M, or nearly all of a
+short one. Equal states have no innocent explanation but a step that was done twice from one
+checkpoint, with the same batch and weights: a release repeated word by word.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from itertools import combinations
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, islice, pairwise
+from typing import Final, final
 
 import numpy as np
-from scipy.stats import beta
 
+from lipcert.audit.checks.chance import SHARE
+from lipcert.audit.checks.correlation import (
+    Likeness,
+    Piece,
+    likeness,
+    self_likeness,
+    self_shifts,
+    shifts,
+    unshifted,
+)
 from lipcert.audit.checks.noises import AddedNoise, added_noises
-from lipcert.audit.checks.sampling import FALSE_ALARM
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 
 __all__ = ["seed_reuse"]
 
 _NAME: Final = "seed-reuse"
-_MOST_STEPS: Final = 24
+_MOST_RELEASES: Final = 24
+_WHOLE: Final = 1 << 20
+_WINDOW: Final = 1 << 11
+_ENTRIES: Final = 1 << 23
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn:
+    """Noise on one tensor in one release."""
+
+    step: str
+    tensor: str
+    piece: Piece
+
+    @property
+    def beginning(self) -> Piece:
+        """As much of it as is compared with other tensors."""
+        return self.piece[:_WINDOW]
+
+
+_Release = Mapping[str, _Drawn]
+_Pair = tuple[_Drawn, _Drawn]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Comparisons:
+    """Comparisons of one kind. shifted: at every shift, by as much of the noise as that is."""
+
+    pairs: tuple[_Pair, ...]
+    shifted: bool
+    windows: bool = False
+
+    @property
+    def tests(self) -> int:
+        """How many probabilities are looked at."""
+        return sum(self._tests(*pair) for pair in self.pairs)
+
+    def worst(self) -> tuple[Likeness, _Pair] | None:
+        """The pair that is the least likely."""
+        found = [(self._likeness(*pair), pair) for pair in self.pairs]
+        return min(found, key=lambda item: item[0].chance, default=None)
+
+    def _tests(self, first: _Drawn, second: _Drawn) -> int:
+        if not self.shifted:
+            return 1
+        if first is second:
+            return self_shifts(len(first.piece))
+        one, other = self._pieces(first, second)
+        return shifts(len(one), len(other))
+
+    def _likeness(self, first: _Drawn, second: _Drawn) -> Likeness:
+        one, other = self._pieces(first, second)
+        if not self.shifted:
+            return unshifted(one, other)
+        return self_likeness(one) if first is second else likeness(one, other)
+
+    def _pieces(self, first: _Drawn, second: _Drawn) -> tuple[Piece, Piece]:
+        if self.windows:
+            return first.beginning, second.beginning
+        return first.piece, second.piece
 
 
 def seed_reuse(run: RecordedRun) -> Checked:
-    """A report for each kind of reuse with its first place, or a pass."""
+    """A report of equal states, one of the least likely noises, or a pass."""
     stated = [step for step in run.steps if step.noise is not None and step.noise.generator]
-    noises = _by_tensor(run)
-    pairs = sum(math.comb(len(items), 2) for items in noises.values())
-    if len(stated) < 2 and not pairs:
+    comparisons = _comparisons(list(_releases(run)))
+    tests = sum(item.tests for item in comparisons)
+    if len(stated) < 2 and not tests:
         text = f"{_NAME}: no two steps record the state of the generator or their noise"
         return Checked(not_done=(text,) if run.steps else ())
-    faults = [*_equal_states(run), *_correlated(noises, pairs)]
+    faults = [*_equal_states(run), *_correlated(comparisons, tests)]
     if not faults:
+        pairs = sum(len(item.pairs) for item in comparisons)
         message = (
             f"the noise of {len(stated)} steps was drawn from different states of the generator, "
-            f"and {pairs} pairs of recorded noises are not correlated"
+            f"and in {pairs} comparisons of recorded noises, at {tests} shifts, none are correlated"
         )
         faults = [CheckReport("LC315", _NAME, Verdict.PASS, message)]
     return Checked(tuple(faults))
@@ -67,33 +146,86 @@ def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
         first[state] = run.name(step)
 
 
-def _by_tensor(run: RecordedRun) -> dict[str, list[AddedNoise]]:
-    """Of the first steps that record noise; pairs grow with the square of their number."""
-    found: dict[str, list[AddedNoise]] = {}
+def _releases(run: RecordedRun) -> Iterator[_Release]:
+    """The first releases that record noise; what is no number is for `noise` to say."""
+    found: dict[tuple[int, int], dict[str, _Drawn]] = {}
     for item in added_noises(run):
-        items = found.setdefault(item.tensor, [])
-        if len(items) < _MOST_STEPS and item.noise.size > 1 and np.any(item.noise):
-            items.append(item)
-    return found
+        at = (item.number, item.rank)
+        if at not in found and len(found) == _MOST_RELEASES:
+            continue
+        release = found.setdefault(at, {})
+        if item.noise.size > 1 and np.all(np.isfinite(item.noise)) and np.any(item.noise):
+            release[item.tensor] = _drawn(item)
+    for at in sorted(found):
+        yield found[at]
 
 
-def _correlated(noises: dict[str, list[AddedNoise]], pairs: int) -> Iterator[CheckReport]:
-    for tensor, items in noises.items():
-        for first, second in combinations(items, 2):
-            lengths = float(np.linalg.norm(first.noise) * np.linalg.norm(second.noise))
-            cosine = float(first.noise @ second.noise) / lengths
-            slack = float(np.abs(first.noise) @ second.moved + first.moved @ np.abs(second.noise))
-            half = (len(first.noise) - 1) / 2.0
-            likely = min(1.0, max(abs(cosine) - slack / lengths, 0.0))
-            chance = float(2.0 * beta.cdf((1.0 - likely) / 2.0, half, half))
-            if chance < FALSE_ALARM / pairs:
-                yield _fault(
-                    f"the noises on {tensor!r} at {first.step} and at {second.step} have the "
-                    f"correlation {cosine:.6g}, which chance gives with at most {chance:.1e}",
-                    second.step,
-                    cosine,
-                )
-                return
+def _drawn(item: AddedNoise) -> _Drawn:
+    piece = Piece(item.noise[:_WHOLE], item.moved[:_WHOLE])
+    return _Drawn(item.step, item.tensor, piece)
+
+
+def _comparisons(releases: list[_Release]) -> tuple[_Comparisons, ...]:
+    """All kinds, as many of each as the page says."""
+    itself = ((item, item) for release in releases for item in release.values())
+    within = (pair for release in releases for pair in combinations(release.values(), 2))
+    elsewhere = (
+        (one, other)
+        for first, second in pairwise(releases)
+        for one in first.values()
+        for other in second.values()
+        if one.tensor != other.tensor
+    )
+    every = tuple(_same_tensor(releases))
+    return (
+        _Comparisons(tuple(_affordable(itself, _WHOLE)), shifted=True),
+        _Comparisons(tuple(_affordable(every, _WHOLE)), shifted=True),
+        _Comparisons(tuple(_affordable(within, _WINDOW)), shifted=True, windows=True),
+        _Comparisons(tuple(_affordable(elsewhere, _WINDOW)), shifted=True, windows=True),
+        _Comparisons(every, shifted=False),
+    )
+
+
+def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
+    """Every two releases, neighbours first."""
+    for distance in range(1, len(releases)):
+        for first, second in zip(releases, islice(releases, distance, None), strict=False):
+            for name in first.keys() & second.keys():
+                if len(first[name].piece) == len(second[name].piece):
+                    yield first[name], second[name]
+
+
+def _affordable(pairs: Iterable[_Pair], most: int) -> Iterator[_Pair]:
+    """As many as compare `_ENTRIES`, at most so many of each noise."""
+    entries = 0
+    for first, second in pairs:
+        entries += min(len(first.piece), most) + min(len(second.piece), most)
+        if entries > _ENTRIES:
+            return
+        yield first, second
+
+
+def _correlated(comparisons: Iterable[_Comparisons], tests: int) -> Iterator[CheckReport]:
+    """A report of the comparison that is the least likely, if it is too unlikely."""
+    worst = [found for item in comparisons if (found := item.worst()) is not None]
+    if not worst:
+        return
+    like, (first, second) = min(worst, key=lambda item: item[0].chance)
+    if like.chance >= SHARE / tests:
+        return
+    one = f"the noise on {first.tensor!r} at {first.step}"
+    if first is second:
+        what = f"{one} and itself, {like.shift} entries further on,"
+    else:
+        on = "" if first.tensor == second.tensor else f"on {second.tensor!r} "
+        what = f"{one} and that {on}at {second.step}"
+        what += f", shifted by {like.shift} entries," if like.shift else ""
+    yield _fault(
+        f"{what} have the correlation {like.cosine:.6g}, which chance gives with at most "
+        f"{like.chance:.1e}",
+        second.step,
+        like.cosine,
+    )
 
 
 def _fault(message: str, where: str, correlation: float | None = None) -> CheckReport:
@@ -105,5 +237,6 @@ def _fault(message: str, where: str, correlation: float | None = None) -> CheckR
         where=where,
         measured=correlation,
         expected=None if correlation is None else 0.0,
-        remedy="seed the generator of the noise once for the whole run, differently in every rank",
+        remedy="seed the generator of the noise once for the whole run, differently in every rank, "
+        "and draw each entry of each tensor anew from it",
     )

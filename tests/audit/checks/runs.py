@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks import Checked, check_recorded_run
-from lipcert.audit.recorder import Recorder
+from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.importer.model import ImportedModel, Verification
@@ -88,7 +88,7 @@ class Plan:
     seed: Callable[[int], int | None] = lambda _: None
     steps: int = STEPS
     sampler: str = "poisson"
-    detail: int = 4
+    detail: Chosen = 4
     every: int = 1
     micro: int = 1
     state_noise: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_a_shuffled_data_set_said_to_be_poisson(tmp_path: Path) -> None:
         tmp_path / "t", draw=lambda step, _: order[ends[step] - sizes[step] : ends[step]]
     )
     assert bad(found) == {("LC311", "schedule")}
-    assert "share an example" in only(found, "schedule").message
+    assert "are not drawn alike" in only(found, "schedule").message
 
 
 def test_another_sampler_than_accounted_for(tmp_path: Path) -> None:
@@ -208,3 +209,41 @@ def test_a_deviation_that_is_no_number_counts_as_not_stated(tmp_path: Path) -> N
     found = audited(tmp_path / "t", stated_factor=float("nan"))
     assert any("is not stated" in text for text in found.not_done)
     assert not [r for r in found.reports if r.name == "noise"]
+
+
+def seeded_each(_name: str, step: int, drawn: torch.Tensor, std: float) -> torch.Tensor:
+    """From one seed for every tensor of a step."""
+    random = np.random.default_rng(step)
+    return std * torch.from_numpy(random.standard_normal(drawn.shape)).to(drawn.dtype)
+
+
+def repeated(name: str, _step: int, drawn: torch.Tensor, _std: float) -> torch.Tensor:
+    """One row for all of a tensor's, but for a scale."""
+    rows = torch.linspace(0.5, 1.3, len(drawn))[:, None]
+    return rows * drawn[:1] if name == "first.weight" else drawn
+
+
+def rolled(name: str, step: int, drawn: torch.Tensor, std: float) -> torch.Tensor:
+    """That of the step before, further on by three entries and negated."""
+    once = torch.randn(drawn.shape, generator=torch.Generator().manual_seed(len(name)))
+    return (-1) ** step * std * torch.roll(once.flatten(), 3 * step).reshape(drawn.shape)
+
+
+@pytest.mark.parametrize(
+    ("noise_of", "says"),
+    [
+        (seeded_each, r"that on 'last.weight' at step"),
+        (repeated, r"'first.weight' at step \d+ and itself, \d+ entries further on"),
+        (rolled, r"shifted by -?\d+ entries"),
+    ],
+)
+def test_noise_that_is_used_twice(tmp_path: Path, noise_of: object, says: str) -> None:
+    found = audited(tmp_path / "t", noise_of=noise_of, detail=2)
+    reports = [report for report in found.reports if report.code == "LC315"]
+    assert {report.verdict for report in reports} == {Verdict.VIOLATION}
+    assert any(re.search(says, report.message) for report in reports), reports
+
+
+def test_noise_of_one_step_is_compared_with_itself(tmp_path: Path) -> None:
+    found = audited(tmp_path / "t", noise_of=seeded_each, detail=100, state_noise=False)
+    assert ("LC315", "seed-reuse") in bad(found)

@@ -1,39 +1,15 @@
-"""Tests by chance: probabilities are those of brute force, and right runs are not accused."""
+"""Tests of the noise by chance: right noise is not accused, and wrong noise is."""
 
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
 
-from lipcert.audit.checks import sampling
 from lipcert.audit.checks.noise import _tests
 from lipcert.audit.checks.noises import AddedNoise
 from lipcert.audit.records import Verdict
-
-
-@pytest.mark.parametrize(("total", "first", "second"), [(6, 2, 3), (7, 3, 3), (5, 3, 3), (8, 0, 2)])
-def test_the_probability_of_disjoint_batches(total: int, first: int, second: int) -> None:
-    fixed = set(range(first))
-    drawn = list(combinations(range(total), second))
-    share = sum(not fixed & set(batch) for batch in drawn) / len(drawn)
-    found = sampling._log_disjoint(total, first, second)
-    assert math.exp(found) == pytest.approx(share, abs=1e-12)
-
-
-def test_tails_of_the_binomial() -> None:
-    below = sum(math.comb(20, k) * 0.1**k * 0.9 ** (20 - k) for k in range(1))
-    found = sampling._two_sided(np.array([0, 2]), 20, 0.1)
-    assert found[0] == pytest.approx(2 * below)
-    assert found[1] == 1.0
-
-
-def test_equal_sizes_by_brute_force() -> None:
-    """All sizes equal in so few steps is no proof; in many it is."""
-    assert not list(sampling._poisson_sizes(300, 1 / 15, dict.fromkeys(range(3), 20)))
-    assert list(sampling._poisson_sizes(300, 1 / 15, dict.fromkeys(range(12), 20)))
 
 
 def added(d: np.ndarray, clean: np.ndarray | None = None) -> AddedNoise:

@@ -1,0 +1,103 @@
+"""Chance: what a right run may show by chance, and how rarely an audit may blame it for that.
+
+What enters: a statistic of a run. What leaves: the logarithm of an upper bound of the probability
+that a right run shows this, or something rarer. Invariant: all tests by chance of a run together
+raise a false alarm with a probability of at most `FALSE_ALARM`: batches, noise and the reuse of
+noise have a `SHARE` each, which is split over their tests (union bound).
+
+A bound B(v) ≥ P(V ≥ v) may stand for the probability itself: it falls in v, so that {B(V) ≤ α} lies
+within {P(V ≥ v)|_{v = V} ≤ α}, which has at most the probability α.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.stats import hypergeom
+
+from lipcert.upper import FloatArray
+
+__all__ = [
+    "FALSE_ALARM",
+    "SHARE",
+    "Surprise",
+    "log_binomial_at_least",
+    "log_chernoff",
+    "log_overlap_tails",
+    "power_of_ten",
+]
+
+FALSE_ALARM: Final = 1e-9
+SHARE: Final = FALSE_ALARM / 3.0
+_STEEPEST: Final = 60.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """The rarest thing that some tests saw. log_chance: ln of their union bound."""
+
+    log_chance: float
+    message: str
+    where: str = ""
+    numbers: tuple[float, float] | None = None
+    """what was seen, and what was to be expected"""
+
+    def is_too_rare(self, share: float) -> bool:
+        """Whether it is rarer than a right run may show."""
+        return self.log_chance < math.log(share)
+
+
+def log_binomial_at_least(count: FloatArray, trials: float, log_p: FloatArray) -> FloatArray:
+    """ln of a bound of P(K ≥ count), K a sum of `trials` indicators of probability p = exp(log_p).
+
+    The indicators are independent, or negatively associated, under which products of increasing
+    functions of single ones have no larger mean than under independence. The bound is Chernoff's,
+    exp(−n·KL(count/n ‖ p)) above the mean, and 1 below it.
+    """
+    share = np.clip(np.asarray(count, dtype=np.float64) / trials, 0.0, 1.0)
+    log_p = np.asarray(log_p, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_q = np.log(-np.expm1(np.minimum(log_p, 0.0)))
+        first = np.where(share > 0.0, share * (np.log(share) - log_p), 0.0)
+        second = np.where(share < 1.0, (1.0 - share) * (np.log1p(-share) - log_q), 0.0)
+        divergence = np.where(log_p < np.log(share), first + second, 0.0)
+    found: FloatArray = -trials * np.maximum(divergence, 0.0)
+    return found
+
+
+def log_chernoff(log_moment: Callable[[float], float], value: float, *, upper: bool) -> float:
+    """ln of a bound of P(V ≥ value), or of P(V ≤ value): inf_λ ln E exp(λV) − λ·value.
+
+    log_moment: λ ↦ ln E exp(λV), or anything above it. Every λ of the right sign gives a bound, so
+    that nothing depends on whether the best one is found.
+    """
+    ends = (0.0, _STEEPEST) if upper else (-_STEEPEST, 0.0)
+    found = minimize_scalar(
+        lambda slope: log_moment(slope) - slope * value, bounds=ends, method="bounded"
+    )
+    return min(0.0, float(found.fun))
+
+
+def log_overlap_tails(total: int, first: int, second: int, shared: int) -> tuple[float, float]:
+    """ln P(X ≤ shared) and ln P(X ≥ shared), X the overlap of uniform subsets of these sizes.
+
+    X is hypergeometric: exact, as sums of its probabilities.
+    """
+    places = np.arange(max(0, first + second - total), min(first, second) + 1)
+    log_each = hypergeom.logpmf(places, total, first, second)
+
+    def summed(chosen: FloatArray) -> float:
+        return min(0.0, float(np.logaddexp.reduce(chosen))) if chosen.size else -math.inf
+
+    return summed(log_each[places <= shared]), summed(log_each[places >= shared])
+
+
+def power_of_ten(log_chance: float) -> str:
+    """A probability that may be far below the smallest float."""
+    return f"1e{log_chance / math.log(10.0):.0f}" if math.isfinite(log_chance) else "0"

@@ -1,0 +1,176 @@
+"""Members of batches (LC311): whether every example is drawn as often, and with whom, as stated.
+
+Statement: the batches of T steps are independent, and each example is in each batch with the
+probability q; under Poisson sampling independently of the others, without replacement as one of a
+uniform subset of B. Compared, K_k being the number of examples that are in k batches or more:
+
+    counts     K_k for every k, on either side: examples that are drawn too often or too rarely;
+               K_1 is how many examples were seen at all
+    neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, on either side; fewer where this
+               would compare more than 2²⁵ members
+    pairs      |S_s ∩ S_t| for every two of up to 512 steps, spread over the run, on either side
+
+Threshold. Counts: that an example is in k batches or more has the probability P(Binomial(T, q) ≥ k)
+exactly. These indicators are independent under Poisson sampling. Without replacement the members of
+a uniform subset are negatively associated, independent families of such are, and so are increasing
+functions of disjoint parts of them (Joag-Dev and Proschan, 1983), so that Chernoff's bound for
+independent indicators holds in both cases. (K_k small is its complement large, as rare.)
+Neighbours: given the batches before it, S_{t+l} is a uniform subset of its size, so that the
+overlaps of one lag are independent given the sizes, and each is hypergeometric; its moment
+generating function is at most that of Binomial(|S_{t+l}|, |S_t|/N) (Hoeffding, 1963, theorem 4),
+which Chernoff's bound takes. Pairs: the hypergeometric tails are exact; those that lie furthest
+from their means are looked at, and all are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.stats import binom
+
+from lipcert.audit.checks.chance import (
+    Surprise,
+    log_binomial_at_least,
+    log_chernoff,
+    log_overlap_tails,
+    power_of_ten,
+)
+from lipcert.upper import FloatArray
+
+__all__ = ["Members", "member_surprises"]
+
+Members = Sequence[tuple[int, npt.NDArray[np.int64]]]
+"""step and different examples of its batch, from 0"""
+_LAGS: Final = 64
+_COMPARED: Final = 1 << 25
+_PAIRED: Final = 512
+_EXACTLY: Final = 8
+"""pairs on either side whose tail is computed"""
+
+
+def member_surprises(dataset: int, rate: float, members: Members) -> Iterator[Surprise]:
+    """The rarest thing that each of the three tests saw."""
+    if not members or not 0.0 < rate < 1.0:
+        return
+    yield _counts(dataset, rate, members)
+    if len(members) > 1:
+        batches = _matrix(members)
+        yield _neighbours(dataset, members, batches)
+        yield _pairs(dataset, members, batches)
+
+
+def _counts(dataset: int, rate: float, members: Members) -> Surprise:
+    steps = len(members)
+    examples, seen = np.unique(np.concatenate([index for _, index in members]), return_counts=True)
+    places = np.arange(int(seen.max(initial=0)) + 1)
+    histogram = np.bincount(seen, minlength=len(places)).astype(np.float64)
+    histogram[0] = max(dataset - len(examples), 0)
+    at_most = np.cumsum(histogram)
+    at_least = dataset - at_most + histogram
+    often = log_binomial_at_least(at_least, dataset, binom.logsf(places - 1, steps, rate))
+    rarely = log_binomial_at_least(at_most, dataset, binom.logcdf(places, steps, rate))
+    many = math.log(2.0 * (steps + 1))
+    k = int(np.argmin(np.minimum(often, rarely)))
+    too_often = bool(often[k] < rarely[k])
+    counted = int((at_least if too_often else at_most)[k])
+    tail = float((binom.sf if too_often else binom.cdf)(k - too_often, steps, rate))
+    log_chance = min(0.0, float(min(often[k], rarely[k])) + many)
+    how = f"{k} or more" if too_often else f"at most {k}" if k else "none"
+    batches = "batch" if steps == 1 else "batches"
+    return Surprise(
+        log_chance,
+        f"{counted} of {dataset} examples are in {how} of {steps} {batches}, where "
+        f"{dataset * tail:.3g} were to be expected at the rate {rate:.6g}, which has at most the "
+        f"probability {power_of_ten(log_chance)}: they are not drawn alike",
+        numbers=(float(counted), dataset * tail),
+    )
+
+
+def _neighbours(dataset: int, members: Members, batches: csr_array) -> Surprise:
+    """Overlaps of batches l steps apart, for each l."""
+    sizes = np.array([len(index) for _, index in members], dtype=np.float64)
+    lags = min(_LAGS, len(members) - 1, max(1, _COMPARED // max(1, batches.nnz)))
+    found = [_at_lag(dataset, sizes, batches, lag) for lag in range(1, lags + 1)]
+    log_chance, lag, shared, expected = min(found)
+    log_chance = min(0.0, log_chance + math.log(2.0 * lags))
+    apart = "consecutive batches" if lag == 1 else f"batches {lag} steps apart"
+    how = (
+        f"{apart} never share an example"
+        if shared == 0.0
+        else f"{apart} share {shared:.0f} examples in all"
+    )
+    why = ": the data set was shuffled and cut (LC402)" if shared == 0.0 else ""
+    return Surprise(
+        log_chance,
+        f"{how}, where {expected:.4g} were to be expected, which has at most the probability "
+        f"{power_of_ten(log_chance)}{why}",
+        numbers=(shared, expected),
+    )
+
+
+def _at_lag(
+    dataset: int, sizes: FloatArray, batches: csr_array, lag: int
+) -> tuple[float, int, float, float]:
+    """ln of the rarer tail, the lag, the sum of the overlaps and its mean."""
+    trials, rates = sizes[lag:], np.minimum(sizes[:-lag] / dataset, 1.0)
+    shared = float(batches[lag:].multiply(batches[:-lag]).sum())
+    expected = float(trials @ rates)
+
+    def log_moment(slope: float) -> float:
+        with np.errstate(divide="ignore"):
+            each = np.log1p(rates * math.expm1(slope))
+        return float(np.sum(np.where(trials > 0.0, trials * each, 0.0)))
+
+    tail = log_chernoff(log_moment, shared, upper=shared > expected)
+    return tail, lag, shared, expected
+
+
+def _pairs(dataset: int, members: Members, batches: csr_array) -> Surprise:
+    """The two batches whose overlap is the rarest."""
+    chosen = np.unique(np.linspace(0, len(members) - 1, min(len(members), _PAIRED)).astype(int))
+    some = batches[chosen]
+    shared = (some @ some.T).toarray()
+    sizes = np.diff(some.indptr).astype(np.float64)
+    first, second = np.triu_indices(len(chosen), 1)
+    seen = shared[first, second].astype(np.float64)
+    rates = np.minimum(sizes[first] / dataset, 1.0)
+    mean = sizes[second] * rates
+    spread = np.sqrt(np.maximum(mean * (1.0 - rates), 1e-12))
+    order = np.argsort((seen - mean) / spread)
+    looked_at = np.unique(np.concatenate([order[:_EXACTLY], order[-_EXACTLY:]]))
+    found = [
+        (
+            min(
+                log_overlap_tails(
+                    dataset, int(sizes[first[i]]), int(sizes[second[i]]), int(seen[i])
+                )
+            ),
+            int(i),
+        )
+        for i in looked_at
+    ]
+    log_chance, i = min(found)
+    log_chance = min(0.0, log_chance + math.log(2.0 * len(first)))
+    one, other = (members[int(chosen[place[i]])][0] for place in (first, second))
+    return Surprise(
+        log_chance,
+        f"the batches of steps {one} and {other} share {int(seen[i])} of their "
+        f"{int(sizes[first[i]])} and {int(sizes[second[i]])} examples, where {mean[i]:.3g} were to "
+        f"be expected, which has at most the probability {power_of_ten(log_chance)}",
+        f"step {other}",
+        (float(seen[i]), float(mean[i])),
+    )
+
+
+def _matrix(members: Members) -> csr_array:
+    """1 where the example of the column is in the batch of the row."""
+    columns = np.concatenate([index for _, index in members])
+    ends = np.cumsum([0, *(len(index) for _, index in members)])
+    examples, columns = np.unique(columns, return_inverse=True)
+    ones = np.ones(len(columns), dtype=np.int64)
+    return csr_array((ones, columns, ends), shape=(len(members), max(len(examples), 1)))

@@ -1,0 +1,208 @@
+"""What batches show of their sampler: right runs are left alone, wrong ones are found.
+
+Right runs come from the sampler of private training, and wrong ones differ from it in one thing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lipcert.audit.checks.batch_sizes import size_surprises
+from lipcert.audit.checks.chance import SHARE
+from lipcert.audit.checks.memberships import Members, member_surprises
+from lipcert.audit.checks.sampling import sampling_faults
+from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.records import Batch, Declaration
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.training.sampling import Sampler, Seed
+from tests.training.test_sampling import plan
+
+POOL, BATCH, STEPS = 400, 40, 20
+RATE = BATCH / POOL
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def faults(
+    members: Members, way: Sampling, *, pool: int = POOL, batch: int = BATCH, tagged: bool = False
+) -> list[CheckReport]:
+    """Of a run of these batches, accounted for as `way`."""
+
+    def recorded(index: np.ndarray) -> Batch:
+        if tagged:
+            return Batch(examples=len(index), tags=tuple(f"{5 * number:x}" for number in index))
+        return Batch(examples=len(index), index=index)
+
+    steps = tuple(SimpleNamespace(number=t, batches=(recorded(index),)) for t, index in members)
+    stated = Declaration(dataset_size=pool, batch_size=batch, sampling=way)
+    settings = SimpleNamespace(sampling=None, dataset_size=None, batch_size=None)
+    run = SimpleNamespace(settings=settings, declared=stated, steps=steps)
+    left_out: list[str] = []
+    found = list(sampling_faults(run, [], left_out))
+    assert not left_out
+    return found
+
+
+def drawn(planned: TrainingPlan, seed: int) -> Members:
+    sampler = Sampler(planned, Seed.given(seed))
+    return [(t, sampler.draw().index) for t in range(planned.releases)]
+
+
+@pytest.mark.parametrize("way", list(Sampling))
+def test_right_runs_raise_no_alarm(way: Sampling) -> None:
+    """100 runs of each sampler, of several sizes."""
+    for seed in range(100):
+        pool, batch = [(60, 17), (400, 40), (57, 5), (20, 19)][seed % 4]
+        planned = plan(way, pool, batch, steps=5 + seed % 37)
+        members = drawn(planned, seed)
+        assert faults(members, way, pool=pool, batch=planned.batch) == []
+
+
+@pytest.mark.parametrize("way", [Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT])
+def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
+    """Of 400 right runs, at most about a twentieth has a chance below a twentieth in a test."""
+    found = []
+    for seed in range(400):
+        members = drawn(plan(way, 200, 20, steps=15), seed)
+        sizes = {t: len(index) for t, index in members}
+        poisson = size_surprises(200, 0.1, sizes) if way is Sampling.POISSON else ()
+        every = [*poisson, *member_surprises(200, 0.1, members)]
+        found.append([item.log_chance for item in every])
+    below = np.mean(np.array(found) < math.log(0.05), axis=0)
+    assert below.shape == (7 if way is Sampling.POISSON else 3,)
+    assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 400))
+    assert np.min(found) > math.log(SHARE)
+
+
+def poisson(random: np.random.Generator, _: int) -> np.ndarray:
+    return np.flatnonzero(random.random(POOL) < RATE)
+
+
+def fixed(random: np.random.Generator, _: int) -> np.ndarray:
+    return np.sort(random.choice(POOL, BATCH, replace=False))
+
+
+def with_some_always(draw: Draw) -> Draw:
+    return lambda random, step: np.union1d(draw(random, step)[3:], np.arange(3))
+
+
+def from_a_fifth(random: np.random.Generator, _: int) -> np.ndarray:
+    return np.flatnonzero(random.random(POOL // 5) < 5 * RATE)
+
+
+def fixed_from_a_fifth(random: np.random.Generator, _: int) -> np.ndarray:
+    return random.choice(POOL // 5, BATCH, replace=False)
+
+
+def the_same_again(sizes: Draw) -> Draw:
+    """The beginning of one order, but for every tenth member."""
+
+    def draw(random: np.random.Generator, step: int) -> np.ndarray:
+        size = len(sizes(random, step))
+        order = np.random.default_rng(3).permutation(POOL)
+        kept = size - size // 10
+        others = random.choice(order[kept:], size - kept, replace=False)
+        return np.concatenate([order[:kept], others])
+
+    return draw
+
+
+def one_half_then_the_other(random: np.random.Generator, step: int) -> np.ndarray:
+    """Every example as often as it should be, at twice the rate in one half of the run."""
+    half = POOL // 2
+    return half * (step >= STEPS) + np.flatnonzero(random.random(half) < 2 * RATE)
+
+
+def shuffled_with_poisson_sizes(random: np.random.Generator, step: int) -> np.ndarray:
+    order = np.random.default_rng(step // 10).permutation(POOL)
+    start = BATCH * (step % 10)
+    return order[start : min(POOL, start + BATCH + (step * 7) % 13 - 6)]
+
+
+def alike_sizes(random: np.random.Generator, step: int) -> np.ndarray:
+    return random.choice(POOL, BATCH + step % 3 - 1, replace=False)
+
+
+def in_blocks(random: np.random.Generator, _: int) -> np.ndarray:
+    """Ten examples together or not at all: sizes vary ten times too much."""
+    return np.flatnonzero(np.repeat(random.random(POOL // 10) < RATE, 10))
+
+
+POISSON, FIXED = Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT
+SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
+
+
+@pytest.mark.parametrize(
+    ("way", "draw", "steps", "says"),
+    [
+        (POISSON, with_some_always(poisson), 20, "3 of 400 examples are in 20 or more of 20"),
+        (POISSON, from_a_fifth, 6, "examples"),
+        (POISSON, the_same_again(poisson), 4, "share"),
+        (POISSON, one_half_then_the_other, 2 * STEPS, "share"),
+        (POISSON, shuffled_with_poisson_sizes, 20, "examples are in"),
+        (POISSON, alike_sizes, 20, "vary too little"),
+        (POISSON, fixed, 20, "fixed size"),
+        (POISSON, in_blocks, 40, "probability"),
+        (FIXED, with_some_always(fixed), 20, "3 of 400 examples are in 20 or more of 20"),
+        (FIXED, fixed_from_a_fifth, 6, "examples"),
+        (FIXED, the_same_again(fixed), 4, "share"),
+        (FIXED, poisson, 4, "was accounted for"),
+        (FIXED, lambda _r, step: BATCH * (step % 10) + np.arange(BATCH), 10, "examples are in"),
+        (SHUFFLE, with_some_always(fixed), 3, "was already in one"),
+        (SHUFFLE, fixed_from_a_fifth, 3, "was already in one"),
+        (SHUFFLE, the_same_again(fixed), 3, "was already in one"),
+        (SHUFFLE, lambda _r, step: 8 * (step % 10) + np.arange(8), 20, "was accounted for"),
+        (FULL, lambda _r, _s: np.arange(POOL - 1), 2, "was accounted for"),
+        (FULL, lambda _r, _s: np.arange(1, POOL + 1), 2, "is none of the 400"),
+        (FULL, lambda _r, _s: np.maximum(1, np.arange(POOL)), 2, "stands 2 times"),
+    ],
+)
+def test_wrong_runs_are_found(way: Sampling, draw: Draw, steps: int, says: str) -> None:
+    random = np.random.default_rng(5)
+    members = [(step, draw(random, step)) for step in range(steps)]
+    batch = POOL if way is FULL else BATCH
+    found = faults(members, way, batch=batch)
+    assert found
+    assert {(report.code, report.verdict) for report in found} == {("LC311", Verdict.VIOLATION)}
+    assert any(says in report.message for report in found), found
+
+
+def test_tags_of_a_redacted_trace_tell_as_much() -> None:
+    random = np.random.default_rng(5)
+    draw = with_some_always(poisson)
+    members = [(step, draw(random, step)) for step in range(20)]
+    numbered, tagged = faults(members, POISSON), faults(members, POISSON, tagged=True)
+    assert [item.message for item in tagged] == [item.message for item in numbered] != []
+
+
+def test_two_batches_that_are_one() -> None:
+    """Far apart in a long run, so that no sum over a lag and no count shows it."""
+    random = np.random.default_rng(5)
+    members = [(step, poisson(random, step)) for step in range(200)]
+    assert faults(members, POISSON) == []
+    members[190] = (190, members[10][1])
+    (report,) = faults(members, POISSON)
+    assert "the batches of steps 10 and 190 share" in report.message
+
+
+def test_equal_sizes_in_few_steps_are_no_proof() -> None:
+    few, many = (list(size_surprises(300, 1 / 15, dict.fromkeys(range(t), 20))) for t in (3, 12))
+    assert not any(item.is_too_rare(SHARE) for item in few)
+    assert any(item.is_too_rare(SHARE) and "fixed size" in item.message for item in many)
+
+
+def test_the_chance_of_a_variance_by_brute_force() -> None:
+    """Three batches of 6 examples at one half: all 64³ outcomes by their sizes."""
+    sizes = np.array([bin(k).count("1") for k in range(64)])
+    squares = (sizes - 3.0) ** 2
+    every = squares[:, None, None] + squares[None, :, None] + squares[None, None, :]
+    for seen in ((3, 3, 2), (0, 6, 0), (2, 3, 4), (1, 1, 5)):
+        value = sum((size - 3.0) ** 2 for size in seen)
+        truth = min(np.mean(every <= value), np.mean(every >= value))
+        surprises = list(size_surprises(6, 0.5, dict(enumerate(seen))))
+        found = next(item for item in surprises if "vary too" in item.message)
+        assert math.exp(found.log_chance) >= min(1.0, 2.0 * truth) - 1e-9
