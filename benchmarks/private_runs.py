@@ -164,6 +164,7 @@ def _trained(
         dataset_size=len(data),
         folder=folder,
         record_every=1,
+        record_data=True,
     ) as private:
         for images, labels in private.loader:
             optimizer.zero_grad()

@@ -49,7 +49,7 @@ def audited(network: nn.Module, path: Path, trace: Path, *, divided: bool) -> Ch
     std = SIGMA * math.sqrt(2) * BETA * C / (B if divided else 1)
     network.zero_grad()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
-    with Recorder(trace, network, optimizer) as recorder:
+    with Recorder(trace, network, optimizer, store_data=True) as recorder:
         recorder.wrap_loss(functional.cross_entropy)(network(x), y).backward()
         grads = {name: weight.grad for name, weight in network.named_parameters()}
         recorder.gradients(clean=grads)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
-from review_run import review
+from review_run import review, saved
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -48,7 +48,7 @@ def main(folder: Path) -> int:
         with torch.no_grad():  # with the clips, which are part of what was trained
             accuracy = (model(x[TRAIN:]).argmax(dim=1) == y[TRAIN:]).double().mean()
     print(f"test accuracy {accuracy:.3f}")
-    return review(folder)
+    return review(folder, saved(folder, data.dataset))
 
 
 if __name__ == "__main__":

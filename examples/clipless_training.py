@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
-from review_run import review
+from review_run import review, saved
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -54,7 +54,7 @@ def main(folder: Path) -> int:
         print(private.ledger.summary)
     accuracy = (averaged(x[TRAIN:]).argmax(dim=1) == y[TRAIN:]).double().mean()
     print(f"test accuracy {accuracy:.3f}")
-    return review(folder)
+    return review(folder, saved(folder, data.dataset))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
-from review_run import review
+from review_run import review, saved
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
         print(private.ledger.summary)
     print(f"weight {float(model.weight.detach()):.2f}; ridge {TRUTH / (1.0 + DECAY):.2f}, "
           f"decay outside the clip {RADIUS / DECAY:.2f}")  # fmt: skip
-    return review(folder)
+    return review(folder, saved(folder, data.dataset))
 
 
 if __name__ == "__main__":

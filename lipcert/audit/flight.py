@@ -42,9 +42,14 @@ class _Pass:
 @final
 @dataclass(slots=True)
 class Flight:
-    """The step that is under way. detailed: whether its tensors are recorded."""
+    """The step that is under way.
+
+    detailed: whether its tensors are recorded; stores: and the examples among them, with what was
+    computed from each.
+    """
 
     detailed: bool
+    stores: bool
     passes: list[_Pass] = field(default_factory=list)
     generators: Mapping[str, str] = field(default_factory=dict)
     arithmetic: Arithmetic | None = None
@@ -79,10 +84,10 @@ class Flight:
         seen.loss = result.detach()
         if seen.batch.reduction is None:
             seen.batch = replace(seen.batch, reduction=reduction_of(loss_fn, result))
-        if self.detailed:
+        if self.detailed and len(tensors) > 1:
+            seen.tensors["labels"] = observation.copied(tensors[1])
+        if self.detailed and self.stores:
             seen.tensors["logits"] = observation.copied(tensors[0])
-            if len(tensors) > 1:
-                seen.tensors["labels"] = observation.copied(tensors[1])
             losses = examples_losses(loss_fn, arguments, result)
             if losses is not None and len(losses) == seen.batch.examples:
                 seen.tensors["losses"] = observation.copied(losses)
@@ -104,7 +109,7 @@ class Flight:
         self.passes.append(_Pass(said, described=True))
 
     def batches(self) -> Iterator[tuple[Batch, Mapping[str, StoredTensor]]]:
-        """Every pass with its loss, and the tensors that are to be stored with it."""
+        """Every pass with its loss, and the tensors that are to be stored with it or named."""
         for seen in self.passes:
             loss = None if seen.loss is None else float(seen.loss.double().mean())
             yield replace(seen.batch, loss=loss), seen.tensors

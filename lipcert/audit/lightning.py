@@ -26,7 +26,8 @@ _HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
 class RecordingHooks:
     """The hooks; loss: name of the module's attribute that holds its loss function.
 
-    declared: what `Recorder.declare` is told. `recorder` is there while the fit runs.
+    every, detail, store_data, model_file: as of `Recorder`. declared: what its `declare` is told.
+    `recorder` is there while the fit runs.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class RecordingHooks:
         *,
         every: Chosen = 200,
         detail: Chosen | None = None,
+        store_data: bool = False,
         model_file: str | os.PathLike[str] | None = None,
         loss: str | None = None,
         declared: dict[str, Any] | None = None,
@@ -44,6 +46,7 @@ class RecordingHooks:
         self._folder = folder
         self._every = every
         self._detail = detail
+        self._store_data = store_data
         self._model_file = model_file
         self._loss = loss
         self._declared = dict(declared or {})
@@ -60,6 +63,7 @@ class RecordingHooks:
             optimizers[0],
             every=self._every,
             detail=self._detail,
+            store_data=self._store_data,
             model_file=self._model_file,
             rank=int(trainer.global_rank),
             ranks=int(trainer.world_size),

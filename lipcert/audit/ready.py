@@ -64,7 +64,8 @@ class Ready:
         if self.data is not None and name == DATA:
             return self.data
         if self.trace is not None and name != RANDOM:
-            return examples_at(self.trace, name, self.claims.engine.graph.input_shape)
+            shape = self.claims.engine.graph.input_shape
+            return examples_at(self.trace, name, shape, self.data)
         return random_examples(self.claims, _STARTS)
 
 
@@ -102,13 +103,15 @@ def prepare(job: Job, observe: Progress | None = None, certify: NormRule = opera
 def _pairs(data: Examples | None, trace: Trace | None) -> list[tuple[str, str, int]]:
     """Which weights meet which examples: (weights, examples, number of examples).
 
-    The data meet the weights of the file, or every recorded set of weights; every recorded batch
-    meets the weights that it met in training.
+    Every recorded batch meets the weights that it met in training. The data meet the weights of the
+    file, or every recorded set of weights; unless they are the data set of the run, in which its
+    batches are found.
     """
     if trace is None:
         return [(MODEL, RANDOM, 0) if data is None else (MODEL, DATA, len(data))]
-    pairs = [(name, name, count) for name, count in recorded_batches(trace)]
-    if data is not None:
+    pairs = [(name, name, count) for name, count in recorded_batches(trace, data)]
+    is_of_run = trace.manifest.examples_key is not None and bool(pairs)
+    if data is not None and not is_of_run:
         pairs += [(name, DATA, len(data)) for name in checkpoints(trace)]
     return pairs
 

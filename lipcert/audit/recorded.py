@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -25,8 +26,10 @@ from lipcert.audit.data import Examples, checked_examples
 from lipcert.audit.recorded_names import Match, Snapshot, matched
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.files import steps_name
+from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.audit.trace.records import Step
+from lipcert.audit.trace.records import Batch, Step
+from lipcert.audit.trace.tensors import StoredTensor, stored_as
 from lipcert.audit.viewed import is_shown
 from lipcert.errors import NoVerdictError
 from lipcert.facts import Shape
@@ -38,6 +41,7 @@ from lipcert.upper import FloatArray
 __all__ = [
     "checkpoints",
     "examples_at",
+    "examples_gap",
     "first_name",
     "names_in",
     "recorded_batches",
@@ -56,11 +60,15 @@ _STATISTICS: Final = ("running_mean", "running_var")
 class _Recorded:
     """What a trace holds of tensors: sets of weights in order, and steps with whole batches.
 
-    first: of equal sets of weights the first name, by digest.
+    named: steps whose examples are not held, and have a name and indices. detailed: how many others
+    with weights record gradients, and no examples. first: of equal sets of weights the first name,
+    by digest.
     """
 
     weights: Mapping[str, Blob]
     batches: Mapping[str, Step]
+    named: Mapping[str, Step]
+    detailed: int
     first: Mapping[str, str]
 
 
@@ -80,12 +88,52 @@ def first_name(trace: Trace, name: str) -> str:
     return recorded.first[recorded.weights[name].sha256] if name in recorded.weights else name
 
 
-def recorded_batches(trace: Trace) -> list[tuple[str, int]]:
-    """Name and number of examples of every step whose weights and whole batch were recorded."""
+def recorded_batches(trace: Trace, data: Examples | None = None) -> list[tuple[str, int]]:
+    """Name and number of examples of every step whose weights and whole batch are known.
+
+    data: the data set, in which examples that the trace only names are found again.
+    """
+    known = {**_recorded(trace).batches, **_found(trace, data)}
     return [
-        (name, sum(batch.examples or 0 for batch in step.batches))
-        for name, step in _recorded(trace).batches.items()
+        (name, sum(batch.examples or 0 for batch in step.batches)) for name, step in known.items()
     ]
+
+
+def examples_gap(trace: Trace, data: Examples | None) -> str | None:
+    """Why steps that are recorded with their gradients cannot be replayed, and what to do."""
+    recorded = _recorded(trace)
+    if trace.manifest.examples_key is None:
+        return None
+    if recorded.named and data is None:
+        return (
+            f"the examples of {len(recorded.named)} steps are not in the trace, as is its default; "
+            "give the data set with --data FILE (arrays x and y, in the order of the recorded "
+            "indices), or record with store_data=True"
+        )
+    if recorded.named and key_of(trace) is None:
+        return (
+            f"without the key of the trace, {key_path(trace.folder)}, it cannot be told whether "
+            "the examples of --data are those of the run: put it back"
+        )
+    others = len(recorded.named) - len(_found(trace, data))
+    if others:
+        return (
+            f"at {others} of {len(recorded.named)} steps the examples of --data are not those that "
+            "the network read: give the data set in the order of the recorded indices, exactly as "
+            "the network is fed; where examples are changed at random, record with store_data=True"
+        )
+    if recorded.detailed:
+        return (
+            f"{recorded.detailed} steps do not say which examples they had; use "
+            "recorder.batch(index=…) and recorder.wrap_loss(…), or record with store_data=True"
+        )
+    return None
+
+
+def key_of(trace: Trace) -> ExamplesKey | None:
+    """The key under which examples are named, if it lies beside the trace."""
+    key = ExamplesKey.read(trace.folder)
+    return key if key is not None and key.digest == trace.manifest.examples_key else None
 
 
 def weights_at(trace: Trace, name: str, graph: Graph) -> Mapping[str, FloatArray]:
@@ -121,21 +169,29 @@ def names_in(trace: Trace, graph: Graph) -> Mapping[str, Match]:
     return matched(graph, trace.manifest.parameters, snapshots)
 
 
-def examples_at(trace: Trace, name: str, shape: Shape) -> Examples:
+def examples_at(trace: Trace, name: str, shape: Shape, data: Examples | None = None) -> Examples:
     """The batch of a step as the network read it, its micro-batches one after another."""
     step = _recorded(trace).batches.get(name)
+    if step is None and data is not None and name in (found := _found(trace, data)):
+        parts = [_tensors_of(batch, data) for batch in found[name].batches if batch.examples]
+        source = f"{data.source} at the indices of {name}"
+        x, y = (
+            _joined([part[key].array for part in parts if part], source, key)
+            for key in (INPUT, LABELS)
+        )
+        return checked_examples(x, y, shape, source, data.sha256)
     if step is None:
         raise NoVerdictError(f"[LC319] the trace {trace.folder} has no whole batch at {name!r}")
     blobs = [batch.tensors for batch in step.batches if batch.tensors is not None]
-    parts = [blob.tensors() for blob in blobs]
+    held = [blob.tensors() for blob in blobs]
     source = f"{trace.folder}, {name}"
-    more = sorted({key for part in parts for key in part if key.startswith(f"{INPUT}.")})
+    more = sorted({key for part in held for key in part if key.startswith(f"{INPUT}.")})
     if more:
         raise NoVerdictError(
             f"[LC319] {source}: the network was called with a further input {more[0]!r}, and the "
             "bounds are of a network of one input"
         )
-    x, y = (_joined([part[key] for part in parts], source, key) for key in (INPUT, LABELS))
+    x, y = (_joined([part[key] for part in held], source, key) for key in (INPUT, LABELS))
     digest = hashlib.sha256("".join(blob.sha256 for blob in blobs).encode())
     return checked_examples(x, y, shape, source, digest.hexdigest())
 
@@ -166,6 +222,8 @@ def _read(folder: Path, digest: str, sizes: tuple[int, ...]) -> _Recorded:
     trace = read_trace(folder)
     weights: dict[str, Blob] = {}
     batches: dict[str, Step] = {}
+    named: dict[str, Step] = {}
+    detailed = 0
     for rank in trace.ranks:
         last: Step | None = None
         for step in trace.steps(rank):
@@ -174,13 +232,61 @@ def _read(folder: Path, digest: str, sizes: tuple[int, ...]) -> _Recorded:
                 weights[name] = step.weights_before
                 if _is_whole(step):
                     batches[name] = step
+                elif _is_named(step):
+                    named[name] = step
+                else:
+                    detailed += _has_gradients(step)
             last = step if step.weights_after is not None else last
         if last is not None and last.weights_after is not None:
             weights[f"{_AFTER}{step_name(trace, last)}"] = last.weights_after
     first: dict[str, str] = {}
     for name, blob in sorted(weights.items(), key=lambda item: item[0].startswith(_AFTER)):
         first.setdefault(blob.sha256, name)
-    return _Recorded(weights, batches, first)
+    return _Recorded(weights, batches, named, detailed, first)
+
+
+def _found(trace: Trace, data: Examples | None) -> Mapping[str, Step]:
+    """The named steps whose examples are found in the data."""
+    named = _recorded(trace).named
+    if data is None or not named:
+        return {}
+    sizes = tuple((trace.folder / steps_name(rank)).stat().st_size for rank in trace.ranks)
+    return _found_in(trace.folder, trace.digest, sizes, data)
+
+
+@lru_cache(maxsize=2)
+def _found_in(
+    folder: Path, digest: str, sizes: tuple[int, ...], data: Examples
+) -> Mapping[str, Step]:
+    """Compared once: units of work ask for one step each."""
+    trace = read_trace(folder)
+    key = key_of(trace)
+    if key is None:
+        return {}
+    named = _read(folder, digest, sizes).named
+    return {
+        name: step
+        for name, step in named.items()
+        if all(_is_found(batch, data, key) for batch in step.batches if batch.examples)
+    }
+
+
+def _is_found(batch: Batch, data: Examples, key: ExamplesKey) -> bool:
+    tensors = _tensors_of(batch, data)
+    return (
+        tensors is not None
+        and batch.name is not None
+        and compare_digest(key.name(tensors), batch.name.hmac)
+    )
+
+
+def _tensors_of(batch: Batch, data: Examples) -> Mapping[str, StoredTensor] | None:
+    """The examples of these indices in the recorded types; None where there are none."""
+    index, name = batch.index, batch.name
+    if index is None or name is None or int(index.max(initial=-1)) >= len(data):
+        return None
+    x, y = stored_as(name.input, data.x[index]), stored_as(name.labels, data.y[index])
+    return None if x is None or y is None else {INPUT: x, LABELS: y}
 
 
 def _is_whole(step: Step) -> bool:
@@ -190,6 +296,19 @@ def _is_whole(step: Step) -> bool:
         batch.tensors is not None and {INPUT, LABELS} <= batch.tensors.tensors().keys()
         for batch in filled
     )
+
+
+def _is_named(step: Step) -> bool:
+    """Whether the examples of all its batches have a name and indices."""
+    filled = [batch for batch in step.batches if batch.examples != 0]
+    return bool(filled) and all(
+        batch.name is not None and batch.index is not None for batch in filled
+    )
+
+
+def _has_gradients(step: Step) -> bool:
+    filled = any(batch.examples != 0 for batch in step.batches)
+    return filled and any((step.gradients.clean, step.gradients.applied))
 
 
 def _require_statistics(

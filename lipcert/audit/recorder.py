@@ -35,14 +35,17 @@ from lipcert.audit.recorded_loss import RecordedLoss
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.declaring import declaration_of, is_part, merged, word_of
 from lipcert.audit.trace.files import MANIFEST
+from lipcert.audit.trace.keys import ExamplesKey
 from lipcert.audit.trace.records import (
     Batch,
     Declaration,
+    ExamplesName,
     Manifest,
     Noise,
     Reduction,
     Step,
 )
+from lipcert.audit.trace.tensors import StoredTensor
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.choices import check_nonnegative, check_positive
 from lipcert.conversion import number, table, whole
@@ -61,6 +64,9 @@ _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 class Recorder:
     """Records what one rank does; `every`: steps whose weights, `detail`: steps whose tensors.
 
+    store_data: whether detailed steps hold their inputs, labels, logits and losses. Without it they
+    hold a keyed digest of inputs and labels, by which an audit that is given the data set and the
+    key, which is written to `FOLDER.key`, finds the examples again.
     rank, ranks: of this process, by default from RANK and WORLD_SIZE. model_file: the ONNX file
     that audits will read; its digest is recorded.
     """
@@ -73,11 +79,14 @@ class Recorder:
         *,
         every: Chosen = 200,
         detail: Chosen | None = None,
+        store_data: bool = False,
         model_file: str | os.PathLike[str] | None = None,
         rank: int | None = None,
         ranks: int | None = None,
     ) -> None:
         self._folder = Path(folder)
+        self._stores = store_data
+        self._key: ExamplesKey | None = None
         self._model = observation.unwrapped(model)
         self._every = _picker("every", every)
         self._detail = self._every if detail is None else _picker("detail", detail)
@@ -221,17 +230,20 @@ class Recorder:
         return next(self._model.parameters()).device
 
     def _next_flight(self) -> Flight:
-        return Flight(detailed=self._detail(self.step))
+        return Flight(detailed=self._detail(self.step), stores=self._stores)
 
     def _open(self) -> TraceWriter:
         """The writer; the first step begins the trace, so that it can be declared before."""
         if self._writer is None:
+            if not self._stores:
+                self._key = ExamplesKey.of(self._folder, self._rank)
             manifest = Manifest(
                 versions=observation.versions(),
                 ranks=self._ranks,
                 parameters=_shapes(dict(self._model.named_parameters())),
                 buffers=_shapes(observation.named_buffers(self._model)),
                 model_sha256=self._model_sha256,
+                examples_key=None if self._key is None else self._key.digest,
                 declaration=self._declaration,
             )
             self._writer = TraceWriter(self._folder, manifest, self._rank)
@@ -293,8 +305,7 @@ class Recorder:
             number=writer.steps,
             time=time.time(),
             batches=tuple(
-                replace(batch, tensors=writer.store(tensors) if tensors else None)
-                for batch, tensors in flight.batches()
+                self._with_examples(batch, tensors, writer) for batch, tensors in flight.batches()
             ),
             learning_rates=flight.learning_rates,
             noise=flight.noise,
@@ -306,6 +317,17 @@ class Recorder:
         )
         writer.append(step)
         self._flight = self._next_flight()
+
+    def _with_examples(
+        self, batch: Batch, tensors: Mapping[str, StoredTensor], writer: TraceWriter
+    ) -> Batch:
+        """The batch with its tensors, or with the name of its examples, where all are known."""
+        if self._key is None:
+            return replace(batch, tensors=writer.store(tensors) if tensors else None)
+        if tensors.keys() != {"input", "labels"}:
+            return batch
+        name = ExamplesName(self._key.name(tensors), tensors["input"].kind, tensors["labels"].kind)
+        return replace(batch, name=name)
 
     def _weights(self) -> Blob:
         named = dict(self._model.named_parameters()) | observation.named_buffers(self._model)

@@ -53,6 +53,7 @@ def summary_text(path: str, summary: TraceSummary, *, width: int, color: bool) -
         ("batches", _batches_text(summary)),
         ("weights", f"before {_counted(summary.with_weights, 'step')}"),
         ("detail", f"tensors of {_counted(summary.with_detail, 'step')}"),
+        ("examples", _examples_text(summary)),
         *_noise_rows(summary),
         *(("arithmetic", _arithmetic_text(used)) for used in summary.arithmetic),
         ("tensors", f"{_counted(summary.blobs, 'file')}, {_bytes_text(summary.blob_bytes)}"),
@@ -84,6 +85,7 @@ def summary_json(path: str, summary: TraceSummary) -> str:
             "samplers": {name or "not recorded": n for name, n in summary.samplers.items()},
             "steps_with_weights": summary.with_weights,
             "steps_with_detail": summary.with_detail,
+            "steps_with_examples": summary.with_examples,
             "steps_with_noise": summary.with_noise,
             "noise_std": {
                 group: [spelled_number(low), spelled_number(high)]
@@ -198,6 +200,15 @@ def _page(console: Console, path: str, head: Text, rows: Rows) -> str:
         grid.add_row(Text(f"  {topic}", "dim"), Text(safe(sentence)))
     console.print(grid)
     return text_of(console)
+
+
+def _examples_text(summary: TraceSummary) -> str:
+    """Whether the raw data are in it."""
+    if summary.with_examples:
+        return f"raw inputs and labels of {_counted(summary.with_examples, 'step')}: private data"
+    if summary.manifest.examples_key is not None:
+        return "not in it; audits find them in the data set by the key beside the trace"
+    return "none"
 
 
 def _end_text(summary: TraceSummary) -> str:

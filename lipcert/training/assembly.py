@@ -96,6 +96,7 @@ def make_private(
     model_file: str | os.PathLike[str] | None = None,
     resume: bool = False,
     record_every: Chosen | None = 200,
+    record_data: bool = False,
     max_physical_batch: int | None = None,
     patience: float = PATIENCE,
     progress: bool | None = None,
@@ -110,10 +111,11 @@ def make_private(
     of equal size only (a warning says so under add-remove). folder: for model, settings, ledger,
     checkpoints and, unless record_every is None, a trace; without one, all of this ends with the
     process. model_file: this module as an ONNX file, with any weights, instead of exporting it.
-    resume: go on with the run in the folder. patience: seconds that the ranks of a process group
-    wait for one another. progress: None is a bar on a terminal and nothing elsewhere, True a bar or
-    lines, False nothing. seed: makes sampling and noise reproducible, and so not private: for tests
-    only.
+    resume: go on with the run in the folder. record_data: whether the trace holds the raw examples
+    of recorded steps, and does not only name them for audits that are given the data set. patience:
+    seconds that the ranks of a process group wait for one another. progress: None is a bar on a
+    terminal and nothing elsewhere, True a bar or lines, False nothing. seed: makes sampling and
+    noise reproducible, and so not private: for tests only.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
@@ -185,7 +187,7 @@ def make_private(
                        world, place, shown)  # fmt: skip
         private = wired(parts, x, seed, max_physical_batch)
         if place is not None:
-            _write_down(private, place, record_every, resume=resume)
+            _write_down(private, place, record_every, store_data=record_data, resume=resume)
         private.settle()
         return private
 
@@ -277,7 +279,7 @@ def _ledger(place: Path | None, header: LedgerHeader, world: World) -> Ledger:
 
 
 def _write_down(
-    private: Private, place: Path, record_every: Chosen | None, *, resume: bool
+    private: Private, place: Path, record_every: Chosen | None, *, store_data: bool, resume: bool
 ) -> None:
     """Checkpoint taken up, settings and trace in the folder."""
     if resume and (place / CHECKPOINT).exists():
@@ -285,4 +287,4 @@ def _write_down(
     if private.world.is_first:
         write_settings(private.settings, place / SETTINGS)
     if record_every is not None:
-        private.record(place / TRACE, place / MODEL, every=record_every)
+        private.record(place / TRACE, place / MODEL, record_every, store_data=store_data)

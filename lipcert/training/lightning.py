@@ -98,6 +98,7 @@ class PrivateTrainingHooks:
         model_file: str | os.PathLike[str] | None = None,
         resume: bool = False,
         record_every: Chosen | None = 200,
+        record_data: bool = False,
         patience: float = PATIENCE,
     ) -> None:
         super().__init__()
@@ -117,6 +118,7 @@ class PrivateTrainingHooks:
         self._model_file = model_file
         self._resume = resume
         self._record_every = record_every
+        self._record_data = record_data
         self._patience = patience
         self._loaded: Mapping[str, Any] | None = None
         self._restored = ExitStack()
@@ -204,6 +206,7 @@ class PrivateTrainingHooks:
             model_file=self._model_file,
             resume=self._resume or self._loaded is not None,
             record_every=self._record_every,
+            record_data=self._record_data,
             patience=self._patience,
             progress=False,
         )

@@ -138,8 +138,9 @@ class Private:
         export(self.network.module, self.example, file)
         return file
 
-    def record(self, folder: Path, model_file: Path, every: Chosen) -> None:
-        """Begin the trace, or go on with it; every: steps that are recorded with their tensors."""
+    def record(self, folder: Path, model_file: Path, every: Chosen, *, store_data: bool) -> None:
+        """Begin the trace, or go on with it; every: steps that are recorded with their tensors,
+        the examples among them where data are stored."""
         plan, names = self.calibration.plan, self.network.matches
         present = len(self.loader.dataset)  # type: ignore[arg-type]  # PrivateLoader says why not
         level(folder, self.world)
@@ -148,6 +149,7 @@ class Private:
             self.model,
             self.optimizer,
             every=every,
+            store_data=store_data,
             model_file=model_file,
             rank=self.world.rank,
             ranks=self.world.ranks,

@@ -218,7 +218,7 @@ def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recorder = Recorder(folder, network, optimizer, every=1, detail=DETAIL)
+        recorder = Recorder(folder, network, optimizer, every=1, detail=DETAIL, store_data=True)
         recorder.declare(
             dataset_size=POOL,
             batch_size=BATCH,

@@ -226,6 +226,7 @@ def _rank(folder: Path, way: Way, fault: Fault, network: Network, number: int) -
         optimizer,
         every=way.every,
         detail=way.detail,
+        store_data=True,
         rank=number,
         ranks=way.ranks,
     )

@@ -91,7 +91,7 @@ def test_training_is_the_same_bit_for_bit(tmp_path: Path, loss) -> None:
 
 
 def test_what_was_recorded_is_what_happened(tmp_path: Path) -> None:
-    trained(tmp_path / "t", every=2, detail=[0, 3])
+    trained(tmp_path / "t", every=2, detail=[0, 3], store_data=True)
     assert verify(tmp_path / "t").faults == ()
     steps = list(read_trace(tmp_path / "t").steps())
     assert [step.number for step in steps] == [0, 1, 2, 3, 4]
@@ -128,7 +128,7 @@ def test_recorded_weights_give_the_recorded_logits(tmp_path: Path) -> None:
     """Before the step: loaded into a new network, with Dropout left out of both."""
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.3)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1) as recorder:
+    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1, store_data=True) as recorder:
         train(model, optimizer, recorder.wrap_loss(nn.CrossEntropyLoss()), 3, recorder)
     steps = list(read_trace(tmp_path / "t").steps())
     for step, after in zip(steps, [*steps[1:], None], strict=True):
@@ -144,7 +144,7 @@ def test_recorded_weights_give_the_recorded_logits(tmp_path: Path) -> None:
 
 
 def test_accumulated_gradients_are_several_batches(tmp_path: Path) -> None:
-    trained(tmp_path / "t", passes=3, every=2)
+    trained(tmp_path / "t", passes=3, every=2, store_data=True)
     for step in read_trace(tmp_path / "t").steps():
         assert [batch.examples for batch in step.batches] == [4, 5, 6]
         assert [batch.index[0] for batch in step.batches] == [
@@ -160,7 +160,7 @@ def test_losses_find_their_forward_pass(tmp_path: Path) -> None:
     """Two passes first, then the losses in the other order."""
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1) as recorder:
+    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1, store_data=True) as recorder:
         loss_fn = recorder.wrap_loss(lambda z, y: cross_entropy(z, y, reduction="sum"))
         first, second = model(X[:3]), model(X[3:5])
         (loss_fn(second, Y[3:5]) + loss_fn(first, Y[:3])).backward()
@@ -174,7 +174,7 @@ def test_losses_find_their_forward_pass(tmp_path: Path) -> None:
 def test_losses_of_examples_are_recorded_as_such(tmp_path: Path, loss) -> None:
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
+    with lipcert.Recorder(tmp_path / "t", model, optimizer, store_data=True) as recorder:
         loss_fn = recorder.wrap_loss(loss or (lambda z, y: cross_entropy(z, y, reduction="none")))
         losses = loss_fn(model(X[:4]), Y[:4])
         losses.sum().backward()
@@ -412,9 +412,10 @@ def test_the_public_name() -> None:
     assert "Recorder" in lipcert.__all__
 
 
-def test_users_are_warned(tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        trained(tmp_path / "t", steps=1)
-        trained(tmp_path / "t", steps=1)
-    assert sum(item.category is PrivateDataWarning for item in seen) == 1
+def test_users_are_warned_of_raw_data_alone(tmp_path: Path) -> None:
+    for stores in (True, False):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            trained(tmp_path / f"{stores}", steps=1, store_data=stores)
+            trained(tmp_path / f"{stores}", steps=1, store_data=stores)
+        assert sum(item.category is PrivateDataWarning for item in seen) == stores

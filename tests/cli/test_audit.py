@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x, y = (torch.from_numpy(item) for item in examples(16))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Recorder(folder, network, optimizer, every=1) as recorder:
+        with Recorder(folder, network, optimizer, every=1, store_data=True) as recorder:
             loss_fn = recorder.wrap_loss(functional.cross_entropy)
             for step in range(2):
                 optimizer.zero_grad()

@@ -37,6 +37,7 @@ def begun(folder: Path, steps: int, **changes: Any) -> Private:
         dataset_size=EXAMPLES,
         folder=folder,
         record_every=2,
+        record_data=True,
         resume=(folder / "ledger.jsonl").exists(),
         **changes,
     )

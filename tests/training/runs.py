@@ -65,6 +65,7 @@ def private_run(
         "dataset_size": EXAMPLES,
         "folder": folder,
         "record_every": 1,
+        "record_data": True,
         "seed": 7,
     }
     return make_private(

@@ -164,7 +164,8 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def callback(folder: Path, model_file: Path, **changes: Any) -> Any:
-    given: dict[str, Any] = {"network": "net", "noise_multiplier": 1.0, "record_every": 1}
+    given: dict[str, Any] = {"network": "net", "noise_multiplier": 1.0, "record_every": 1,
+                             "record_data": True}  # fmt: skip
     return PrivateTraining(
         clipless(),
         folder=folder,

@@ -104,6 +104,7 @@ def rank_run(
         "dataset_size": EXAMPLES,
         "folder": folder,
         "record_every": 1,
+        "record_data": True,
         "patience": PATIENCE,
     }
     return make_private(

@@ -24,8 +24,10 @@ from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.checks.subject import Checked, RecordedRun, joined
 from lipcert.audit.checks.weight_constraint import file_weights, recorded_weights
+from lipcert.audit.data import Examples
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.ready import Ready
+from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.errors import NoVerdictError
@@ -57,21 +59,30 @@ def run_checks(ready: Ready) -> Checked:
     if ready.trace is None:
         return file_weights(ready.claims, parameters_of(ready.claims.engine.graph))
     other = _other_model(ready.trace, ready.model.sha256)
-    return joined(other, check_recorded_run(ready.claims, ready.trace, ready.job.device))
+    found = check_recorded_run(ready.claims, ready.trace, ready.job.device, ready.data)
+    return joined(other, found)
 
 
-def check_recorded_run(claims: Claims, trace: Trace, device: str = "cpu") -> Checked:
-    """Hold a recorded run against claims; where the trace is damaged, nothing else is said."""
+def check_recorded_run(
+    claims: Claims, trace: Trace, device: str = "cpu", data: Examples | None = None
+) -> Checked:
+    """Hold a recorded run against claims; where the trace is damaged, nothing else is said.
+
+    data: the data set, for a trace that names its examples.
+    """
     intact = integrity(trace)
     if any(report.verdict is not Verdict.PASS for report in intact.reports):
         return intact
-    run = RecordedRun(claims, trace, device)
-    redacted: tuple[str, ...] = ()
+    run = RecordedRun(claims, trace, device, data)
+    missing: list[str] = []
     if trace.manifest.redaction is not None:
-        redacted = (
-            "the trace is redacted: checks of tensors that it no longer holds are left out",
+        missing.append(
+            "the trace is redacted: checks of tensors that it no longer holds are left out"
         )
-    return joined(intact, Checked(not_done=redacted), *_each(run))
+    gap = examples_gap(trace, data)
+    if gap is not None:
+        missing.append(f"replay: {gap}")
+    return joined(intact, Checked(not_done=tuple(missing)), *_each(run))
 
 
 def _each(run: RecordedRun) -> list[Checked]:

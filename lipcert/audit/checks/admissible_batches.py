@@ -25,8 +25,10 @@ def admissible_batches(run: RecordedRun) -> Checked:
         for batch in step.batches
         if batch.examples != 0
     ]
-    if not any(inputs):
+    if not any(inputs) and not run.whole_batches:
         text = "admissibility: no step records its inputs; use detail=… of the recorder"
+        if run.trace.manifest.examples_key is not None:
+            text = "admissibility: no example of a step is at hand"
         return Checked(not_done=(text,) if run.steps else ())
     return Checked(shortened(tuple(_reports(run))))
 

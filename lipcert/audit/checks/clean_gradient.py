@@ -53,6 +53,8 @@ def clean_gradients(run: RecordedRun) -> Checked:
     reports = [_compared(run, release, decay) for release in releases(run)]
     if not reports:
         text = "agreement: no step records its batch, its weights and its clean gradient"
+        if run.trace.manifest.examples_key is not None and not run.whole_batches:
+            text = "agreement: no example of a step is at hand with its clean gradient"
         return Checked(not_done=(text,) if run.steps else ())
     bad = [report for report in reports if report.verdict is not Verdict.PASS]
     bad.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)

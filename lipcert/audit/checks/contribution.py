@@ -43,6 +43,8 @@ def contribution(run: RecordedRun) -> Checked:
     """One report for what was exceeded most, or a pass."""
     if not run.whole_batches:
         text = f"{_NAME}: no step records its weights and its batch; use detail=… of the recorder"
+        if run.trace.manifest.examples_key is not None:
+            text = f"{_NAME}: no example of a step is at hand with its weights"
         return Checked(not_done=(text,) if run.steps else ())
     decay = decay_of(run)
     if decay is None:

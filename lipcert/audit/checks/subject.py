@@ -14,6 +14,7 @@ from typing import Final, final
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import noise_groups_of
 from lipcert.audit.bounds import Claims
+from lipcert.audit.data import Examples
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
 from lipcert.audit.recorded_names import Match
 from lipcert.audit.records import CheckReport
@@ -60,11 +61,15 @@ def shortened(reports: Sequence[CheckReport]) -> tuple[CheckReport, ...]:
 @final
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """A recorded run and the claims that are made of it. device: where gradients are computed."""
+    """A recorded run and the claims that are made of it.
+
+    device: where gradients are computed. data: the data set, for a trace that names its examples.
+    """
 
     claims: Claims
     trace: Trace
     device: str = "cpu"
+    data: Examples | None = None
 
     @property
     def settings(self) -> Settings:
@@ -118,7 +123,7 @@ class RecordedRun:
     @cached_property
     def whole_batches(self) -> frozenset[str]:
         """Steps that are replayed."""
-        return frozenset(name for name, _ in recorded_batches(self.trace))
+        return frozenset(name for name, _ in recorded_batches(self.trace, self.data))
 
     @cached_property
     def names(self) -> Mapping[str, Match]:

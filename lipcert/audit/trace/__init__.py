@@ -4,6 +4,8 @@
     steps-<rank>.jsonl   one line a step, chained by digests that begin at the manifest's
     blobs/<sha256>       tensors in the format safetensors, named by their digest
 
+and beside the folder, where examples are named and not stored, their key: `FOLDER.key`.
+
 Whoever writes: `writing.TraceWriter` (and `lipcert.Recorder` on top of it). Whoever reads:
 `reading.read_trace`. Nothing here loads torch, and nothing is ever unpickled.
 """

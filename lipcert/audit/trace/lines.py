@@ -21,6 +21,7 @@ from lipcert.audit.trace.records import (
     Batch,
     Close,
     Event,
+    ExamplesName,
     Gradients,
     Manifest,
     Noise,
@@ -95,6 +96,9 @@ def _batch_members(batch: Batch) -> JsonObject:
     for name in ("rate", "divisor", "loss"):
         number = getattr(batch, name)
         _with(members, name, None if number is None else spelled_number(number))
+    if (known := batch.name) is not None:
+        named = {"hmac": known.hmac, "input": known.input, "labels": known.labels}
+        members["name"] = dict(named)
     return _with_blob(members, "tensors", batch.tensors)
 
 
@@ -184,6 +188,7 @@ class EventReader:
             reduction=members.optional("reduction", lambda name: members.choice(name, Reduction)),
             divisor=members.optional("divisor", members.finite),
             loss=members.optional("loss", members.number),
+            name=members.optional("name", lambda name: _examples_name(members.object(name))),
         )
         sizes = [len(batch.tags)] if batch.tags else []
         sizes += [] if batch.index is None else [len(batch.index)]
@@ -214,6 +219,12 @@ def _noise(members: Members) -> Noise:
     noise = Noise(std.each(std.number), members.optional("generator", members.text))
     members.finish()
     return noise
+
+
+def _examples_name(members: Members) -> ExamplesName:
+    name = ExamplesName(members.digest("hmac"), members.text("input"), members.text("labels"))
+    members.finish()
+    return name
 
 
 def _arithmetic(members: Members) -> Arithmetic:

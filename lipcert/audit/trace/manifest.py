@@ -39,6 +39,8 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     }
     if manifest.model_sha256 is not None:
         members["model_sha256"] = manifest.model_sha256
+    if manifest.examples_key is not None:
+        members["examples_key"] = manifest.examples_key
     if manifest.redaction is not None:
         members["redacted"] = {
             "manifest": manifest.redaction.manifest,
@@ -110,6 +112,7 @@ def _manifest(members: Members) -> Manifest:
         parameters=parameters.each(parameters.counts),
         buffers=buffers.each(buffers.counts),
         model_sha256=members.optional("model_sha256", members.digest),
+        examples_key=members.optional("examples_key", members.digest),
         declaration=_declaration(members.object("declared")),
         redaction=members.optional("redacted", lambda name: _redaction(members.object(name))),
     )

@@ -26,6 +26,7 @@ __all__ = [
     "Close",
     "Declaration",
     "Event",
+    "ExamplesName",
     "Gradients",
     "IndexArray",
     "Manifest",
@@ -109,8 +110,23 @@ class Manifest:
     buffers: Mapping[str, Shape] = field(default_factory=dict)
     model_sha256: str | None = None
     """of the ONNX file"""
+    examples_key: str | None = None
+    """digest of the key that examples are named under; None where they are stored themselves"""
     declaration: Declaration = field(default_factory=Declaration)
     redaction: Redaction | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExamplesName:
+    """Which examples a batch had, for a trace that does not hold them (see `keys`).
+
+    hmac: of the tensors "input" and "labels". input, labels: their types, as safetensors has them.
+    """
+
+    hmac: str
+    input: str
+    labels: str
 
 
 @final
@@ -121,9 +137,10 @@ class Batch:
     examples: how many. index: of each example in the data; tags: in its place in a redacted trace,
     equal for equal indices. sampler, rate: how they were drawn. divisor: what the sum of the
     examples' gradients was divided by. loss: as it was differentiated; the mean where `reduction`
-    is NONE. tensors: with detail only, as far as they were seen: "input" (after all transforms) and
-    "losses" with one row for each example; "logits" and "labels" as the loss function got them;
-    further inputs of the network as "input.1" or "input.name".
+    is NONE. tensors: with detail and where data are stored only, as far as they were seen: "input"
+    (after all transforms) and "losses" with one row for each example; "logits" and "labels" as the
+    loss function got them; further inputs of the network as "input.1" or "input.name". name: with
+    detail, where data are not stored.
     """
 
     examples: int | None = None
@@ -135,6 +152,7 @@ class Batch:
     divisor: float | None = None
     loss: float | None = None
     tensors: Blob | None = None
+    name: ExamplesName | None = None
 
 
 @final
@@ -216,9 +234,9 @@ class Step:
 
     @property
     def has_detail(self) -> bool:
-        """Whether tensors of the batch or gradients were recorded."""
+        """Whether tensors of the batch, their name, or gradients were recorded."""
         gradients = (self.gradients.clean, self.gradients.noised, self.gradients.applied)
-        return any((*gradients, *(batch.tensors for batch in self.batches)))
+        return any((*gradients, *(batch.tensors or batch.name for batch in self.batches)))
 
     @property
     def blobs(self) -> tuple[Blob, ...]:

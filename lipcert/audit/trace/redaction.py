@@ -78,6 +78,7 @@ def _manifest(trace: Trace, heads: Mapping[int, str], keep_weights: bool) -> Man
     return replace(
         original,
         declaration=replace(original.declaration, data=None, data_sha256=None),
+        examples_key=None,
         redaction=Redaction(trace.digest, heads, keep_weights),
     )
 
@@ -108,7 +109,7 @@ class _Redactor:
         tags = tuple(self._tag(tag) for tag in batch.tags)
         if batch.index is not None:
             tags = tuple(self._tag(f"example {number}") for number in batch.index.tolist())
-        return replace(batch, index=None, tags=tags, tensors=None)
+        return replace(batch, index=None, tags=tags, tensors=None, name=None)
 
     def _noise(self, noise: Noise) -> Noise:
         if noise.generator is None:

@@ -38,6 +38,7 @@ class TraceSummary:
     samplers: Mapping[str, int]
     with_weights: int
     with_detail: int
+    with_examples: int
     with_noise: int
     noise: Mapping[str, tuple[float, float]]
     reused_noise: int
@@ -64,6 +65,7 @@ class _Counts:
     with_index: int = 0
     with_weights: int = 0
     with_detail: int = 0
+    with_examples: int = 0
     with_noise: int = 0
     resumes: int = 0
     cut: int = 0
@@ -89,6 +91,7 @@ class _Counts:
     def _step(self, step: Step) -> None:
         self.with_weights += step.weights_before is not None
         self.with_detail += step.has_detail
+        self.with_examples += any(batch.tensors is not None for batch in step.batches)
         self.blobs.update(blob.sha256 for blob in step.blobs)
         if step.arithmetic is not None:
             self.arithmetic[step.arithmetic] = None
@@ -121,6 +124,7 @@ def summary_of(trace: Trace) -> TraceSummary:
         samplers=dict(counts.samplers),
         with_weights=counts.with_weights,
         with_detail=counts.with_detail,
+        with_examples=counts.with_examples,
         with_noise=counts.with_noise,
         noise=counts.noise,
         reused_noise=sum(uses for uses in counts.generators.values() if uses > 1),

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from lipcert.audit.trace.faults import FormError
 from lipcert.audit.trace.members import Members
 
-__all__ = ["MAX_TENSORS", "Array", "StoredTensor", "bytes_of", "stored", "tensors_in"]
+__all__ = ["MAX_TENSORS", "Array", "StoredTensor", "bytes_of", "stored", "stored_as"]
+__all__ += ["tensors_in"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -72,6 +73,14 @@ def stored(array: Array) -> StoredTensor:
     if code not in _NAMES:
         raise ValueError(f"tensors of type {array.dtype} are not stored in traces")
     return StoredTensor(_NAMES[code], array.astype(code, copy=False))
+
+
+def stored_as(kind: str, array: Array) -> StoredTensor | None:
+    """An array in the type of a file, rounded to it; None where numpy has no such type."""
+    if kind not in _TYPES or kind == _BFLOAT16:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        return StoredTensor(kind, array.astype(_TYPES[kind]))
 
 
 def bytes_of(tensors: Mapping[str, StoredTensor]) -> list[memoryview]:

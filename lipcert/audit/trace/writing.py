@@ -236,6 +236,7 @@ def _require_same(path: Path, found: Manifest, given: Manifest) -> None:
                 "parameters",
                 "buffers",
                 "model_sha256",
+                "examples_key",
                 "declaration",
                 "redaction",
             )
@@ -247,7 +248,7 @@ def _require_same(path: Path, found: Manifest, given: Manifest) -> None:
 
 
 def _warn(folder: Path, manifest: Manifest) -> None:
-    if manifest.redaction is None:
+    if manifest.redaction is None and manifest.examples_key is None:
         warnings.warn(
             f"the trace {folder} will hold raw private data: inputs, labels, gradients, weights. "
             "Keep it as safe as the data; `lipcert trace redact` makes a copy without them",

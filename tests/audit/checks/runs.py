@@ -92,6 +92,7 @@ class Plan:
     every: int = 1
     micro: int = 1
     state_noise: bool = True
+    store_data: bool = True
 
 
 def array_of(tensor: Tensor) -> np.ndarray:
@@ -121,20 +122,32 @@ def poisson(step: int, random: np.random.Generator) -> np.ndarray:
     return np.flatnonzero(random.random(EXAMPLES) < RATE)
 
 
+def examples(random: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """The data set: inputs of norm 0.999, and labels."""
+    data = torch.from_numpy(random.standard_normal((EXAMPLES, SIZES[0])).astype(np.float32))
+    data = data / data.norm(dim=1, keepdim=True) * 0.999
+    return data, torch.from_numpy(random.integers(0, SIZES[2], EXAMPLES))
+
+
 def recorded(folder: Path, plan: Plan) -> tuple[Claims, Trace]:
     """Train and record."""
     random = np.random.default_rng(7)
     torch.manual_seed(7)
-    data = torch.from_numpy(random.standard_normal((EXAMPLES, SIZES[0])).astype(np.float32))
-    data = data / data.norm(dim=1, keepdim=True) * 0.999
-    labels = torch.from_numpy(random.integers(0, SIZES[2], EXAMPLES))
+    data, labels = examples(random)
     network = Network(plan.mix)
     claims = claims_for(network)
     stds = {name: std * plan.std_factor for name, std in stds_for(claims).items()}
     optimizer = torch.optim.SGD(network.parameters(), lr=0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recorder = Recorder(folder, network, optimizer, every=plan.every, detail=plan.detail)
+        recorder = Recorder(
+            folder,
+            network,
+            optimizer,
+            every=plan.every,
+            detail=plan.detail,
+            store_data=plan.store_data,
+        )
         recorder.declare(
             dataset_size=EXAMPLES,
             batch_size=BATCH,

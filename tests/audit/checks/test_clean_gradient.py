@@ -49,7 +49,7 @@ def audited(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        recorder = Recorder(folder, network, optimizer, every=1, detail=1)
+        recorder = Recorder(folder, network, optimizer, every=1, detail=1, store_data=True)
         recorder.declare(
             dataset_size=count, batch_size=count, sampling="full-batch", steps=1,
             noise_multiplier=1.0, weight_decay=DECAY,

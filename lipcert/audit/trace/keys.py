@@ -1,0 +1,97 @@
+"""Keys: what names the examples of a trace that does not hold them.
+
+What enters: the folder of a trace, and a batch. What leaves: HMAC-SHA256 of the batch, as bytes of
+its tensors, under a random key of 256 bits. The key lies beside the trace, in `FOLDER.key`,
+readable by its owner alone, and belongs with the data: with it, an audit tells whether given
+examples are those of the run; without it, the names tell nothing, and no guess of an example can be
+tried out on them. (The gradients before the noise, which a trace holds at detailed steps, are
+another matter.)
+Invariant: a trace has one key for all ranks and all times, of which its manifest states a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self, final
+
+from lipcert.audit.trace.files import MANIFEST, open_regular, replace_durably
+from lipcert.audit.trace.tensors import StoredTensor, bytes_of
+from lipcert.errors import NoVerdictError, UsageError
+
+__all__ = ["ExamplesKey", "key_path"]
+
+_BYTES: Final = 32
+_PATIENCE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.05
+
+
+def key_path(folder: Path) -> Path:
+    """Where the key of a trace lies."""
+    place = folder.absolute()
+    return place.with_name(f"{place.name}.key")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExamplesKey:
+    """A secret; its digest tells keys apart, and nothing of the secret."""
+
+    secret: bytes = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """What a manifest states of it."""
+        return hashlib.sha256(b"lipcert examples key" + self.secret).hexdigest()
+
+    def name(self, tensors: Mapping[str, StoredTensor]) -> str:
+        """Of these tensors, with their names, types and shapes."""
+        named = hmac.new(self.secret, digestmod="sha256")
+        for piece in bytes_of(tensors):
+            named.update(piece)
+        return named.hexdigest()
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """That of a trace; None where there is none, or none that can be read."""
+        try:
+            with open_regular(key_path(folder)) as file:
+                secret = bytes.fromhex(file.read(4 * _BYTES).decode("ascii"))
+        except (OSError, ValueError):
+            return None
+        return cls(secret) if len(secret) == _BYTES else None
+
+    @classmethod
+    def of(cls, folder: Path, rank: int) -> Self:
+        """For a recorder: that of the trace; rank 0 draws it for a new one, the others wait."""
+        if rank == 0 and cls.read(folder) is None:
+            cls._draw(folder)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while (found := cls.read(folder)) is None:
+            if time.monotonic() > deadline:
+                raise NoVerdictError(
+                    f"trace: rank {rank} waited {_PATIENCE_SECONDS:.0f} s for {key_path(folder)}, "
+                    "which rank 0 writes: record all ranks, into one folder that they share"
+                )
+            time.sleep(_PAUSE_SECONDS)
+        return found
+
+    @classmethod
+    def _draw(cls, folder: Path) -> None:
+        path = key_path(folder)
+        if path.exists() or (folder / MANIFEST).exists():
+            raise UsageError(
+                f"trace: {path}, the key of the examples of {folder}, is missing or damaged: put "
+                "it back, or name a new folder"
+            )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = f"{secrets.token_hex(_BYTES)}\n".encode("ascii")
+            replace_durably(path, path.with_name(f".{path.name}"), [text])
+        except OSError as error:
+            raise NoVerdictError(f"trace: cannot write {path}: {error.strerror}") from error
