@@ -54,7 +54,9 @@ def sampling_faults(
         return
     present = dataset if run.declared.examples is None else run.declared.examples
     rate, epoch = expected / dataset, dataset // expected
-    yield from _size_faults(way, present, rate, expected, epoch, sizes, fills=present >= dataset)
+    yield from _size_faults(
+        way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
+    )
     compared.append("batch sizes")
     members = _members(run)
     if members is None:
@@ -69,9 +71,9 @@ def _size_faults(
     present: int,
     rate: float,
     expected: int,
-    epoch: int,
     sizes: dict[int, int],
     *,
+    epoch: int,
     fills: bool,
 ) -> Iterator[CheckReport]:
     """epoch: full batches of an epoch, whose last one may be short.
