@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from lipcert.checker.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.checker.files import CertificateFileError, read_certificate_file, trusted_text
 
 __all__ = ["EXIT_CODES", "main"]
@@ -46,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         data = read_certificate_file(options.certificate)
-        choices = Choices(options.engine, accepted_ids(options.accept_assumption), options.weights)
+        accepted = accepted_ids(options.accept_assumption)
+        limits = Limits(options.max_entries, options.max_seconds)
+        choices = Choices(options.engine, accepted, options.weights, limits)
         report = check(data, options.model, choices)
     except CertificateFileError as error:
         sys.stderr.write(f"lipcert-check: error: {error}\n")
@@ -76,6 +79,20 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="ID",
         help="take a declared assumption for granted (A-INPUT, say); repeat, or join by commas",
+    )
+    parser.add_argument(
+        "--max-entries",
+        type=int,
+        default=MAX_ENTRIES,
+        metavar="N",
+        help="of tables and constants that are computed; beyond: UNKNOWN (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=float,
+        default=MAX_SECONDS,
+        metavar="S",
+        help="that a check may take; beyond: UNKNOWN (default: %(default)g)",
     )
     parser.add_argument("--tcb", action="store_true", help="list what must be trusted, and leave")
     return parser

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -22,6 +22,7 @@ from lipcert.certificate.records import (
     ValueClaim,
     read_certificate,
 )
+from lipcert.checker.budget import Limits, OverBudget, limited
 from lipcert.checker.claims import (
     GroupBound,
     cotangent_faults,
@@ -67,15 +68,21 @@ _MOST_UNUSED: Final = 4
 @final
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user of the checker decides: an engine, and which assumptions are accepted."""
+    """What the user of the checker decides: an engine, accepted assumptions, a budget."""
 
     engine: str = "float"
     accepted: frozenset[str] = frozenset()
     weights: Path | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 def check(data: bytes, path: Path, choices: Choices) -> Report:
     """The verdict on a certificate of the model in a file."""
+    with limited(choices.limits):
+        return _checked(data, path, choices)
+
+
+def _checked(data: bytes, path: Path, choices: Choices) -> Report:
     state = _State(data, path, choices)
     stages: list[Stage] = []
     verdict = Verdict.VALID
@@ -85,7 +92,7 @@ def check(data: bytes, path: Path, choices: Choices) -> Report:
             verdict = Verdict.INVALID if reasons else verdict
         except CertificateFormatError as error:
             verdict, reasons = Verdict.INVALID, (str(error),)
-        except (Unsupported, ModelReadError) as error:
+        except (OverBudget, Unsupported, ModelReadError) as error:
             verdict, reasons = Verdict.UNKNOWN, (str(error),)
         except MemoryError:
             verdict, reasons = Verdict.UNKNOWN, ("there is not enough memory",)

@@ -18,6 +18,7 @@ from lipcert.certificate.records import (
     RunWitness,
     ScopeClaim,
 )
+from lipcert.checker.budget import spend
 from lipcert.checker.coverage import tensors_read
 from lipcert.checker.graph.program import Conv, Dense, Program, Step
 from lipcert.checker.norms.claim import FloatMatrix
@@ -114,6 +115,7 @@ def is_proved(
     """Whether the norm of steps in a row is proved; what does not fit proves nothing."""
     if evidence.free & tensors_read(steps):
         return False
+    spend()
     witness = NormWitness(claim.method, claim.twists, claim.counts)
     first, engine = steps[0], evidence.engine.norms
     try:

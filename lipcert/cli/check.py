@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lipcert.checker.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.checker.files import CertificateFileError, read_certificate_file, trusted_text
 from lipcert.checker.main import EXIT_CODES, accepted_ids
 from lipcert.cli.exit_codes import ExitCode
@@ -42,6 +43,22 @@ __all__ = ["command"]
     multiple=True,
     help="Take a declared assumption for granted; repeat, or join by commas.",
 )
+@click.option(
+    "--max-entries",
+    type=click.IntRange(min=0),
+    default=MAX_ENTRIES,
+    show_default=True,
+    metavar="N",
+    help="Of tables and constants that the check computes; beyond them the verdict is UNKNOWN.",
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0.0),
+    default=MAX_SECONDS,
+    show_default=True,
+    metavar="S",
+    help="That the check may take; beyond them the verdict is UNKNOWN.",
+)
 @click.option("--tcb", is_flag=True, help="List what must be trusted, and leave.")
 @format_option("text", "json", "sarif", "junit", "github")
 @out_option
@@ -52,6 +69,8 @@ def command(
     weights: Path | None,
     engine: str,
     accepted: tuple[str, ...],
+    max_entries: int,
+    max_seconds: float,
     tcb: bool,
     output_format: str,
     out_file: Path | None,
@@ -72,7 +91,8 @@ def command(
         data = read_certificate_file(certificate)
     except CertificateFileError as error:
         raise NoVerdictError(f"check: {error}") from error
-    report = check(data, model, Choices(engine, accepted_ids(accepted), weights))
+    limits = Limits(max_entries, max_seconds)
+    report = check(data, model, Choices(engine, accepted_ids(accepted), weights, limits))
     write(_rendered(report, certificate, output_format), out_file)
     return ExitCode(EXIT_CODES[report.verdict.value])
 

@@ -1,7 +1,4 @@
-"""Runtime: onnxruntime without optimisations, on one thread, for whatever is held against it.
-
-Errors of onnxruntime have no common type: whoever makes or runs a session catches `Exception`.
-"""
+"""Runtime: onnxruntime without optimisations, on one thread, for whatever is held against it."""
 
 from __future__ import annotations
 
@@ -17,14 +14,19 @@ from onnx import ModelProto, ValueInfoProto
 from lipcert.importer.container import read_bytes
 from lipcert.importer.external import embed_external_data
 
-__all__ = ["Runtime", "new_session"]
+__all__ = ["RunFailure", "Runtime", "new_session"]
 
 Array = npt.NDArray[Any]
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 
 
+@final
+class RunFailure(Exception):  # noqa: N818 (no failure of the program)
+    """onnxruntime refuses a model or an input; one line."""
+
+
 def new_session(content: bytes) -> onnxruntime.InferenceSession:
-    """A session of a serialised model."""
+    """A session of a serialised model; its errors have no common type."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -45,17 +47,30 @@ class Runtime:
         proto = ModelProto()
         proto.ParseFromString(read_bytes(path).content)
         embed_external_data(proto, path.parent)
-        _keep(proto, source, values)
+        _keep(proto, source, list(dict.fromkeys(values)))
         content = proto.SerializeToString()
         del proto
-        self._session = new_session(content)
+        try:
+            self._session = new_session(content)
+        except Exception as error:
+            raise _failure(error) from error
         self._source = source
-        self.dtype = np.dtype(_TYPES[self._session.get_inputs()[0].type])
+        kind = self._session.get_inputs()[0].type
+        if kind not in _TYPES:
+            raise RunFailure(f"its input is of the type {kind}")
+        self.dtype = np.dtype(_TYPES[kind])
 
     def __call__(self, batch: Array, values: Sequence[str]) -> list[Array]:
         """The values for this input."""
-        found = self._session.run(list(values), {self._source: batch.astype(self.dtype)})
+        try:
+            found = self._session.run(list(values), {self._source: batch.astype(self.dtype)})
+        except Exception as error:
+            raise _failure(error) from error
         return [np.asarray(item) for item in found]
+
+
+def _failure(error: Exception) -> RunFailure:
+    return RunFailure(" ".join(str(error).split())[:200])
 
 
 def _keep(proto: ModelProto, source: str, values: Sequence[str]) -> None:

@@ -1,9 +1,9 @@
 """Agreement: the program that the checker reads in a file computes what onnxruntime computes.
 
 What enters: the checker's reading and the admissible inputs. What leaves: nothing, or
-`UnsupportedModelError` (LC025) with the first node whose values differ. Compared are, for one
-example, all tensors of the file that the program names, and the output for three examples at
-once, or as many as the file holds.
+`UnsupportedModelError` (LC025) with the first node whose values differ. Compared are all tensors
+of the file that the program names, for one example at a time, and the output for three examples at
+once; of a file with a fixed batch, the output for that.
 
 Numbers agree if they differ by no more than rounding explains: by a small part of the largest, or
 by a few times what the program itself loses in the arithmetic of the file.
@@ -11,7 +11,7 @@ by a few times what the program itself loses in the arithmetic of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,8 @@ import numpy.typing as npt
 from lipcert.checker.graph.program import Place, Shape
 from lipcert.checker.graph.types import has_halves
 from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.importer.runtime import Runtime
-from lipcert.issue.evaluate import evaluate
+from lipcert.importer.runtime import RunFailure, Runtime
+from lipcert.issue.evaluate import values
 from lipcert.issue.reading import Reading
 
 __all__ = ["check_agreement", "disagreement", "draws"]
@@ -30,6 +30,8 @@ __all__ = ["check_agreement", "disagreement", "draws"]
 Array = npt.NDArray[Any]
 _SEED: Final = 20_250_301
 _EXAMPLES: Final = 3
+_ALONE: Final = 2
+"""of which all tensors are compared"""
 _SHARE: Final = {"float32": 1e-4, "float16": 1e-2}
 """of the largest number, by the arithmetic of the file"""
 _LOSSES: Final = 32.0
@@ -50,44 +52,60 @@ def disagreement(
     read: Reading, path: Path, box: tuple[float, float] | None, radius: float | None
 ) -> Refusal | None:
     """The first difference, or None."""
-    program = read.program
-    count = _count(read)
+    program, count = read.program, _count(read)
     tensors = _tensors_of_the_file(read) if count in {None, 1} else {}
-    names = [*tensors, read.output]
     coarse = "float16" if has_halves(read.model) else "float32"
-    compared = False
+    usable: list[tuple[Array, Array, Array]] = []
     try:
-        run = Runtime(path, program.input, names)
-        for drawn in draws(program.shapes[program.input], count or _EXAMPLES, box, radius):
-            examples = drawn.astype(run.dtype)
-            outputs: list[tuple[Array, Array]] = []
-            for example in examples:
-                ours, lossy = evaluate(program, example), evaluate(program, example, coarse)
-                if any(np.isnan(value).any() for value in ours.values()):
-                    break  # it lies outside the domain of a function of the network
-                outputs.append((ours[program.output], lossy[program.output]))
-                if len(outputs) > 1 or not tensors:
-                    continue
-                for name, theirs in zip(names, run(example, names), strict=True):
-                    own = program.output if name == read.output else name
-                    reason = _difference(theirs, ours[own], lossy[own], coarse)
-                    if reason:
-                        return _refusal(f"{name!r} {reason}", *tensors.get(name, ("", "")))
-            if len(outputs) < len(examples):
-                continue
+        run = Runtime(path, program.input, [*tensors, read.output])
+        drawn = draws(program.shapes[program.input], max(count or _EXAMPLES, _ALONE), box, radius)
+        for number, example in enumerate(drawn.astype(run.dtype)):
+            alone = tensors if number < _ALONE else {}
+            found = _compared(read, example, coarse, run, alone)
+            if isinstance(found, Refusal):
+                return found
+            if found is not None:
+                usable.append((example, *found))
+        if len(usable) > 1 and count in {None, len(usable)}:
             place = program.place and Place(0)
+            examples, exact, lossy = zip(*usable, strict=True)
             (theirs,) = run(_together(examples, place), [read.output])
-            both = zip(*outputs, strict=True)
-            exact, rounded = (_together(parts, program.place) for parts in both)
-            reason = _difference(theirs, exact, rounded, coarse)
+            ours, rounded = (_together(parts, program.place) for parts in (exact, lossy))
+            reason = _difference(theirs, ours, rounded, coarse)
             if reason:
-                return _refusal(f"the output for {len(examples)} examples at once {reason}")
-            compared = compared or bool(np.isfinite(exact).any())
-    except UnsupportedModelError:
-        raise
-    except Exception as error:  # noqa: BLE001  onnxruntime has no common type of error
-        return _refusal(f"onnxruntime does not run it: {' '.join(str(error).split())[:200]}")
-    return None if compared else _refusal("no input that was tried gives finite numbers")
+                return _refusal(f"the output for {len(usable)} examples at once {reason}")
+    except RunFailure as error:
+        return _refusal(f"onnxruntime does not run it: {error}")
+    except (ValueError, IndexError):
+        return _refusal("a step cannot be computed")
+    return None if usable else _refusal("no input that was tried gives finite numbers")
+
+
+def _compared(
+    read: Reading,
+    example: Array,
+    coarse: str,
+    run: Runtime,
+    tensors: Mapping[str, tuple[str, str]],
+) -> tuple[Array, Array] | Refusal | None:
+    """The output in float64 and in the arithmetic of the file; None outside of the domain.
+
+    tensors: those of the file that are compared, with name and operator of their nodes.
+    """
+    program, names = read.program, list(dict.fromkeys([*tensors, read.output]))
+    theirs = dict(zip(names, run(example, names), strict=True)) if tensors else {}
+    output: tuple[Array, Array] | None = None
+    both = zip(values(program, example), values(program, example, coarse), strict=True)
+    for (name, ours), (_, lossy) in both:
+        if np.isnan(ours).any():
+            return None  # a function of the network is not defined there
+        if name == program.output:
+            output = ours, lossy
+        for own in {name, read.output} if name == program.output else {name}:
+            reason = _difference(theirs.pop(own), ours, lossy, coarse) if own in theirs else ""
+            if reason:
+                return _refusal(f"{own!r} {reason}", *tensors.get(own, ("", "")))
+    return output if output is not None and np.isfinite(output[0]).any() else None
 
 
 def _count(read: Reading) -> int | None:
@@ -108,22 +126,17 @@ def _tensors_of_the_file(read: Reading) -> Mapping[str, tuple[str, str]]:
     }
 
 
-def draws(
-    shape: Shape, count: int, box: tuple[float, float] | None, radius: float | None
-) -> Iterator[Array]:
-    """Examples in the domain [count, *shape]: from all over it, and from its rim."""
+def draws(shape: Shape, count: int, box: tuple[float, float] | None, radius: float | None) -> Array:
+    """Examples in the domain [count, *shape], in turn from all over it and from its rim."""
     generator = np.random.default_rng(_SEED)
-    for at_rim in (False, True):
-        if box is None:
-            drawn = generator.standard_normal((count, *shape))
-        else:
-            share = generator.random((count, *shape))
-            drawn = box[0] + (box[1] - box[0]) * (np.round(share) if at_rim else share)
-        if radius is not None:
-            middle = np.clip(0.0, *box) if box is not None else 0.0
-            yield np.stack([_within(item, middle, radius, fill=box is None) for item in drawn])
-        else:
-            yield drawn
+    drawn, middle = generator.standard_normal((count, *shape)), 0.0
+    if box is not None:
+        share, middle = generator.random((count, *shape)), float(np.clip(0.0, *box))
+        share[1::2] = np.round(share[1::2])
+        drawn = box[0] + (box[1] - box[0]) * share
+    if radius is None:
+        return drawn
+    return np.stack([_within(item, middle, radius, fill=box is None) for item in drawn])
 
 
 def _within(example: Array, middle: float, radius: float, *, fill: bool) -> Array:

@@ -13,6 +13,7 @@ checker derives from the same rule, that is a fault of one of them, and nothing 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -20,6 +21,7 @@ from typing import final
 from lipcert.analysis.pipeline import Progress, analyze, require_arguments
 from lipcert.analysis.records import Analysis
 from lipcert.certificate.records import Certificate, write_certificate
+from lipcert.checker.budget import Limits
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.procedure import Choices, check
@@ -80,9 +82,11 @@ def certify(
     for careful in (False, True):  # norms that the checker cannot prove are left out at need
         certificate, costs = draft.finished(careful=careful)
         data = write_certificate(certificate)
-        report = check(data, path, Choices(engine))
+        report = check(data, path, Choices(engine, limits=Limits(seconds=math.inf)))
         if report.verdict in {Verdict.VALID, Verdict.CONDITIONAL}:
             return Issued(data, certificate, report, analysis, costs)
+        if report.verdict is Verdict.UNKNOWN:
+            raise NoVerdictError(f"certify: the checker cannot tell: {'; '.join(report.reasons)}")
         reasons = report.reasons
     raise CertificationError(
         f"the checker does not accept what was derived: {'; '.join(reasons[:3])}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -18,7 +19,7 @@ from scipy import special
 
 from lipcert.checker.graph import program as p
 
-__all__ = ["evaluate", "function_of"]
+__all__ = ["evaluate", "function_of", "values"]
 
 Array: TypeAlias = npt.NDArray[Any]
 _Slices: TypeAlias = tuple[slice, ...]
@@ -75,20 +76,33 @@ def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
     return np.asarray(_PLAIN[name](x))
 
 
+def values(
+    program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64"
+) -> Iterator[tuple[str, Array]]:
+    """Names and values in order, for one example of the shape of the program's input.
+
+    arithmetic: the type of all numbers; how far float32 strays from float64 tells what onnxruntime
+    may lose. A value is let go when its last reader is computed.
+    """
+    readers = Counter(name for step in program.steps for name in set(step.inputs))
+    known = {program.input: np.asarray(x).astype(arithmetic)}
+    yield program.input, known[program.input]
+    for step in program.steps:
+        with np.errstate(all="ignore"):
+            found = np.asarray(_applied(step, [known[name] for name in step.inputs]))
+        known[step.output] = found.astype(arithmetic)
+        yield step.output, known[step.output]
+        for name in set(step.inputs):
+            readers[name] -= 1
+            if not readers[name]:
+                del known[name]
+
+
 def evaluate(
     program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64"
 ) -> dict[str, Array]:
-    """Every value for one example, of the shape of the program's input.
-
-    arithmetic: the type of all numbers; how far float32 strays from float64 tells what onnxruntime
-    may lose.
-    """
-    values = {program.input: np.asarray(x).astype(arithmetic)}
-    with np.errstate(all="ignore"):
-        for step in program.steps:
-            found = _applied(step, [values[name] for name in step.inputs])
-            values[step.output] = np.asarray(found).astype(arithmetic)
-    return values
+    """All of `values` at once."""
+    return dict(values(program, x, arithmetic))
 
 
 def _like(operand: p.Operand, x: Array) -> Array:

@@ -138,13 +138,13 @@ def test_examples_are_drawn_from_the_declared_domain(shape, box, radius):
     if box is not None and radius is not None:
         least = np.linalg.norm(np.full(shape, np.clip(0.0, *box)))
         radius += float(least)
-    for drawn in draws(shape, 3, box, radius):
-        assert drawn.shape == (3, *shape)
-        if box is not None:
-            assert (drawn >= box[0] - 1e-9).all()
-            assert (drawn <= box[1] + 1e-9).all()
-        if radius is not None:
-            assert all(np.linalg.norm(item) <= radius * (1 + 1e-9) + 1e-9 for item in drawn)
+    drawn = draws(shape, 3, box, radius)
+    assert drawn.shape == (3, *shape)
+    if box is not None:
+        assert (drawn >= box[0] - 1e-9).all()
+        assert (drawn <= box[1] + 1e-9).all()
+    if radius is not None:
+        assert all(np.linalg.norm(item) <= radius * (1 + 1e-9) + 1e-9 for item in drawn)
 
 
 @pytest.fixture

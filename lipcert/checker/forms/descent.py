@@ -19,6 +19,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.checker.budget import spend
 from lipcert.checker.forms.links import Diagonal, Link, Matrix
 from lipcert.checker.interval import Array, norm_up, up
 from lipcert.checker.rules.facts import lengths_up
@@ -157,6 +158,7 @@ def inequality_of(links: Sequence[Link], size: int, exponent: int) -> Inequality
     drift = mass = Fraction(0)
     terms = 0
     for link in reversed(links):
+        spend()
         terms += len(vector.rows) + 2
         if isinstance(link, Matrix):
             vector = vector.below_matrix(link)

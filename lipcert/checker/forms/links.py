@@ -14,6 +14,7 @@ from typing import Final, TypeAlias, final
 
 import numpy as np
 
+from lipcert.checker.budget import spend
 from lipcert.checker.graph.program import (
     Activation,
     AveragePool,
@@ -77,6 +78,7 @@ def links_of(
     found: list[tuple[Link, int]] = []
     rest = list(multipliers)
     for step in steps:
+        spend()
         shape = shapes[step.inputs[0]]
         link = _link(step, shape, slopes)
         if isinstance(step.op, Activation | PRelu) and isinstance(link, Diagonal) and rest:

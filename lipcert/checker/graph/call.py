@@ -15,7 +15,7 @@ import numpy as np
 
 from lipcert.checker.graph.errors import MixingError, Unsupported
 from lipcert.checker.graph.program import IndexArray, Move, Op, Shape, Step
-from lipcert.checker.graph.values import Constant, Data, Place, Value, check_size
+from lipcert.checker.graph.values import Constant, Data, Place, Value, check_size, indices
 from lipcert.checker.reader.records import Attribute, Node, Tensor, shown
 
 __all__ = ["Call", "Sink"]
@@ -185,6 +185,6 @@ class Call:
 
     def moved(self, value: Data, index: IndexArray, place: Place | None) -> Data:
         """`move` of data; where nothing changes, the value itself."""
-        if index.shape == value.shape and np.array_equal(index.reshape(-1), np.arange(index.size)):
+        if index.shape == value.shape and np.array_equal(index, indices(value.shape)):
             return Data(value.name, value.shape, place)
         return self.step(Move(index), value, shape=index.shape, place=place)

@@ -15,7 +15,15 @@ from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.layout_ops import normal_axes
 from lipcert.checker.graph.size_ops import equal, filled, marks, numbers_from, whole, within
 from lipcert.checker.graph.types import is_held, or_rounded
-from lipcert.checker.graph.values import FIXED, Constant, Data, Value, broadcast, indices
+from lipcert.checker.graph.values import (
+    FIXED,
+    Constant,
+    Data,
+    Value,
+    broadcast,
+    check_size,
+    indices,
+)
 from lipcert.checker.interval import Interval
 from lipcert.checker.interval import down as below
 from lipcert.checker.interval import up as above
@@ -237,6 +245,7 @@ def _concat(call: Call) -> Value:
     places = {part.place for part in parts}
     if len(places) > 1 or any(item is not None and item.axis == axis for item in places):
         raise Unsupported(FIXED)
+    check_size((sum(math.prod(part.shape) for part in parts),))
     low = np.concatenate([part.lo for part in parts], axis)
     exact = all(part.lo is part.hi for part in parts)
     high = low if exact else np.concatenate([part.hi for part in parts], axis)

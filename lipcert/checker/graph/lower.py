@@ -16,14 +16,15 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.checker.budget import spend
 from lipcert.checker.graph.call import Call, Sink
 from lipcert.checker.graph.constant_ops import literal
 from lipcert.checker.graph.errors import MixingError, Unsupported
 from lipcert.checker.graph.macros import needed_steps, rewritten
 from lipcert.checker.graph.operators import rule_of
-from lipcert.checker.graph.program import Attention, Operand, Program, Shape, Step
+from lipcert.checker.graph.program import Attention, Operand, Program, Shape, Step, kept_entries
 from lipcert.checker.graph.types import has_halves
-from lipcert.checker.graph.values import Data, Place, Value
+from lipcert.checker.graph.values import Constant, Data, Place, Value
 from lipcert.checker.reader.records import Input, Model, Node, shown
 
 __all__ = ["lower"]
@@ -133,6 +134,9 @@ def _lower_node(
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):
         raise Unsupported(f"{where}: its inputs and attributes do not fit") from None
     results = found if isinstance(found, list) else [found]
+    spend(sum(map(kept_entries, sink.steps[start:])))
+    if node.op_type != "Constant":  # which the file holds
+        spend(sum(value.lo.size for value in results if isinstance(value, Constant)))
     own = {step.output: place for place, step in enumerate(sink.steps) if place >= start}
     for name, value in zip(node.outputs, results, strict=False):
         if not name:

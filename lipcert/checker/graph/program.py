@@ -52,6 +52,7 @@ __all__ = [
     "Sort",
     "Step",
     "Window",
+    "kept_entries",
 ]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -417,6 +418,18 @@ class Step:
     output: str
     shape: Shape
     node: int
+
+
+def kept_entries(step: Step) -> int:
+    """Entries that a step holds besides the kernels and matrices of the file."""
+    match step.op:
+        case Move(sources):
+            return sources.size if sources.flags.writeable else 0  # else a view of shared numbers
+        case Scale(operand) | Shift(operand) | PRelu(operand):
+            return operand.lo.size
+        case Attention(_, mask) if mask is not None:
+            return mask.lo.size
+    return 0
 
 
 @final

@@ -15,8 +15,20 @@ from typing import TypeVar, final
 
 import numpy as np
 
+from lipcert.checker.budget import spend
 from lipcert.checker.graph.call import Sink
-from lipcert.checker.graph.program import Activation, Move, Op, Operand, Scale, Shape, Shift, Step
+from lipcert.checker.graph.program import (
+    Activation,
+    Move,
+    Op,
+    Operand,
+    Scale,
+    Shape,
+    Shift,
+    Step,
+    kept_entries,
+)
+from lipcert.checker.graph.values import indices
 from lipcert.checker.interval import Interval, exact
 
 __all__ = ["ONE", "Rewriter", "Rule", "as_interval", "as_operand", "needed_steps", "product"]
@@ -73,6 +85,7 @@ class Rewriter:
     def run(self, raw: Sequence[Step], rules: Sequence[Rule], output: str) -> tuple[Step, ...]:
         """Every step, or what the first rule that applies makes of it."""
         for old in raw:
+            spend()
             step = replace(old, inputs=tuple(self._same.get(name, name) for name in old.inputs))
             while True:
                 found = next(filter(None, (self._tried(rule, step) for rule in rules)), None)
@@ -109,6 +122,7 @@ class Rewriter:
         )
 
     def _append(self, step: Step) -> None:
+        spend(kept_entries(step))
         self.steps.append(step)
         self.shapes[step.output] = step.shape
         self._producers[step.output] = step
@@ -116,8 +130,7 @@ class Rewriter:
     def _changes_nothing(self, step: Step) -> bool:
         if not isinstance(step.op, Move) or step.shape != self.shapes[step.inputs[0]]:
             return False
-        flat = step.op.sources.reshape(-1)
-        return np.array_equal(flat, np.arange(flat.size))
+        return np.array_equal(step.op.sources, indices(step.shape))
 
     def made(self, name: str, kind: type[_Kind]) -> tuple[_Kind, Step] | None:
         """The step that computes a value, if it is of this kind."""

@@ -177,6 +177,7 @@ def resize(call: Call) -> Value:
         raise Unsupported("only the nearest neighbour is supported")
     for axis, factor in enumerate(_factors(call, value)):
         if factor != 1:
+            check_size((*value.shape, factor))
             value = select(call, value, axis, np.repeat(range(value.shape[axis]), factor).tolist())
     return value
 

@@ -7,7 +7,7 @@ for every N to be such a multiple again, or not to depend on N, and refused else
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+
+
+_MOST: Final = 1 << 22
+"""whole numbers that are computed with at once"""
 
 
 def _plain(array: Array, grows: Array | None = None) -> Constant:
@@ -70,6 +74,8 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
     if first.lo.dtype != second.lo.dtype or first.lo.dtype.kind not in "iu":
         raise Unsupported("constants of different types are combined")
     shape, place = broadcast((first, second))
+    if math.prod(shape) > _MOST:
+        raise Unsupported(f"it computes with more than {_MOST} whole numbers")
     a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
     left, right = (np.broadcast_to(marks(item), shape) for item in (first, second))
     both, either = left & right, left | right

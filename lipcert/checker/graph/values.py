@@ -14,11 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.checker.arithmetic import multiply_up, sqrt_up
+from lipcert.checker.budget import spend
 from lipcert.checker.graph.errors import MixingError, Unsupported
 from lipcert.checker.graph.program import IndexArray, Operand, Place, Shape
 
@@ -36,6 +38,7 @@ __all__ = [
 
 FIXED = "it has sizes that fit one batch size only"
 MAX_SIZE = 1 << 25
+_TABLES: WeakValueDictionary[int, IndexArray] = WeakValueDictionary()
 
 
 @final
@@ -126,12 +129,24 @@ Value: TypeAlias = Data | Constant
 
 
 def indices(shape: Shape) -> IndexArray:
-    """The flat index of every entry of a tensor of this shape."""
-    return np.arange(math.prod(check_size(shape)), dtype=np.int64).reshape(shape)
+    """The flat index of every entry of a tensor of this shape.
+
+    All tensors of one size share one table as long as somebody uses it: it cannot be written to,
+    and what is a view of it takes no room.
+    """
+    size = math.prod(check_size(shape))
+    table = _TABLES.get(size)
+    if table is None:
+        spend(size)
+        table = np.arange(size, dtype=np.int64)
+        table.setflags(write=False)
+        _TABLES[size] = table
+    return table.reshape(shape)
 
 
 def check_size(shape: Shape) -> Shape:
     """The shape, unless it has more entries than can be followed."""
+    spend()
     if math.prod(shape) > MAX_SIZE:
         raise Unsupported(f"a tensor has more than {MAX_SIZE} entries")
     return shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lipcert.checker.graph.call import Call
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.program import Shape, Window
+from lipcert.checker.graph.values import check_size
 
 __all__ = ["adjoint_windows", "check_covered", "ends_within", "windows"]
 
@@ -60,6 +61,7 @@ def windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
 def check_covered(window: Window, sizes: Shape) -> None:
     """Refuse a pool with a window in the padding only."""
     for axis, size in enumerate(sizes):
+        check_size((window.outputs[axis], window.taps[axis]))
         places = range(0, window.taps[axis] * window.dilations[axis], window.dilations[axis])
         for output in range(window.outputs[axis]):
             start = output * window.strides[axis] - window.before[axis]

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from lipcert.checker.arithmetic import round_up
+from lipcert.checker.budget import spend
 from lipcert.checker.norms import layers, residual
 from lipcert.checker.norms.claim import FloatMatrix
 
@@ -61,6 +62,7 @@ def room_for(size: int) -> Fraction:
 
 def _shift(matrix: FloatMatrix, least: Fraction) -> float | None:
     """s; None unless 0 ≤ s < 1 and the matrix is symmetric, of entries below 1, not too large."""
+    spend()
     if len(matrix) > MAX_SIZE or not (np.abs(matrix) < 1.0).all() or (matrix != matrix.T).any():
         return None
     shift = round_up(least + room_for(len(matrix)) / 2)

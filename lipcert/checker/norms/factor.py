@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.checker.budget import spend
 from lipcert.checker.norms.claim import FloatMatrix
 
 __all__ = ["lower_factor"]
@@ -26,6 +27,7 @@ def lower_factor(B: FloatMatrix, columns: int | None = None) -> FloatMatrix | No
             return np.asarray(np.linalg.cholesky(B), dtype=np.float64)
         L = np.zeros((n, stop_at))
         for start in range(0, stop_at, _PANEL):
+            spend()
             _fill(L, B, start, min(start + _PANEL, stop_at))
     except np.linalg.LinAlgError:
         return None

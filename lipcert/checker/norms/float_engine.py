@@ -30,6 +30,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from lipcert.checker.budget import spend
 from lipcert.checker.norms.claim import FloatMatrix, NormClaim
 from lipcert.checker.norms.residual import ETA, U, gamma, norm, square_sum, unexplained
 
@@ -38,6 +39,7 @@ __all__ = ["norm_at_most_float"]
 
 def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
     """Whether ‖matrix‖₂ ≤ claim could be proved in float64."""
+    spend()
     found = NormClaim.of(matrix, claim)
     if isinstance(found, bool):
         return found

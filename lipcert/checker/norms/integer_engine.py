@@ -27,6 +27,7 @@ import math
 
 import numpy as np
 
+from lipcert.checker.budget import spend
 from lipcert.checker.norms.claim import FloatMatrix, NormClaim
 from lipcert.checker.norms.layers import BITS, Layers, unexplained
 
@@ -35,6 +36,7 @@ __all__ = ["norm_at_most_exact"]
 
 def norm_at_most_exact(matrix: FloatMatrix, claim: float) -> bool:
     """Whether ‖matrix‖₂ ≤ claim could be proved in integers."""
+    spend()
     found = NormClaim.of(matrix, claim)
     if isinstance(found, bool):
         return found

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.checker.budget import spend
 from lipcert.checker.norms.claim import FloatMatrix
 from lipcert.checker.norms.factor import lower_factor
 
@@ -60,6 +61,7 @@ class Layers:
         n = X.shape[1]
         first, second, third = (np.zeros((n, n), dtype=np.int64) for _ in range(3))
         for start in range(0, len(X), _BLOCK):
+            spend()
             block = X[start : start + _BLOCK]
             high = np.rint(np.ldexp(block, -_HALF))
             low = block - np.ldexp(high, _HALF)

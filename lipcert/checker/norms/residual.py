@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.checker.arithmetic import sqrt_up
+from lipcert.checker.budget import spend
 from lipcert.checker.norms.claim import FloatMatrix
 from lipcert.checker.norms.factor import lower_factor
 
@@ -66,6 +67,7 @@ def _times_transpose(L: FloatMatrix) -> tuple[FloatMatrix, int]:
     """LLᵀ, and how many terms an entry has: none from columns that are 0 in its panel of rows."""
     product, terms = np.empty_like(L), 0
     for start in range(0, len(L), _PANEL):
+        spend()
         stop = min(start + _PANEL, len(L))
         used = np.flatnonzero(L[start:stop].any(axis=0))
         first = int(used[0]) if used.size else 0

@@ -38,6 +38,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.checker.arithmetic import round_down, sqrt_up
+from lipcert.checker.budget import spend
 from lipcert.checker.interval import Array, exact, norm_up
 from lipcert.checker.norms.convolution import Convolution, NormCheck
 from lipcert.checker.norms.float_engine import norm_at_most_float
@@ -141,6 +142,7 @@ def _stacks(kernel: Array, circles: list[ComplexArray], points: int) -> Iterator
     step = max(1, _AT_ONCE // taps.shape[1])
     shape = tuple(len(circle) for circle in circles)
     for start in range(0, points, step):
+        spend()
         numbers = np.arange(start, min(start + step, points))
         powers = np.ones((len(numbers), 1), dtype=np.complex128)
         for circle, rows in zip(

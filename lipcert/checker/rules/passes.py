@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lipcert.checker.arithmetic import add_up
+from lipcert.checker.budget import spend
 from lipcert.checker.graph.program import Program, Step
 from lipcert.checker.rules import linear, nonlinear
 from lipcert.checker.rules.clips import without_cotangent_clips
@@ -48,6 +49,7 @@ _NOTHING = Refinement()
 
 def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
     """What the rule of one step finds about its output."""
+    spend()
     inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
     rule = linear.output_fact if isinstance(step.op, linear.LINEAR) else nonlinear.output_fact
     return rule(step.op, inputs, shapes, step.shape, weights, step.output)
@@ -104,6 +106,7 @@ def gradients(
     found: dict[str, float] = {}
     computed_by = {step.output: step for step in program.steps}
     for step in program.steps:
+        spend()
         inputs, behind = [facts[name] for name in step.inputs], None
         before = computed_by.get(step.inputs[0])
         if before is not None and len(before.inputs) == 1:
@@ -146,6 +149,7 @@ def _pulled(
     weights: Weights,
 ) -> Cotangent:
     """What the input at an index receives through one step."""
+    spend()
     inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
     rule = linear.pulled if isinstance(step.op, linear.LINEAR) else nonlinear.pulled
     return rule(step.op, index, received, inputs, shapes, step.shape, weights, step.output)
