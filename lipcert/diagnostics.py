@@ -67,7 +67,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC024": "Parameters of equal numbers are stored once and taken for separate ones.",
         "LC025": "The checker reads the file otherwise than onnxruntime does.",
         "LC101": "A node has no finite bound.",
-        "LC102": "A parameter has no finite gradient bound.",
+        "LC102": "A gradient, or what follows from it, has no finite bound.",
         "LC103": "The network ends in Softmax, and the loss is applied to its output.",
         "LC104": "No input domain was given: the box [0, 1] is assumed.",
         "LC105": "A normalization layer with a small epsilon dominates the bound.",

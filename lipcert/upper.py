@@ -146,6 +146,8 @@ class Lower:
 ZERO: Final = Upper(0.0)
 ONE: Final = Upper(1.0)
 INFINITE: Final = Upper(math.inf)
+_DOWN: Final = Upper(2.0**-600)
+_UP: Final = Upper(2.0**600)
 
 
 def _exact_sum(a: Upper | Lower, b: Upper | Lower) -> Fraction:
@@ -184,11 +186,18 @@ def total(bounds: Iterable[Upper]) -> Upper:
 
 
 def root_sum_square(bounds: Iterable[Upper]) -> Upper:
-    """√Σ b², rounded up; exact for a single bound."""
+    """√Σ b², rounded up; exact for a single bound.
+
+    Where the squares exceed float64, the bounds are scaled by a power of two and back.
+    """
     items = list(bounds)
     if len(items) == 1:
         return items[0]
-    return total(bound * bound for bound in items).sqrt()
+    squares = total(bound * bound for bound in items)
+    if squares.is_finite or not all(bound.is_finite for bound in items):
+        return squares.sqrt()
+    scaled = total(bound * _DOWN * (bound * _DOWN) for bound in items)
+    return scaled.sqrt() * _UP
 
 
 @lru_cache(maxsize=1024)

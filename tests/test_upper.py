@@ -117,6 +117,13 @@ def test_root_sum_square(values: list[float]) -> None:
     assert result**2 >= sum((Fraction(value) ** 2 for value in values), Fraction(0))
 
 
+@given(st.lists(st.floats(min_value=1e100, max_value=1e307), min_size=2, max_size=6))
+def test_root_sum_square_of_numbers_whose_squares_overflow(values: list[float]) -> None:
+    result = Fraction(root_sum_square([Upper(value) for value in values]).value)
+    exact = sum(Fraction(value) ** 2 for value in values)
+    assert exact <= result**2 <= exact * (1 + Fraction(1, 10**14))
+
+
 @given(st.integers(0, 10**9))
 def test_gamma_is_above(terms: int) -> None:
     u = Fraction(1, 2**53)

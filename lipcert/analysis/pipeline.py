@@ -16,6 +16,7 @@ from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.unexplained import unexplained
 from lipcert.analysis.witness.aligned import aligned_graph
 from lipcert.analysis.witness.search import NO_WITNESS, Witness, find_witness
 from lipcert.errors import UsageError
@@ -69,20 +70,25 @@ def reported(model: ImportedModel, settings: Settings, found: Bounded) -> Analys
     multiplier = planned_multiplier(plan, settings, noised)
     released = Release.of(noised, settings, multiplier)
     account = None if plan is None else account_of(plan, multiplier, settings)
+    parameters = summary.parameter_reports(graph, groups, bounds, released, settings)
+    grouped = summary.group_reports(groups, released)
+    network = summary.network_report(graph, bounds, groups, released, _witness(found, settings))
+    noted = tuple(findings(graph, bounds, settings))
     return Analysis(
         model=summary.model_report(model, graph),
         assumptions=summary.assumptions(
             model, graph, settings, found.loss, found.at_input, multiplier=multiplier
         ),
         nodes=tuple(summary.node_report(node, bounds, found.scope) for node in graph.nodes),
-        parameters=summary.parameter_reports(graph, groups, bounds, released, settings),
-        groups=summary.group_reports(groups, released),
+        parameters=parameters,
+        groups=grouped,
         allocations=summary.allocation_reports(released),
-        network=summary.network_report(graph, bounds, groups, released, _witness(found, settings)),
+        network=network,
         privacy=account,
         diagnostics=(
             *model.diagnostics,
-            *findings(graph, bounds, settings),
+            *noted,
+            *unexplained(parameters, grouped, network, bounds.lipschitz, noted),
             *(account.diagnostics if account is not None else ()),
         ),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper, norm
 
 __all__ = ["EnclosingBall", "centred_facts"]
+
+_LARGEST: Final = 2.0**500
+"""norm of values whose squares are float64 numbers"""
 
 
 @final
@@ -57,9 +60,10 @@ class EnclosingBall:
     def several(cls, facts: ValueFacts) -> list[EnclosingBall]:
         """The smallest of these balls, the one around 0, and one between them.
 
-        None where the norm is unknown, or where runs of the value are bounded besides.
+        None where the norm is unknown or its square is no float64, or where runs of the value are
+        bounded besides.
         """
-        if not facts.norm.is_finite or facts.runs is not None:
+        if not facts.norm.value.value <= _LARGEST or facts.runs is not None:
             return []
         best = _best_share(facts.norm.value.value, facts.box.broadcast(facts.shape))
         balls = [cls.of(facts, share) for share in (best, 0.5 + 0.5 * best, 1.0)]
