@@ -295,6 +295,8 @@ class Pad(_Rearrangement):
 
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """Pad behind the leading axes."""
+        if not self.begin:  # numpy takes no empty list of widths
+            return array
         widths = [(0, 0)] * first + list(zip(self.begin, self.end, strict=True))
         if self.mode is PadMode.CONSTANT:
             return np.pad(array, widths, mode="constant", constant_values=self.value)
