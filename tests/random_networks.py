@@ -95,12 +95,13 @@ class Domain:
 
 @dataclass(frozen=True)
 class Case:
-    """A network with its domain and its loss."""
+    """A network with its domain and its loss; weights: those that ops see through views only."""
 
     graph: Graph
     domain: Domain
     loss: Loss
     views: dict[tuple[str, str], View]
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass

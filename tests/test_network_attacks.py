@@ -170,10 +170,9 @@ class Climb:
             label = admissible(case.loss, 3.0 * normal[0])
         else:
             label = one_hot_labels(STARTS, outputs, generator)
-        theta = {
-            name: tensor.expand(STARTS, *tensor.shape)
-            for name, tensor in parameters(case.graph, case.views).items()
-        }
+        tensors = parameters(case.graph, case.views)
+        tensors |= {name: torch.tensor(array) for name, array in case.weights.items()}
+        theta = {name: tensor.expand(STARTS, *tensor.shape) for name, tensor in tensors.items()}
         return cls(starting_points(case, STARTS, generator), label, normal[1], theta)
 
 

@@ -36,6 +36,15 @@ def _dense(call: Call, value: Data, weight: Constant) -> Data:
     return call.step(Dense(weight.operand(2), None), value, shape=shape, place=value.place)
 
 
+def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
+    """The last axis times a vector: a matrix of one row, whose axis of size 1 is dropped."""
+    if weight.place is not None:
+        raise Unsupported(FIXED)
+    row = weight.rearranged(indices(weight.shape).reshape(1, -1), None)
+    product = _dense(call, value, row)
+    return call.moved(product, indices(product.shape)[..., 0], product.place)
+
+
 def _turned(weight: Constant) -> Constant:
     """A matrix, transposed."""
     return weight.rearranged(indices(weight.shape).T, None)
@@ -57,6 +66,8 @@ def matmul(call: Call) -> Value:
         return _product(call, first, second)
     if isinstance(second, Constant):
         value = call.data(0)
+        if len(second.shape) == 1:
+            return _times_vector(call, value, second)
         return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
     if not isinstance(first, Constant):
         raise Unsupported("it is used in a way that is not understood")

@@ -31,6 +31,8 @@ CASES = {
     "gemm data bias": ([node("Gemm", "x w x")], ["N", 4], {"w": r(4, 4)}, 13),
     "matmul": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(4, 5)}, 13),
     "matmul from the left": ([node("MatMul", "w x")], ["N", 3, 4], {"w": r(5, 3)}, 13),
+    "matmul with a vector": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(4)}, 13),
+    "matmul with a vector, one number": ([node("MatMul", "x w")], ["N", 4], {"w": r(4)}, 13),
     "matmul with a stack of one": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(1, 4, 5)}, 13),
     "matmul of values": (
         [node("Transpose", "x", "t", perm=[0, 2, 1]), node("MatMul", "x t")], ["N", 3, 4], {}, 13),
