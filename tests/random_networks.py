@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
@@ -113,6 +114,8 @@ class Builder:
     steps: list[Step] = field(default_factory=list)
     views: dict[tuple[str, str], View] = field(default_factory=dict)
     known: list[Operand] = field(default_factory=list)
+    wide: bool = False
+    """whether gates with numbers of their own and values of one number are drawn, too"""
 
     def emit(self, op: Op, *inputs: str) -> str:
         name = f"v{len(self.steps)}"
@@ -254,6 +257,8 @@ class Builder:
 
     def activate(self, value: str) -> str:
         number = self.rng.uniform
+        if self.wide and self.chance(0.3):
+            return self.emit(Activation(self.own_gate()), value)
         function = self.pick(
             [
                 functions.Relu(),
@@ -283,6 +288,59 @@ class Builder:
             ]
         )
         return self.emit(Activation(function), value)
+
+    def own_gate(self) -> functions.ScalarFunction:
+        """With the numbers of a file, which are next to those of the textbook, or elsewhere."""
+        off = 1.0 + float(self.pick([2.0**-23, -(2.0**-21), 0.1, -0.3]))
+        return self.pick(
+            [
+                functions.ErfGate(Fraction(math.sqrt(0.5) * off)),
+                functions.TanhGate(Fraction(math.sqrt(2 / math.pi) * off), Fraction(0.044715)),
+                functions.TanhGate(Fraction(math.sqrt(2 / math.pi)), Fraction(0.044715 * off)),
+                functions.HardGate(Fraction(off / 6.0)),
+                functions.QuickGelu(1 / Fraction(0.6 * off)),
+                functions.RootMultiple(Fraction(1, 3)),
+            ]
+        )
+
+    def single(self, value: str) -> str:
+        """A value of one number for an example, with operators on it."""
+        shape = self.shapes[value]
+        if shape:
+            axes = tuple(range(len(shape)))
+            reduction = self.pick(
+                [
+                    ReduceSum(axes, keepdims=False),
+                    ReduceMean(axes, keepdims=False),
+                    ReduceNorm(self.pick([1, 2]), axes, keepdims=False),
+                    ReduceLogSumExp(axes, keepdims=False),
+                ]
+            )
+            value = self.emit(reduction, value)
+        for _ in range(self.whole(0, 3)):
+            value = self.on_number(value)
+        return value
+
+    def on_number(self, value: str) -> str:
+        """One operator that takes single numbers, and leaves one."""
+        match self.whole(0, 7):
+            case 0 | 1:
+                return self.activate(value)
+            case 2 | 3:
+                return self.affine(value)
+            case 4:
+                return self.emit(Add((1.0, -0.5)), value, self.pick(self.like(())))
+            case 5:
+                return self.emit(Multiply(), value, self.pick(self.like(())))
+            case 6:
+                return self.emit(Extremum(self.chance(0.5)), value, self.pick(self.like(())))
+            case _:
+                return self.emit(Pad((), ()), self.emit(Transpose(()), value))
+
+    def from_single(self, value: str) -> str:
+        """A vector made of a single number."""
+        row = self.emit(Reshape((1,)), self.single(value))
+        return self.dense(row) if self.chance(0.7) else self.emit(Expand((2,)), row)
 
     def broadcastable(self, shape: Shape) -> Shape:
         """A random shape that broadcasts into this one."""
@@ -441,10 +499,14 @@ class Builder:
             choices += [self.attend] if self.chance(0.4) else []
         if self.chance(0.3):
             choices += [self.soften, self.normed, self.powered, self.compare]
+        if self.wide and self.chance(0.25):
+            choices = [self.from_single]
+        if not rank:
+            choices = [self.from_single, self.on_number]
         before = dict(self.shapes), list(self.steps), list(self.known), dict(self.views)
         self.pick(choices)(value)
         last = self.shapes[list(self.shapes)[-1]]
-        if math.prod(last) > LARGEST_VALUE or len(last) > 4 or not last:
+        if math.prod(last) > LARGEST_VALUE or len(last) > 4 or not (last or self.wide):
             self.shapes, self.steps, self.known, self.views = before
 
 
@@ -505,11 +567,15 @@ def random_domain(builder: Builder, shape: Shape) -> Domain:
     )
 
 
-def random_case(seed: int, ops: int = 7) -> Case:
-    """A network whose output is one vector (sometimes with unit axes) and that has parameters."""
+def random_case(seed: int, ops: int = 7, *, wide: bool = False) -> Case:
+    """A network whose output is one vector (sometimes with unit axes) and that has parameters.
+
+    wide: also one that passes through, or ends in, a single number, and has gates with numbers of
+    their own.
+    """
     rng = np.random.default_rng(seed)
     shape = [(4,), (3, 4), (2, 3, 3), (3, 5), (1, 4, 4)][int(rng.integers(5))]
-    builder = Builder(rng, {"x": shape})
+    builder = Builder(rng, {"x": shape}, wide=wide)
     for _ in range(int(rng.integers(2, ops + 1))):
         builder.grow()
     value = list(builder.shapes)[-1]
@@ -519,7 +585,9 @@ def random_case(seed: int, ops: int = 7) -> Case:
         if builder.chance(0.3):
             value = _decorated(builder, value)
     elif not builder.known:
-        value = builder.dense(value)
+        value = builder.dense(value if builder.shapes[value] else builder.from_single(value))
+    if wide and builder.chance(0.5):
+        value = builder.single(value)
     graph = dag(shape, builder.steps)
     domain = random_domain(builder, shape)
     return Case(graph, domain, random_loss(builder, _classes(graph.output_shape)), builder.views)

@@ -292,9 +292,9 @@ def spectral_size(op: Op, slot: str, theta: Tensor) -> Tensor:
     return theta.abs().reshape(len(theta), -1).amax(1)
 
 
-def checked(seed: int, is_constrained: bool, steps: int = 10) -> Attack:
+def checked(seed: int, is_constrained: bool, steps: int = 10, *, wide: bool = False) -> Attack:
     """The attack on the network of a seed."""
-    case = random_case(seed)
+    case = random_case(seed, wide=wide)
     if is_constrained:
         constraints = Constraints(case, seed)
         return attacked(case, constraints.scope(), seed, steps, constraints)
@@ -309,3 +309,8 @@ def test_random_networks_stay_below_their_bounds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1020))
 def test_bounds_hold_for_all_weights_within_the_constraints(seed: int) -> None:
     assert not checked(seed, is_constrained=True).excess()
+
+
+@pytest.mark.parametrize("seed", range(2000, 2012))
+def test_single_numbers_and_own_gates_stay_below_their_bounds(seed: int) -> None:
+    assert not checked(seed, is_constrained=seed % 2 == 0, wide=True).excess()
