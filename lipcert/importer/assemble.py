@@ -45,12 +45,14 @@ class Assembled:
     examples: Examples
     diagnostics: tuple[Diagnostic, ...]
     macros: tuple[MacroLayer, ...]
+    scattered: frozenset[str]
 
 
 def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Assembled:
     """Translate a model; `output` and `as_exported` are those of `load_model`."""
     provenance = read_provenance(checked.graph)
-    model, shared = separate_shared(checked, provenance)
+    separated = separate_shared(checked, provenance)
+    model = separated.model
     target = _chosen_output(model, output)
     refusals = training_refusals(model.graph)
     if refusals:
@@ -69,9 +71,10 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
         *_fold_notes(missing, graph, as_exported=as_exported),
         *_override_notes(model, graph),
         *_name_notes(provenance, graph),
-        *_shared_notes(shared, graph),
+        *_shared_notes(separated.added, graph),
     )
-    return Assembled(graph, examples.outline(), diagnostics, macros)
+    scattered = (examples.graph.scattered | separated.tied).intersection(graph.parameters)
+    return Assembled(graph, examples.outline(), diagnostics, macros, scattered)
 
 
 def _chosen_output(model: RawModel, output: str | None) -> str:

@@ -8,7 +8,7 @@ made at two prime sizes that divide no dimension and must agree on every example
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -35,11 +35,11 @@ from lipcert.importer.batch_sums import (
     softmax,
     trailing,
 )
-from lipcert.importer.layout import Layout, MixingError, locate
+from lipcert.importer.layout import Layout, MixingError, ReadsAcrossError, is_told, locate
 from lipcert.importer.raw import RawNode
 from lipcert.importer.static_graph import StaticGraph
 
-__all__ = ["prove_independence"]
+__all__ = ["moves_alone", "prove_independence"]
 
 Layouts = dict[str, Layout]
 Rule = Callable[[StaticGraph, Mapping[str, Layout], RawNode], Layout]
@@ -48,13 +48,21 @@ _STATIC: Final = "use constant weights and sizes, or write the layer as a produc
 
 
 def prove_independence(graph: StaticGraph, source: Layout) -> tuple[Layouts, tuple[Refusal, ...]]:
-    """The layout of every value that depends on the data, given that of the input."""
+    """The layout of every value that depends on the data, given that of the input.
+
+    In a batch of one, sizes alone do not tell which axis is that of the batch. An op that then
+    seems to mix examples is refused as one that does (LC007) only where it reads across an axis
+    that is the batch for certain, which would mean nothing for one example; otherwise as one
+    whose sizes fit one batch size only (LC008).
+    """
     layouts: Layouts = {graph.input_name: source}
+    certain = {graph.input_name}
     refusals: list[Refusal] = []
     for node in graph.nodes:
         data = [name for name in node.inputs if name in graph.values]
         if any(name not in layouts for name in data):
             continue
+        is_certain = source.batch > 1 or certain.issuperset(data)
         rule = _RULES.get(node.op_type)
         try:
             if rule is None:
@@ -63,14 +71,31 @@ def prove_independence(graph: StaticGraph, source: Layout) -> tuple[Layouts, tup
                 layouts.update(split(graph, layouts, node))
             else:
                 layouts[node.outputs[0]] = rule(graph, layouts, node)
+            if is_certain and (rule is not reshape or _is_told(graph, layouts, node)):
+                certain.update(node.output_names)
         except DynamicParameterError as error:
             refusals.append(Refusal("LC003", node.name, node.op_type, str(error), _STATIC))
         except (MixingError, ValueError, IndexError) as error:
             if source.batch == 1 and all(layouts[name].is_merged for name in data):
                 layouts.update(_one_example(graph, node))
-            else:
+            elif source.batch > 1 or (is_certain and isinstance(error, ReadsAcrossError)):
                 refusals.append(_refusal(node, error))
+            else:
+                reason = f"its examples cannot be told apart in a batch of one: {error}"
+                refusals.append(Refusal("LC008", node.name, node.op_type, reason, _KEEP_BATCH))
     return layouts, tuple(refusals)
+
+
+def _is_told(graph: StaticGraph, layouts: Layouts, node: RawNode) -> bool:
+    """Whether a reshape leaves no doubt where the batch is."""
+    before = layouts[node.inputs[0]]
+    return is_told(before.prefix, graph.shape(node.outputs[0]), before.batch)
+
+
+def moves_alone(refusals: Sequence[Refusal]) -> bool:
+    """Whether what keeps examples from being told apart only moves entries."""
+    mixing = [item for item in refusals if item.code == "LC007"]
+    return all(item.op in _MOVES for item in mixing)
 
 
 def _one_example(graph: StaticGraph, node: RawNode) -> dict[str, Layout]:

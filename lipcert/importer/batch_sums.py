@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lipcert.importer.batch_entries import only
-from lipcert.importer.layout import Layout, MixingError
+from lipcert.importer.layout import Layout, MixingError, ReadsAcrossError
 from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import axes_of
 from lipcert.importer.static_graph import StaticGraph
@@ -23,7 +23,7 @@ def along(
     layout = only(graph, layouts, node)
     axes = {axis % layout.rank for axis in axes}
     if layout.axis in axes:
-        raise MixingError(f"it reads across the batch axis {layout.axis}")
+        raise ReadsAcrossError(f"it reads across the batch axis {layout.axis}")
     shape = graph.shape(node.outputs[0])
     gone = sum(1 for axis in axes if axis < layout.axis) if len(shape) < layout.rank else 0
     return layout.moved(shape, layout.axis - gone)
@@ -106,12 +106,12 @@ def _matrix_place(layout: Layout, rank: int, position: int, is_flipped: bool) ->
     """Axis of the product on which the batch of one factor ends up."""
     from_end = layout.rank - layout.axis
     if layout.rank == 1:
-        raise MixingError("it sums over the batch axis 0")
+        raise ReadsAcrossError("it sums over the batch axis 0")
     if from_end > 2:
         return rank - from_end
     is_row = (from_end == 2) != is_flipped
     if is_row != (position == 0):
-        raise MixingError(f"it sums over the batch axis {layout.axis}")
+        raise ReadsAcrossError(f"it sums over the batch axis {layout.axis}")
     return rank - 2 if position == 0 else rank - 1
 
 

@@ -60,11 +60,15 @@ _PER_CHANNEL: Final = frozenset({"group_norm", "prelu"})
 
 
 class Binding(NamedTuple):
-    """A constant that shows a parameter or buffer, and the name under which the node reads it."""
+    """A constant that shows a parameter or buffer, and the name under which the node reads it.
+
+    scattered: whether the file holds the parameter a second time, or not at all.
+    """
 
     target: str
     name: str
     constant: Constant
+    scattered: bool
 
 
 def with_bindings(
@@ -113,7 +117,8 @@ def _bound(
     target = provenance.buffers.get(placeholder) or provenance.parameters.get(placeholder)
     if target is None:
         return None
-    constant = constants.get(node.input(position)) or _dropped(node, position, constants)
+    given = constants.get(node.input(position))
+    constant = _dropped(node, position, constants) if given is None else given
     if constant is None or constant.view is None or constant.view.scale != 1:
         return None
     if constant.view.origin.name == target or not constant.is_float:
@@ -126,7 +131,8 @@ def _bound(
     view = View.whole(origin)
     index = view.index.transpose(perm).reshape(constant.shape)
     name = f"{node.input(position)}@{target}"
-    return Binding(target, name, Constant(constant.array, replace(view, index=index)))
+    shown = Constant(constant.array, replace(view, index=index))
+    return Binding(target, name, shown, own is not None or given is None)
 
 
 def _own_shape(

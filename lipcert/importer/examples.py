@@ -16,11 +16,11 @@ import numpy as np
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.facts import Shape
-from lipcert.importer.batch import prove_independence
+from lipcert.importer.batch import moves_alone, prove_independence
 from lipcert.importer.fold import fold
 from lipcert.importer.layout import Layout, MixingError
 from lipcert.importer.metadata import Provenance
-from lipcert.importer.raw import RawInput, RawModel
+from lipcert.importer.raw import RawInput, RawModel, RawNode
 from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import BatchProof, BatchStatus
 
@@ -53,6 +53,8 @@ _PRIMES: Final = (
 
 _FACTORS: Final = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 32)
 """which multiples of a prime batch size are tried for a Reshape that needs a multiple"""
+_FIXED: Final = frozenset({"LC002", "LC008", "LC016"})
+"""refusals of a graph that fits one batch size only"""
 
 
 @final
@@ -93,8 +95,10 @@ def separate_examples(
     mixing = () if isinstance(dims[0], int) else _mixing_reshape(attempt, failed[0])
     if mixing:
         raise UnsupportedModelError(mixing)
-    hard_coded = all(refusal.code in {"LC002", "LC008", "LC016"} for refusal in failed[0])
-    if isinstance(dims[0], str) or not hard_coded:
+    codes = {refusal.code for refusal in failed[0]}
+    if dims[0] == 1 and moves_alone(failed[0]):  # the first of one example is the example
+        codes -= {"LC007"}
+    if isinstance(dims[0], str) or not codes <= _FIXED:
         raise UnsupportedModelError(failed[0])
     return _one_at_a_time(model, provenance, (dims[0], *dims[1:]), dtype, output)
 
@@ -195,11 +199,14 @@ def _fixed_batch_note(dims: tuple[int | str, ...]) -> tuple[Diagnostic, ...]:
 def _one_at_a_time(
     model: RawModel, provenance: Provenance, shape: Shape, dtype: np.dtype[Any], output: str
 ) -> Examples:
+    """The file as a function of one example, which it is whatever its axes mean."""
     try:
         graph, layouts, refusals = _attempt(model, provenance, shape, 1, dtype, output=output)
     except MixingError as error:
         refusals, graph, layouts = (Refusal("LC007", "", "", str(error)),), None, {}
-    if graph is None or refusals:
+    if graph is not None and refusals and all(item.code == "LC008" for item in refusals):
+        graph, layouts = _as_a_whole(graph, layouts[graph.input_name])
+    elif graph is None or refusals:
         raise UnsupportedModelError(refusals)
     message = (
         f"the file holds one example of shape {shape} at a time; it is assumed that the network"
@@ -210,3 +217,32 @@ def _one_at_a_time(
     )
     proof = BatchProof(BatchStatus.PER_EXAMPLE, 0, "the shapes in the file are fixed")
     return Examples(graph, layouts, proof, (note,))
+
+
+def _as_a_whole(graph: StaticGraph, source: Layout) -> tuple[StaticGraph, dict[str, Layout]]:
+    """Every tensor with all its axes as part of one example, but for the input and the output.
+
+    The example itself has no batch axis, and its output has none where axis 0 has the size 1.
+    """
+    names = {name: f"{name}@example" for name in (graph.input_name, graph.output_name)}
+    nodes = tuple(
+        replace(
+            node,
+            inputs=tuple(names.get(name, name) for name in node.inputs),
+            outputs=tuple(names.get(name, name) for name in node.outputs),
+        )
+        for node in graph.nodes
+    )
+    first = _renaming(graph.input_name, names[graph.input_name])
+    last = _renaming(names[graph.output_name], graph.output_name)
+    values = {**graph.values, **{new: graph.values[old] for old, new in names.items()}}
+    layouts = {name: Layout.whole_of(value.shape) for name, value in values.items() if value.shape}
+    layouts[graph.input_name] = source
+    shape = graph.shape(graph.output_name)
+    if shape[0] == 1:
+        layouts[graph.output_name] = Layout(shape, 1, 0)
+    return replace(graph, nodes=(first, *nodes, last), values=values), layouts
+
+
+def _renaming(old: str, new: str) -> RawNode:
+    return RawNode("Identity", "", 1, new, (old,), (new,), {})

@@ -1,8 +1,9 @@
 """Model-local functions: counted first, then expanded.
 
-What enters: a parsed model. What leaves: the same model without functions. Invariant: nothing is
-expanded before it is known how large the result is; functions that call others twice each, thirty
-levels deep, take two kilobytes and stand for a billion nodes.
+What enters: a parsed model. What leaves: the same model without functions, nor what a call computes
+for an output that it leaves out. Invariant: nothing is expanded before it is known how large the
+result is; functions that call others twice each, thirty levels deep, take two kilobytes and stand
+for a billion nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from lipcert.errors import ModelFileError
 from lipcert.importer.limits import MAX_FILE_BYTES, MAX_NODES
 
-__all__ = ["check_expansion", "expanded"]
+__all__ = ["check_expansion", "expanded", "names_read", "needed_nodes"]
 
 _MAX_NESTING: Final = 200
 _Key = tuple[str, str, str]
@@ -72,13 +73,38 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def expanded(path: Path, proto: ModelProto) -> ModelProto:
-    """The model with every call replaced by the body of its function."""
+    """The model with every call replaced by what its outputs need of the function's body."""
     if not proto.functions:
         return proto
     try:
-        return onnx.inliner.inline_local_functions(proto)
+        inlined: ModelProto = onnx.inliner.inline_local_functions(proto)
     except Exception as error:
         raise _malformed(path, "has model-local functions that cannot be expanded") from error
+    kept = needed_nodes(inlined.graph, [item.name for item in inlined.graph.output])
+    del inlined.graph.node[:]
+    inlined.graph.node.extend(kept)
+    return inlined
+
+
+def needed_nodes(graph: GraphProto, outputs: Iterable[str]) -> list[NodeProto]:
+    """The nodes from which outputs are computed, in their order."""
+    live = set(outputs)
+    kept = []
+    for node in reversed(graph.node):
+        if live.intersection(node.output):
+            kept.append(node)
+            live |= names_read(node)
+    return kept[::-1]
+
+
+def names_read(node: NodeProto) -> set[str]:
+    """Names of the values that a node reads, also inside its sub-graphs."""
+    names = set(node.input)
+    for body in _subgraphs(node):
+        names.update(output.name for output in body.output)
+        for inner in body.node:
+            names |= names_read(inner)
+    return names
 
 
 def _malformed(path: Path, why: str) -> ModelFileError:

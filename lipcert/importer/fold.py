@@ -99,6 +99,7 @@ class _Folder:
         self._unknown: set[str] = set()
         self._nodes: list[RawNode] = []
         self._bound: set[str] = set()
+        self._scattered: set[str] = set()
         self._absorbed: set[str] = set()
         self._branches = 0
         self._sequences: dict[str, tuple[str, ...]] = {}
@@ -117,6 +118,7 @@ class _Folder:
             source,
             output,
             frozenset(self._bound),
+            frozenset(self._scattered),
             frozenset(self._absorbed),
         )
 
@@ -329,9 +331,10 @@ class _Folder:
         self.values.update(found)
         self._unknown.update(name for name in node.output_names if name not in found)
         bound, named = with_bindings(node, self._provenance, self.constants)
-        for target, name, constant in named:
-            self.constants[name] = constant
-            self._bound.add(target)
+        for item in named:
+            self.constants[item.name] = item.constant
+            self._bound.add(item.target)
+            self._scattered |= {item.target} if item.scattered else set()
         self._nodes.append(bound)
         self._guards.add(bound)
 

@@ -25,6 +25,7 @@ _SMALL: Final = 64
 """entries of a constant up to which its numbers may tell a shape"""
 _SHAPE_KEEPING: Final = frozenset(
     {
+        "BatchNormalization",
         "GroupNormalization",
         "LayerNormalization",
         "RMSNormalization",

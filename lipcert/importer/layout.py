@@ -19,23 +19,31 @@ import numpy.typing as npt
 from lipcert.facts import Shape
 from lipcert.importer.constant import Constant
 
-__all__ = ["Layout", "MixingError", "locate"]
+__all__ = ["Layout", "MixingError", "ReadsAcrossError", "is_told", "locate"]
 
 
 class MixingError(Exception):
     """Examples of a batch influence each other, or cannot be told apart; says why."""
 
 
+class ReadsAcrossError(MixingError):
+    """An op sums, sorts or normalises over the batch."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The batch lies on `axis`, whose size is before·batch·after."""
+    """The batch lies on `axis`, whose size is before·batch·after.
+
+    whole: there is one example, and the tensor with all its axes belongs to it.
+    """
 
     shape: Shape
     batch: int
     axis: int
     before: int = 1
     after: int = 1
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.shape[self.axis] != self.before * self.batch * self.after:
@@ -48,8 +56,19 @@ class Layout:
 
     @property
     def is_merged(self) -> bool:
-        """Whether the batch shares its axis with entries of one example."""
-        return self.before * self.after > 1
+        """Whether the batch shares its axis with entries of one example, or has none."""
+        return self.whole or self.before * self.after > 1
+
+    @classmethod
+    def whole_of(cls, shape: Shape) -> Layout:
+        """The layout of a tensor that is one example, or part of one, with all its axes."""
+        return cls(shape, 1, 0, 1, shape[0], whole=True)
+
+    @property
+    def spoils_matrices(self) -> bool:
+        """Whether the batch is one of the last two axes, so that the tensor is no matrix."""
+        is_one = self.batch == 1 and self.is_merged
+        return not is_one and self.axis >= self.rank - 2
 
     @property
     def prefix(self) -> int:
@@ -119,6 +138,18 @@ class Layout:
 
 def locate(prefix: int, shape: Shape, batch: int) -> Layout:
     """The layout of a tensor of which P is known; prefers an axis that is the batch alone."""
+    found = _places(prefix, shape, batch)
+    if not found:
+        raise MixingError(f"the batch is spread over several axes of the shape {shape}")
+    return min(found, key=lambda layout: layout.is_merged)
+
+
+def is_told(prefix: int, shape: Shape, batch: int) -> bool:
+    """Whether exactly one axis can be that of the batch alone."""
+    return sum(not layout.is_merged for layout in _places(prefix, shape, batch)) == 1
+
+
+def _places(prefix: int, shape: Shape, batch: int) -> list[Layout]:
     found: list[Layout] = []
     blocks = 1
     for axis, size in enumerate(shape):
@@ -127,6 +158,4 @@ def locate(prefix: int, shape: Shape, batch: int) -> Layout:
             if size % (before * batch) == 0:
                 found.append(Layout(shape, batch, axis, before, size // (before * batch)))
         blocks *= size
-    if not found:
-        raise MixingError(f"the batch is spread over several axes of the shape {shape}")
-    return min(found, key=lambda layout: layout.is_merged)
+    return found

@@ -125,6 +125,7 @@ def _result(
         diagnostics=assembled.diagnostics,
         macros=assembled.macros,
         external=model.external,
+        scattered=assembled.scattered,
     )
 
 

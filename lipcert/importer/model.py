@@ -49,3 +49,5 @@ class ImportedModel:
     """SHA-256 of each file with external data, by its path relative to the model's folder"""
     macros: tuple[MacroLayer, ...] = ()
     """the sub-graphs of the file that were understood as one op"""
+    scattered: frozenset[str] = frozenset()
+    """parameters of the graph that several tensors of the file hold, or none"""

@@ -26,7 +26,7 @@ _VERSIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "Atan": (7, 22),
         "Attention": (23, 25),
         "AveragePool": (1, 22),
-        "BatchNormalization": (7, 15),
+        "BatchNormalization": (1, 15),
         "Cast": (6, 25),
         "CastLike": (15, 25),
         "Celu": (12, 12),
@@ -258,7 +258,9 @@ def refusal_of(node: RawNode) -> Refusal | None:
 
 
 def _is_training(node: RawNode) -> bool:
-    """Up to version 13, extra outputs ask for training mode."""
+    """Up to version 13, extra outputs ask for training mode; up to 6, the lack of `is_test`."""
+    if 0 < node.since_version < 7 and node.integer("is_test", 0) == 0:
+        return True
     return bool(node.integer("training_mode", 0)) or len([o for o in node.outputs if o]) > 1
 
 

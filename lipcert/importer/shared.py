@@ -16,23 +16,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, final
 
 from lipcert.importer.metadata import Provenance, is_anonymous
 from lipcert.importer.raw import Array, RawModel, RawNode
 
-__all__ = ["separate_shared"]
+__all__ = ["Separated", "separate_shared"]
 
 _PRODUCER: Final = "pytorch"
 _STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
 
 
-def separate_shared(model: RawModel, provenance: Provenance) -> tuple[RawModel, tuple[str, ...]]:
-    """The model with an initializer per parameter, and the names that were added."""
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Separated:
+    """The model with an initializer per parameter.
+
+    added: names that were given to tensors of their own; tied: those that further copies show.
+    """
+
+    model: RawModel
+    added: tuple[str, ...] = ()
+    tied: frozenset[str] = frozenset()
+
+
+def separate_shared(model: RawModel, provenance: Provenance) -> Separated:
+    """Find the parameters behind merged and copied tensors."""
     graph = model.graph
     if provenance.signed:
-        return model, ()
+        return Separated(model)
     copies = _copies(graph.tensors)
     tensors = {name: array for name, array in graph.tensors.items() if name not in copies}
     nodes = [
@@ -47,7 +60,8 @@ def separate_shared(model: RawModel, provenance: Provenance) -> tuple[RawModel, 
         else:
             nodes.append(node)
     added = tuple(name for name in tensors if name not in graph.tensors)
-    return replace(model, graph=replace(graph, nodes=tuple(nodes), tensors=tensors)), added
+    result = replace(model, graph=replace(graph, nodes=tuple(nodes), tensors=tensors))
+    return Separated(result, added, frozenset(copies.values()))
 
 
 def _is_one_number(array: Array) -> bool:

@@ -40,6 +40,8 @@ class StaticGraph:
     output_name: str
     bound: frozenset[str]
     """parameters found under another name"""
+    scattered: frozenset[str]
+    """parameters that several tensors of the file hold, or none (a bias of zeros that was dropped)"""
     absorbed: frozenset[str]
     """tensors from which other constants were computed: their uses are not all visible"""
 

@@ -19,8 +19,10 @@ from onnx import ModelProto, helper
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.importer.draws import NOWHERE, Domain, draws
 from lipcert.importer.examples import Examples
+from lipcert.importer.expansion import names_read, needed_nodes
 from lipcert.importer.layout import Layout
 from lipcert.importer.model import Verification
+from lipcert.importer.modern import modernise
 from lipcert.importer.raw import Array
 from lipcert.importer.runtime import new_session
 from lipcert.importer.static_graph import StaticGraph
@@ -45,6 +47,7 @@ class _Run:
         self._result = examples.layouts[graph.output_name]
         is_batched = examples.proof.status is BatchStatus.PROVED
         _reduce(proto, graph, self._source, is_batched=is_batched)
+        modernise(proto)
         content = proto.SerializeToString()
         proto.Clear()
         try:
@@ -145,13 +148,9 @@ def _difference(expected: Array, actual: Array) -> float:
 
 def _reduce(proto: ModelProto, graph: StaticGraph, source: Layout, *, is_batched: bool) -> None:
     """Leave the nodes before the output, for inputs of this shape, and the tensors they read."""
-    live = {graph.output_name}
-    kept = []
-    for node in reversed(proto.graph.node):
-        if live.intersection(node.output):
-            kept.append(node)
-            live.update(_reads(node))
-    nodes = [_without_metadata(node) for node in reversed(kept)]
+    kept = needed_nodes(proto.graph, [graph.output_name])
+    live = {graph.output_name}.union(*(names_read(node) for node in kept))
+    nodes = [_without_metadata(node) for node in kept]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     proto.graph.ClearField("value_info")
@@ -173,16 +172,6 @@ def _declare(
     del declared[:]
     code = helper.np_dtype_to_tensor_dtype(graph.values[name].dtype)
     declared.append(helper.make_tensor_value_info(name, code, sizes))
-
-
-def _reads(node: Any) -> set[str]:
-    names = set(node.input)
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            names.update(output.name for output in body.output)
-            for inner in body.node:
-                names |= _reads(inner)
-    return names
 
 
 def _without_metadata(node: Any) -> Any:

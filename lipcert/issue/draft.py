@@ -151,12 +151,14 @@ class Draft:
         if any(graph.parameters[item.name].folded for item in reports):
             return {}
         found = tensors_of(graph, self._model, self._program)
-        missing = [item.name for item in reports if item.name not in found]
-        if missing:
-            raise NoVerdictError(
-                f"certify: the parameter {missing[0]!r} is no tensor of the file; export with "
-                "torch.onnx.export(..., dynamo=True, optimize=False)"
-            )
+        scattered = self._imported.scattered
+        for item in reports:
+            if item.name in scattered or item.name not in found:
+                what = "several tensors, or none," if item.name in scattered else "no tensor"
+                raise NoVerdictError(
+                    f"certify: the parameter {item.name!r} is {what} of the file; export with "
+                    "torch.onnx.export(..., dynamo=True, optimize=False)"
+                )
         return {item.name: found[item.name] for item in reports}
 
     def _identity(self) -> ModelIdentity:

@@ -49,8 +49,19 @@ MIXING = {
 }
 
 
-@pytest.mark.parametrize("case", MIXING)
-@pytest.mark.parametrize("batch", ["N", 1])
+MOVES = {
+    "reversing the batch",
+    "first example only",
+    "first example by slicing",
+    "joined to itself",
+}
+"""what only moves entries: of one example, it is a function like any other"""
+
+
+@pytest.mark.parametrize(
+    ("case", "batch"),
+    [(case, batch) for batch in ("N", 1) for case in MIXING if batch == "N" or case not in MOVES],
+)
 def test_mixing_is_refused_with_its_node(tmp_path, case, batch):
     nodes, tensors = MIXING[case]
     with pytest.raises(UnsupportedModelError) as caught:
@@ -59,6 +70,14 @@ def test_mixing_is_refused_with_its_node(tmp_path, case, batch):
     assert codes <= {"LC007", "LC008"}
     if batch == "N":
         assert all(refusal.node for refusal in caught.value.refusals if refusal.code == "LC007")
+
+
+@pytest.mark.parametrize("case", sorted(MOVES))
+def test_moves_in_a_fixed_batch_of_one(tmp_path, case):
+    nodes, tensors = MIXING[case]
+    imported = load_model(saved(model(nodes, (1, 6), tensors), tmp_path))
+    assert imported.batch.status is BatchStatus.PER_EXAMPLE
+    assert "LC021" in {item.code for item in imported.diagnostics}
 
 
 def test_training_batch_norm(tmp_path):

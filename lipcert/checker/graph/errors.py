@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["MixingError", "Unsupported"]
+__all__ = ["MixingError", "ReadsAcrossError", "Unsupported"]
 
 
 class Unsupported(ValueError):  # noqa: N818 (a verdict on the model, not a failure of the program)
@@ -11,3 +11,7 @@ class Unsupported(ValueError):  # noqa: N818 (a verdict on the model, not a fail
 
 class MixingError(Unsupported):
     """Examples of a batch influence each other."""
+
+
+class ReadsAcrossError(MixingError):
+    """A node sums, sorts or normalises over the batch, which would mean nothing for one example."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.checker.graph.call import Call
-from lipcert.checker.graph.errors import MixingError, Unsupported
+from lipcert.checker.graph.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.checker.graph.program import IndexArray, Shape
 from lipcert.checker.graph.values import (
     FIXED,
@@ -53,7 +53,7 @@ def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 def check_apart(value: Value, axes: Sequence[int]) -> None:
     """Refuse an op that reads across these axes if the batch lies on one of them."""
     if value.place is not None and value.place.axis in axes:
-        raise MixingError(f"it reads across the batch axis {value.place.axis}")
+        raise ReadsAcrossError(f"it reads across the batch axis {value.place.axis}")
 
 
 def same_order(call: Call, value: Value, shape: Shape, grows: Sequence[bool]) -> Value:

@@ -6,7 +6,7 @@ import numpy as np
 
 from lipcert.checker.graph.call import Call
 from lipcert.checker.graph.entry_ops import combined, scaled
-from lipcert.checker.graph.errors import MixingError, Unsupported
+from lipcert.checker.graph.errors import ReadsAcrossError, Unsupported
 from lipcert.checker.graph.layout_ops import permuted
 from lipcert.checker.graph.program import BatchNorm, Conv, Dense, MatMul, Operand
 from lipcert.checker.graph.values import FIXED, Constant, Data, Value, broadcast, indices
@@ -86,7 +86,7 @@ def _product(call: Call, first: Data, second: Data) -> Data:
         raise Unsupported("a product of vectors")
     for value in (first, second):
         if value.place is not None and value.place.axis >= len(value.shape) - 2:
-            raise MixingError("a product of two values reads across the batch axis")
+            raise ReadsAcrossError("a product of two values reads across the batch axis")
     stacks = [Data(value.name, value.shape[:-2], value.place) for value in (first, second)]
     stack, place = broadcast(stacks)
     if first.shape[-1] != second.shape[-2]:

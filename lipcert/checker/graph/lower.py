@@ -5,7 +5,8 @@ Shapes that the file states of its results are compared with those that its node
 If `batch_proved`, moreover, for a batch of any size N, entry i of the output is this function of
 entry i of the input: the first dimension of the input is read as N, and every rule keeps the
 examples apart (`values`). A model of which a rule says that it does not is refused. A model whose
-sizes are fixed, so that no rule can follow N, is read as one example at a time.
+sizes are fixed, so that no rule can follow N, is read as one example at a time; so is one whose
+batch has the fixed size 1, if its nodes only move entries of the batch, such as x[0].
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from lipcert.checker.budget import spend
 from lipcert.checker.graph.call import Call, Sink
 from lipcert.checker.graph.constant_ops import literal
-from lipcert.checker.graph.errors import MixingError, Unsupported
+from lipcert.checker.graph.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.checker.graph.macros import needed_steps, rewritten
 from lipcert.checker.graph.operators import rule_of
 from lipcert.checker.graph.program import Attention, Operand, Program, Shape, Step, kept_entries
@@ -42,10 +43,11 @@ def lower(model: Model, output: str) -> Program:
     dims = source.dims or ()
     try:
         return _lowered(model, output, needed, source, batched=True)
-    except MixingError:
-        raise
-    except Unsupported:
-        if not isinstance(dims[0], int):
+    except Unsupported as error:
+        mixes = isinstance(error, ReadsAcrossError) or (
+            isinstance(error, MixingError) and dims[0] != 1
+        )
+        if mixes or not isinstance(dims[0], int):
             raise
     return _lowered(model, output, needed, source, batched=False)
 
@@ -128,7 +130,7 @@ def _lower_node(
         found = rule_of(node, inputs)(call)
         call.check_read()
     except MixingError as error:
-        raise MixingError(f"{where}: {error}") from None
+        raise type(error)(f"{where}: {error}") from None
     except Unsupported as error:
         raise Unsupported(f"{where}: {error}") from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):

@@ -203,6 +203,8 @@ class Builder:
     def channels_first(self, node: RawNode) -> str:
         """The first input, [channels, *positions] per example."""
         layout = self.layout(node.inputs[0])
+        if layout.whole and layout.shape[0] == 1:
+            return self.reshape(self.value(node.inputs[0]), layout.shape[1:])
         if layout.axis != 0 or layout.is_merged:
             raise RefusedNodeError(
                 "one example holds several images along the batch axis",

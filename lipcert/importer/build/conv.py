@@ -22,7 +22,7 @@ def _conv(builder: Builder, node: RawNode) -> str:
     weight = builder.constant(node.inputs[1], "weight")
     sizes = builder.shape(value)[1:]
     taps = _taps(node, weight.shape)
-    outputs = builder.layout(node.outputs[0]).example_shape[1:]
+    outputs = builder.layout(node.outputs[0]).shape[2:]
     geometry = read_sliding(node, taps, sizes).geometry(sizes, outputs)
     operand = builder.weight(weight, node.inputs[1])
     return builder.emit(
@@ -35,7 +35,7 @@ def _conv_transpose(builder: Builder, node: RawNode) -> str:
     weight = builder.constant(node.inputs[1], "weight")
     sizes = builder.shape(value)[1:]
     taps = _taps(node, weight.shape)
-    outputs = builder.layout(node.outputs[0]).example_shape[1:]
+    outputs = builder.layout(node.outputs[0]).shape[2:]
     geometry = _adjoint_geometry(node, taps, sizes, outputs)
     operand = builder.weight(weight, node.inputs[1])
     return builder.emit(

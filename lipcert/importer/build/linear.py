@@ -94,8 +94,7 @@ def _data_product(builder: Builder, node: RawNode) -> str:
     """Both factors depend on the data: batched matrix product per example."""
     values = []
     for name in node.inputs[:2]:
-        layout = builder.layout(name)
-        if layout.axis >= layout.rank - 2:
+        if builder.layout(name).spoils_matrices:
             raise RefusedNodeError("the batch lies in a matrix axis of a product of two values")
         values.append(builder.value(name))
     return builder.emit(MatMul(), *values)
@@ -127,6 +126,8 @@ def _constant_times(builder: Builder, node: RawNode) -> str:
         weight = weight.rearranged(lambda array: array.reshape(1, -1))
     operand = builder.weight(weight, name)
     layout = builder.layout(node.inputs[1])
+    if layout.rank == 1:  # a vector: one product, and no axis that stays
+        return builder.emit(Dense(operand), builder.value(node.inputs[1]))
     value = builder.reshape(builder.value(node.inputs[1]), layout.full_example_shape)
     return _on_rows(builder, operand, value)
 
@@ -211,8 +212,7 @@ def _cumulated(builder: Builder, node: RawNode) -> str:
 def _attention(builder: Builder, node: RawNode) -> str:
     """Macro layer: Q, transposed keys, V, and perhaps a mask."""
     for name in node.inputs[:3]:
-        layout = builder.layout(name)
-        if layout.axis >= layout.rank - 2:
+        if builder.layout(name).spoils_matrices:
             raise RefusedNodeError("the batch lies in a matrix axis of an attention")
     mask = None
     if node.input(3):

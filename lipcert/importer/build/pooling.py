@@ -25,7 +25,7 @@ def _windows(builder: Builder, node: RawNode) -> tuple[str, Sliding, Geometry]:
     if taps is None or len(taps) != len(sizes):
         raise RefusedNodeError(f"kernel_shape {taps} does not fit the input", "LC016")
     sliding = read_sliding(node, taps, sizes)
-    outputs = builder.layout(node.outputs[0]).example_shape[1:]
+    outputs = builder.layout(node.outputs[0]).shape[2:]
     return value, sliding, sliding.geometry(sizes, outputs)
 
 
