@@ -1,22 +1,23 @@
 """Composition: what a module is made of, besides the numbers of its parameters and buffers.
 
-What enters: a module. What leaves: marks of everything that decides about what it computes and can
-be told apart: its parts, their classes and methods, hooks, also those on all modules of the process
-and on parameters, which tensor every name is, and all that attributes of parts and classes hold:
+What enters: a module. What leaves: whether it is still made of the same: its parts and what they
+are called, their classes and methods, hooks, also those on all modules of the process and on
+parameters, which tensor every name is, and all that attributes of parts and of classes hold:
 numbers and words, also in containers and in objects, and tensors, of which copies are kept.
-Invariant: whoever holds a composition keeps all objects alive that it marks, so that no other
-object gets the mark of one that is gone. What code reads elsewhere (global variables, variables of
-an enclosing function, what an object within an object within an object holds) is not seen.
+Invariant: what is held is told apart by its identity, and what was there is kept alive, so that no
+other object passes for it. What code reads elsewhere (global variables, variables of an enclosing
+function, what an object within an object within an object holds) is not seen.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
+from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import torch
@@ -27,180 +28,134 @@ from lipcert.training.comparing import are_equal
 
 __all__ = ["Composition"]
 
+_Look: TypeAlias = Callable[[Any], Iterable[object]]
 _PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_DEPTH: Final = 2
-"""of objects within objects whose attributes are looked at"""
-_REGISTERED: Final = ("_parameters", "_buffers")
-_GLOBAL: Final = tuple(name for name in vars(torch_module) if name.startswith("_global"))
-"""what applies to all modules of the process"""
-_CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque, Mapping, Set)
 _WITHOUT: Final = (
-    BuiltinFunctionType,
-    FunctionType,
-    MethodType,
-    ModuleType,
-    classmethod,
-    property,
-    staticmethod,
-    type,
+    *(BuiltinFunctionType, FunctionType, MethodType, ModuleType),
+    *(classmethod, property, staticmethod),
 )
-"""of these objects no attributes are looked at"""
+"""objects of which no attributes are looked at"""
+_DEPTH: Final = 2
+"""of objects within objects: how far attributes are looked at"""
+_GLOBAL: Final = tuple(
+    item for item in vars(torch_module).values() if isinstance(item, OrderedDict)
+)
+"""hooks on all modules of the process"""
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
 class Composition:
-    """Of one module at one moment.
+    """Of one module, as it is when this is made."""
 
-    marks: compared by `==`. unregistered: tensors that are no parameter or buffer and share no
-    storage with one. copies: of them, as they were. alive: what is marked by its identity.
-    """
+    def __init__(self, module: nn.Module) -> None:
+        self._held: list[tuple[Any, _Look, tuple[object, ...]]] = []
+        self._objects: list[object] = []
+        self._tensors: list[tuple[Tensor, bool, bool]] = []
+        self._arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
+        self._registered: set[int] = set()
+        self._seen: dict[int, object] = {}
+        self._waiting: deque[tuple[Any, int]] = deque((item, 0) for item in (module, *_GLOBAL))
+        while self._waiting:
+            self._add(*self._waiting.popleft())
+        self._kinds = [type(item) for item in self._objects]
+        self._copies = [(item, item.detach().clone()) for item in self._unregistered()]
 
-    marks: list[object]
-    unregistered: tuple[Tensor, ...]
-    copies: tuple[Tensor, ...]
-    alive: list[object]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Composition:
-        """As it is now."""
-        walk = _Walk()
-        walk.through(module)
-        found = tuple(walk.unregistered())
-        return cls(walk.marks, found, tuple(item.detach().clone() for item in found), walk.alive)
-
-    def is_of(self, module: nn.Module) -> bool:
-        """Whether the module is still made of the same."""
-        walk = _Walk()
-        walk.through(module)
-        return walk.marks == self.marks and self.holds_same_numbers()
+    def is_present(self) -> bool:
+        """Whether everything is what it was, but for numbers of parameters and buffers."""
+        for holder, look, known in self._held:
+            if holder or known:
+                now = tuple(look(holder))
+                if len(now) != len(known) or not all(map(is_, now, known)):
+                    return False
+        return (
+            all(map(is_, map(type, self._objects), self._kinds))
+            and all(
+                item.requires_grad is is_trained and bool(item._backward_hooks) is is_hooked
+                for item, is_trained, is_hooked in self._tensors
+            )
+            and all(array.tobytes() == known for array, known in self._arrays)
+            and self.holds_same_numbers()
+        )
 
     def holds_same_numbers(self) -> bool:
         """Whether nobody has written to its tensors that are no parameters or buffers."""
-        pairs = zip(self.unregistered, self.copies, strict=True)
         return all(
-            one.shape == other.shape and one.dtype is other.dtype and are_equal(one, other)
-            for one, other in pairs
+            item.shape == copy.shape and item.dtype is copy.dtype and are_equal(item, copy)
+            for item, copy in self._copies
         )
 
-
-class _Walk:
-    """Through a module and all that belongs to it, in an order that only it decides."""
-
-    def __init__(self) -> None:
-        self.marks: list[object] = []
-        self.alive: list[object] = []
-        self._parts: list[nn.Module] = []
-        self._kinds: dict[type, None] = {}
-        self._seen: set[int] = set()
-        self._registered: list[Tensor] = []
-        self._others: list[Tensor] = []
-
-    def through(self, module: nn.Module) -> None:
-        """The module, its parts and classes, and what concerns all modules of the process."""
-        self._object(module, 0)
-        while self._parts:
-            part = self._parts.pop()
-            self._kinds[type(part)] = None
-            for name, value in vars(part).items():
-                self.marks.append(name)
-                if name in _REGISTERED:
-                    self._register(value)
-                else:
-                    self._value(value, 0)
-        for kind in dict.fromkeys(item for found in self._kinds for item in found.__mro__):
-            self._class(kind)
-        for name in _GLOBAL:
-            self._value(getattr(torch_module, name), 0)
-
-    def unregistered(self) -> Iterable[Tensor]:
-        """Tensors whose numbers nobody else looks at."""
-        if not self._others:
-            return
-        own = {item.untyped_storage().data_ptr() for item in self._registered}
-        for item in self._others:
+    def _unregistered(self) -> Iterator[Tensor]:
+        """Tensors that share no storage with a parameter or a buffer."""
+        registered = [item for item, *_ in self._tensors if id(item) in self._registered]
+        own = {item.untyped_storage().data_ptr() for item in registered}
+        for item, *_ in self._tensors:
             if item.layout is torch.strided and item.untyped_storage().data_ptr() not in own:
                 yield item
 
-    def _register(self, tensors: Mapping[str, Tensor | None]) -> None:
-        for name, item in tensors.items():
-            self.marks.append(name)
-            if item is not None:
-                self._tensor(item)
-                self._registered.append(item)
-
-    def _tensor(self, item: Tensor) -> None:
-        """Which one it is, and whether gradients reach it unchanged; its numbers are no marks."""
-        self._identity(item)
-        self.marks += (id(type(item)), item.requires_grad, bool(item._backward_hooks))
-
-    def _class(self, kind: type) -> None:
-        """Its own methods and constants; those of torch are never changed in place."""
-        own = list(vars(kind).values())
-        self._identity(kind)
-        self.marks.append(tuple(map(id, own)))
-        self.alive += own
-        if not kind.__module__.startswith(("torch.", "builtins")):
-            for value in own:
-                self._value(value, 0)
-
-    def _value(self, value: Any, depth: int) -> None:
-        """What an attribute holds, `depth` objects away from the module."""
-        kind = type(value)
-        if kind in _PLAIN:
-            self.marks.append(value)
-        elif isinstance(value, _CONTAINERS):
-            self._container(value, depth)
-        elif isinstance(value, Tensor):
-            self._tensor(value)
-            self._others.append(value)
-        elif isinstance(value, np.ndarray | np.generic):
-            self.marks += (str(value.dtype), value.shape, value.tobytes())
+    def _add(self, value: Any, depth: int) -> None:
+        """What is held somewhere, `depth` objects away from a part, and what it holds."""
+        if type(value) in _PLAIN or isinstance(value, _WITHOUT) or id(value) in self._seen:
+            return
+        if isinstance(value, nn.Module):
+            depth = 0
+            own = (*value._parameters.values(), *value._buffers.values())
+            self._registered.update(map(id, own))
+        elif depth > _DEPTH:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, Tensor):
+            self._objects.append(value)
+            self._tensors.append((value, value.requires_grad, bool(value._backward_hooks)))
+        elif isinstance(value, dict):
+            self._hold(value, _entries, depth)
+        elif isinstance(value, tuple | frozenset):
+            self._waiting += [(item, depth) for item in value]
+        elif isinstance(value, list | set | deque):
+            self._hold(value, iter, depth)
+        elif isinstance(value, np.ndarray):
+            self._arrays.append((value, value.tobytes()))
+        elif isinstance(value, type):
+            self._class(value, depth)
         else:
             self._object(value, depth)
 
-    def _container(self, value: Collection[Any], depth: int) -> None:
-        if not value:
-            self.marks.append(0)
-        elif self._is_new(value):
-            self._items(value, depth)
-            if isinstance(value, Mapping):
-                self._items(value.values(), depth)
-
-    def _items(self, items: Collection[Any], depth: int) -> None:
-        if _PLAIN.issuperset(map(type, items)):
-            self.marks.append(tuple(items))
-            return
-        self.marks.append(len(items))
-        for item in items:
-            self._value(item, depth)
-
     def _object(self, value: Any, depth: int) -> None:
-        if not self._is_new(value):
-            return
-        if isinstance(value, nn.Module):
-            self._parts.append(value)
-        elif isinstance(value, partial):
-            self._items((value.func, value.args, value.keywords), depth)
-        elif depth < _DEPTH and not isinstance(value, _WITHOUT):
-            self._attributes(value, depth + 1)
-
-    def _attributes(self, value: object, depth: int) -> None:
-        own = getattr(value, "__dict__", {})
-        self._items(own, depth)
-        self._items(own.values(), depth)
+        """A part, or another object with attributes."""
+        self._objects.append(value)
+        self._hold(getattr(value, "__dict__", {}), _entries, depth + 1)
+        if any("__slots__" in vars(kind) for kind in type(value).__mro__):
+            self._hold((value,), _slots, depth + 1)
+        if isinstance(value, partial):
+            self._waiting += [(item, depth) for item in (value.func, value.args, value.keywords)]
         for kind in type(value).__mro__:
-            names = vars(kind).get("__slots__", ())
-            for name in (names,) if isinstance(names, str) else names:
-                self._value(getattr(value, name, None), depth)
+            self._waiting.append((kind, depth))
 
-    def _is_new(self, item: object) -> bool:
-        """Marks which one it is, and tells whether what it holds has yet to be looked at."""
-        self._identity(item)
-        is_new = id(item) not in self._seen
-        self._seen.add(id(item))
-        return is_new
+    def _class(self, kind: type, depth: int) -> None:
+        """Methods and constants; those of torch are functions and words."""
+        if kind.__module__ == "builtins":
+            return
+        is_of_torch = kind.__module__.startswith("torch.")
+        self._hold(vars(kind), _values, _DEPTH + 1 if is_of_torch else depth)
 
-    def _identity(self, item: object) -> None:
-        self.marks.append(id(item))
-        self.alive.append(item)
+    def _hold(self, holder: Any, look: _Look, depth: int) -> None:
+        """depth: of what it holds."""
+        known = tuple(look(holder))
+        self._held.append((holder, look, known))
+        if depth <= _DEPTH:
+            self._waiting += [(item, depth) for item in known]
+
+
+def _entries(holder: Mapping[object, object]) -> Iterator[object]:
+    return chain(holder, holder.values())
+
+
+def _values(holder: Mapping[object, object]) -> Iterable[object]:
+    return holder.values()
+
+
+def _slots(holder: tuple[object]) -> Iterator[object]:
+    (value,) = holder
+    for kind in type(value).__mro__:
+        names = vars(kind).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            yield getattr(value, name, None)

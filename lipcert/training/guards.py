@@ -197,10 +197,14 @@ class StepGuard:
         self._sums.clear()
         self._numbers.settle()
 
-    def keep(self) -> None:
-        """All hooks of the run are in place; what is not trained stays what it is now."""
-        self._numbers.keep()
+    def begin(self) -> None:
+        """All hooks of the run are in place; the module stays what it is now."""
         self._likeness.settle()
+
+    def keep(self) -> None:
+        """Numbers that are not trained stay what they are now."""
+        self._numbers.keep()
+        self._likeness.require()
 
     def refuse_moved(self) -> None:
         """Numbers that are not those that the last step left."""

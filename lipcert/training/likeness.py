@@ -59,39 +59,39 @@ class Likeness:
         self._trained = trained
         self._wrappers = _wrappers(model, network.module)
         self._before = _hooks(network.module)
-        self._own: frozenset[tuple[str, int]] | None = None
-        self._known = Composition.of(network.module)
+        self._own: frozenset[tuple[str, int]] = frozenset()
+        self._known: Composition | None = None
         self._around: list[frozenset[tuple[str, int]]] = []
 
     def settle(self) -> None:
         """All hooks of the run are in place, and the module has been compared without them."""
-        if self._own is not None:
-            self.require()
-            return
         self._own = _hooks(self._network.module) - self._before
-        self._known = Composition.of(self._network.module)
+        self._known = Composition(self._network.module)
         self._around = [_hooks(wrapper) for wrapper in self._wrappers]
 
     def require(self) -> None:
-        """Compare the module again if anything but the numbers of its parameters was changed."""
+        """Compare the module again if anything but the numbers of its parameters was changed since
+        it settled."""
+        if self._known is None:
+            return
         for wrapper, known in zip(self._wrappers, self._around, strict=True):
             if _hooks(wrapper) != known:
                 raise UsageError(
                     f"training: the {type(wrapper).__name__} around the module has hooks that it "
                     "did not have when make_private was called; register them before that"
                 )
-        if self._known.is_of(self._network.module):
+        if self._known.is_present():
             return
         self._require_trained()
-        present = Composition.of(self._network.module)
-        with _without(self._network.module, self._own or frozenset()):
+        present = Composition(self._network.module)
+        with _without(self._network.module, self._own):
             require_gradients(self._network, self._graph, training=None)
         self._known = present
 
     def require_unwritten(self) -> None:
         """Nobody wrote to what the backward pass reads, and no parameter changes its gradient."""
         _refuse_hooked(self._trained)
-        if not self._known.holds_same_numbers():
+        if self._known is not None and not self._known.holds_same_numbers():
             raise UsageError(
                 "training: a tensor that the module holds, and that is neither a parameter nor a "
                 "buffer, was changed between the forward and the backward pass, so the gradient is "
@@ -108,6 +108,11 @@ class Likeness:
                     "what is in its place; change the module before make_private, and copy numbers "
                     "into parameters only by private.restore()"
                 )
+            if not parameter.requires_grad:
+                raise UsageError(
+                    f"training: {name} was frozen since make_private was called, which noises its "
+                    "gradient; freeze it before that, or leave it trained"
+                )
 
 
 def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool | None) -> None:
@@ -116,6 +121,7 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
     training: the mode of all parts; None leaves each in its own. There must be no hooks of the run.
     """
     _refuse_hooked(dict(network.module.named_parameters()))
+    _refuse_subclasses(network.module)
     gone = [m.recorded for m in network.matches.values() if network.live(m.recorded) is None]
     if gone:
         raise UsageError(
@@ -164,6 +170,16 @@ def _refuse_hooked(parameters: Mapping[str, nn.Parameter]) -> None:
             f"training: {hooked[0]} has a hook (register_hook) that may change its gradient, which "
             "is not noised yet; remove it"
         )
+
+
+def _refuse_subclasses(module: nn.Module) -> None:
+    """Copies of tensors, with which the module is compared, do not have what their class does."""
+    for name, item in (*module.named_parameters(), *module.named_buffers()):
+        if type(item) not in (nn.Parameter, Tensor):
+            raise UsageError(
+                f"training: {name} is a {type(item).__name__}, whose operations may be others than "
+                "those that were bounded; make it an nn.Parameter, or a buffer of plain numbers"
+            )
 
 
 def _wrappers(model: nn.Module, module: nn.Module) -> list[nn.Module]:

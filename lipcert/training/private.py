@@ -123,11 +123,16 @@ class Private:
         before = read_checkpoint(self._checkpoint(), {**self._parts(), **also})
         self.enforcement.project()
         self.guard.settle()
-        self.settle()
+        self._keep()
         return before
 
     def settle(self) -> None:
-        """The module is what was bounded, and from now on nothing but its trained weights moves."""
+        """All hooks are in place: from now on nothing but the trained weights moves."""
+        self._keep()
+        self.guard.begin()
+
+    def _keep(self) -> None:
+        """What is not trained is what was bounded, and stays so."""
         require_numbers(self.network, self.guard.trained)
         self.guard.keep()
 

@@ -34,10 +34,9 @@ def refuse_autocast(device: torch.device) -> None:
 
 def refuse_modes() -> None:
     """Modes and hooks that are active in this thread, and see every operation."""
-    modes = [
-        *(mode for mode in _get_current_function_mode_stack() if type(mode) is not DeviceContext),
-        *_get_current_dispatch_mode_stack(),
-    ]
+    functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in functions if type(mode) is not DeviceContext]
+    modes += _get_current_dispatch_mode_stack()
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     what = ""
     if modes:

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.errors import LipCertError
+from lipcert.audit.trace.reading import read_trace
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.training import Private
-from tests.training.runs import CLASSES, FEATURES, Small, private_run, train
+from lipcert.training.network import export
+from tests.training.runs import CLASSES, Small, private_run, train
 
 FACTOR = 128.0
 """a power of 2, so that what is multiplied and divided again is the same to the bit"""
@@ -36,16 +40,26 @@ class Options:
     scale: float = 1.0
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    scale: float = 1.0
+
+
 class Settings:
     def __init__(self) -> None:
         self.scale = 1.0
 
 
+class Loudness:
+    scale = 1.0
+
+
 class Configured(Small):
     """Holds numbers in every way in which a module may hold them outside parameters and buffers."""
 
-    shared: Any = {"scale": 1.0}
-    on_class = torch.ones(())
+    shared: ClassVar[dict[str, float]] = {"scale": 1.0}
+    on_class: ClassVar[Tensor] = torch.ones(())
+    loudness = Loudness
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +67,8 @@ class Configured(Small):
         self.scales = [1.0]
         self.options = Options()
         self.settings = Settings()
-        self.namespace = SimpleNamespace(scale=1.0)
+        self.slotted = Slotted()
+        self.namespace = SimpleNamespace(model=SimpleNamespace(scale=1.0))
         self.array = np.ones(1)
         self.plain = torch.ones(())
         self.in_dict = {"scale": torch.ones(())}
@@ -68,7 +83,8 @@ class Configured(Small):
     def forward(self, x: Tensor) -> Tensor:
         numbers = (
             self.cfg["scale"] * self.cfg["nested"]["scales"][0],  # type: ignore[index, operator]
-            self.scales[0] * self.options.scale * self.settings.scale * self.namespace.scale,
+            self.scales[0] * self.options.scale * self.settings.scale,
+            self.slotted.scale * self.namespace.model.scale * self.loudness.scale,
             float(self.array[0]) * self.shared["scale"],
             self.for_training if self.training else 1.0,
         )
@@ -230,9 +246,7 @@ def assigned_state(module: Any) -> None:
 
 
 def swapped_tensors(module: Any) -> None:
-    torch.utils.swap_tensors(
-        module.head.weight, nn.Parameter(FACTOR * module.head.weight.detach())
-    )
+    torch.utils.swap_tensors(module.head.weight, nn.Parameter(FACTOR * module.head.weight.detach()))
 
 
 def plain_tensor_for_parameter(module: Any) -> None:
@@ -295,8 +309,16 @@ def number_in_object(module: Any) -> None:
     module.settings.scale = FACTOR
 
 
+def number_in_slots(module: Any) -> None:
+    module.slotted.scale = FACTOR
+
+
 def number_in_namespace(module: Any) -> None:
-    module.namespace.scale = FACTOR
+    module.namespace.model.scale = FACTOR
+
+
+def number_on_another_class(module: Any) -> None:
+    module.loudness.scale = FACTOR
 
 
 def number_in_array(module: Any) -> None:
@@ -313,20 +335,6 @@ def number_for_training_alone(module: Any) -> None:
 
 def module_in_list(module: Any) -> None:
     module.unregistered[0].max_val = 0.0
-
-
-def part_in_another_mode(module: Any) -> None:
-    module.hidden = Quieter(module.hidden)
-
-
-class Quieter(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.inner(x)
-        return found if self.training else FACTOR * found
 
 
 def plain_tensor(module: Any) -> None:
@@ -506,21 +514,6 @@ def hook_after_accumulation(private: Private) -> None:
     private.optimizer.step()
 
 
-def hook_on_a_node(private: Private) -> None:
-    x, y = next(iter(private.loader))
-    logits = private.model(x)
-    nodes, seen = [logits.grad_fn], 0
-    while nodes:
-        node = nodes.pop()
-        if node is not None:
-            node.register_prehook(_scaled)
-            nodes += [following for following, _ in node.next_functions]
-            seen += 1
-    assert seen
-    private.criterion(logits, y).backward()
-    private.optimizer.step()
-
-
 def hook_on_the_input_of_the_network(module: Any) -> None:
     module.register_forward_pre_hook(lambda m, x: _scaled(x))
 
@@ -569,43 +562,6 @@ def dispatch_mode_backward(private: Private) -> None:
     private.optimizer.step()
 
 
-# Examples and labels that are changed once they were admitted.
-
-
-def examples_between_forward_and_backward(private: Private) -> None:
-    x, y = next(iter(private.loader))
-    loss = private.criterion(private.model(x), y)
-    x.data.mul_(FACTOR)
-    loss.backward()
-    clean = private.model.hidden.weight.grad.clone()
-    bound = float(np.hypot.reduce([g.grad_norm.value for g in private.calibration.groups]))
-    assert float(clean.norm()) > bound * len(x) / 4.0, "the examples were not changed"
-    private.optimizer.step()
-
-
-class LouderExamples(Tensor):
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        found = super().__torch_function__(func, types, args, kwargs or {})
-        return FACTOR * found if func is nn.functional.linear else found
-
-
-class Named(Small):
-    """Takes more than examples."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        logits: Tensor = self.head(scale * self.hidden(x).relu())
-        return logits
-
-
-def a_keyword(private: Private) -> None:
-    x, y = next(iter(private.loader))
-    private.criterion(private.model(x, scale=FACTOR), y).backward()
-    private.optimizer.step()
-
-
 IN_A_MOMENT = (
     during(sharpness_aware),
     during(weight_noise),
@@ -638,7 +594,9 @@ NUMBERS = tuple(
         number_in_list,
         number_in_dataclass,
         number_in_object,
+        number_in_slots,
         number_in_namespace,
+        number_on_another_class,
         number_in_array,
         number_on_class,
         number_for_training_alone,
@@ -690,6 +648,7 @@ def class_as_it_was() -> Iterator[None]:
     yield
     Configured.shared = {"scale": 1.0}
     Configured.on_class = torch.ones(())
+    Loudness.scale = 1.0
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=[item.__name__ for item in ATTACKS])
@@ -698,3 +657,221 @@ def test_an_attack_is_refused_before_its_release(attack: Callable[[Private], Non
         with pytest.raises(LipCertError):
             attack(private)
         assert private.releases == 0
+
+
+def test_every_attack_would_change_the_gradient() -> None:
+    """Numbers that no bound knows have an effect; else their attacks would show nothing."""
+    with private_run(network=Configured, record_every=None) as private:
+        x, y = next(iter(private.loader))
+        for change in (number_in_dict, number_in_slots, number_on_another_class, plain_tensor):
+            ordinary = nn.functional.cross_entropy(private.model.eval()(x), y)
+            change(private.model)
+            assert not torch.allclose(ordinary, nn.functional.cross_entropy(private.model(x), y))
+
+
+# What the caller has of a pass leads to nothing that could change its gradient.
+
+
+def gradients(private: Private) -> dict[str, Tensor]:
+    return {name: item.grad.clone() for name, item in private.model.named_parameters()}
+
+
+def examples_after_the_pass(x: Tensor, y: Tensor, logits: Tensor) -> None:
+    x.data.mul_(FACTOR)
+
+
+def labels_after_the_loss(x: Tensor, y: Tensor, logits: Tensor) -> None:
+    y.data.zero_()
+
+
+def nodes_behind_the_output(x: Tensor, y: Tensor, logits: Tensor) -> None:
+    nodes = [logits.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None:
+            node.register_prehook(_scaled)
+            nodes += [following for following, _ in node.next_functions]
+
+
+@pytest.mark.parametrize(
+    "change", [examples_after_the_pass, labels_after_the_loss, nodes_behind_the_output]
+)
+def test_what_a_caller_has_does_not_reach_the_backward_pass(
+    change: Callable[[Tensor, Tensor, Tensor], None],
+) -> None:
+    found: list[dict[str, Tensor]] = []
+    for attack in (None, change):
+        with private_run(record_every=None) as private:
+            x, y = next(iter(private.loader))
+            x, y = x.clone(), y.clone()
+            logits = private.model(x)
+            loss = private.criterion(logits, y)
+            if attack is not None:
+                attack(x, y, logits)
+            loss.backward()
+            found.append(gradients(private))
+            private.optimizer.step()
+            assert private.releases == 1
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+class LouderExamples(Tensor):
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return FACTOR * found if func is nn.functional.linear else found
+
+
+def test_examples_of_another_class_are_plain_tensors_within_the_network() -> None:
+    found: list[dict[str, Tensor]] = []
+    for kind in (Tensor, LouderExamples):
+        with private_run(record_every=None) as private:
+            x, y = next(iter(private.loader))
+            private.criterion(private.model(x.as_subclass(kind)), y).backward()
+            found.append(gradients(private))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+# What else a caller may do around the model.
+
+
+class Named(Small):
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        logits: Tensor = self.head(scale * self.hidden(x).relu())
+        return logits
+
+
+def test_a_further_argument_is_refused() -> None:
+    with private_run(network=Named, record_every=None) as private:
+        x, _ = next(iter(private.loader))
+        with pytest.raises(UsageError, match="nothing else"):
+            private.model(x, scale=FACTOR)
+
+
+class LouderInEvaluation(Small):
+    """Its hidden part does something else in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Part()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.part(self.hidden(x)))
+        return logits
+
+
+class Part(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu() if self.training else FACTOR * x.relu()
+
+
+def test_a_part_in_another_mode_is_compared_in_that_mode(tmp_path: Path) -> None:
+    export(Small(), torch.zeros(1, 6), tmp_path / "given.onnx")
+    with private_run(
+        network=LouderInEvaluation, record_every=None, model_file=tmp_path / "given.onnx"
+    ) as private:
+        step(private)
+        private.model.part.eval()
+        with pytest.raises(NoVerdictError, match="output"):
+            step(private)
+        assert private.releases == 1
+
+
+def test_hooks_on_a_wrapper_are_refused() -> None:
+    with private_run(network=lambda: nn.DataParallel(Small()), record_every=None) as private:
+        step(private)
+        private.model.register_forward_pre_hook(lambda m, x: _scaled(x))
+        with pytest.raises(UsageError, match="DataParallel"):
+            step(private)
+        assert private.releases == 1
+
+
+def test_layers_that_change_places_are_refused() -> None:
+    def network() -> nn.Sequential:
+        return nn.Sequential(
+            *(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+        )
+
+    with private_run(network=network, record_every=None) as private:
+        step(private)
+        private.model[1], private.model[3] = private.model[3], private.model[1]
+        with pytest.raises(NoVerdictError, match="output"):
+            step(private)
+
+
+def test_a_parameter_that_is_frozen_later_is_named() -> None:
+    with private_run(record_every=None) as private:
+        private.model.head.weight.requires_grad_(requires_grad=False)
+        with pytest.raises(UsageError, match=r"head\.weight .* frozen"):
+            step(private)
+
+
+def test_changes_are_not_forgotten_by_a_return_to_a_checkpoint(tmp_path: Path) -> None:
+    with private_run(tmp_path, network=Configured, record_every=None) as private:
+        step(private)
+        private.save()
+        number_in_dict(private.model)
+        with pytest.raises(LipCertError):
+            private.restore()
+
+
+# What ordinary programs do, and may go on doing.
+
+
+def test_averaged_weights_may_be_evaluated_between_steps() -> None:
+    with private_run(record_every=None) as private:
+        for x, y in private.loader:
+            private.step(x, y)
+            kept = [item.detach().clone() for item in private.model.parameters()]
+            with torch.no_grad():
+                for parameter in private.model.parameters():
+                    parameter.mul_(0.5)
+                private.model.eval()(x)
+                for parameter, own in zip(private.model.parameters(), kept, strict=True):
+                    parameter.copy_(own)
+            private.model.train()
+        assert private.releases == 6
+
+
+class Remembering(Small):
+    """Keeps what it saw and how often, for whoever looks at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.seen: list[Tensor] = []
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.last = self.hidden(x)
+        self.seen.append(self.last.detach())
+        logits: Tensor = self.head(self.last.relu())
+        return logits
+
+
+def test_a_module_that_remembers_its_passes_is_allowed() -> None:
+    with private_run(network=Remembering, record_every=None) as private:
+        train(private)
+        assert private.releases == 6
+
+
+def test_what_changes_no_number_is_let_through() -> None:
+    with private_run(record_every=None) as private:
+        for x, y in private.loader:
+            private.optimizer.zero_grad()
+            with torch.device("cpu"), save_on_cpu():
+                logits = checkpoint(private.model, x, use_reentrant=False)
+            private.criterion(logits, y).backward()
+            private.optimizer.step()
+        assert private.releases == 6
+
+
+def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path: Path) -> None:
+    with private_run(tmp_path, network=Remembering) as private:
+        train(private)
+    batches = [item.batches for item in read_trace(tmp_path / "trace").steps(0)]
+    assert len(batches) == 6
+    assert all(len(item) == 1 for item in batches)

@@ -53,7 +53,8 @@ class Probe:
         training: bool | None = False,
         ascent: float = 1.0,
     ) -> None:
-        """training: the mode of the module; None leaves each part in its own. ascent: how long ∂/∂output is."""
+        """training: the mode of the module; None leaves each part in its own. ascent: how long
+        ∂/∂output is."""
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
