@@ -35,7 +35,7 @@ _WITHOUT: Final = (
     *(classmethod, property, staticmethod),
 )
 """objects of which no attributes are looked at"""
-_DEPTH: Final = 2
+_DEPTH: Final = 3
 """of objects within objects: how far attributes are looked at"""
 _GLOBAL: Final = tuple(
     item for item in vars(torch_module).values() if isinstance(item, OrderedDict)
@@ -79,10 +79,7 @@ class Composition:
 
     def holds_same_numbers(self) -> bool:
         """Whether nobody has written to its tensors that are no parameters or buffers."""
-        return all(
-            item.shape == copy.shape and item.dtype is copy.dtype and are_equal(item, copy)
-            for item, copy in self._copies
-        )
+        return all(are_equal(item, copy) for item, copy in self._copies)
 
     def _unregistered(self) -> Iterator[Tensor]:
         """Tensors that share no storage with a parameter or a buffer."""

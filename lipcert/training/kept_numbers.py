@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.errors import UsageError
-from lipcert.training.comparing import are_equal
+from lipcert.training.comparing import first_difference
 
 __all__ = ["KeptNumbers"]
 
@@ -54,23 +54,33 @@ class KeptNumbers:
                     f"training: {name} lies elsewhere in memory than when make_private was "
                     "called; move and convert the model before that"
                 )
-            if not are_equal(parameter, self._left[name]):
-                raise UsageError(
-                    f"training: {name} was changed since the last step by something else than the "
-                    f"optimizer, so the bounds may not speak of these weights; {_MOMENT}; use "
-                    "private.restore() to go back to a checkpoint"
-                )
-        others = self._others() if self._kept else {}
-        for name, kept in self._kept.items():
-            if name not in others or not are_equal(others[name], kept):
-                raise UsageError(
-                    f"training: {name} is not trained, and was changed since make_private was "
-                    "called: bounds hold for what it was, and buffers of what examples gave would "
-                    "be kept without noise"
-                )
+        changed = _changed(self._trained, self._left)
+        if changed is not None:
+            raise UsageError(
+                f"training: {changed} was changed since the last step by something else than the "
+                f"optimizer, so the bounds may not speak of these weights; {_MOMENT}; use "
+                "private.restore() to go back to a checkpoint"
+            )
+        changed = _changed(self._others(), self._kept) if self._kept else None
+        if changed is not None:
+            raise UsageError(
+                f"training: {changed} is not trained, and was changed since make_private was "
+                "called: bounds hold for what it was, and buffers of what examples gave would "
+                "be kept without noise"
+            )
 
     def _others(self) -> Mapping[str, Tensor]:
         """Parameters and buffers that are not trained, by name."""
         own = {id(item) for item in self._trained.values()}
         named = [*self._module.named_parameters(), *self._module.named_buffers()]
         return {name: item.detach() for name, item in named if id(item) not in own}
+
+
+def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str | None:
+    """The first name whose numbers are not those that are known."""
+    missing = [name for name in known if name not in present]
+    if missing:
+        return missing[0]
+    names = list(known)
+    place = first_difference([present[name] for name in names], list(known.values()))
+    return None if place is None else names[place]

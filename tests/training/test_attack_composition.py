@@ -5,110 +5,32 @@ Each of them multiplies a gradient by far more than its bound allows; none may b
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.audit.trace.reading import read_trace
-from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.errors import LipCertError
 from lipcert.training import Private
-from lipcert.training.network import export
-from tests.training.runs import CLASSES, Small, private_run, train
-
-FACTOR = 128.0
-"""a power of 2, so that what is multiplied and divided again is the same to the bit"""
-
-
-@dataclasses.dataclass
-class Options:
-    scale: float = 1.0
-
-
-@dataclasses.dataclass(slots=True)
-class Slotted:
-    scale: float = 1.0
-
-
-class Settings:
-    def __init__(self) -> None:
-        self.scale = 1.0
-
-
-class Loudness:
-    scale = 1.0
-
-
-class Configured(Small):
-    """Holds numbers in every way in which a module may hold them outside parameters and buffers."""
-
-    shared: ClassVar[dict[str, float]] = {"scale": 1.0}
-    on_class: ClassVar[Tensor] = torch.ones(())
-    loudness = Loudness
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cfg = {"scale": 1.0, "nested": {"scales": [1.0]}}
-        self.scales = [1.0]
-        self.options = Options()
-        self.settings = Settings()
-        self.slotted = Slotted()
-        self.namespace = SimpleNamespace(model=SimpleNamespace(scale=1.0))
-        self.array = np.ones(1)
-        self.plain = torch.ones(())
-        self.in_dict = {"scale": torch.ones(())}
-        self.in_list = [torch.ones(())]
-        self.in_tuple = (torch.ones(()),)
-        self.in_object = SimpleNamespace(scale=torch.ones(()))
-        self.for_training = 1.0
-        self.unregistered = [nn.Hardtanh(-64.0, 64.0)]
-        self.register_buffer("kept", torch.ones(()))
-        self.register_buffer("fleeting", torch.ones(()), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        numbers = (
-            self.cfg["scale"] * self.cfg["nested"]["scales"][0],  # type: ignore[index, operator]
-            self.scales[0] * self.options.scale * self.settings.scale,
-            self.slotted.scale * self.namespace.model.scale * self.loudness.scale,
-            float(self.array[0]) * self.shared["scale"],
-            self.for_training if self.training else 1.0,
-        )
-        hidden = self.unregistered[0](self.hidden(x)).relu()
-        for number in numbers:
-            hidden = hidden * number
-        hidden = hidden * self.plain * self.in_dict["scale"] * self.in_list[0] * self.in_tuple[0]
-        hidden = hidden * self.in_object.scale * self.on_class * self.kept * self.fleeting
-        return self.scaled(self.head(hidden))
-
-    def scaled(self, logits: Tensor) -> Tensor:
-        return logits
-
-
-def forward(private: Private) -> Tensor:
-    """The criterion of a batch that was drawn."""
-    x, y = next(iter(private.loader))
-    private.optimizer.zero_grad()
-    return private.criterion(private.model(x), y)
-
-
-def step(private: Private) -> None:
-    forward(private).backward()
-    private.optimizer.step()
+from tests.training.configured import (
+    FACTOR,
+    Configured,
+    Loudness,
+    forward,
+    scaled,
+    step,
+)
+from tests.training.runs import CLASSES, private_run
 
 
 def during(manager: Callable[[Private], Any]) -> Callable[[Private], None]:
@@ -438,10 +360,6 @@ def class_of_a_parameter(module: Any) -> None:
 # Hooks.
 
 
-def _scaled(item: Any) -> Any:
-    return tuple(None if part is None else FACTOR * part for part in item)
-
-
 @contextmanager
 def registered(handle: RemovableHandle) -> Iterator[None]:
     try:
@@ -466,7 +384,7 @@ def global_forward_hook_on_layers(private: Private) -> None:
 
 def global_forward_pre_hook(private: Private) -> None:
     hook = torch_module.register_module_forward_pre_hook(
-        lambda m, x: _scaled(x) if isinstance(m, nn.Linear) else None
+        lambda m, x: scaled(x) if isinstance(m, nn.Linear) else None
     )
     with registered(hook):
         step(private)
@@ -474,7 +392,7 @@ def global_forward_pre_hook(private: Private) -> None:
 
 def global_backward_hook(private: Private) -> None:
     hook = torch_module.register_module_full_backward_hook(
-        lambda m, given, output: _scaled(given) if isinstance(m, nn.Linear) else None
+        lambda m, given, output: scaled(given) if isinstance(m, nn.Linear) else None
     )
     with registered(hook):
         step(private)
@@ -482,7 +400,7 @@ def global_backward_hook(private: Private) -> None:
 
 def global_backward_pre_hook(private: Private) -> None:
     hook = torch_module.register_module_full_backward_pre_hook(
-        lambda m, output: _scaled(output) if isinstance(m, nn.Linear) else None
+        lambda m, output: scaled(output) if isinstance(m, nn.Linear) else None
     )
     with registered(hook):
         step(private)
@@ -515,7 +433,7 @@ def hook_after_accumulation(private: Private) -> None:
 
 
 def hook_on_the_input_of_the_network(module: Any) -> None:
-    module.register_forward_pre_hook(lambda m, x: _scaled(x))
+    module.register_forward_pre_hook(lambda m, x: scaled(x))
 
 
 # Modes around the passes.
@@ -667,211 +585,3 @@ def test_every_attack_would_change_the_gradient() -> None:
             ordinary = nn.functional.cross_entropy(private.model.eval()(x), y)
             change(private.model)
             assert not torch.allclose(ordinary, nn.functional.cross_entropy(private.model(x), y))
-
-
-# What the caller has of a pass leads to nothing that could change its gradient.
-
-
-def gradients(private: Private) -> dict[str, Tensor]:
-    return {name: item.grad.clone() for name, item in private.model.named_parameters()}
-
-
-def examples_after_the_pass(x: Tensor, y: Tensor, logits: Tensor) -> None:
-    x.data.mul_(FACTOR)
-
-
-def labels_after_the_loss(x: Tensor, y: Tensor, logits: Tensor) -> None:
-    y.data.zero_()
-
-
-def nodes_behind_the_output(x: Tensor, y: Tensor, logits: Tensor) -> None:
-    nodes = [logits.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        if node is not None:
-            node.register_prehook(_scaled)
-            nodes += [following for following, _ in node.next_functions]
-
-
-@pytest.mark.parametrize(
-    "change", [examples_after_the_pass, labels_after_the_loss, nodes_behind_the_output]
-)
-def test_what_a_caller_has_does_not_reach_the_backward_pass(
-    change: Callable[[Tensor, Tensor, Tensor], None],
-) -> None:
-    found: list[dict[str, Tensor]] = []
-    for attack in (None, change):
-        with private_run(record_every=None) as private:
-            x, y = next(iter(private.loader))
-            x, y = x.clone(), y.clone()
-            logits = private.model(x)
-            loss = private.criterion(logits, y)
-            if attack is not None:
-                attack(x, y, logits)
-            loss.backward()
-            found.append(gradients(private))
-            private.optimizer.step()
-            assert private.releases == 1
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-
-
-class LouderExamples(Tensor):
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        found = super().__torch_function__(func, types, args, kwargs or {})
-        return FACTOR * found if func is nn.functional.linear else found
-
-
-def test_examples_of_another_class_are_plain_tensors_within_the_network() -> None:
-    found: list[dict[str, Tensor]] = []
-    for kind in (Tensor, LouderExamples):
-        with private_run(record_every=None) as private:
-            x, y = next(iter(private.loader))
-            private.criterion(private.model(x.as_subclass(kind)), y).backward()
-            found.append(gradients(private))
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-
-
-# What else a caller may do around the model.
-
-
-class Named(Small):
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        logits: Tensor = self.head(scale * self.hidden(x).relu())
-        return logits
-
-
-def test_a_further_argument_is_refused() -> None:
-    with private_run(network=Named, record_every=None) as private:
-        x, _ = next(iter(private.loader))
-        with pytest.raises(UsageError, match="nothing else"):
-            private.model(x, scale=FACTOR)
-
-
-class LouderInEvaluation(Small):
-    """Its hidden part does something else in evaluation mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.part = Part()
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.part(self.hidden(x)))
-        return logits
-
-
-class Part(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.relu() if self.training else FACTOR * x.relu()
-
-
-def test_a_part_in_another_mode_is_compared_in_that_mode(tmp_path: Path) -> None:
-    export(Small(), torch.zeros(1, 6), tmp_path / "given.onnx")
-    with private_run(
-        network=LouderInEvaluation, record_every=None, model_file=tmp_path / "given.onnx"
-    ) as private:
-        step(private)
-        private.model.part.eval()
-        with pytest.raises(NoVerdictError, match="output"):
-            step(private)
-        assert private.releases == 1
-
-
-def test_hooks_on_a_wrapper_are_refused() -> None:
-    with private_run(network=lambda: nn.DataParallel(Small()), record_every=None) as private:
-        step(private)
-        private.model.register_forward_pre_hook(lambda m, x: _scaled(x))
-        with pytest.raises(UsageError, match="DataParallel"):
-            step(private)
-        assert private.releases == 1
-
-
-def test_layers_that_change_places_are_refused() -> None:
-    def network() -> nn.Sequential:
-        return nn.Sequential(
-            *(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, CLASSES))
-        )
-
-    with private_run(network=network, record_every=None) as private:
-        step(private)
-        private.model[1], private.model[3] = private.model[3], private.model[1]
-        with pytest.raises(NoVerdictError, match="output"):
-            step(private)
-
-
-def test_a_parameter_that_is_frozen_later_is_named() -> None:
-    with private_run(record_every=None) as private:
-        private.model.head.weight.requires_grad_(requires_grad=False)
-        with pytest.raises(UsageError, match=r"head\.weight .* frozen"):
-            step(private)
-
-
-def test_changes_are_not_forgotten_by_a_return_to_a_checkpoint(tmp_path: Path) -> None:
-    with private_run(tmp_path, network=Configured, record_every=None) as private:
-        step(private)
-        private.save()
-        number_in_dict(private.model)
-        with pytest.raises(LipCertError):
-            private.restore()
-
-
-# What ordinary programs do, and may go on doing.
-
-
-def test_averaged_weights_may_be_evaluated_between_steps() -> None:
-    with private_run(record_every=None) as private:
-        for x, y in private.loader:
-            private.step(x, y)
-            kept = [item.detach().clone() for item in private.model.parameters()]
-            with torch.no_grad():
-                for parameter in private.model.parameters():
-                    parameter.mul_(0.5)
-                private.model.eval()(x)
-                for parameter, own in zip(private.model.parameters(), kept, strict=True):
-                    parameter.copy_(own)
-            private.model.train()
-        assert private.releases == 6
-
-
-class Remembering(Small):
-    """Keeps what it saw and how often, for whoever looks at it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-        self.seen: list[Tensor] = []
-        self.last: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        self.last = self.hidden(x)
-        self.seen.append(self.last.detach())
-        logits: Tensor = self.head(self.last.relu())
-        return logits
-
-
-def test_a_module_that_remembers_its_passes_is_allowed() -> None:
-    with private_run(network=Remembering, record_every=None) as private:
-        train(private)
-        assert private.releases == 6
-
-
-def test_what_changes_no_number_is_let_through() -> None:
-    with private_run(record_every=None) as private:
-        for x, y in private.loader:
-            private.optimizer.zero_grad()
-            with torch.device("cpu"), save_on_cpu():
-                logits = checkpoint(private.model, x, use_reentrant=False)
-            private.criterion(logits, y).backward()
-            private.optimizer.step()
-        assert private.releases == 6
-
-
-def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path: Path) -> None:
-    with private_run(tmp_path, network=Remembering) as private:
-        train(private)
-    batches = [item.batches for item in read_trace(tmp_path / "trace").steps(0)]
-    assert len(batches) == 6
-    assert all(len(item) == 1 for item in batches)

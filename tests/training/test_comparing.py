@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipcert.training.comparing import are_equal, is_finite
+from lipcert.training import comparing
+from lipcert.training.comparing import are_equal, first_difference, is_finite
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SIZES = [0, 1, 7, 2**16 - 1, 2**16, 2**17]
@@ -59,3 +60,19 @@ def test_finite(tensor: Tensor, expected: bool) -> None:
     """Also where the sum of finite numbers is none."""
     assert is_finite(tensor) == expected
     assert is_finite(tensor.repeat(1000)) == expected
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("where", [None, 0, 2])
+def test_the_first_pair_that_differs_is_found(
+    where: int | None, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "_are_here", lambda tensors: is_here)
+    ones, others = ([torch.arange(4.0) for _ in range(3)] for _ in range(2))
+    if where is not None:
+        others[where][3] = 0.0
+        others[2][0] = 7.0
+    assert first_difference(ones, others) == where
+    assert first_difference(ones, [torch.arange(4), *others[1:]]) == 0
+    assert first_difference(ones, [torch.zeros(5), *others[1:]]) == 0
+    assert first_difference([], []) is None

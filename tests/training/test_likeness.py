@@ -1,0 +1,159 @@
+"""A module that was changed is compared anew; what ordinary programs do goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
+
+from lipcert.audit.trace.reading import read_trace
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.training.network import export
+from tests.training.configured import (
+    FACTOR,
+    Configured,
+    scaled,
+    step,
+)
+from tests.training.runs import CLASSES, Small, private_run, train
+
+
+class Named(Small):
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        logits: Tensor = self.head(scale * self.hidden(x).relu())
+        return logits
+
+
+def test_a_further_argument_is_refused() -> None:
+    with private_run(network=Named, record_every=None) as private:
+        x, _ = next(iter(private.loader))
+        with pytest.raises(UsageError, match="nothing else"):
+            private.model(x, scale=FACTOR)
+
+
+class LouderInEvaluation(Small):
+    """Its hidden part does something else in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Part()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.part(self.hidden(x)))
+        return logits
+
+
+class Part(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu() if self.training else FACTOR * x.relu()
+
+
+def test_a_part_in_another_mode_is_compared_in_that_mode(tmp_path: Path) -> None:
+    export(Small(), torch.zeros(1, 6), tmp_path / "given.onnx")
+    with private_run(
+        network=LouderInEvaluation, record_every=None, model_file=tmp_path / "given.onnx"
+    ) as private:
+        step(private)
+        private.model.part.eval()
+        with pytest.raises(NoVerdictError, match="output"):
+            step(private)
+        assert private.releases == 1
+
+
+def test_hooks_on_a_wrapper_are_refused() -> None:
+    with private_run(network=lambda: nn.DataParallel(Small()), record_every=None) as private:
+        step(private)
+        private.model.register_forward_pre_hook(lambda m, x: scaled(x))
+        with pytest.raises(UsageError, match="DataParallel"):
+            step(private)
+        assert private.releases == 1
+
+
+def test_layers_that_change_places_are_refused() -> None:
+    def network() -> nn.Sequential:
+        return nn.Sequential(
+            *(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+        )
+
+    with private_run(network=network, record_every=None) as private:
+        step(private)
+        private.model[1], private.model[3] = private.model[3], private.model[1]
+        with pytest.raises(NoVerdictError, match="output"):
+            step(private)
+
+
+def test_a_parameter_that_is_frozen_later_is_named() -> None:
+    with private_run(record_every=None) as private:
+        private.model.head.weight.requires_grad_(requires_grad=False)
+        with pytest.raises(UsageError, match=r"head\.weight .* frozen"):
+            step(private)
+
+
+def test_changes_are_not_forgotten_by_a_return_to_a_checkpoint(tmp_path: Path) -> None:
+    with private_run(tmp_path, network=Configured, record_every=None) as private:
+        step(private)
+        private.save()
+        private.model.cfg["scale"] = FACTOR
+        with pytest.raises(LipCertError):
+            private.restore()
+
+
+def test_averaged_weights_may_be_evaluated_between_steps() -> None:
+    with private_run(record_every=None) as private:
+        for x, y in private.loader:
+            private.step(x, y)
+            kept = [item.detach().clone() for item in private.model.parameters()]
+            with torch.no_grad():
+                for parameter in private.model.parameters():
+                    parameter.mul_(0.5)
+                private.model.eval()(x)
+                for parameter, own in zip(private.model.parameters(), kept, strict=True):
+                    parameter.copy_(own)
+            private.model.train()
+        assert private.releases == 6
+
+
+class Remembering(Small):
+    """Keeps what it saw and how often, for whoever looks at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.seen: list[Tensor] = []
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.last = self.hidden(x)
+        self.seen.append(self.last.detach())
+        logits: Tensor = self.head(self.last.relu())
+        return logits
+
+
+def test_a_module_that_remembers_its_passes_is_allowed() -> None:
+    with private_run(network=Remembering, record_every=None) as private:
+        train(private)
+        assert private.releases == 6
+
+
+def test_what_changes_no_number_is_let_through() -> None:
+    with private_run(record_every=None) as private:
+        for x, y in private.loader:
+            private.optimizer.zero_grad()
+            with torch.device("cpu"), save_on_cpu():
+                logits = checkpoint(private.model, x, use_reentrant=False)
+            private.criterion(logits, y).backward()
+            private.optimizer.step()
+        assert private.releases == 6
+
+
+def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path: Path) -> None:
+    with private_run(tmp_path, network=Remembering) as private:
+        train(private)
+    batches = [item.batches for item in read_trace(tmp_path / "trace").steps(0)]
+    assert len(batches) == 6
+    assert all(len(item) == 1 for item in batches)
