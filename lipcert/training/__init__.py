@@ -29,6 +29,7 @@ from lipcert.training.mechanisms import (
 if TYPE_CHECKING:
     from lipcert.training.assembly import make_private
     from lipcert.training.private import Private
+    from lipcert.training.replacing import Trainable, make_trainable
 
 __all__ = [
     "BackpropClipping",
@@ -38,14 +39,18 @@ __all__ = [
     "Loss",
     "PlannedRun",
     "Private",
+    "Trainable",
     "TrainingMechanism",
     "WeightClipping",
     "make_private",
+    "make_trainable",
 ]
 
 _HOMES: Final = {
     "Private": "lipcert.training.private",
+    "Trainable": "lipcert.training.replacing",
     "make_private": "lipcert.training.assembly",
+    "make_trainable": "lipcert.training.replacing",
 }
 
 

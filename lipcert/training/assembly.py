@@ -47,7 +47,7 @@ from lipcert.training.intake import (
 )
 from lipcert.training.ledger import Ledger, LedgerHeader
 from lipcert.training.likeness import require_gradients
-from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
+from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism
 from lipcert.training.network import TrainedNetwork, copy_file, trained_network
 from lipcert.training.private import Private
 from lipcert.training.run_folder import (
@@ -164,7 +164,8 @@ def make_private(
                           record_every is None)))  # fmt: skip
         world.agree("the weights", checksum(numbers_of(model)))
         file = None if model_file is None else Path(model_file)
-        network = _network(model, x, stage, file, world, resume=resume)
+        masks = isinstance(mechanism, GradientClipping)
+        network = _network(model, x, stage, file, world, resume=resume, masks=masks)
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(declared, network, trained)
         calibration = calibrated(network.graph, settings, shown.observe)
@@ -176,7 +177,7 @@ def make_private(
         require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
-            network = _network(model, x, stage, None, world, resume=False)
+            network = _network(model, x, stage, None, world, resume=False, masks=masks)
             _certified(network, calibration, stage, world, shown)
         world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
         if place is not None and world.is_first:
@@ -210,6 +211,7 @@ def _network(
     world: World,
     *,
     resume: bool,
+    masks: bool,
 ) -> TrainedNetwork:
     """The imported module; of the first rank, its file stays on the stage."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -218,7 +220,7 @@ def _network(
         if file is not None and not exists:
             copy_file(file, path)
             exists = True
-        return trained_network(model, x, path, exists=exists)
+        return trained_network(model, x, path, exists=exists, masks=masks)
 
 
 def _certified(

@@ -39,9 +39,10 @@ class PrivateLoss(nn.Module):
     """Σᵢ ℓᵢ / divisor of a batch; calling it for slices of the batch adds up.
 
     divisor: B, the public constant. clip: of the loss gradient at the output, None for none.
-    gradients: the sum of clipped gradients, where they are clipped one by one; backward() then puts
-    it in place, and nothing runs backwards through the module. reduction: "sum", or "none" for the
-    losses of the single examples, for whoever records them.
+    gradients: what gives the sum of clipped gradients, where they are clipped one by one; asked for
+    in the forward pass that it is of, and called by backward(), which then puts it in place, and
+    nothing runs backwards through the module. reduction: "sum", or "none" for the losses of the
+    single examples, for whoever records them.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class PrivateLoss(nn.Module):
         clip: float | None,
         *,
         guard: StepGuard,
-        gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None,
+        gradients: Callable[[Tensor, Tensor], Callable[[], Mapping[str, Tensor]]] | None = None,
     ) -> None:
         super().__init__()
         self.reduction = "sum"
@@ -81,7 +82,7 @@ class PrivateLoss(nn.Module):
 
     def _clipped(
         self,
-        gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
+        gradients: Callable[[Tensor, Tensor], Callable[[], Mapping[str, Tensor]]],
         logits: Tensor,
         labels: Tensor,
         passing: Passing,
@@ -90,7 +91,7 @@ class PrivateLoss(nn.Module):
         x = self._guard.inputs
         with torch.no_grad():
             total = per_example_loss(self._loss, logits, labels).sum()
-        return self._released(total, passing, lambda: gradients(x, labels))
+        return self._released(total, passing, gradients(x, labels))
 
     def _released(
         self, total: Tensor, passing: Passing, gradients: Callable[[], Mapping[str, Tensor]]

@@ -17,7 +17,14 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.training.adaptive import AdaptiveNoise
 from lipcert.training.calibration import Calibration
-from lipcert.training.clipping import ClippedGradients, check_clips, install_clips
+from lipcert.training.clipping import (
+    ClippedGradients,
+    ClipRule,
+    SingleGradients,
+    check_clips,
+    install_clips,
+)
+from lipcert.training.dropout import DropoutMasks, dropouts
 from lipcert.training.mechanisms import (
     BackpropClipping,
     Clipless,
@@ -40,16 +47,18 @@ class Enforcement:
     """What a mechanism does in each step.
 
     project: after the step. present: the noise for a release at the present weights. gradients: of
-    a batch and its labels, the sum of the clipped gradients by the module's names; None where the
-    module's own backward pass gives what is released. handles: hooks in the module. weight_decay: λ
-    of ∇ℓ + λθ, where that is what is clipped.
+    the batch that went forward and its labels, what gives the sum of the clipped gradients by the
+    module's names; None where the module's own backward pass gives what is released. handles: hooks
+    in the module. weight_decay: λ of ∇ℓ + λθ, where that is what is clipped. masked: names of the
+    parts whose masks are drawn in every forward pass.
     """
 
     project: Callable[[], None]
     present: Callable[[], Calibration]
-    gradients: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None
+    gradients: Callable[[Tensor, Tensor], Callable[[], Mapping[str, Tensor]]] | None = None
     handles: tuple[RemovableHandle, ...] = ()
     weight_decay: float | None = None
+    masked: tuple[str, ...] = ()
 
 
 def enforced(
@@ -94,12 +103,27 @@ def _clipped(
     network: TrainedNetwork, planned: Calibration, mechanism: GradientClipping
 ) -> Enforcement:
     run, tensors = planned.bounds, network.tensors()
+    decay = mechanism.weight_decay if mechanism.decay == "inside" else None
+    masked = tuple(dropouts(network.module))
+    if masked:
+        masks = DropoutMasks(network.module)
+        names = {name: match.recorded for name, match in network.matches.items()}
+        rule = ClipRule.of(run, mechanism.weight_decay)
+        singly = SingleGradients(network.module, rule, names, masks)
+        return Enforcement(
+            _nothing,
+            lambda: planned,
+            gradients=singly.of_last_pass,
+            handles=masks.handles,
+            weight_decay=decay,
+            masked=masked,
+        )
     sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
     return Enforcement(
         _nothing,
         lambda: planned,
-        gradients=lambda x, y: network.by_module(sums.gradients(x, y)),
-        weight_decay=mechanism.weight_decay if mechanism.decay == "inside" else None,
+        gradients=lambda x, y: lambda: network.by_module(sums.gradients(x, y)),
+        weight_decay=decay,
     )
 
 

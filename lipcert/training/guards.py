@@ -17,10 +17,10 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
-from lipcert.audit.agreement import active_parts
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings import Settings
 from lipcert.training.comparing import are_equal, is_finite
+from lipcert.training.dropout import refused_parts
 from lipcert.training.inputs import admitted
 from lipcert.training.kept_numbers import KeptNumbers
 from lipcert.training.likeness import Likeness
@@ -104,11 +104,12 @@ class StepGuard:
         """A forward pass in training mode begins; x as it may enter the network: a copy, which
         nobody else can write to."""
         batch = self._under_way("a forward pass in training mode")
-        if self._settings.mechanism != "gradient-clipping":  # which sums what it has measured
+        masks = self._settings.mechanism == "gradient-clipping"
+        if not masks:  # gradient clipping sums what it has measured
             refuse_autocast(x.device)
         refuse_modes()
         active = [f"{name or 'the module itself'} ({what})"
-                  for name, what in active_parts(self._module)]  # fmt: skip
+                  for name, what in refused_parts(self._module, masks=masks)]  # fmt: skip
         if active:
             raise UsageError(
                 f"training: {', '.join(active)}: no bound holds for parts that are random or mix "

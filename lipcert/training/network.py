@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipcert.audit.agreement import active_parts
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.observation import named_buffers, unwrapped
 from lipcert.audit.recorded_names import Match, matched
@@ -30,6 +29,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
+from lipcert.training.dropout import at_rest, refused_parts
 
 __all__ = ["TrainedNetwork", "copy_file", "export", "refuse_active", "trained_network"]
 
@@ -79,17 +79,17 @@ class TrainedNetwork:
 
 
 def trained_network(
-    module: nn.Module, example: Tensor, path: Path, *, exists: bool = False
+    module: nn.Module, example: Tensor, path: Path, *, exists: bool = False, masks: bool = False
 ) -> TrainedNetwork:
     """Export the module to `path`, import the file, and compare the two on random inputs.
 
     example: one batch [examples, *input shape] that fixes shape and dtype; its numbers are not
-    used. exists: the file is there, with other weights. Raises UsageError for modules that are
-    random or mix examples in training, UnsupportedModelError for what cannot be imported,
-    NoVerdictError where the two disagree.
+    used. exists: the file is there, with other weights. masks: dropout may be active. Raises
+    UsageError for modules that are random or mix examples in training, UnsupportedModelError for
+    what cannot be imported, NoVerdictError where the two disagree.
     """
     live = unwrapped(module)
-    refuse_active(live)
+    refuse_active(live, masks=masks)
     if not exists:
         export(live, example, path)
     model = load_model(path, trusted=True)
@@ -111,17 +111,23 @@ def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
     return {name: item.detach() for name, item in named.items()}
 
 
-def refuse_active(module: nn.Module) -> None:
-    """UsageError naming the parts that would be random, or mix examples, in training mode."""
+def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
+    """UsageError naming the parts that would be random, or mix examples, in training mode.
+
+    masks: not dropout, of which gradients are clipped example by example.
+    """
     modes = {part: part.training for part in module.modules()}
     module.train()
-    active = [f"{name or 'the module itself'} ({what})" for name, what in active_parts(module)]
+    parts = list(refused_parts(module, masks=masks))
+    active = [f"{name or 'the module itself'} ({what})" for name, what in parts]
     for part, mode in modes.items():
         part.training = mode
     if active:
         raise UsageError(
             f"training: {', '.join(active)}: no bound holds for parts that are random or mix the "
-            "examples of a batch; replace batch by group normalisation, and leave out dropout"
+            "examples of a batch; replace batch by group normalisation, and dropout by nothing, as "
+            "lipcert.training.make_trainable(module, mechanism) does in a copy, before the "
+            "optimizer is made (GradientClipping trains with dropout)"
         )
 
 
@@ -206,7 +212,7 @@ def _compare(network: TrainedNetwork, example: Tensor) -> None:
     lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)
     generator = np.random.default_rng(0)
     x = torch.from_numpy(generator.random((_EXAMPLES, *example.shape[1:]))).to(example.dtype)
-    with torch.no_grad():
+    with torch.no_grad(), at_rest(network.module):
         found = network.module(x.to(device))
         truth = lowered.forward(x.double())
     if not isinstance(found, Tensor) or found.shape != truth.shape:

@@ -173,6 +173,7 @@ class Private:
             reduction="sum",
             divisor=float(plan.batch),
             weight_decay=self.enforcement.weight_decay,
+            dropout=self.enforcement.masked,
             examples=None if present == plan.dataset_size else present,
         )
         recorder.wrap_loss(self.criterion)

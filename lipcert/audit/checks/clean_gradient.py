@@ -15,6 +15,8 @@ no example was drawn. Compared: d, the distance of the two, with
 Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
 moved the gradient by at most 0.8 % in measurements, an eighth of what S allows every example at
 once. Between the two the check is inconclusive. It is no test of chance; no proof bounds kinks.
+Where masks of dropout were drawn that nobody recorded, no replay gives that sum; its length is then
+held against what n clipped gradients can add up to, and the rest is said to be unchecked.
 A difference that is nothing but a factor is told from others: r, the distance from the nearest
 multiple α of the sum, is what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) is a
 wrong divisor. Above 1 each example contributes α times what it is thought to.
@@ -22,6 +24,7 @@ wrong divisor. Above 1 each example contributes α times what it is thought to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -50,6 +53,8 @@ def clean_gradients(run: RecordedRun) -> Checked:
     if decay is None:
         text = "agreement: the run does not state λ; use recorder.declare(weight_decay=…)"
         return Checked(not_done=(text,))
+    if run.declared.dropout:
+        return _masked(run)
     reports = [_compared(run, release, decay) for release in releases(run)]
     if not reports:
         text = "agreement: no step records its batch, its weights and its clean gradient"
@@ -59,6 +64,51 @@ def clean_gradients(run: RecordedRun) -> Checked:
     bad = [report for report in reports if report.verdict is not Verdict.PASS]
     bad.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
     return Checked(shortened(bad) or (max(reports, key=lambda report: report.measured or 0.0),))
+
+
+def _masked(run: RecordedRun) -> Checked:
+    """Σ_i of n gradients, each clipped to C, is at most n·C long, whatever masks were drawn."""
+    names = ", ".join(run.declared.dropout[:3])
+    text = (
+        f"{_NAME}: the masks of dropout ({names}) are not recorded, so that neither the sum of the "
+        "gradients nor the contribution of an example can be computed again: sums were held "
+        "against what clipped gradients can add up to, contributions are those without dropout"
+    )
+    found = []
+    for release in releases(run):
+        for clean in release.cleans:
+            found += _lengths_of(run, release, clean)
+    bad = [report for report in found if report.verdict is not Verdict.PASS]
+    largest = sorted(found, key=lambda report: report.measured or 0.0)[-1:]
+    return Checked(shortened(bad) or tuple(largest), (text,))
+
+
+def _lengths_of(run: RecordedRun, release: Release, clean: Blob) -> list[CheckReport]:
+    """Of each group at one step. Additions in float32 round by at most 2^-20 of what is added."""
+    snapshot = clean.tensors()
+    reports = []
+    for group in run.claims.groups:
+        recorded = [run.names[name] for name in group.parameters if name in run.names]
+        parts = [item.numbers(snapshot) for item in recorded if item.recorded in snapshot]
+        length = math.hypot(*(_norm(np.ravel(part)) for part in parts))
+        outer = max((s.outer for b in release.batches for _, s in b.scales), default=0.0)
+        most = release.examples * (group.grad_norm or math.inf) * outer * (1.0 + 2.0**-20)
+        passes = length <= most
+        reports.append(
+            CheckReport(
+                "LC312",
+                _NAME,
+                Verdict.PASS if passes else Verdict.VIOLATION,
+                f"the clean gradient of {release.name}, group {group.name}, has the norm "
+                f"{length:.4g}, and {release.examples} clipped gradients add up to {most:.4g} at "
+                "most",
+                release.name,
+                measured=length,
+                expected=most,
+                remedy="" if passes else "clip the gradient of each example before the sum",
+            )
+        )
+    return reports
 
 
 def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:

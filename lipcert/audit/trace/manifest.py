@@ -85,6 +85,8 @@ def declared_members(declaration: Declaration) -> JsonObject:
             members[name] = {group: spelled_number(float(x)) for group, x in numbers.items()}
     if declaration.groups:
         members["groups"] = {group: list(names) for group, names in declaration.groups.items()}
+    if declaration.dropout:
+        members["dropout"] = list(declaration.dropout)
     if declaration.sampling is not None:
         members["sampling"] = declaration.sampling.value
     if declaration.reduction is not None:
@@ -149,6 +151,7 @@ def _declaration(members: Members) -> Declaration:
         data=members.optional("data", members.text),
         data_sha256=members.optional("data_sha256", members.digest),
         examples=members.optional("examples", members.count),
+        dropout=tuple(members.optional("dropout", members.texts) or ()),
     )
     members.finish()
     return declaration

@@ -65,7 +65,8 @@ class Declaration:
     that was divided by `divisor`). clip_norms: of the per-example gradients of each group.
     weight_decay: λ, where ∇ℓ + λθ is what is clipped; decay after the noise is none. groups: the
     parameters noised together. data, data_sha256: where the examples are, and their digest.
-    examples: how many there really are, where dataset_size is another public constant.
+    examples: how many there really are, where dataset_size is another public constant. dropout:
+    names of parts whose masks were drawn for each example, and are not recorded.
     """
 
     dataset_size: int | None = None
@@ -83,6 +84,7 @@ class Declaration:
     data: str | None = None
     data_sha256: str | None = None
     examples: int | None = None
+    dropout: tuple[str, ...] = ()
 
 
 @final

@@ -11,6 +11,7 @@ from lipcert.training.clipping.clip_check import check_clips
 from lipcert.training.clipping.gradients import ClippedGradients, ClippedSum
 from lipcert.training.clipping.live import LiveNetwork
 from lipcert.training.clipping.rule import ClippedGroup, ClipRule
+from lipcert.training.clipping.single import SingleGradients
 
 __all__ = [
     "ClipRule",
@@ -18,6 +19,7 @@ __all__ = [
     "ClippedGroup",
     "ClippedSum",
     "LiveNetwork",
+    "SingleGradients",
     "check_clips",
     "install_clips",
 ]

@@ -21,9 +21,9 @@ from lipcert.training.clipping.decay import Inner, decayed_squares, inner_produc
 from lipcert.training.clipping.passing import Passed, exact_arithmetic
 from lipcert.training.clipping.rule import ClippedGroup, ClipRule
 
-__all__ = ["clip_factors"]
+__all__ = ["OUTWARD", "clip_factors", "factors_of"]
 
-_OUTWARD: Final = 1.0 + 2.0**-40
+OUTWARD: Final = 1.0 + 2.0**-40
 _SHARE: Final = 1.0 - 2.0**-20
 """of the radius: rounding a factor to float32, and its product with a cotangent, adds less"""
 
@@ -39,12 +39,17 @@ def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Ten
             [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
         )
         radii = torch.tensor([group.radius for group in rule.groups], dtype=norms.dtype).to(norms)
-        shrunk = radii * _SHARE / norms
-        factors = torch.where(norms <= radii, torch.ones_like(norms), shrunk).to(network.dtype)
-        # nothing of an example that is not finite; a factor below the normal numbers is imprecise
-        counts = torch.isfinite(norms).all(dim=1, keepdim=True)
-        counts = counts & (factors >= torch.finfo(network.dtype).tiny)
-        return torch.where(counts, factors, torch.zeros_like(factors))
+        return factors_of(norms, radii, network.dtype)
+
+
+def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
+    """min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]"""
+    shrunk = radii * _SHARE / norms
+    factors = torch.where(norms <= radii, torch.ones_like(norms), shrunk).to(dtype)
+    # nothing of an example that is not finite; a factor below the normal numbers is imprecise
+    counts = torch.isfinite(norms).all(dim=1, keepdim=True)
+    counts = counts & (factors >= torch.finfo(dtype).tiny)
+    return torch.where(counts, factors, torch.zeros_like(factors))
 
 
 def _norms(
@@ -59,7 +64,7 @@ def _norms(
     for name in group.parameters:
         gradient = gradient.plus(passed.squares[name])
     if decay == 0.0:
-        return gradient.upper.clamp_min(0.0).sqrt() * _OUTWARD
+        return gradient.upper.clamp_min(0.0).sqrt() * OUTWARD
     weights = weight_squares(network, group.parameters)
     if not bool(torch.isfinite(weights)):
         raise NoVerdictError(
@@ -70,4 +75,4 @@ def _norms(
     together = found[0] if found else None
     for other in found[1:]:
         together = other.plus(together) if together is not None else other
-    return decayed_squares(gradient, together, weights, decay).sqrt() * _OUTWARD
+    return decayed_squares(gradient, together, weights, decay).sqrt() * OUTWARD

@@ -21,6 +21,7 @@ from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.recorded_names import Match
 from lipcert.ir import Graph, Node
 from lipcert.training.clipping.backprop import ClippedLayer
+from lipcert.training.dropout import at_rest
 
 __all__ = ["Probe", "Seen"]
 
@@ -172,6 +173,7 @@ def _watching(
         stack.callback(_restore, modes)
         if training is not None:
             module.train(training)
+        stack.enter_context(at_rest(module))
         for name, kept in inputs.items():
             layer = module.get_submodule(name)
             first = layer.register_forward_pre_hook(_keeping_input(kept), prepend=True)

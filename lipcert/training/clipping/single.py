@@ -1,0 +1,134 @@
+"""SingleGradients: the sum of clipped gradients of a module with dropout, example by example.
+
+What enters: a batch with its labels, and the masks of its forward pass. What leaves: what
+`ClippedGradients` gives for a graph without random parts: Σ_i c_ik(∇_k ℓ_i + λθ_k), here of the
+live module, from gradients that are all there at once, in chunks of examples. Invariant: norms and
+sums are those of the same tensors, so that an example moves the sum by at most the radius of each
+group, up to the rounding of the additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
+from lipcert.errors import NoVerdictError
+from lipcert.training.clipping.factors import OUTWARD, factors_of
+from lipcert.training.clipping.rule import ClipRule
+from lipcert.training.dropout import DropoutMasks
+
+__all__ = ["SingleGradients"]
+
+_CHUNK: Final = 2**26
+"""so many numbers of gradients are held at once"""
+
+
+@final
+class SingleGradients:
+    """Of one module under one rule. names: from the rule's names of parameters to the module's."""
+
+    def __init__(
+        self, module: nn.Module, rule: ClipRule, names: Mapping[str, str], masks: DropoutMasks
+    ) -> None:
+        self._whole = _Whole(module)
+        self._rule = rule
+        self._masks = masks
+        self._groups = [[names[item] for item in group.parameters] for group in rule.groups]
+        live = dict(module.named_parameters(remove_duplicate=False))
+        self._trained = {name: live[name] for group in self._groups for name in group}
+        if len({id(item) for item in self._trained.values()}) < sum(map(len, self._groups)):
+            raise NoVerdictError(
+                "training: parameters that several names share are not clipped under dropout; "
+                "leave dropout out: lipcert.training.make_trainable(module)"
+            )
+
+    def of_last_pass(self, x: Tensor, labels: Tensor) -> Callable[[], Mapping[str, Tensor]]:
+        """With the masks of the last forward pass, whenever it is called.
+
+        x: [examples, *input_shape]; labels: as `checked_labels` returns them.
+        """
+        drawn = self._masks.drawn()
+        parts, masks = [part for part, _ in drawn], [mask for _, mask in drawn]
+        if any(mask.shape[:1] != x.shape[:1] for mask in masks):
+            raise NoVerdictError(
+                "training: a mask of dropout does not have the examples along its first axis, so "
+                "that it belongs to no example; replace it: lipcert.training.make_trainable(module)"
+            )
+        return lambda: self._summed(x.detach(), labels, parts, masks)
+
+    def _summed(
+        self, x: Tensor, labels: Tensor, parts: Sequence[nn.Module], masks: Sequence[Tensor]
+    ) -> Mapping[str, Tensor]:
+        """By the module's names; 0 for a batch of no examples."""
+        sums = {name: torch.zeros_like(item) for name, item in self._trained.items()}
+        size = max(1, _CHUNK // sum(item.numel() for item in sums.values()))
+        for start in range(0, len(x), size):
+            rows = slice(start, start + size)
+            found = self._gradients(x[rows], labels[rows], parts, [mask[rows] for mask in masks])
+            self._add(found, sums)
+        return sums
+
+    def _gradients(
+        self, x: Tensor, labels: Tensor, parts: Sequence[nn.Module], masks: Sequence[Tensor]
+    ) -> Mapping[str, Tensor]:
+        """∇ℓ_i of every example.  # [examples, *shape of the parameter]"""
+        trained = {f"inner.{name}": item.detach() for name, item in self._trained.items()}
+
+        def loss(
+            weights: Mapping[str, Tensor], example: Tensor, label: Tensor, own: Sequence[Tensor]
+        ) -> Tensor:
+            with self._masks.again(parts, own):
+                logits = functional_call(self._whole, dict(weights), (example[None],))
+            return self._rule.losses(logits, label[None]).sum()
+
+        try:
+            found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(trained, x, labels, tuple(masks))
+        except (RuntimeError, ValueError) as error:
+            raise NoVerdictError(
+                "training: the gradients of single examples of this module under dropout cannot be "
+                f"computed: {' '.join(str(error).split())[:200]}; leave dropout out: "
+                "lipcert.training.make_trainable(module)"
+            ) from error
+        return {name.removeprefix("inner."): item for name, item in found.items()}
+
+    @torch.no_grad()
+    def _add(self, found: Mapping[str, Tensor], sums: Mapping[str, Tensor]) -> None:
+        decay = self._rule.weight_decay
+        if decay > 0.0:
+            for name, gradient in found.items():
+                gradient.add_(self._trained[name].detach() * decay)
+        for names, group in zip(self._groups, self._rule.groups, strict=True):
+            first = found[names[0]]
+            square = Squares.zeros(len(first), first.device)
+            for name in names:
+                square = square.plus(sum_of_squares(found[name]))
+            norms = square.upper.clamp_min(0.0).sqrt() * OUTWARD
+            radii = torch.full_like(norms, group.radius)
+            factors = factors_of(norms[:, None], radii[:, None], first.dtype)[:, 0]
+            counts = factors > 0.0
+            for name in names:
+                kept = found[name][counts]
+                sums[name].add_((kept * _placed(factors[counts], kept)).sum(0))
+
+
+@final
+class _Whole(nn.Module):
+    """A module without the hooks around it, which belong to the run."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner.forward(x)
+        return found
+
+
+def _placed(factors: Tensor, like: Tensor) -> Tensor:
+    """One factor for each example.  # [examples, 1, ...]"""
+    return factors.reshape(-1, *[1] * (like.dim() - 1))

@@ -1,0 +1,170 @@
+"""Replacing: a copy of a module in which nothing mixes examples, and nothing unbounded is random.
+
+    trainable = make_trainable(module, mechanism)
+    print(trainable)  # what was replaced by what
+    model = trainable.module
+
+What enters: any module. What leaves: a copy, with a line for every place that was changed. The
+module that is given is never touched. Invariant: after it, `make_private` finds no part of a class
+of torch that it must refuse because of its mode; what code in `forward` does is not seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from lipcert.choices import check_positive
+from lipcert.conversion import number
+from lipcert.errors import UsageError
+from lipcert.training.dropout import MASKED
+from lipcert.training.layers import BoundedGroupNorm
+from lipcert.training.mechanisms import BackpropClipping, GradientClipping, TrainingMechanism
+
+__all__ = ["Trainable", "make_trainable"]
+
+_MOST_GROUPS: Final = 32
+_LEAST_CHANNELS: Final = 4
+"""in a group: one channel alone, without positions, would be normalised to 0"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Trainable:
+    """module: the copy. changes: what was replaced, one line for each place; empty if nothing."""
+
+    module: nn.Module
+    changes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.changes) or "nothing had to be replaced"
+
+
+def make_trainable(
+    module: nn.Module, mechanism: TrainingMechanism | None = None, *, norm_floor: float = 1.0
+) -> Trainable:
+    """A copy with BatchNorm and Dropout replaced, and what was done; make the optimizer from it.
+
+    BatchNorm becomes group normalisation of each example by itself, with scale and shift begun
+    anew: nn.GroupNorm under mechanisms that clip, otherwise `BoundedGroupNorm`, whose slope is at
+    most 1/norm_floor. Dropout becomes nn.Identity, but for GradientClipping, which trains with it.
+    InstanceNorm no longer tracks running statistics. mechanism: which will train the module; None:
+    one that any of them can train.
+    """
+    norm_floor = number("norm-floor", norm_floor)
+    check_positive("norm-floor", norm_floor)
+    replacing = _Replacing(
+        keeps_dropout=isinstance(mechanism, GradientClipping),
+        floor=None if isinstance(mechanism, GradientClipping | BackpropClipping) else norm_floor,
+        done={},
+        changes=[],
+    )
+    own = copy.deepcopy(module)
+    whole = replacing.of("", own)
+    replacing.below("", whole)
+    return Trainable(whole, tuple(replacing.changes))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replacing:
+    """Under way. done: by identity, a part of the copy, kept alive, and what stands for it."""
+
+    keeps_dropout: bool
+    floor: float | None
+    done: dict[int, tuple[nn.Module, nn.Module]]
+    changes: list[str]
+
+    def below(self, prefix: str, module: nn.Module) -> None:
+        """Replace the children of a module, and theirs; a shared one by one and the same."""
+        for name, child in list(module._modules.items()):
+            if child is None:
+                continue
+            path = f"{prefix}{name}"
+            seen = id(child) in self.done
+            found = self.of(path, child)
+            module._modules[name] = found
+            if not seen:
+                self.below(f"{path}.", found)
+
+    def of(self, path: str, part: nn.Module) -> nn.Module:
+        """What stands in the place of a part."""
+        was = _named(part)
+        if id(part) not in self.done:
+            new, why = self._replacement(path, part)
+            new.train(part.training)
+            self.done[id(part)] = part, new
+            self.done[id(new)] = new, new
+            if why:
+                self._tell(path, was, new, why, is_new=new is not part)
+        else:
+            _, new = self.done[id(part)]
+            if new is not part:
+                self._tell(path, was, new, "the same one again", is_new=True)
+        return new
+
+    def _tell(self, path: str, was: str, new: nn.Module, why: str, *, is_new: bool) -> None:
+        into = f" → {_named(new)}" if is_new else ""
+        self.changes.append(f"{path or 'the module itself'}: {was}{into}: {why}")
+
+    def _replacement(self, path: str, part: nn.Module) -> tuple[nn.Module, str]:
+        match part:
+            case _BatchNorm():
+                return self._group_norm(path, part)
+            case _InstanceNorm() if part.track_running_stats:
+                return _untracked(part)
+            case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
+                return part, ""
+            case _DropoutNd():
+                return nn.Identity(), "nothing random is bounded"
+            case nn.MultiheadAttention() | nn.RNNBase() if part.dropout > 0.0:
+                before, part.dropout = part.dropout, 0.0
+                return part, f"dropout set from {before:g} to 0"
+            case nn.RReLU():
+                slope = (part.lower + part.upper) / 2.0
+                return nn.LeakyReLU(slope, part.inplace), "the slope of evaluation, not random"
+        return part, ""
+
+    def _group_norm(self, path: str, part: Any) -> tuple[nn.Module, str]:
+        """Of each example by itself, in groups of at least four channels."""
+        channels = part.num_features
+        if channels < 1:
+            raise UsageError(
+                f"make_trainable: {path or 'the module itself'} is a {type(part).__name__} that "
+                "does not know its channels yet; call the module once on an example before"
+            )
+        if channels == 1 and isinstance(part, nn.BatchNorm1d):
+            return nn.Identity(), "one number of an example has no statistics of its own"
+        most = max(1, min(_MOST_GROUPS, channels // _LEAST_CHANNELS))
+        groups = next(count for count in range(most, 0, -1) if channels % count == 0)
+        new: nn.Module = (
+            nn.GroupNorm(groups, channels, affine=part.affine)
+            if self.floor is None
+            else BoundedGroupNorm(groups, channels, self.floor, affine=part.affine)
+        )
+        like = next(iter((*part.parameters(), *part.buffers())), None)
+        if like is not None:
+            new.to(like.device, like.dtype)
+        for name, parameter in new.named_parameters():
+            old = getattr(part, name)
+            parameter.requires_grad_(old is None or old.requires_grad)
+        again = "; scale and shift begin anew" if part.affine else ""
+        return new, f"each example is normalised by itself, not by its batch{again}"
+
+
+def _untracked(part: Any) -> tuple[nn.Module, str]:
+    """The same normalisation without buffers that would keep what private examples gave."""
+    part.track_running_stats = False
+    part.running_mean = part.running_var = part.num_batches_tracked = None
+    return part, "running statistics are not tracked any more; weights are kept"
+
+
+def _named(part: nn.Module) -> str:
+    """A layer as it prints itself, in a line."""
+    return " ".join(repr(part).split()) if not list(part.children()) else type(part).__name__

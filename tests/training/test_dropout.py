@@ -1,0 +1,291 @@
+"""Dropout under gradient clipping: gradients of single examples with their own masks, clipped."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.training import (
+    BackpropClipping,
+    GradientClipping,
+    Loss,
+    Private,
+    WeightClipping,
+)
+from lipcert.training.clipping import SingleGradients
+from lipcert.training.dropout import dropouts
+from tests.commands import lipcert
+from tests.training.runs import BATCH, CLASSES, EXAMPLES, STEPS, clipless, data, private_run, train
+
+LABELS = data().tensors[1]
+
+
+class Dense(nn.Sequential):
+    """One layer of dropout is in place, one is called twice."""
+
+    def __init__(self) -> None:
+        again = nn.Dropout(0.3)
+        super().__init__(
+            nn.Linear(6, 8), nn.Tanh(), again, nn.Linear(8, 8), nn.ReLU(),
+            nn.Dropout(0.4, inplace=True), again, nn.Linear(8, CLASSES),
+        )  # fmt: skip
+
+
+class Images(nn.Sequential):
+    """Dropout of channels, and of entries of the input."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Dropout(0.2), nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Dropout2d(0.5), nn.Flatten(),
+            nn.Dropout1d(0.0), nn.Linear(8, CLASSES),
+        )  # fmt: skip
+
+
+def images() -> TensorDataset:
+    return TensorDataset(data().tensors[0].reshape(EXAMPLES, 1, 2, 3), LABELS)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], TensorDataset]] = {
+    "dense": (Dense, data()),
+    "images": (Images, images()),
+}
+CLIPS: dict[str, dict[str, Any]] = {
+    "flat": {"clip_norm": 0.2},
+    "groups": {"clip_norm": 0.2, "clip_scope": "group"},
+    "decay": {"clip_norm": 0.2, "decay": "inside", "weight_decay": 0.3},
+    "idle": {"clip_norm": 1e4},
+}
+
+
+def run_of(kind: str, clip: str, folder: Path | None = None, **changes: Any) -> Private:
+    network, examples = NETWORKS[kind]
+    mechanism = GradientClipping(**CLIPS[clip], loss=Loss(temperature=0.5))
+    return private_run(folder, mechanism, network=network, examples=examples, **changes)
+
+
+def with_masks(network: nn.Module, x: Tensor, masks: list[Tensor]) -> Tensor:
+    """The layers one after another; dropout multiplies by the next mask."""
+    left = list(masks)
+    for layer in network._modules.values():
+        x = x * left.pop(0) if isinstance(layer, nn.modules.dropout._DropoutNd) else layer(x)
+    assert not left
+    return x
+
+
+def truth(
+    network: nn.Module, x: Tensor, y: Tensor, masks: list[Tensor], clip: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], float]:
+    """Σ of clipped gradients and of losses, one example at a time in float64."""
+    own = type(network)().double()
+    own.load_state_dict(network.state_dict())
+    names = [name for name, _ in own.named_parameters()]
+    sums = {name: torch.zeros_like(p) for name, p in own.named_parameters()}
+    layers = sorted({name.rpartition(".")[0] for name in names})
+    parts = [[n for n in names if n.startswith(f"{layer}.")] for layer in layers]
+    groups = parts if clip.get("clip_scope") == "group" else [names]
+    losses = 0.0
+    for i in range(len(x)):
+        own.zero_grad()
+        logits = with_masks(own, x[i : i + 1].double(), [m[i : i + 1].double() for m in masks])
+        loss = functional.cross_entropy(logits / 0.5, y[i : i + 1])
+        loss.backward()
+        losses += float(loss.detach())
+        for group in groups:
+            radius = clip["clip_norm"] / math.sqrt(len(groups))
+            found = {
+                n: own.get_parameter(n).grad + clip.get("weight_decay", 0.0) * own.get_parameter(n)
+                for n in group
+            }
+            length = math.hypot(*(float(g.detach().norm()) for g in found.values()))
+            for name, gradient in found.items():
+                sums[name] += gradient.detach() * radius / max(radius, length)
+    return sums, losses
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_gradients_are_clipped_with_the_masks_of_the_forward_pass(
+    kind: str, clip: str, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if size is not None:  # in chunks of three examples
+        count = sum(p.numel() for p in NETWORKS[kind][0]().parameters())
+        monkeypatch.setattr("lipcert.training.clipping.single._CHUNK", 3 * count)
+    with run_of(kind, clip) as run:
+        x, y = next(iter(run.loader))
+        total, expected, losses = 0.0, {}, 0.0
+        for rows in [slice(None)] if size is None else [slice(0, 4), slice(4, None)]:
+            value = run.criterion(run.model(x[rows]), y[rows])
+            masks = [mask for _, mask in _masks(run).drawn()]
+            value.backward()
+            total += float(value.detach())
+            part, loss = truth(run.model, x[rows], y[rows], masks, CLIPS[clip])
+            expected = {name: expected.get(name, 0.0) + item for name, item in part.items()}
+            losses += loss
+            assert any(bool((mask == 0.0).any()) for mask in masks)
+        assert total == pytest.approx(losses / BATCH, rel=1e-5)
+        for name, parameter in run.model.named_parameters():
+            assert torch.allclose(parameter.grad.double(), expected[name], rtol=1e-4, atol=1e-6)
+        run.optimizer.step()
+
+
+def _masks(run: Private) -> Any:
+    """Of the run, through the closure that it asks."""
+    assert run.enforcement.gradients is not None
+    return run.enforcement.gradients.__self__._masks  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_no_example_moves_the_sum_by_more_than_the_clip(kind: str) -> None:
+    with run_of(kind, "flat") as run:
+        x, y = next(iter(run.loader))
+        lengths = []
+        for i in range(len(x)):
+            run.optimizer.zero_grad()
+            run.criterion(run.model(1e3 * x[i : i + 1]), y[i : i + 1]).backward()
+            lengths.append(
+                math.hypot(*(float(p.grad.double().norm()) for p in run.model.parameters()))
+            )
+        assert 0.19 < max(lengths) <= 0.2 * (1.0 + 1e-9)
+
+
+def test_at_rest_the_gradients_are_those_of_the_graph() -> None:
+    """Without masks, whatever the order of passes; evaluation in between changes nothing."""
+    torch.manual_seed(3)
+    with run_of("dense", "flat") as run, run_of("dense", "flat") as other:
+        x, y = next(iter(run.loader))
+        drawn, _ = next(iter(other.loader))
+        assert torch.equal(drawn, x)
+        for part in dropouts(run.model).values():
+            part.eval()
+        run.criterion(run.model(x), y).backward()
+        logits = other.model(x)
+        masks = [mask for _, mask in _masks(other).drawn()]
+        other.model.eval()
+        with torch.no_grad():
+            other.model(x)
+        other.model.train()
+        other.criterion(logits, y).backward()
+        for kind, found in ((run, []), (other, masks)):
+            ones = found or [torch.ones(len(x), 8)] * 3
+            expected, _ = truth(kind.model, x, y, ones, CLIPS["flat"])
+            for name, parameter in kind.model.named_parameters():
+                assert torch.allclose(parameter.grad.double(), expected[name], atol=1e-6)
+
+
+def test_masks_of_steps_and_examples_differ() -> None:
+    with run_of("dense", "flat") as run:
+        seen = []
+        for x, y in run.loader:
+            run.step(x, y)
+            seen.append(_masks(run).drawn()[0][1])
+        rows = {tuple(row.tolist()) for mask in seen for row in mask}
+        assert len(rows) > 0.5 * sum(map(len, seen))
+        assert run.releases == STEPS
+
+
+def test_a_run_with_dropout_is_certified_and_audited_as_far_as_can_be(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with run_of("dense", "flat", folder) as run:
+        train(run)
+        assert run.enforcement.masked == ("2", "5")
+    found = audited(folder)
+    assert found.exit_code == 0, found.output
+    assert "masks of dropout (2, 5) are not recorded" in " ".join(found.output.split())
+    assert "clipped gradients add up to" in " ".join(found.output.split())
+
+
+def test_an_audit_notices_sums_that_no_clipped_gradients_add_up_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    plain = SingleGradients._summed
+
+    def unclipped(*given: Any) -> Mapping[str, Tensor]:
+        return {name: 50.0 * item for name, item in plain(*given).items()}
+
+    monkeypatch.setattr(SingleGradients, "_summed", unclipped)
+    with run_of("dense", "flat", folder) as run:
+        train(run)
+    found = audited(folder)
+    assert found.exit_code == 1
+    assert "LC312" in found.output
+
+
+def audited(folder: Path) -> Any:
+    words = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
+    return lipcert(["audit", *words, "--trace", str(folder / "trace")])
+
+
+@pytest.mark.parametrize("mechanism", [
+    clipless(), WeightClipping(radius=1.0, input_norm=1.0), BackpropClipping(),
+], ids=["clipless", "weight-clipping", "backprop-clipping"])  # fmt: skip
+def test_other_mechanisms_name_the_replacement(mechanism: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"2 \(Dropout in training mode\).*make_trainable\(module"):
+        private_run(tmp_path / "run", mechanism, network=Dense)
+    assert not (tmp_path / "run").exists()
+
+
+class Functional(Dense):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(2, 1, dropout=0.5, batch_first=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(-1, 3, 2)
+        return self.head(self.attention(tokens, tokens, tokens)[0].flatten(1))
+
+
+class OtherAxis(Dense):
+    """Masks the features of all examples alike."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self[2](x.T).T)
+
+
+@pytest.mark.parametrize(("network", "words"), [
+    (lambda: nn.Sequential(nn.Linear(6, 3), nn.AlphaDropout(0.1)), "AlphaDropout"),
+    (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Dropout()), "BatchNorm1d"),
+    (Attending, "MultiheadAttention with dropout"),
+    (Functional, "draws random numbers"),
+], ids=["alpha", "batch norm", "attention", "functional"])  # fmt: skip
+def test_what_no_mask_tells_apart_is_refused(
+    network: Callable[[], nn.Module], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises((UsageError, NoVerdictError), match=words):
+        private_run(tmp_path / "run", GradientClipping(), network=network)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mask_across_examples_is_refused_before_the_release() -> None:
+    with private_run(None, GradientClipping(), network=OtherAxis) as run:
+        x, y = next(iter(run.loader))
+        with pytest.raises(NoVerdictError, match="along its first axis"):
+            run.step(x, y)
+        assert run.releases == 0
+
+
+def test_a_closed_run_leaves_plain_dropout() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = run_of("dense", "flat")
+    run.close()
+    for part in run.model.modules():
+        assert not part._forward_hooks
+        assert not part._forward_pre_hooks
