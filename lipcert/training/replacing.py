@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
 
 from lipcert.choices import check_positive
 from lipcert.conversion import number
@@ -59,6 +60,12 @@ def make_trainable(
     """
     norm_floor = number("norm-floor", norm_floor)
     check_positive("norm-floor", norm_floor)
+    for name, part in module.named_modules():
+        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
+            raise UsageError(
+                f"make_trainable: {name or 'the module itself'} is a {type(part).__name__} that "
+                "does not know its channels yet; call the module once on an example before"
+            )
     replacing = _Replacing(
         keeps_dropout=isinstance(mechanism, GradientClipping),
         floor=None if isinstance(mechanism, GradientClipping | BackpropClipping) else norm_floor,
@@ -97,8 +104,8 @@ class _Replacing:
         """What stands in the place of a part."""
         was = _named(part)
         if id(part) not in self.done:
-            new, why = self._replacement(path, part)
-            new.train(part.training)
+            new, why = self._replacement(part)
+            new.training = part.training
             self.done[id(part)] = part, new
             self.done[id(new)] = new, new
             if why:
@@ -113,10 +120,10 @@ class _Replacing:
         into = f" → {_named(new)}" if is_new else ""
         self.changes.append(f"{path or 'the module itself'}: {was}{into}: {why}")
 
-    def _replacement(self, path: str, part: nn.Module) -> tuple[nn.Module, str]:
+    def _replacement(self, part: nn.Module) -> tuple[nn.Module, str]:
         match part:
             case _BatchNorm():
-                return self._group_norm(path, part)
+                return self._group_norm(part)
             case _InstanceNorm() if part.track_running_stats:
                 return _untracked(part)
             case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
@@ -131,14 +138,9 @@ class _Replacing:
                 return nn.LeakyReLU(slope, part.inplace), "the slope of evaluation, not random"
         return part, ""
 
-    def _group_norm(self, path: str, part: Any) -> tuple[nn.Module, str]:
+    def _group_norm(self, part: Any) -> tuple[nn.Module, str]:
         """Of each example by itself, in groups of at least four channels."""
         channels = part.num_features
-        if channels < 1:
-            raise UsageError(
-                f"make_trainable: {path or 'the module itself'} is a {type(part).__name__} that "
-                "does not know its channels yet; call the module once on an example before"
-            )
         if channels == 1 and isinstance(part, nn.BatchNorm1d):
             return nn.Identity(), "one number of an example has no statistics of its own"
         most = max(1, min(_MOST_GROUPS, channels // _LEAST_CHANNELS))

@@ -1,0 +1,162 @@
+"""A copy in which nothing mixes examples: what is replaced, what is told, what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lipcert.errors import UsageError
+from lipcert.training import (
+    BackpropClipping,
+    GradientClipping,
+    TrainingMechanism,
+    WeightClipping,
+    make_trainable,
+)
+from lipcert.training.dropout import refused_parts
+from lipcert.training.layers import BoundedGroupNorm
+from tests.training.runs import CLASSES, clipless, private_run, train
+
+CLIP, BACKPROP = GradientClipping(), BackpropClipping()
+HELD = WeightClipping(input_norm=1.0)
+
+
+class Nested(nn.Module):
+    """Everything that is replaced, at several depths; `norm` stands in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.BatchNorm2d(12)
+        self.body = nn.Sequential(nn.Conv2d(1, 12, 1), norm, nn.Sequential(nn.Dropout2d(0.2), norm))
+        self.parts = nn.ModuleList([nn.SyncBatchNorm(7, affine=False), nn.BatchNorm3d(5)])
+        self.named = nn.ModuleDict(
+            {"in": nn.InstanceNorm1d(4, affine=True, track_running_stats=True)}
+        )
+        self.encoder = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
+        self.absent = None
+        self.slope = nn.RReLU()
+        self.alpha = nn.AlphaDropout(0.1)
+        self.fine = nn.GroupNorm(2, 4)
+
+
+@pytest.mark.parametrize("mechanism", [None, clipless(), HELD, CLIP, BACKPROP], ids=str)
+def test_nothing_is_left_that_would_be_refused(mechanism: TrainingMechanism | None) -> None:
+    given_ = Nested()
+    before = repr(given_), {name: id(part) for name, part in given_.named_modules()}
+    assert list(refused_parts(given_, masks=mechanism is CLIP))
+    found = make_trainable(given_, mechanism)
+    assert not list(refused_parts(found.module, masks=mechanism is CLIP))
+    assert before == (repr(given_), {name: id(part) for name, part in given_.named_modules()})
+    assert not {id(p) for p in given_.parameters()} & {id(p) for p in found.module.parameters()}
+    assert make_trainable(found.module, mechanism).changes == ()
+
+
+def test_shared_parts_stay_shared_and_lists_stay_lists() -> None:
+    found = make_trainable(Nested(), CLIP).module
+    assert found.body[1] is found.body[2][1]
+    assert isinstance(found.body[1], nn.GroupNorm)
+    assert isinstance(found.parts, nn.ModuleList)
+    assert isinstance(found.body[2][0], nn.Dropout2d)
+    assert isinstance(found.fine, nn.GroupNorm)
+    assert found.encoder.self_attn.dropout == 0.0
+    assert found.absent is None
+
+
+def test_every_change_is_told() -> None:
+    told = make_trainable(Nested())
+    places = [line.partition(":")[0] for line in told.changes]
+    assert places == [
+        "body.1", "body.2.0", "body.2.1", "parts.0", "parts.1", "named.in", "encoder.self_attn",
+        "encoder.dropout", "encoder.dropout1", "encoder.dropout2", "slope", "alpha",
+    ]  # fmt: skip
+    text = str(told)
+    for words in (
+        "BatchNorm2d(12", "→ BoundedGroupNorm(3, 12, norm_floor=1.0)", "scale and shift begin anew",
+        "the same one again", "Dropout2d(p=0.2, inplace=False) → Identity()",
+        "dropout set from 0.1 to 0", "track_running_stats=True): running statistics are not",
+    ):  # fmt: skip
+        assert words in text
+    assert str(make_trainable(nn.Linear(2, 2))) == "nothing had to be replaced"
+
+
+@given(st.integers(1, 200), st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_groups_divide_the_channels_and_hold_several(
+    channels: int, affine: bool, clips: bool
+) -> None:
+    found = make_trainable(nn.BatchNorm2d(channels, affine=affine), CLIP if clips else None).module
+    assert isinstance(found, nn.GroupNorm if clips else BoundedGroupNorm)
+    groups = found.num_groups if isinstance(found, nn.GroupNorm) else found.groups
+    assert channels % groups == 0
+    assert groups == 1 or channels // groups >= 4
+    assert sum(p.numel() for p in found.parameters()) == (2 * channels if affine else 0)
+    x = torch.randn(3, channels, 2, 2)
+    together, alone = found(x), torch.cat([found(x[i : i + 1]) for i in range(3)])
+    assert torch.allclose(together, alone, atol=1e-6)
+
+
+def test_device_dtype_mode_and_what_is_frozen_are_kept() -> None:
+    norm = nn.BatchNorm1d(8).double().eval()
+    norm.bias.requires_grad_(False)
+    found = make_trainable(nn.Sequential(nn.Linear(8, 8).double(), norm)).module[1]
+    assert {p.dtype for p in found.parameters()} == {torch.float64}
+    assert (found.weight.requires_grad, found.bias.requires_grad) == (True, False)
+    assert not found.training
+
+
+def test_weights_of_an_instance_norm_are_kept() -> None:
+    norm = nn.InstanceNorm2d(3, affine=True, track_running_stats=True)
+    nn.init.normal_(norm.weight)
+    found = make_trainable(norm).module
+    x = torch.randn(2, 3, 4, 4)
+    assert torch.equal(found(x), norm(x))
+    assert torch.equal(found.eval()(x), norm.train()(x))
+    assert norm.track_running_stats
+    assert list(found.buffers()) == []
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: make_trainable(nn.LazyBatchNorm2d()), "does not know its channels"),
+    (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor=0), "norm-floor"),
+    (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor="1"), "norm-floor"),
+])  # fmt: skip
+def test_what_is_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        call()
+
+
+def test_a_single_feature_is_left_as_it_is() -> None:
+    found = make_trainable(nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1)))
+    assert isinstance(found.module[1], nn.Identity)
+
+
+class Usual(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, CLASSES)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("mechanism", [
+    clipless(), HELD, BACKPROP, GradientClipping(clip_norm=0.5),
+], ids=["clipless", "weight-clipping", "backprop", "gradient"])  # fmt: skip
+def test_what_the_refusal_names_is_what_trains(mechanism: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"make_trainable\(module, mechanism\)"):
+        private_run(tmp_path / "run", mechanism, network=Usual)
+
+    def made() -> nn.Module:
+        return make_trainable(Usual(), mechanism).module
+
+    with private_run(tmp_path / "run", mechanism, network=made) as run:
+        train(run)
+        assert run.releases == 6
