@@ -140,6 +140,13 @@ def test_the_options_that_the_page_on_audits_names_exist() -> None:
     assert all(option in shown for option in named)
 
 
+def test_what_make_trainable_prints() -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    part = page.split("<!-- example: make_trainable -->\n")[1].split("<!-- end -->")[0]
+    source, shown = re.findall(r"```(?:python|text)\n(.*?)```", part, flags=re.DOTALL)
+    assert printed_by(source) == shown
+
+
 def test_the_audit_from_python_runs() -> None:
     source = next(
         block
