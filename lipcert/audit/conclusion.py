@@ -13,6 +13,7 @@ from dataclasses import replace
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.ready import Ready
+from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -171,7 +172,9 @@ def _reasons(
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
     tried = total.examples or total.attacked[Family.GRADIENT] or _examined(checks)
     if not tried or (ready.data is not None and not len(ready.data)):
-        yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: there is no example to replay"
+        gap = None if ready.trace is None else examples_gap(ready.trace, ready.data)
+        why = "there is no example to replay" if gap is None else gap
+        yield Verdict.INCONCLUSIVE, f"[LC300] no gradient was audited: {why}"
 
 
 def _exceeded(

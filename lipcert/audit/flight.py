@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lipcert.audit import observation
@@ -35,6 +36,7 @@ class _Pass:
     batch: Batch
     described: bool
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    drawn: bool = False
     output: weakref.ref[Tensor] | None = None
     loss: Tensor | None = None
 
@@ -59,14 +61,20 @@ class Flight:
     weights_before: Blob | None = None
     begun: bool = False
 
-    def enter(self, inputs: Mapping[str, Tensor], said: Batch | None) -> None:
-        """A forward pass begins; said: what the loop told of it before."""
+    def enter(
+        self, inputs: Mapping[str, Tensor], said: Batch | None, source: Tensor | None
+    ) -> None:
+        """A forward pass begins; said, source: what the loop told of it before."""
         batch = said or Batch()
         if "input" in inputs and inputs["input"].dim():
             batch = _of_size(batch, len(inputs["input"]))
         seen = _Pass(batch, described=said is not None)
         if self.detailed:
-            seen.tensors = {name: observation.copied(item) for name, item in inputs.items()}
+            known = dict(inputs)
+            if source is not None and not self.stores and "input" in inputs:
+                seen.drawn = not torch.equal(source, inputs["input"])
+                known["input"] = source
+            seen.tensors = {name: observation.copied(item) for name, item in known.items()}
         self.passes.append(seen)
 
     def leave(self, output: Tensor) -> None:
@@ -108,11 +116,12 @@ class Flight:
             )
         self.passes.append(_Pass(said, described=True))
 
-    def batches(self) -> Iterator[tuple[Batch, Mapping[str, StoredTensor]]]:
-        """Every pass with its loss, and the tensors that are to be stored with it or named."""
+    def batches(self) -> Iterator[tuple[Batch, Mapping[str, StoredTensor], bool]]:
+        """Every pass with its loss, the tensors that are to be stored with it or named, and
+        whether the inputs were drawn into the domain after that."""
         for seen in self.passes:
             loss = None if seen.loss is None else float(seen.loss.double().mean())
-            yield replace(seen.batch, loss=loss), seen.tensors
+            yield replace(seen.batch, loss=loss), seen.tensors, seen.drawn
 
     def _pass_of(self, logits: Tensor) -> _Pass | None:
         open_passes = [seen for seen in self.passes if seen.loss is None]

@@ -65,7 +65,7 @@ class Ready:
             return self.data
         if self.trace is not None and name != RANDOM:
             shape = self.claims.engine.graph.input_shape
-            return examples_at(self.trace, name, shape, self.data)
+            return examples_at(self.trace, name, shape, self.data, self.claims.settings)
         return random_examples(self.claims, _STARTS)
 
 

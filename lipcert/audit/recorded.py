@@ -12,6 +12,7 @@ projection onto constraints comes after the optimizer, so that no bound speaks o
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
@@ -22,6 +23,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.audit.admissibility import DRAWN_IN, settled
 from lipcert.audit.data import Examples, checked_examples
 from lipcert.audit.recorded_names import Match, Snapshot, matched
 from lipcert.audit.trace.blobs import Blob
@@ -36,6 +38,7 @@ from lipcert.facts import Shape
 from lipcert.ir import Graph
 from lipcert.operand import Operand
 from lipcert.ops.normalization import BatchNorm
+from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
 __all__ = [
@@ -169,16 +172,22 @@ def names_in(trace: Trace, graph: Graph) -> Mapping[str, Match]:
     return matched(graph, trace.manifest.parameters, snapshots)
 
 
-def examples_at(trace: Trace, name: str, shape: Shape, data: Examples | None = None) -> Examples:
-    """The batch of a step as the network read it, its micro-batches one after another."""
+def examples_at(
+    trace: Trace,
+    name: str,
+    shape: Shape,
+    data: Examples | None = None,
+    settings: Settings | None = None,
+) -> Examples:
+    """The batch of a step as the network read it, its micro-batches one after another.
+
+    data: as of `recorded_batches`. settings: what states the domain that examples are drawn into,
+    where the trace says so; what they are then, up to a rounding, is what the network read.
+    """
     step = _recorded(trace).batches.get(name)
     if step is None and data is not None and name in (found := _found(trace, data)):
-        parts = [_tensors_of(batch, data) for batch in found[name].batches if batch.examples]
         source = f"{data.source} at the indices of {name}"
-        x, y = (
-            _joined([part[key].array for part in parts if part], source, key)
-            for key in (INPUT, LABELS)
-        )
+        x, y = _found_examples(found[name], data, settings, source)
         return checked_examples(x, y, shape, source, data.sha256)
     if step is None:
         raise NoVerdictError(f"[LC319] the trace {trace.folder} has no whole batch at {name!r}")
@@ -296,6 +305,25 @@ def _is_whole(step: Step) -> bool:
         batch.tensors is not None and {INPUT, LABELS} <= batch.tensors.tensors().keys()
         for batch in filled
     )
+
+
+def _found_examples(
+    step: Step, data: Examples, settings: Settings | None, source: str
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Inputs and labels of a named step."""
+    inputs: list[npt.NDArray[Any]] = []
+    labels: list[npt.NDArray[Any]] = []
+    for batch in step.batches:
+        tensors = _tensors_of(batch, data)
+        if not batch.examples or tensors is None or batch.name is None:
+            continue
+        x = tensors[INPUT].array
+        if batch.name.drawn and settings is not None:
+            radius = math.inf if settings.input_norm is None else settings.input_norm
+            x = settled(x, radius * DRAWN_IN, settings).astype(x.dtype)
+        inputs.append(x)
+        labels.append(tensors[LABELS].array)
+    return _joined(inputs, source, INPUT), _joined(labels, source, LABELS)
 
 
 def _is_named(step: Step) -> bool:

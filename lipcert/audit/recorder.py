@@ -95,6 +95,7 @@ class Recorder:
         self._ranks = int(os.environ.get("WORLD_SIZE", "1")) if ranks is None else ranks
         self._declaration = Declaration()
         self._said: Batch | None = None
+        self._source: Tensor | None = None
         self._writer: TraceWriter | None = None
         if next(self._model.parameters(), None) is None:
             raise UsageError("recorder: the model has no parameters")
@@ -148,12 +149,15 @@ class Recorder:
         rate: float | None = None,
         reduction: str | None = None,
         divisor: float | None = None,
+        source: Tensor | None = None,
     ) -> None:
         """Describe the batch of the next forward pass, or of the last where none follows.
 
         index: of each example in the data. rate: the probability with which an example is drawn.
-        divisor: what the sum of the gradients of the examples is divided by. An empty batch, which
-        needs no forward pass, is described by an empty index.
+        divisor: what the sum of the gradients of the examples is divided by. source: the examples
+        as the data set holds them, where rounding left some outside of the declared domain and they
+        are drawn into it before they enter. An empty batch, which needs no forward pass, is
+        described by an empty index.
         """
         self._settle_said()
         rate = None if rate is None else number("recorder: rate", rate)
@@ -161,6 +165,7 @@ class Recorder:
         check_nonnegative("recorder: rate", rate)
         check_positive("recorder: divisor", divisor)
         numbers = None if index is None else index_of(index)
+        self._source = None if source is None else source.detach()
         self._said = Batch(
             examples=None if numbers is None else len(numbers),
             index=numbers,
@@ -267,7 +272,8 @@ class Recorder:
         flight = self._begin()
         flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
         said, self._said = self._said, None
-        flight.enter(observation.named_inputs(arguments, keywords), said)
+        source, self._source = self._source, None
+        flight.enter(observation.named_inputs(arguments, keywords), said, source)
 
     def _after_forward(self, module: nn.Module, arguments: object, output: object) -> None:
         del arguments
@@ -279,7 +285,7 @@ class Recorder:
 
     def _settle_said(self) -> None:
         """What was said of a batch, if no forward pass took it."""
-        said, self._said = self._said, None
+        said, self._said, self._source = self._said, None, None
         if said is not None:
             self._flight.describe(said)
 
@@ -305,7 +311,8 @@ class Recorder:
             number=writer.steps,
             time=time.time(),
             batches=tuple(
-                self._with_examples(batch, tensors, writer) for batch, tensors in flight.batches()
+                self._with_examples(batch, tensors, drawn, writer)
+                for batch, tensors, drawn in flight.batches()
             ),
             learning_rates=flight.learning_rates,
             noise=flight.noise,
@@ -319,14 +326,15 @@ class Recorder:
         self._flight = self._next_flight()
 
     def _with_examples(
-        self, batch: Batch, tensors: Mapping[str, StoredTensor], writer: TraceWriter
+        self, batch: Batch, tensors: Mapping[str, StoredTensor], drawn: bool, writer: TraceWriter
     ) -> Batch:
         """The batch with its tensors, or with the name of its examples, where all are known."""
         if self._key is None:
             return replace(batch, tensors=writer.store(tensors) if tensors else None)
         if tensors.keys() != {"input", "labels"}:
             return batch
-        name = ExamplesName(self._key.name(tensors), tensors["input"].kind, tensors["labels"].kind)
+        kinds = {name: tensor.kind for name, tensor in tensors.items()}
+        name = ExamplesName(self._key.name(tensors), **kinds, drawn=drawn)
         return replace(batch, name=name)
 
     def _weights(self) -> Blob:

@@ -71,7 +71,7 @@ class Hooks:
                 "training: the model takes one tensor of examples, and nothing else: model(x)"
             )
         x = self._guard.entering(arguments[0])
-        self._describe(len(x))
+        self._describe(len(x), arguments[0])
         return (x,), {}
 
     def _after(self, module: nn.Module, arguments: object, output: object) -> object:
@@ -80,7 +80,7 @@ class Hooks:
             return self._guard.leaving(output)
         return None
 
-    def _describe(self, count: int) -> None:
+    def _describe(self, count: int, source: Tensor | None = None) -> None:
         if self._recorder is None or self._index is None:
             return
         start = self._seen
@@ -92,4 +92,5 @@ class Hooks:
             rate=self._plan.batch / self._plan.dataset_size,
             reduction="sum",
             divisor=float(self._plan.batch),
+            source=source,
         )

@@ -13,14 +13,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from lipcert.audit.admissibility import outside, settled
+from lipcert.audit.admissibility import DRAWN_IN, outside, settled
 from lipcert.errors import NoVerdictError
 from lipcert.settings import Settings
 
 __all__ = ["admitted"]
 
-_SHARE: Final = 1.0 - 2.0**-20
-"""of the radius: to which examples are drawn in; what rounding the result adds is less"""
 _ROUNDED: Final = 1.0 + 2.0**-16
 """of the radius: beyond it, rounding is not the reason; where thousands of entries were divided by
 their norm in float32, that norm was off by 1e-6 and more"""
@@ -45,13 +43,13 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
         return _settled(x, settings)
     norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
     longest = float(norms.max())  # NaN or infinite if an entry is
-    if longest <= radius * _SHARE:
+    if longest <= radius * DRAWN_IN:
         return x
     is_half = torch.finfo(x.dtype).bits < 32 if x.is_floating_point() else True
     holds_zero = box is None or box[0] <= 0.0 <= box[1]
     if is_half or not holds_zero or not longest <= radius * _ROUNDED:
         return _settled(x, settings)
-    factors = (radius * _SHARE / norms).clamp(max=1.0)
+    factors = (radius * DRAWN_IN / norms).clamp(max=1.0)
     drawn: Tensor = x.detach() * factors.reshape(-1, *[1] * (x.dim() - 1))
     return drawn.to(x.dtype)
 
@@ -78,4 +76,4 @@ def _settled(x: Tensor, settings: Settings) -> Tensor:
         )
     radius = float("inf") if settings.input_norm is None else settings.input_norm
     wide = x.detach().double().cpu().numpy()
-    return torch.from_numpy(settled(wide, radius * _SHARE, settings)).to(x)
+    return torch.from_numpy(settled(wide, radius * DRAWN_IN, settings)).to(x)

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lipcert.audit.checks import Checked, check_recorded_run
 from lipcert.audit.data import Examples
 from lipcert.audit.recorded import examples_at, examples_gap, recorded_batches
+from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import read_trace
@@ -206,10 +208,6 @@ def test_names_are_left_out_of_redacted_traces(tmp_path: Path) -> None:
 
 def test_steps_that_do_not_say_which_examples_they_had(tmp_path: Path) -> None:
     """A loop that only makes a recorder."""
-    import torch
-
-    from lipcert.audit.recorder import Recorder
-
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Recorder(tmp_path / "t", model, optimizer, every=1) as recorder:

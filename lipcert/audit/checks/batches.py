@@ -71,7 +71,7 @@ def batch_of(run: RecordedRun, step: Step) -> Batch | str | None:
     name = run.name(step)
     if name not in run.whole_batches:
         return None
-    examples = examples_at(run.trace, name, run.graph.input_shape, run.data)
+    examples = examples_at(run.trace, name, run.graph.input_shape, run.data, run.settings)
     labels = checked_labels(run.claims.engine.loss, examples.y, run.graph.output_shape)
     scales: list[tuple[slice, Scale]] = []
     start = 0

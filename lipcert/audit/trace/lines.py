@@ -97,8 +97,8 @@ def _batch_members(batch: Batch) -> JsonObject:
         number = getattr(batch, name)
         _with(members, name, None if number is None else spelled_number(number))
     if (known := batch.name) is not None:
-        named = {"hmac": known.hmac, "input": known.input, "labels": known.labels}
-        members["name"] = dict(named)
+        named: JsonObject = {"hmac": known.hmac, "input": known.input, "labels": known.labels}
+        members["name"] = _with(named, "drawn", True if known.drawn else None)
     return _with_blob(members, "tensors", batch.tensors)
 
 
@@ -222,7 +222,12 @@ def _noise(members: Members) -> Noise:
 
 
 def _examples_name(members: Members) -> ExamplesName:
-    name = ExamplesName(members.digest("hmac"), members.text("input"), members.text("labels"))
+    name = ExamplesName(
+        members.digest("hmac"),
+        members.text("input"),
+        members.text("labels"),
+        members.optional("drawn", members.flag) or False,
+    )
     members.finish()
     return name
 

@@ -124,11 +124,14 @@ class ExamplesName:
     """Which examples a batch had, for a trace that does not hold them (see `keys`).
 
     hmac: of the tensors "input" and "labels". input, labels: their types, as safetensors has them.
+    drawn: the name is of inputs as the data set holds them; what rounding left outside of the
+    declared domain was drawn into it before the network read them (see `audit.admissibility`).
     """
 
     hmac: str
     input: str
     labels: str
+    drawn: bool = False
 
 
 @final
