@@ -1,14 +1,17 @@
 """Planted faults: which part of the audit finds which of them, on a tight and on a loose network.
 
     python -m benchmarks.audit_faults                    all tables, about five minutes on one core
-    python -m benchmarks.audit_faults --section runs     one of: claims, runs
+    python -m benchmarks.audit_faults --section runs     one of: claims, runs, batches
 
 Claims: bounds of shipped networks are made too small, all of a kind at once, and held against
 replayed digits and against what the attack proposes; a cell counts the bounds that were caught.
 Runs: a small private training run goes wrong in one thing; a cell holds the codes that say so.
 `no` is a fault that is not found, `–` one that this part of the audit is not about; codes in
-brackets are those of an inconclusive check. docs/audit_faults.md shows what this prints. Leaves
-with 1 if a right network or run raises an alarm, or if nothing finds a faulty run.
+brackets are those of an inconclusive check.
+Batches: Poisson batches that are drawn wrongly; a cell is the smallest number of steps after which
+20 of 20 such runs are found, by sizes and members alone.
+docs/audit_faults.md shows what this prints. Leaves with 1 if a right network or run raises an
+alarm, or if nothing finds a faulty run.
 """
 
 from __future__ import annotations
@@ -17,8 +20,16 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.audit.checks.batch_sizes import size_surprises
+from lipcert.audit.checks.memberships import member_surprises
+from lipcert.audit.checks.sampling import too_rare
 from lipcert.audit.records import Verdict
 from tests.audit.faults import CLAIM_FAULTS, SUBJECTS, cells_of, report_of
 from tests.audit.faulty_runs import (
@@ -32,17 +43,23 @@ from tests.audit.faulty_runs import (
 
 __all__ = ["main"]
 
+Index = npt.NDArray[np.int64]
+Draw = Callable[[Any, int, int, int], Index]
+"""random numbers, size of the data set, expected size, step → members"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables; 0 where nothing right is blamed and every faulty run is found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--section", choices=("claims", "runs", "all"), default="all")
+    parser.add_argument("--section", choices=("claims", "runs", "batches", "all"), default="all")
     section = parser.parse_args(arguments).section
     start, wrong = time.perf_counter(), 0
     if section in ("claims", "all"):
         wrong += claims_table()
     if section in ("runs", "all"):
         wrong += runs_table()
+    if section in ("batches", "all"):
+        batches_table()
     sys.stderr.write(f"{time.perf_counter() - start:.0f} s\n")
     return 1 if wrong else 0
 
@@ -75,6 +92,110 @@ def runs_table() -> int:
             line(fault.name, *found.cells)
             wrong += bool(found.any) == (fault is RIGHT)
     return wrong
+
+
+def batches_table() -> None:
+    """How many steps it takes to find a sampler that is wrong."""
+    line("batches", *(f"{size} of {pool}" for pool, size in POOLS))
+    line("---", *["---:"] * len(POOLS))
+    for name, draw in SAMPLERS.items():
+        line(name, *(_steps_needed(draw, pool, size) for pool, size in POOLS))
+
+
+def _steps_needed(draw: Draw, pool: int, size: int) -> str:
+    """By doubling and bisection: more steps of such a run show more."""
+    high = 1
+    while not _all_found(draw, pool, size, high):
+        high *= 2
+        if high > MOST:
+            return f"more than {MOST}"
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _all_found(draw, pool, size, middle) else (middle, high)
+    return str(high)
+
+
+def _all_found(draw: Draw, pool: int, size: int, steps: int) -> bool:
+    return all(_is_found(draw, pool, size, steps, seed) for seed in range(20))
+
+
+def _is_found(draw: Draw, pool: int, size: int, steps: int, seed: int) -> bool:
+    random = np.random.default_rng(seed)
+    members = [(step, draw(random, pool, size, step)) for step in range(steps)]
+    sizes = {step: len(index) for step, index in members}
+    rate = size / pool
+    surprises = [*size_surprises(pool, rate, sizes), *member_surprises(pool, rate, members)]
+    return too_rare(surprises) is not None
+
+
+def _poisson(random: np.random.Generator, pool: int, size: int, _: int = 0) -> Index:
+    return random.choice(pool, random.binomial(pool, size / pool), replace=False)
+
+
+def _with_first(count: int) -> Draw:
+    def draw(random: np.random.Generator, pool: int, size: int, _: int) -> Index:
+        return np.union1d(_poisson(random, pool, size), np.arange(count))
+
+    return draw
+
+
+def _some_more_often(random: np.random.Generator, pool: int, size: int, _: int) -> Index:
+    """One in a hundred examples at twice the rate."""
+    again = _poisson(random, pool // 100, max(1, size // 100))
+    return np.union1d(_poisson(random, pool, size), again)
+
+
+def _from_a_part(share: float) -> Draw:
+    def draw(random: np.random.Generator, pool: int, size: int, _: int) -> Index:
+        return random.choice(
+            int(share * pool), random.binomial(int(share * pool), size / int(share * pool)), False
+        )
+
+    return draw
+
+
+def _exchanged(share: float) -> Draw:
+    """One order for the whole run; a share of every batch is drawn anew."""
+
+    def draw(random: np.random.Generator, pool: int, size: int, _: int) -> Index:
+        count = int(random.binomial(pool, size / pool))
+        kept = count - int(share * count)
+        others = kept + random.choice(pool - kept, count - kept, replace=False)
+        return np.concatenate([np.arange(kept), others])
+
+    return draw
+
+
+def _alike(spread: int) -> Draw:
+    def draw(random: np.random.Generator, pool: int, size: int, _: int) -> Index:
+        count = size + int(random.integers(-spread, spread + 1))
+        return random.choice(pool, count, replace=False)
+
+    return draw
+
+
+def _shuffled(random: np.random.Generator, pool: int, size: int, step: int) -> Index:
+    """Epochs of disjoint batches, of sizes that vary as they should."""
+    order = np.random.default_rng(step * size // pool).permutation(pool)
+    start = step * size % pool
+    return order[start : start + int(random.binomial(pool, size / pool))]
+
+
+POOLS = ((400, 40), (60_000, 256))
+MOST = 1024
+SAMPLERS: dict[str, Draw] = {
+    "one example in every batch": _with_first(1),
+    "ten examples in every batch": _with_first(10),
+    "one in a hundred examples twice as often": _some_more_often,
+    "all batches from nine tenths of the data": _from_a_part(0.9),
+    "all batches from a fifth of the data": _from_a_part(0.2),
+    "the same batch again, a tenth exchanged": _exchanged(0.1),
+    "the same batch again, nine tenths exchanged": _exchanged(0.9),
+    "sizes that are all equal": _alike(0),
+    "sizes that differ by one at most": _alike(1),
+    "shuffled and cut, with Poisson sizes": _shuffled,
+}
 
 
 def line(*cells: str) -> None:

@@ -138,9 +138,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC310": "Bounds of a constraint set hold for weights in it. At a recorded step a weight "
         "was outside: the projection is missing, runs before the optimizer's step, or does not "
         "reach this tensor. Project after every step, before the next forward pass.",
-        "LC311": "The accountant was told a number of steps, a sampling rate, a noise multiplier "
-        "or a divisor that is not that of the recorded run, so its ε is that of another run. "
-        "Account for what was done.",
+        "LC311": "The accountant was told a number of steps, a sampling rate, a noise multiplier, "
+        "a divisor or a way of drawing batches that is not that of the recorded run, so its ε is "
+        "that of another run. Account for what was done.",
         "LC312": "What one example adds to the quantity that is noised is larger than the "
         "sensitivity that the noise was computed for. Check the divisor (a sensitivity divided by "
         "the batch size while gradients are summed is the common cause) and the loss reduction.",
@@ -151,7 +151,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "standard deviation, to far more than chance allows; with too little noise the claimed ε "
         "does not hold. Check the scale, the divisor, and that every group receives noise.",
         "LC315": "Two releases that use the same noise differ by their gradients alone: the noise "
-        "cancels and nothing is private. Seed the generator once, not in every step or worker.",
+        "cancels and nothing is private; so do two parts of one release. Seed the generator once, "
+        "not in every step, worker or tensor.",
         "LC316": "The gradient of one example changed with the other examples of its batch, so no "
         "per-example bound applies to the run. Look for batch statistics and reductions over the "
         "batch axis.",

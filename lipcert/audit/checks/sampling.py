@@ -25,7 +25,7 @@ from lipcert.audit.checks.subject import RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.privacy.plan import Sampling
 
-__all__ = ["sampling_faults"]
+__all__ = ["sampling_faults", "too_rare"]
 
 _TESTS: Final = 7
 """four of sizes, three of members"""
@@ -146,10 +146,16 @@ def _epoch_faults(epoch: int, members: Members) -> Iterator[CheckReport]:
         length += 1
 
 
-def _rarest(surprises: Iterable[Surprise]) -> Iterator[CheckReport]:
-    """A report of the rarest of them, if it is too rare."""
+def too_rare(surprises: Iterable[Surprise]) -> Surprise | None:
+    """The rarest of them, if it is rarer than a right run may show."""
     found = min(surprises, key=lambda item: item.log_chance, default=None)
-    if found is not None and found.is_too_rare(SHARE / _TESTS):
+    return found if found is not None and found.is_too_rare(SHARE / _TESTS) else None
+
+
+def _rarest(surprises: Iterable[Surprise]) -> Iterator[CheckReport]:
+    """A report of it."""
+    found = too_rare(surprises)
+    if found is not None:
         yield _fault(found.message, found.where, found.numbers)
 
 
