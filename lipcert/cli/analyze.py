@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
@@ -45,6 +46,8 @@ def command(
     """
     settings = chosen_settings(context).settings
     destinations = [parse_report(word, _FORMATS) for word in reports]
+    paths.require_model(model)
+    paths.require_writable([out_file, *(file for _, file in destinations)])
     rules = rules_digest()  # before the engine is imported: see norm_sources
     from lipcert.analysis.pipeline import analyze
     from lipcert.cli.cache import open_cache, with_note

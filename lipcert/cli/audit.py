@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lipcert.cli.audit_options import audit_options, job_of, require_torch
+from lipcert.cli import paths
+from lipcert.cli.audit_options import audit_options, job_of, require_inputs, require_torch
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
@@ -70,22 +71,28 @@ def command(
     """
     destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
     settings = chosen_settings(context).settings
+    from lipcert.audit.workers import Worker
+
+    worker = Worker.of(os.environ)
+    if merge is None:
+        _check_shared(worker.count, work)
+        job = job_of(target, settings, given(context), words)
+        require_inputs(job)
+    else:
+        _check_alone("--merge", target, work)
+        paths.require_folder(merge)
+    paths.require_writable([out_file, *(file for _, file in destinations)])
     rules = rules_digest()  # before the engine is imported: see norm_sources
     require_torch()
     from lipcert.audit.run import audit, merged_report
-    from lipcert.audit.workers import Worker
     from lipcert.cli.cache import open_cache
     from lipcert.norms.operator_norm import operator_norm
 
     certify = open_cache(settings.cache, os.environ, rules) or operator_norm
-    worker = Worker.of(os.environ)
     with ProgressReport(progress) as shown:
         if merge is not None:
-            _check_alone("--merge", target, work)
             report: AuditReport | None = merged_report(merge, shown.observe, certify)
         else:
-            _check_shared(worker.count, work)
-            job = job_of(target, settings, given(context), words)
             report = audit(
                 job,
                 folder=work,

@@ -6,19 +6,21 @@ What enters: click's parse of them. What leaves: a `Job`.
 from __future__ import annotations
 
 import importlib.util
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from lipcert.cli import paths
 from lipcert.errors import NoVerdictError, UsageError
 
 if TYPE_CHECKING:
     from lipcert.audit.job import Job
     from lipcert.settings import Settings
 
-__all__ = ["audit_options", "job_of", "require_torch"]
+__all__ = ["audit_options", "job_of", "require_inputs", "require_torch"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _PRECISIONS: Final = ("float32", "float64", "tf32", "bfloat16", "float16")
@@ -112,6 +114,25 @@ def require_torch() -> None:
         raise NoVerdictError(
             "audit: PyTorch is not installed; install it with: pip install 'lipcert[audit]'"
         )
+
+
+def require_inputs(job: Job) -> None:
+    """NoVerdictError where something that the job refers to is not there."""
+    from lipcert.audit.trace.files import MANIFEST
+
+    paths.require_model(Path(job.model))
+    for file in (job.certificate, job.data):
+        if file is not None:
+            paths.require_file(Path(file))
+    if job.data is not None and not zipfile.is_zipfile(job.data):
+        raise NoVerdictError(
+            f"audit: {job.data} is no .npz file of arrays x and y; write it with "
+            "numpy.savez(path, x=inputs, y=labels)"
+        )
+    if job.trace is not None:
+        paths.require_folder(Path(job.trace))
+        if not (Path(job.trace) / MANIFEST).exists():
+            raise NoVerdictError(f"audit: {job.trace} is no trace: it holds no {MANIFEST}")
 
 
 def job_of(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, format_option, knob_options, progress_option
 from lipcert.cli.output import write
@@ -56,6 +57,9 @@ def command(
     gradients, with 3 when it bounds nothing but values and Lipschitz constants.
     """
     settings = chosen_settings(context).settings
+    target = out_file or model.with_suffix(".lipcert.json")
+    paths.require_model(model)
+    paths.require_writable([target])
     from lipcert.importer.load import load_model
     from lipcert.issue.certify import certify
 
@@ -68,7 +72,6 @@ def command(
     )
     with ProgressReport(progress) as report:
         issued = certify(imported, settings, engine, report.observe)
-    target = out_file or model.with_suffix(".lipcert.json")
     write(issued.data.decode("utf-8"), target)
     write(_rendered(issued, target, output_format), None)
     if issued.certificate.network.grad_norm is None:

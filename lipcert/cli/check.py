@@ -10,6 +10,7 @@ import click
 from lipcert.checker.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.checker.files import CertificateFileError, read_certificate_file, trusted_text
 from lipcert.checker.main import EXIT_CODES, accepted_ids
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
@@ -85,6 +86,8 @@ def command(
         return ExitCode.HOLDS
     if certificate is None or model is None:
         raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
+    paths.require_file(certificate)
+    paths.require_writable([out_file])
     from lipcert.checker.procedure import Choices, check
 
     try:

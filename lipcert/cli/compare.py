@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
@@ -49,6 +50,7 @@ def command(
     """
     if not 0.0 <= tolerance < math.inf:
         raise UsageError("--tolerance: give a number of at least 0, say 0.01")
+    paths.require_writable([out_file])
     from lipcert.cli.statements import read_statement
     from lipcert.report.comparison import compared
 

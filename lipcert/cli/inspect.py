@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.knobs import AS_EXPORTED
 from lipcert.cli.options import color_option, format_option, out_option
@@ -40,6 +41,8 @@ def command(
     The formats dot (Graphviz) and mermaid (Markdown) draw the graph. Leaves with 3, after all
     reasons and remedies, when the model is refused.
     """
+    paths.require_model(model)
+    paths.require_writable([out_file])
     from lipcert.importer.load import load_model
     from lipcert.importer.outline import outline_of
     from lipcert.report.inspection import inspection_of, refused_inspection

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from lipcert.cli.paths import require_file
 from lipcert.errors import NoVerdictError
 
 __all__ = ["read_json"]
@@ -19,9 +20,8 @@ _LARGEST: Final = 256 * 1024 * 1024
 
 def read_json(path: Path) -> tuple[bytes, dict[str, object]]:
     """What the file holds, as bytes and as an object."""
+    require_file(path)
     try:
-        if path.exists() and not path.is_file():
-            raise NoVerdictError(f"{path}: not a regular file")
         if path.stat().st_size > _LARGEST:
             raise NoVerdictError(f"{path}: a document of more than 256 MiB is not read")
         data = path.read_bytes()

@@ -12,11 +12,13 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, final
 
 import click
 
+from lipcert.choices import nearest
 from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.sources import DEBUG_VARIABLE
 from lipcert.errors import (
@@ -66,6 +68,15 @@ class _LipCertGroup(click.Group):
         command = importlib.import_module(_VERBS[cmd_name]).command
         return command if isinstance(command, click.Command) else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that the first word names; for any other, the most similar one."""
+        if args[0] not in _VERBS and not args[0].startswith("-"):
+            hint = nearest(args[0], _VERBS) or f"known: {', '.join(_VERBS)}"
+            ctx.fail(f"there is no verb {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; an interrupt is one line (click would print a blank one as well)."""
         try:
@@ -114,6 +125,9 @@ class _LipCertGroup(click.Group):
             )
             sys.stdout.flush()
             return ExitCode(code or ExitCode.HOLDS)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+            return ExitCode.USAGE
         except click.ClickException as error:
             return _fail(words, ExitCode.USAGE, error.format_message(), _usage_hint(error))
         except LipCertError as error:
@@ -198,10 +212,7 @@ def _usage_hint(error: click.ClickException) -> str:
 
 def _wants_json(words: Sequence[str]) -> bool:
     """Whether --format json was asked for, even where the rest cannot be parsed."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    return any(
-        word == "--format=json" or (word, after) == ("--format", "json") for word, after in pairs
-    )
+    return "--format=json" in words or ("--format", "json") in pairwise(words)
 
 
 def _silence_stdout() -> None:

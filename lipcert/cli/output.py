@@ -1,7 +1,7 @@
 """Output: results to standard output or, atomically, into files.
 
-What enters: finished text. What leaves: bytes on stdout or a complete file. Invariant: a file
-either keeps its old content or holds the whole new one, and stdout carries results only.
+What enters: finished text. What leaves: bytes on stdout or a complete file. Invariant: a regular
+file either keeps its old content or holds the whole new one, and stdout carries results only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def write(text: str, file: Path | None = None) -> None:
         click.echo(text.encode(_encoding(), "backslashreplace"), nl=False)
         return
     try:
-        _write_atomically(text, file)
+        if file.exists() and not file.is_file():  # a pipe or a device is no file to be replaced
+            file.write_text(text, encoding="utf-8", newline="\n")
+        else:
+            _write_atomically(text, file)
     except OSError as error:
         raise NoVerdictError(f"cannot write {file}: {error.strerror or error}") from error
 

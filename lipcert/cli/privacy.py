@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import color_option, format_option, out_option
 from lipcert.cli.output import text_width, use_color, write
@@ -51,6 +52,7 @@ def command(
     computed. Leaves with 1 when a declared accounting claims too small an ε, with 3 when no finite
     ε can be stated.
     """
+    paths.require_writable([out_file])
     options = RunOptions.of(context, analysis)
     report = _solve(options, curves)
     colored = out_file is None and use_color(color)

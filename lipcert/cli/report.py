@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import out_option
 from lipcert.cli.output import write
@@ -34,6 +35,7 @@ def command(*, inputs: tuple[str, ...], out_file: Path | None, output_format: st
     Read are the results of analyze, check, audit and privacy, one of each, all of the same model.
     Leaves with 0 when the report is written, whatever it says: the verbs themselves judge.
     """
+    paths.require_writable([out_file])
     from lipcert.cli.report_sources import read_source
     from lipcert.report.study.joining import joined
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import color_option, format_option
 from lipcert.cli.output import text_width, use_color, write
@@ -26,6 +27,7 @@ def command() -> None:
 @color_option
 def info(folder: Path, output_format: str, color: str) -> ExitCode:
     """Say what the trace in DIR holds: steps, sampling, noise, tensors."""
+    paths.require_folder(folder)
     from lipcert.audit.trace.reading import read_trace
     from lipcert.audit.trace.summary import summary_of
     from lipcert.report.trace_text import summary_json, summary_text
@@ -48,6 +50,7 @@ def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
     Leaves with 1 where the chain is broken or a tensor is missing or corrupt, each with its file
     and line; with 3 where there is no trace, or no step in it.
     """
+    paths.require_folder(folder)
     from lipcert.audit.trace.verification import verify
     from lipcert.report.trace_text import verification_json, verification_text
 
@@ -74,6 +77,7 @@ def redact_trace(folder: Path, out: Path, keep_weights: bool, output_format: str
     Steps, rates, losses of batches, noise and norms are kept; indices become random tags. What is
     kept was computed from private data and is not differentially private.
     """
+    paths.require_folder(folder)
     from lipcert.audit.trace.redaction import redact
     from lipcert.audit.trace.verification import verify
     from lipcert.report.trace_text import redaction_json, redaction_text

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
+from lipcert.choices import check_choice
 from lipcert.errors import UsageError
 from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine
@@ -111,8 +112,7 @@ def _check(kind: str, given: _Given) -> None:
             "example changes the gradients of all others and no per-example bound exists (it grows "
             f"with the batch size); use {kind.removesuffix('-batch')}, which has constant weights"
         )
-    if kind not in LOSS_PARAMETERS:
-        raise UsageError(f"loss: {kind!r} is not one of {', '.join(LOSS_PARAMETERS)}")
+    check_choice("loss", kind, tuple(LOSS_PARAMETERS))
     allowed = LOSS_PARAMETERS[kind]
     for name, value in given.items():
         if value is not None and name not in allowed:

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from lipcert.analysis.records import Analysis
+from lipcert.cli import paths
 from lipcert.settings import Settings
 from tests.report.samples import sample
 
@@ -58,4 +59,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Engine:
         module = ModuleType(name)
         setattr(module, attribute, getattr(engine, attribute))
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(paths, "require_model", lambda path: None)  # no file is read
     return engine

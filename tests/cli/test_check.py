@@ -146,7 +146,8 @@ def test_an_unreadable_certificate_is_one_line(tmp_path: Path) -> None:
     for file in (tmp_path / "absent.json", tmp_path):
         done = call("check", file, "--model", MODEL)
         assert (done.exit_code, done.stdout) == (3, "")
-        assert done.stderr.startswith("lipcert: error: check: ")
+        assert done.stderr.startswith("lipcert: error: ")
+        assert str(file) in done.stderr
         assert done.stderr.count("\n") == 1
 
 

@@ -81,6 +81,47 @@ def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> N
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [
+        ("analyse", "did you mean 'analyze'?"),
+        ("analize", "did you mean 'analyze'?"),
+        ("audits", "did you mean 'audit'?"),
+        ("verify", "did you mean 'certify'?"),
+        ("zzz", "known: inspect, analyze, certify, check"),
+    ],
+)
+def test_an_unknown_verb_names_the_nearest(verb: str, hint: str) -> None:
+    result = run(verb, "m.onnx")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"there is no verb '{verb}'; {hint}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["trace", "inf", "run"], "'info'"),
+        (["config", "shw"], "'show'"),
+        (["analyze", "m.onnx", "--los", "mse"], "'--loss'"),
+        (["analyze", "m.onnx", "--scope", "pont"], "'point'"),
+    ],
+)
+def test_other_wrong_words_name_the_nearest(words: list[str], hint: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert "id you mean" in result.stderr
+    assert hint in result.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["trace"], ["config"]])
+def test_no_verb_at_all_is_answered_with_the_help(words: list[str]) -> None:
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage: " in result.stderr
+    assert "Commands:\n" in result.stderr
+    assert "error" not in result.stderr.partition("Usage: ")[0]
+
+
 def test_an_unreadable_model_is_3(engine: Engine) -> None:
     engine.failure = ModelFileError("m.onnx: not an ONNX model")
     result = run("analyze", "m.onnx")

@@ -34,8 +34,9 @@ def test_records_hold_every_parameter() -> None:
     }
 
 
-def test_unknown_kind_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"'crossentropy' is not one of cross-entropy, bce"):
+def test_unknown_kind_lists_the_known_ones_and_names_the_nearest() -> None:
+    message = r"'crossentropy' is not one of cross-entropy, bce.*did you mean 'cross-entropy'\?"
+    with pytest.raises(UsageError, match=message):
         make_loss("crossentropy")
 
 

@@ -1,0 +1,92 @@
+"""Paths: what a command line names is there and of its kind, before anything slow begins.
+
+What enters: paths as they were given. What leaves: nothing, or the error that names the path.
+What a file holds is found out by who reads it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from lipcert.errors import ModelFileError, NoVerdictError
+
+__all__ = ["require_file", "require_folder", "require_model", "require_writable"]
+
+_SIMILAR: Final = 0.8
+_KINDS: Final = (
+    (b"PK\x03\x04", "a zip archive, as torch.save writes; export the module to ONNX"),
+    (b"\x89HDF", "an HDF5 file; export the network to ONNX"),
+    (b"{", "a text of JSON"),
+)
+
+
+def require_model(path: Path) -> None:
+    """ModelFileError unless the path may be an ONNX file."""
+    why = _unreadable(path)
+    if not why:
+        with path.open("rb") as file:
+            head = file.read(4)
+        found = next((kind for mark, kind in _KINDS if head.startswith(mark)), "")
+        why = found and f"is not an ONNX model, but {found}"
+        why = why if head else "is empty"
+    if why:
+        raise ModelFileError(f"{str(path)!r} {why}")
+
+
+def require_file(path: Path) -> None:
+    """NoVerdictError unless the path is a file that can be read."""
+    why = _unreadable(path)
+    if why:
+        raise NoVerdictError(f"{str(path)!r} {why}")
+
+
+def require_folder(path: Path) -> None:
+    """NoVerdictError unless the path is a folder."""
+    if not path.is_dir():
+        why = "is no folder" if path.exists() else f"does not exist{_hint(path)}"
+        raise NoVerdictError(f"{str(path)!r} {why}")
+
+
+def require_writable(files: Iterable[Path | None]) -> None:
+    """NoVerdictError unless results can be put into these files; None: standard output."""
+    for file in files:
+        if file is None:
+            continue
+        if file.is_dir():
+            raise NoVerdictError(f"cannot write {file}: it is a folder; name a file in it")
+        if file.exists() and not file.is_file():
+            continue  # a pipe or a device
+        if not file.parent.is_dir():
+            raise NoVerdictError(f"cannot write {file}: there is no folder {file.parent}")
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            raise NoVerdictError(f"cannot write {file}: {file.parent} is not yours to write to")
+
+
+def _unreadable(path: Path) -> str:
+    """Why the path is no file to read; "" where it is one."""
+    try:
+        if path.is_dir():
+            return "is a folder; name a file in it"
+        if not path.exists():
+            return f"does not exist{_hint(path)}"
+        if not path.is_file():
+            return "is not a regular file"
+        path.open("rb").close()
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+def _hint(path: Path) -> str:
+    """What lies in the same folder under a similar name, or under this one with an ending."""
+    try:
+        names = [item.name for item in path.parent.iterdir()]
+    except OSError:
+        return ""
+    found = [name for name in names if Path(name).stem == path.name]
+    found += difflib.get_close_matches(path.name, names, n=1, cutoff=_SIMILAR)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,112 @@
+"""What is not there is said before the engine or torch is loaded, with what may be meant."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from lipcert.cli.main import cli
+
+MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
+SLOW = ("torch", "lipcert.importer.load", "lipcert.checker.procedure", "lipcert.audit.run")
+
+
+@pytest.fixture(name="folder", autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one of each, where nothing slow can be imported."""
+    for name in SLOW:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").write_bytes(MODEL.read_bytes())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.onnx").touch()
+    (tmp_path / "net.json").write_text("{}", encoding="utf-8")
+    np.savez(tmp_path / "data.npz", x=np.zeros((1, 1, 8, 8)), y=np.zeros(1, int))
+    return tmp_path
+
+
+def run(words: str) -> Result:
+    return CliRunner().invoke(cli, words.split())
+
+
+@pytest.mark.parametrize("verb", ["inspect", "analyze", "certify", "audit --data data.npz"])
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("nett.onnx", "'nett.onnx' does not exist; did you mean 'net.onnx'?"),
+        ("net", "'net' does not exist; did you mean 'net."),
+        ("other.onnx", "'other.onnx' does not exist\n"),
+        ("folder", "'folder' is a folder"),
+        ("empty.onnx", "'empty.onnx' is empty"),
+        ("data.npz", "'data.npz' is not an ONNX model, but a zip archive, as torch.save writes"),
+    ],
+)
+def test_a_model_that_is_none(verb: str, model: str, why: str) -> None:
+    done = run(f"{verb} {model}")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr.startswith("lipcert: error: [LC001] ")
+    assert why in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("audit net.onnx --data date.npz", "'date.npz' does not exist; did you mean 'data.npz'?"),
+        ("audit net.onnx --data folder", "'folder' is a folder"),
+        ("audit net.onnx --data net.onnx", "net.onnx is no .npz file of arrays x and y"),
+        ("audit net.onnx --trace run", "'run' does not exist"),
+        ("audit net.onnx --trace data.npz", "'data.npz' is no folder"),
+        ("audit net.onnx --trace folder", "folder is no trace: it holds no manifest.json"),
+        ("audit c.json --model net.onnx --data data.npz", "'c.json' does not exist"),
+        ("audit --merge work", "'work' does not exist"),
+        ("check c.json --model net.onnx", "'c.json' does not exist"),
+        ("trace info run", "'run' does not exist"),
+        ("trace verify net.onnx", "'net.onnx' is no folder"),
+        ("trace redact run -o copy", "'run' does not exist"),
+        ("report c.json", "'c.json' does not exist"),
+        ("compare c.json net.json", "'c.json' does not exist"),
+        ("privacy c.json --noise-multiplier 1 --steps 3", "'c.json' does not exist"),
+    ],
+)
+def test_other_files_that_are_not_there(words: str, why: str) -> None:
+    done = run(words)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "inspect net.onnx",
+        "analyze net.onnx",
+        "certify net.onnx",
+        "audit net.onnx --data data.npz",
+        "report net.json",
+        "compare net.json net.json",
+        "privacy --noise-multiplier 1 --steps 3",
+    ],
+)
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("nowhere/result", "cannot write nowhere/result: there is no folder nowhere"),
+        ("folder", "cannot write folder: it is a folder"),
+    ],
+)
+def test_results_that_cannot_be_written_are_not_computed(words: str, target: str, why: str) -> None:
+    done = run(f"{words} -o {target}")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert why in done.stderr
+
+
+def test_further_reports_that_cannot_be_written_are_not_computed() -> None:
+    done = run("analyze net.onnx --report html=nowhere/page.html")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "cannot write nowhere/page.html" in done.stderr
+
+
+def test_an_audit_of_nothing_is_a_wrong_request() -> None:
+    assert run("audit").exit_code == run("audit net.onnx").exit_code == 2
