@@ -44,6 +44,7 @@ LossName = Literal[
     "mae",
     "huber",
     "focal",
+    "nll",
     "multiclass-hinge",
     "multi-margin",
     "kr",

@@ -207,11 +207,13 @@ class CotangentFacts:
     """Facts about ∂loss/∂value of one example: a norm bound, and a hull where one is known.
 
     channel_sums: bound of √Σ_c (Σ_i |g_ci|)², c the first axis, where it is known.
+    label: T, where the cotangent is −t at one entry with 0 ≤ t ≤ T, and 0 at all others.
     """
 
     norm: Bound
     hull: PairHull | None = None
     channel_sums: Bound | None = None
+    label: Upper | None = None
 
     def through(self, lipschitz: Bound) -> CotangentFacts:
         """The cotangent after an op with this Jacobian norm: l·L, the hull is lost."""
@@ -221,9 +223,10 @@ class CotangentFacts:
         """The cotangent after a clip of its norm.
 
         Proof: a clipped member g of the hull is t·g with t in [0, 1], and the hull is convex and
-        holds 0, the average of its vertices with j = y.
+        holds 0, the average of its vertices with j = y. The only entry of g is at most its norm.
         """
-        return CotangentFacts(tightest(self.norm, clip), self.hull)
+        label = None if self.label is None else min(self.label, clip.value)
+        return CotangentFacts(tightest(self.norm, clip), self.hull, label=label)
 
     def plus(self, other: CotangentFacts) -> CotangentFacts:
         """The sum of the cotangents of two consumers of one value (fan-out adds)."""

@@ -19,6 +19,7 @@ from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
 from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -506,6 +507,8 @@ def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
             a = loss.label_smoothing
             target = (1.0 - a) * y + a / len(z)
             return -(target * torch.log_softmax(z / loss.temperature, 0)).sum()
+        case NegativeLogLikelihood():
+            return -(z * y).sum()
         case Focal():
             log_p = (torch.log_softmax(z, 0) * y).sum()
             return -((1.0 - log_p.exp()).clamp_min(1e-15) ** loss.focal_gamma) * log_p

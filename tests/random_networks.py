@@ -549,6 +549,7 @@ def random_loss(builder: Builder, outputs: int) -> Loss:
             lambda: make_loss("multi-margin", margin=0.5, output_reduction=terms),
             lambda: make_loss("kr"),
             lambda: make_loss("hkr", hkr_weight=2.0, margin=1.0),
+            lambda: make_loss("nll"),
         ]
     )()
 

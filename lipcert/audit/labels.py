@@ -19,6 +19,7 @@ from lipcert.losses.base import Loss, class_axis
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
 from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -30,7 +31,7 @@ from lipcert.upper import FloatArray
 __all__ = ["checked_labels"]
 
 _Labels = npt.NDArray[Any]
-_SOFTMAX: Final = CrossEntropy | Focal
+_SOFTMAX: Final = CrossEntropy | NegativeLogLikelihood | Focal
 _MARGIN: Final = MulticlassHinge | MultiMargin | KantorovichRubinstein | HingeKantorovichRubinstein
 _ROUNDINGS: Final = 8.0
 """labels scaled to the limit in their own dtype may exceed it by so many of its roundings"""

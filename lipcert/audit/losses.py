@@ -21,6 +21,7 @@ from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
 from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -66,6 +67,12 @@ def _cross_entropy(loss: CrossEntropy, z: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(
         scores, y, reduction="none", label_smoothing=loss.label_smoothing
     )
+
+
+@_loss.register
+def _negative_log_likelihood(loss: NegativeLogLikelihood, z: Tensor, y: Tensor) -> Tensor:
+    del loss
+    return functional.nll_loss(z, y, reduction="none")
 
 
 @_loss.register

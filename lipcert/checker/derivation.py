@@ -108,13 +108,15 @@ def _weights(evidence: Evidence) -> Weights:
 def _loss(program: Program, premises: Premises, logits: Fact) -> Cotangent:
     """The gradient of the loss at the output, clipped where training clips it.
 
-    Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member.
+    Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member; the
+    only entry of a gradient is no larger than its norm.
     """
     parameters = {name: _parameter(value) for name, value in premises.loss_parameters}
     found = loss_cotangent(premises.loss, parameters, logits, program.shapes[program.output])
     if premises.loss_clip is None:
         return found
-    return Cotangent(min(found.norm, premises.loss_clip), found.hull)
+    label = None if found.label is None else min(found.label, premises.loss_clip)
+    return Cotangent(min(found.norm, premises.loss_clip), found.hull, label=label)
 
 
 def _parameter(value: float | str) -> Fraction | bool | str:

@@ -97,7 +97,7 @@ def with_chains(
     centred = tuple(forward_chains(program, facts, evidence.free))
     if centred:
         facts, _ = derive_facts(program, premises, replace(evidence, chains=centred))
-    hull = premises.loss in {"cross-entropy", "focal"}
+    hull = premises.loss in {"cross-entropy", "nll", "focal"}
     passed = tuple(backward_chains(program, facts, evidence.free, hull=hull))
     chained = replace(evidence, chains=(*centred, *passed))
     derived = derive(program, premises, chained)

@@ -45,7 +45,7 @@ _OPERANDS: Final = (
     "GroupNormalization.bias",
     "LayerNormalization.bias",
 )
-_KINDS: Final = ("bce", "cross-entropy", "huber", "kr", "mae", "mse")
+_KINDS: Final = ("bce", "cross-entropy", "huber", "kr", "mae", "mse", "nll")
 _AGREED: Final = frozenset(
     {("norm", op) for op in _NONLINEAR}
     | {("cotangent", op) for op in _NONLINEAR}

@@ -17,6 +17,7 @@ from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
 from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -34,6 +35,7 @@ LOSS_PARAMETERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "mae": frozenset({"output-reduction"}),
         "huber": frozenset({"huber-delta", "label-norm", "output-reduction"}),
         "focal": frozenset({"focal-gamma"}),
+        "nll": frozenset(),
         "multiclass-hinge": frozenset({"margin", "output-reduction"}),
         "multi-margin": frozenset({"margin", "output-reduction"}),
         "kr": frozenset(),
@@ -80,6 +82,8 @@ def make_loss(
     match kind:
         case "cross-entropy":
             return CrossEntropy(_default(temperature, 1.0), _default(label_smoothing, 0.0))
+        case "nll":
+            return NegativeLogLikelihood()
         case "bce":
             return BinaryCrossEntropy(_default(temperature, 1.0), reduction)
         case "mse":

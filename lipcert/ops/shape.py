@@ -136,12 +136,13 @@ class Reshape(_Rearrangement):
         inputs: Sequence[ValueFacts],
         scope: Scope,
     ) -> CotangentFacts:
-        """The cotangent itself; its hull too, while one slice holds all classes."""
+        """The cotangent itself, also of one entry; its hull while one slice holds all classes."""
         del index, scope
         hull, shape = cotangent.hull, inputs[0].shape
         kept = hull is not None and shape[-1:] == self.shape[-1:] == (hull.classes,)
         single = math.prod(shape[:-1]) == 1
-        return CotangentFacts(cotangent.norm, hull if kept and single else None)
+        hull = hull if kept and single else None
+        return CotangentFacts(cotangent.norm, hull, label=cotangent.label)
 
 
 @final

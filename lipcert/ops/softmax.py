@@ -15,7 +15,16 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, product_of, sum_of, tightest
+from lipcert.facts import (
+    Bound,
+    CotangentFacts,
+    PairHull,
+    Shape,
+    ValueFacts,
+    product_of,
+    sum_of,
+    tightest,
+)
 from lipcert.interval import Interval
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import root_of
@@ -160,13 +169,22 @@ class LogSoftmax(_OverAxis):
     ) -> CotangentFacts:
         """Returns the cotangent unchanged, hull and norm, where its entries sum to 0.
 
-        Proof: Jᵀg = (I − p1ᵀ)g = g − p·(1ᵀg), and every member of a hull of pairs sums to 0.
+        Behind −t·e_y, t ≤ T: B = T·√(m(m + M)) ≥ sup t·‖p − e_y‖ with m = sup (1 − p_y) and
+        M = max p, and the hull T·m·conv{e_j − e_y}.
+        Proof: Jᵀg = (I − p1ᵀ)g = g − p·(1ᵀg). Every member of a hull of pairs sums to 0. −t·e_y
+        gives t·(p − e_y) = t·Σ_{j≠y} p_j(e_j − e_y), which is t(1 − p_y) times a member of a hull
+        that holds 0; and ‖p − e_y‖² = (1 − p_y)² + Σ_{j≠y} p_j² ≤ (1 − p_y)² + (1 − p_y)·max p.
         Hypotheses: one slice, which the hull's classes fill.
+        Attained: approached by unbounded logits (√2·T); by equal ones at X = 0.
         """
         (logits,) = inputs
-        hull = cotangent.hull
-        if hull is not None and hull.classes == self._spread(logits).classes == logits.size:
+        hull, spread = cotangent.hull, self._spread(logits)
+        if hull is not None and hull.classes == spread.classes == logits.size:
             return cotangent
+        if cotangent.label is not None and spread.classes == logits.size:
+            is_last = self._position(len(logits.shape)) == len(logits.shape) - 1
+            hull = PairHull(spread.classes, cotangent.label * spread.miss) if is_last else None
+            return CotangentFacts(_behind_label(cotangent.label, spread), hull)
         return cotangent.through(self.input_lipschitz(index, inputs, scope))
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
@@ -223,11 +241,24 @@ class _Spread:
         return (constant(1.0) + terms).reciprocal().clip(0.0, 1.0)
 
     @property
+    def miss(self) -> Upper:
+        """Bound of 1 − p_i: 0 for one class."""
+        if self.classes <= 1:
+            return ZERO
+        return (constant(1.0) - Interval.exact(self.share.lo)).clip(0.0, 1.0).max_abs()
+
+    @property
     def log_share(self) -> Interval:
         """Range of ln p_i, in a form that survives probabilities below the least float."""
         least = constant(-self.pair.value) - constant(_logarithm(self.classes).value)
         top = Interval.exact(self.share.hi).monotone(np.log).clip(-math.inf, 0.0)
         return Interval(np.minimum(least.lo, top.hi), top.hi)
+
+
+def _behind_label(label: Upper, spread: _Spread) -> Bound:
+    """T·√(m(m + M)), as `LogSoftmax.input_cotangent` says."""
+    miss, largest = spread.miss, Upper(float(spread.share.hi))
+    return Bound(label * (miss * (miss + largest)).sqrt(), "log_softmax.input_cotangent")
 
 
 def _logarithm(classes: int) -> Upper:

@@ -16,6 +16,7 @@ from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
 from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -34,6 +35,7 @@ CLASS_LOSSES: list[Loss] = [
     CrossEntropy(),
     CrossEntropy(0.3, 0.2),
     CrossEntropy(4.0),
+    NegativeLogLikelihood(),
     Focal(),
     Focal(0.0),
     Focal(0.5),

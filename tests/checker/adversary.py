@@ -94,7 +94,7 @@ def _premises(program: Program, rng: np.random.Generator) -> Premises:
     smoothing = float(rng.choice([0.0, 0.0, 0.125]))
     loss, parameters = [
         ("cross-entropy", {"temperature": temperature, "label_smoothing": smoothing}),
-        ("cross-entropy", {"temperature": temperature, "label_smoothing": smoothing}),
+        ("nll", {}),
         ("bce", {"temperature": temperature, "output_reduction": terms}),
         ("mse", {"label_norm": 0.7, "output_reduction": terms, "half": "false"}),
     ][int(rng.integers(4)) if program.shapes[program.output][-1] > 1 else 3]
@@ -182,6 +182,8 @@ def loss_value(premises: Premises, z: Tensor, label: Tensor) -> Tensor:
         share = known["label_smoothing"]
         logs = (z / known["temperature"]).log_softmax(0)
         return -(1 - share) * logs[label.argmax()] - share * logs.mean()
+    if premises.loss == "nll":
+        return -z[label.argmax()]
     if premises.loss == "bce":
         target = (label > 0).double()
         terms = torch.nn.functional.binary_cross_entropy_with_logits(

@@ -47,6 +47,7 @@ CASES: list[tuple[str, dict[str, Fraction | bool | str]]] = [
     ("kr", {}),
     ("hkr", {"hkr_weight": Fraction(3), "margin": ONE}),
     ("cosine", {"cosine_floor": Fraction(1, 4)}),
+    ("nll", {}),
 ]
 SHAPES = [(1, 2), (1, 5, 1)]
 
@@ -106,6 +107,8 @@ def gradients(kind: str, p: dict, z: torch.Tensor, y: int, target: torch.Tensor)
             loss = f.cross_entropy(
                 z / float(p["temperature"]), label, label_smoothing=float(p["label_smoothing"])
             )
+        case "nll":
+            loss = -z[y]
         case "focal":
             logp = torch.log_softmax(z, 0)[y]
             loss = -((1 - logp.exp()) ** float(p["focal_gamma"])) * logp
@@ -243,7 +246,7 @@ def test_one_output() -> None:
         ("multi-margin", {"margin": ONE, **MEAN}, 0.0),
     ):
         assert loss_cotangent(kind, parameters, one, (1, 1)).norm == expected
-    for kind, parameters in (CASES[0], CASES[3]):
+    for kind, parameters in (CASES[0], CASES[3], CASES[21]):
         with pytest.raises(Unsupported, match="single class"):
             loss_cotangent(kind, parameters, one, (1, 1))
 
@@ -273,7 +276,7 @@ def test_refused_parameters(kind: str, parameters: dict) -> None:
         loss_cotangent(kind, parameters, fact((1, 3), 1.0), (1, 3))
 
 
-@pytest.mark.parametrize("number", [0, 3, 14, 16, 18, 19])
+@pytest.mark.parametrize("number", [0, 3, 14, 16, 18, 19, 21])
 def test_class_scores_need_one_axis(number: int) -> None:
     """Several positions with classes are refused; other losses take them."""
     kind, parameters = CASES[number]

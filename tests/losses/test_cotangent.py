@@ -34,6 +34,10 @@ def cross_entropy(temperature: float = 1.0, smoothing: float = 0.0) -> TorchLoss
     return loss
 
 
+def nll(z: Tensor) -> Tensor:
+    return functional.nll_loss(z, labels(z), reduction="none")
+
+
 def focal(gamma: float) -> TorchLoss:
     def loss(z: Tensor) -> Tensor:
         others = torch.logsumexp(z[:, 1:], 1) - torch.logsumexp(z, 1)
@@ -144,6 +148,8 @@ CASES = [
         ball(5.0, 6),
     ),
     LossCase("ce cube", make_loss("cross-entropy"), cross_entropy(), cube(0.0, 1.0, 10)),
+    LossCase("nll", make_loss("nll"), nll, unbounded(10), steps=1),
+    LossCase("nll leading axes", make_loss("nll"), nll, ball(1.0, 1, 4), steps=1),
     LossCase("focal 0", make_loss("focal", focal_gamma=0.0), focal(0.0), unbounded(5)),
     LossCase("focal ½", make_loss("focal", focal_gamma=0.5), focal(0.5), unbounded(5)),
     LossCase("focal 2", make_loss("focal"), focal(2.0), unbounded(10)),

@@ -7,6 +7,7 @@ import torch
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy
 from lipcert.losses.elementwise import BinaryCrossEntropy, OutputReduction, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from tests.mirror import loss_value
 
 LOGITS = 3.0 * np.random.default_rng(0).standard_normal((4, 5))
@@ -18,7 +19,7 @@ def truth(loss, logits, label):
     return z.grad.numpy()
 
 
-@pytest.mark.parametrize("loss", [CrossEntropy(), CrossEntropy(0.3, 0.2)])
+@pytest.mark.parametrize("loss", [CrossEntropy(), CrossEntropy(0.3, 0.2), NegativeLogLikelihood()])
 def test_class_labels(loss):
     found = loss.gradients(LOGITS)
     assert found.shape == (5, 4, 5)

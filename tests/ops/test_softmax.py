@@ -136,3 +136,44 @@ def test_the_axis_is_checked() -> None:
             Softmax(axis).output_shape([(2, 3)])
         with pytest.raises(ValueError, match="axis"):
             LogSoftmax(axis).output_shape([(2, 3)])
+
+
+@given(
+    logits=st.lists(st.integers(-300, 300), min_size=2, max_size=9),
+    label=st.integers(0, 8),
+    shrunk=st.floats(0.0, 1.0),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_single_entry_becomes_a_softmax_error(logits, label, shrunk) -> None:
+    """Jᵀ(−t·e_y) = t(p − e_y), over the smallest ball and box around the logits."""
+    z = np.array(logits) / 10
+    classes, y = len(z), label % len(z)
+    p = probabilities(z)
+    jacobian = np.eye(classes) - np.outer(np.ones(classes), p)
+    found = jacobian.T @ (-0.75 * shrunk * np.eye(classes)[y])
+    whole = Bound(Upper(float(np.linalg.norm(z)) * (1 + 1e-12)), "test")
+    box = Interval(np.full(classes, z.min()), np.full(classes, z.max()))
+    at_output = CotangentFacts(Bound(Upper(0.75), "test"), label=Upper(0.75))
+    for facts in (ValueFacts.of(z.shape, whole), ValueFacts.of(z.shape, whole, box)):
+        below = LogSoftmax(-1).input_cotangent(0, at_output, [facts], POINT)
+        assert np.linalg.norm(found) <= below.norm.value.value * (1 + 1e-12)
+        assert below.hull.classes == classes
+        assert found.clip(0.0).sum() <= below.hull.scale.value * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+def test_a_single_entry_behind_unbounded_and_equal_logits(classes) -> None:
+    """√2 and ‖1/n − e_y‖, as for the cross-entropy of the logits."""
+    at_output = CotangentFacts(Bound(ONE, "test"), label=ONE)
+    for radius, truth in ((math.inf, math.sqrt(2.0)), (0.0, math.sqrt(1.0 - 1.0 / classes))):
+        facts = ball((1, classes), radius)
+        below = LogSoftmax(-1).input_cotangent(0, at_output, [facts], POINT)
+        assert truth <= below.norm.value.value * (1 + 1e-15)
+        assert below.norm.value.value == pytest.approx(truth, rel=1e-12)
+
+
+def test_a_single_entry_of_several_slices_is_not_taken_for_a_softmax_error() -> None:
+    at_output = CotangentFacts(Bound(ONE, "test"), label=ONE)
+    below = LogSoftmax(-1).input_cotangent(0, at_output, [ball((4, 3), math.inf)], POINT)
+    assert below.hull is None
+    assert below.norm.value.value == pytest.approx(math.sqrt(3.0))

@@ -27,6 +27,7 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.ops.pooling import MaxPool
 from lipcert.ops.shape import Expand, Pad, Select, Tile, Transpose
+from lipcert.ops.softmax import LogSoftmax
 from lipcert.ops.sorting import Sort
 from lipcert.scope import PointScope
 from lipcert.upper import FloatArray
@@ -92,6 +93,9 @@ def _pullback(op: Op, shapes: Sequence[Shape]) -> _Pullback | None:
             return lambda x: _times(np.where(x[0] > 0.0, 1.0, -op.evaluate(-np.ones_like(x[0]))))
         case Sort() | MaxPool():
             return lambda x: _scatter(_selected(op, x[0]), shapes[0])
+        case LogSoftmax():
+            axis = op.axis if op.axis < 0 else op.axis + 1
+            return lambda x: _centred(np.exp(op.evaluate(x[0])), axis)
         case _:
             pull = _constant_pull(op, shapes)
             return None if pull is None else lambda _: pull
@@ -138,6 +142,11 @@ def _linked_pull(op: Op, shapes: Sequence[Shape]) -> Pull | None:
 def _times(slopes: FloatArray) -> Pull:
     """The transposed Jacobian of a diagonal map."""
     return lambda g: [g * slopes]
+
+
+def _centred(shares: FloatArray, axis: int) -> Pull:
+    """(I − p1ᵀ)g along an axis, for the probabilities p."""
+    return lambda g: [g - shares * g.sum(axis=axis, keepdims=True)]
 
 
 def _gentlest(slopes: Interval) -> FloatArray:

@@ -22,6 +22,7 @@ from lipcert.losses.base import Loss, class_axis
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
 from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -64,7 +65,7 @@ def label_set(loss: Loss, outputs: ValueFacts) -> LabelSet:
     shape, axis = outputs.shape, class_axis(outputs.shape)
     classes = 0 if axis is None else axis.classes
     match loss:
-        case CrossEntropy() | Focal() | MultiMargin() if classes > 1:
+        case CrossEntropy() | NegativeLogLikelihood() | Focal() | MultiMargin() if classes > 1:
             return Classes(classes)
         case MulticlassHinge() | KantorovichRubinstein() | HingeKantorovichRubinstein():
             if classes > 1:

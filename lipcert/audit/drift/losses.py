@@ -17,6 +17,7 @@ from lipcert.losses.base import Loss
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
 from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
+from lipcert.losses.likelihood import NegativeLogLikelihood
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -42,6 +43,15 @@ def _cross_entropy(loss: CrossEntropy, logits: ValueFacts, rounding: Rounding) -
     """(p − t)/τ with p = e^(ln p), rounded a few times; z/τ moves p by half of its own error."""
     shares = log_share_error(logits.size, rounding) + Upper(2.0) * rounding.stored(4)
     return (shares + _tempered(loss.temperature, _HALF, logits, rounding)) * _over(loss.temperature)
+
+
+@loss_error.register
+def _negative_log_likelihood(
+    loss: NegativeLogLikelihood, logits: ValueFacts, rounding: Rounding
+) -> Upper:
+    """The gradient is −1 at the label and 0 elsewhere, exactly."""
+    del loss, logits, rounding
+    return ZERO
 
 
 @loss_error.register

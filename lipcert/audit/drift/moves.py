@@ -123,16 +123,18 @@ def _carried_by_clip(
     """The rounding of the clip; before it f, or nothing where only the norm is known below.
 
     Proof: with relative errors δ, |b̂| ≤ r(1 + δ) behind the clip. Where r is at most the bound of b
-    and there is no hull, b̂/(1 + δ) obeys all facts below, and b̂ is δ·r away from it. Otherwise
-    compare with the clipped b: g ↦ g·min(1, r/|g|) moves no two points apart in the 2-norm; in the
-    other norm by at most ‖f‖ + |f| ≤ (1 + √P)‖f‖, P being the number of entries in a channel.
+    and there is neither hull nor label, b̂/(1 + δ) obeys all facts below, and b̂ is δ·r away from it.
+    Otherwise compare with the clipped b: g ↦ g·min(1, r/|g|) moves no two points apart in the
+    2-norm; in the other norm by at most ‖f‖ + |f| ≤ (1 + √P)‖f‖, P being the number of entries in
+    a channel.
     """
     del index
     if not op.radius.is_finite:
         return error
     rounded = _clipping(site.rounding, site.output.size)
     rounded = rounded * min(op.radius, cotangent.norm.value + error)
-    if cotangent.hull is None and not cotangent.norm.value < op.radius:
+    known = cotangent.hull is not None or cotangent.label is not None
+    if not known and not cotangent.norm.value < op.radius:
         return rounded
     if op.norm is ClipNorm.L2:
         return rounded + error

@@ -71,6 +71,14 @@ def _cross_entropy(parameters: Parameters, logits: Fact, classes: int) -> Cotang
     return Cotangent(norm, hull if exact else None)
 
 
+def _negative_log_likelihood(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
+    """−e_y: the loss is −z_y, linear in the outputs. Attained: always."""
+    del parameters, logits
+    if classes < 2:
+        raise Unsupported("a likelihood of a single class is constant")
+    return Cotangent(1.0, label=1.0)
+
+
 def _focal(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
     """h(p_y)·(p − e_y), h(p) = (1 − p)^γ − γp(1 − p)^{γ−1}·log p ≥ 0, p = softmax(z).
 
@@ -178,6 +186,7 @@ _KINDS: Final[Mapping[str, tuple[_Rule, frozenset[str], frozenset[str]]]] = {
     kind: (rule, frozenset(required), frozenset(optional))
     for kind, rule, required, optional in (
         ("cross-entropy", _cross_entropy, ("temperature", "label_smoothing"), ()),
+        ("nll", _negative_log_likelihood, (), ()),
         ("focal", _focal, ("focal_gamma",), ()),
         ("bce", _binary_cross_entropy, ("temperature", REDUCTION), ()),
         ("mse", _squared_error, ("label_norm", REDUCTION, "half"), ()),
@@ -191,7 +200,7 @@ _KINDS: Final[Mapping[str, tuple[_Rule, frozenset[str], frozenset[str]]]] = {
     )
 }
 _OF_CLASSES: Final = frozenset(
-    {"cross-entropy", "focal", "multiclass-hinge", "multi-margin", "kr", "hkr"}
+    {"cross-entropy", "nll", "focal", "multiclass-hinge", "multi-margin", "kr", "hkr"}
 )
 
 

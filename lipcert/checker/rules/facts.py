@@ -99,12 +99,14 @@ class Hull:
 class Cotangent:
     """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known.
 
-    sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1.
+    sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1. label: T, where the gradient is −t at one
+    entry of the value with 0 ≤ t ≤ T, and 0 at all others.
     """
 
     norm: float
     hull: Hull | None = None
     sums: float = math.inf
+    label: float | None = None
 
 
 def root_up(count: int) -> float:

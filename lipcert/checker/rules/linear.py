@@ -153,18 +153,19 @@ def pulled(  # noqa: PLR0917 (one signature for all rules)
     """What the input at `index` receives from the cotangent of the output: L·l, by the chain rule.
 
     A hull stays one where the gradient only changes its shape, or is multiplied by one positive
-    number: a hull holds its members' shorter multiples. A Dense step uses it up.
+    number: a hull holds its members' shorter multiples. A Dense step uses it up. A single entry
+    stays one where the gradient only changes its shape.
     """
     before = shapes[index]
     if isinstance(op, Dense):
         return dense_cotangent(op, cotangent, before, shape, weights=weights, output=output)
     stretch = lipschitz(op, index, inputs, shapes, shape, weights, output)
-    hull = cotangent.hull
+    hull, label = cotangent.hull, None
     match op:
         case Shift():
             kept = 1.0
         case Move() if keeps_order(op, before):
-            kept = 1.0
+            kept, label = 1.0, cotangent.label
         case Add() if op.signs[index] == 1 and before == shape:
             kept = 1.0
         case Scale() if _is_one_positive_number(weights.entries(op.factor)):
@@ -173,7 +174,7 @@ def pulled(  # noqa: PLR0917 (one signature for all rules)
             kept, hull = 1.0, None
     if hull is not None:
         hull = replace(hull, scale=multiply_up(hull.scale, kept))
-    return Cotangent(multiply_up(stretch, cotangent.norm), hull)
+    return Cotangent(multiply_up(stretch, cotangent.norm), hull, label=label)
 
 
 def slopes(op: Op, shape: Shape, weights: Weights) -> Interval | None:

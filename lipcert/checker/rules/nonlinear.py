@@ -49,7 +49,7 @@ from lipcert.checker.rules.products import (
     quotient_norm,
 )
 from lipcert.checker.rules.selections import extreme, max_pooled, overlap, read_axes, sorted_fact
-from lipcert.checker.rules.softmax import keeps_cotangent, softmax_fact, softmax_norm
+from lipcert.checker.rules.softmax import behind_label, keeps_cotangent, softmax_fact, softmax_norm
 from lipcert.checker.rules.weights import Weights
 
 __all__ = ["lipschitz", "output_fact", "pulled", "slopes"]
@@ -163,12 +163,17 @@ def pulled(  # noqa: PLR0917 (one signature for all rules)
 ) -> Cotangent:
     """What the input at `index` receives from the cotangent of the output: L·l, by the chain rule.
 
-    The logarithm of a softmax passes a hull on as it is, a clip of the cotangent what it clips.
+    The logarithm of a softmax passes a hull on as it is, and makes one of a single entry; a clip of
+    the cotangent passes on what it clips.
     """
     if isinstance(op, CotangentClip):
         return clipped_cotangent(op, cotangent)
     if isinstance(op, Softmax) and keeps_cotangent(op, cotangent, shape):
         return cotangent
+    if isinstance(op, Softmax) and cotangent.label is not None:
+        found = behind_label(op, cotangent.label, inputs[0], shape)
+        if found is not None:
+            return found
     stretch = lipschitz(op, index, inputs, shapes, shape, weights, output)
     return Cotangent(multiply_up(stretch, cotangent.norm))
 

@@ -13,9 +13,9 @@ from lipcert.checker.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.checker.graph.program import Shape, Softmax
 from lipcert.checker.interval import Interval, up
 from lipcert.checker.rules.enclosures import clip, constant, exp, log
-from lipcert.checker.rules.facts import Cotangent, Fact, root_up
+from lipcert.checker.rules.facts import Cotangent, Fact, Hull, root_up
 
-__all__ = ["keeps_cotangent", "softmax_fact", "softmax_norm"]
+__all__ = ["behind_label", "keeps_cotangent", "softmax_fact", "softmax_norm"]
 
 
 @final
@@ -55,6 +55,13 @@ class _Spread:
         ends = Interval(np.asarray(-self.above_mean), np.asarray(self.pair))
         others = constant(self.classes - 1.0) * exp(ends)
         return clip((constant(1.0) + others).reciprocal(), 0.0, 1.0)
+
+    @property
+    def miss(self) -> float:
+        """1 − p_i is no larger."""
+        if self.classes == 1:
+            return 0.0
+        return min(add_up(1.0, -float(self.share.lo)), 1.0)
 
     @property
     def largest(self) -> float:
@@ -106,6 +113,23 @@ def keeps_cotangent(op: Softmax, cotangent: Cotangent, shape: Shape) -> bool:
     """
     hull, size = cotangent.hull, math.prod(shape)
     return op.logarithm and hull is not None and hull.classes == shape[op.axis] == size
+
+
+def behind_label(op: Softmax, label: float, logits: Fact, shape: Shape) -> Cotangent | None:
+    """What −t·e_y, t ≤ label, becomes before the logarithm: t(p − e_y), for a single slice.
+
+    norm ≤ label·√(m(m + M)) with m = sup (1 − p_y) and M = max p; in label·m·conv{e_j − e_y}.
+    Proof: as for `keeps_cotangent`, 1ᵀg = −t. p − e_y = Σ_{j≠y} p_j(e_j − e_y) is (1 − p_y) times
+    a member of the hull, and ‖p − e_y‖² ≤ (1 − p_y)² + (1 − p_y)·max p.
+    Attained: approached by unbounded logits; by equal ones at X = 0.
+    """
+    if not op.logarithm or shape[op.axis] != math.prod(shape):
+        return None
+    spread = _Spread.of(op, logits, shape)
+    miss = spread.miss
+    square = multiply_up(miss, add_up(miss, spread.largest))
+    hull = Hull(spread.classes, multiply_up(label, miss))
+    return Cotangent(multiply_up(label, sqrt_up(square)), hull)
 
 
 def _logarithm(op: Softmax, spread: _Spread, logits: Fact, shape: Shape) -> Fact:

@@ -19,7 +19,7 @@ from lipcert.ops.normalization import BatchNorm
 from lipcert.ops.pooling import AveragePool, MaxPool
 from lipcert.ops.reduction import ReduceMean
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
-from lipcert.ops.softmax import Softmax
+from lipcert.ops.softmax import LogSoftmax, Softmax
 from lipcert.ops.sorting import Sort
 from tests.mirror import parameters, run
 from tests.networks import chain, dag, trained
@@ -57,6 +57,8 @@ GRAPHS = [
         Scale(trained("s", normal(4, 1, 1))),
     ),
     chain((4, 1, 5), Expand(IMAGE), Tile((1, 2, 1)), Shift(trained("t", normal(4, 12, 1)))),
+    chain(IMAGE, LogSoftmax(1)),
+    chain((4,), Scale(trained("s", normal(4))), LogSoftmax(-1)),
     chain(IMAGE, PRelu(Operand(normal(4, 1, 1)))),
     chain(
         IMAGE,

@@ -19,6 +19,7 @@ BY_CLASS = [
     make_loss("cross-entropy"),
     make_loss("cross-entropy", temperature=0.3),
     make_loss("cross-entropy", temperature=7.0, label_smoothing=0.2),
+    make_loss("nll"),
     make_loss("focal", focal_gamma=0.0),
     make_loss("focal", focal_gamma=0.5),
     make_loss("focal", focal_gamma=2.0),
