@@ -102,7 +102,8 @@ class Settings:
     """A planned run. None means "not given"; "auto" is resolved on construction.
 
     loss to half: the loss (a `LossName`) and its parameters, checked by `losses.make_loss`; auto
-        is cross-entropy for a vector of class scores, otherwise binary cross-entropy.
+        is cross-entropy for a vector of class scores (nll behind LogSoftmax), otherwise binary
+        cross-entropy, and the report says that it was assumed.
     classes: number of different labels, to be held against the shape of the output.
     loss_clip: training clips the gradient at the output to this norm (a mechanism).
     input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed, or

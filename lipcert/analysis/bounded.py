@@ -71,7 +71,7 @@ def bounded(
     graph = _with_trained(graph, settings)
     if isinstance(mechanism, BackpropClipping):
         graph = with_clips(graph, mechanism)
-    loss = planned_loss(settings, graph.output_shape)
+    loss = planned_loss(settings, graph)
     scope = scope_of(graph, settings, certify)
     at_input = input_facts(graph.input_shape, settings)
     bounds = propagate(

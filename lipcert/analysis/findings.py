@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from lipcert.analysis.loss import default_loss
+from lipcert.analysis.loss import assumed_loss, doubt_of_loss
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.ir import Graph
 from lipcert.propagation.propagate import NetworkBounds
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 
-__all__ = ["findings"]
+__all__ = ["findings", "unstated"]
 
 _NORMALIZATION: Final = frozenset({"layer_norm", "group_norm", "rms_norm"})
 _STEEP: Final = 30.0
@@ -34,23 +34,7 @@ _FREE_WEIGHTS: Final = Diagnostic(
 
 def findings(graph: Graph, bounds: NetworkBounds, settings: Settings) -> Iterator[Diagnostic]:
     """What a reader must know besides the numbers."""
-    if settings.input_is_assumed:
-        yield Diagnostic(
-            "LC104",
-            Level.WARNING,
-            "",
-            "no input domain was given: every input entry is assumed to lie in [0, 1]",
-            "state what the pipeline enforces with --input-norm and/or --input-box",
-        )
-    if settings.loss == "auto" and default_loss(graph.output_shape) != "cross-entropy":
-        yield Diagnostic(
-            "LC106",
-            Level.WARNING,
-            "",
-            f"no loss was given, and the output of shape {list(graph.output_shape)} is not one "
-            "vector of class scores: binary cross-entropy on every entry is assumed",
-            "state the training loss with --loss",
-        )
+    yield from unstated(graph, settings)
     yield from _softmax_end(graph)
     if settings.weights_are_free and settings.scope == "constraint-set":
         yield _FREE_WEIGHTS
@@ -59,6 +43,26 @@ def findings(graph: Graph, bounds: NetworkBounds, settings: Settings) -> Iterato
         yield from _absent_bounds(graph, bounds)
         yield from _absent_gradients(graph, bounds)
     yield from _steep_normalization(graph, bounds)
+
+
+def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
+    """What was assumed because nobody stated it: the input domain, the loss."""
+    if settings.input_is_assumed:
+        yield Diagnostic(
+            "LC104",
+            Level.WARNING,
+            "",
+            "no input domain was given: every input entry is assumed to lie in [0, 1]",
+            "state what the pipeline enforces with --input-norm and/or --input-box",
+        )
+    if settings.loss == "auto":
+        kind, (doubt, fitting) = assumed_loss(graph), doubt_of_loss(graph)
+        message = f"no loss was given: {kind} is assumed"
+        remedy = f"confirm it with --loss {kind}, or state the one that training uses"
+        if doubt:
+            message += f", although {doubt}"
+            remedy = f"state the training loss with --loss; {fitting} would fit"
+        yield Diagnostic("LC108", Level.WARNING, "", message, remedy)
 
 
 def _softmax_end(graph: Graph) -> Iterator[Diagnostic]:

@@ -12,6 +12,7 @@ from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic
 from lipcert.facts import Shape
+from lipcert.modes import EvalLayer
 from lipcert.privacy.account import Account
 
 __all__ = [
@@ -50,6 +51,7 @@ class Assumptions:
         any example is admitted).
     mechanism: its kind ("none": the network bounds its gradients itself) and radii.
     batch: how batch independence is known ("proved" or "per-example").
+    eval_layers: layers of the file that training has to keep in eval mode.
     notes: further assumptions in words, one sentence each.
     """
 
@@ -68,6 +70,7 @@ class Assumptions:
     tier: str
     arithmetic: str
     notes: tuple[str, ...]
+    eval_layers: tuple[EvalLayer, ...] = ()
 
 
 @final

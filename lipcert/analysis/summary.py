@@ -89,6 +89,7 @@ def assumptions(
         tier=settings.tier,
         arithmetic="real arithmetic: the rounding of the training run itself is not included",
         notes=(),
+        eval_layers=model.eval_layers,
     )
 
 

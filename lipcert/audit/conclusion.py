@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from lipcert.analysis.findings import unstated
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.ready import Ready
@@ -25,9 +26,12 @@ from lipcert.audit.records import (
 )
 from lipcert.audit.tally import Family, Tally
 from lipcert.audit.unit_result import Total
+from lipcert.importer.evaluation import eval_notes
+from lipcert.modes import EvalLayer
 
 __all__ = ["conclude"]
 
+_MOST_NAMES = 4
 _WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE)
 _ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})
 _QUANTITIES = {Family.VALUE: Quantity.OUTPUT_NORM, Family.COTANGENT: Quantity.COTANGENT_NORM}
@@ -60,7 +64,7 @@ def conclude(
         model_sha256=ready.model.sha256,
         bounds_from=claims.origin,
         modes=Modes(job.data, job.trace, job.attack_steps),
-        assumptions=_assumptions(claims),
+        assumptions={**_assumptions(claims), **_mode(ready.model.eval_layers)},
         examples=total.examples,
         units=len(ready.units),
         units_done=len(total.done),
@@ -73,6 +77,10 @@ def conclude(
         seconds=seconds,
         plain_step_ratio=plain_step_ratio,
         notes=checked.not_done,
+        warnings=(
+            *eval_notes(ready.model.eval_layers),
+            *unstated(claims.engine.graph, claims.settings),
+        ),
     )
 
 
@@ -208,12 +216,22 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
         low, high = settings.effective_input_box
         domain.append(f"entries in [{low:.6g}, {high:.6g}]")
     loss = claims.engine.loss
+    assumed = "ASSUMED, because nothing was stated: " if settings.loss == "auto" else ""
     numbers = [f"{name.replace('_', ' ')} {value}" for name, value in loss.parameters().items()]
     return {
         "input": " and ".join(domain) or "any",
-        "loss": ", ".join([loss.kind, *numbers]),
+        "loss": assumed + ", ".join([loss.kind, *numbers]),
         "scope": settings.scope,
         "mechanism": settings.mechanism,
         "neighbours": settings.neighbours,
         "reduction": settings.reduction,
     }
+
+
+def _mode(layers: tuple[EvalLayer, ...]) -> Mapping[str, str]:
+    """What is assumed of layers that compute something else in train mode."""
+    if not layers:
+        return {}
+    names = ", ".join(f"{layer.name} ({layer.kind})" for layer in layers[:_MOST_NAMES])
+    more = f" and {len(layers) - _MOST_NAMES} more" if len(layers) > _MOST_NAMES else ""
+    return {"eval mode": f"training keeps {names}{more} in eval mode; the replay does"}

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, final
 
+from lipcert.diagnostics import Diagnostic
+
 __all__ = [
     "BINS_PER_OCTAVE",
     "HIGHEST_BIN",
@@ -175,6 +177,7 @@ class AuditReport:
     verdict is not a pass. reasons: why the verdict is not a pass, one sentence each, worst first.
     seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
     batches, None where it was not measured. notes: what could not be checked, and why.
+    warnings: what was bounded under assumptions that nobody stated, or that training may break.
     """
 
     verdict: Verdict
@@ -195,6 +198,7 @@ class AuditReport:
     seconds: float
     plain_step_ratio: float | None
     notes: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def detectable_error_factor(self) -> float | None:

@@ -25,11 +25,11 @@ from lipcert.checker.graph.program import (
     Shift,
     Step,
 )
-from lipcert.checker.ledger import BackpropagationClip, LayerEnds
+from lipcert.checker.ledger import MODAL_OPERATORS, BackpropagationClip, EvalLayer, LayerEnds
 from lipcert.checker.reader.records import Model, Tensor, shown
 
-__all__ = ["INPUT_RULE", "clip_faults", "expected_nodes", "frozen_tensors", "operands", "rule_of"]
-__all__ += ["scope_faults", "tensors", "tensors_read", "without_gradient"]
+__all__ = ["INPUT_RULE", "clip_faults", "eval_layers", "expected_nodes", "frozen_tensors"]
+__all__ += ["operands", "rule_of", "scope_faults", "tensors", "tensors_read", "without_gradient"]
 
 _VERSION = 1
 INPUT_RULE: Final = "input/1"
@@ -170,3 +170,12 @@ def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
 def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:
     """The tensors that the output depends on and training does not change, sorted."""
     return tuple(sorted((tensors_read(program.steps) | program.untracked) - trained))
+
+
+def eval_layers(model: Model, program: Program) -> tuple[EvalLayer, ...]:
+    """The nodes behind the output that stand for something else in train mode."""
+    return tuple(
+        (node.op_type, node.name or node.outputs[0])
+        for node, role in zip(model.nodes, program.covered, strict=True)
+        if role != "unused" and not node.domain and node.op_type in MODAL_OPERATORS
+    )

@@ -17,6 +17,7 @@ from typing import Final, final
 from lipcert.certificate.fields import CertificateFormatError
 from lipcert.certificate.records import (
     SEMANTICS,
+    Assumption,
     Certificate,
     ExternalFile,
     ValueClaim,
@@ -34,6 +35,7 @@ from lipcert.checker.claims import (
 from lipcert.checker.coverage import (
     INPUT_RULE,
     clip_faults,
+    eval_layers,
     expected_nodes,
     frozen_tensors,
     scope_faults,
@@ -45,7 +47,7 @@ from lipcert.checker.graph.clips import with_clips
 from lipcert.checker.graph.errors import Unsupported
 from lipcert.checker.graph.lower import lower
 from lipcert.checker.graph.program import Program
-from lipcert.checker.ledger import CHECKED, Circumstances, Premises
+from lipcert.checker.ledger import CHECKED, EVALUATION, Circumstances, Premises
 from lipcert.checker.membership import constraint_faults, membership_faults
 from lipcert.checker.promise import promise
 from lipcert.checker.reader.model import read_model
@@ -121,16 +123,14 @@ class _State:
         self.path = path
         self.choices = choices
         self.notes: list[str] = []
-        self.is_read = False
+        self.assumptions: tuple[Assumption, ...] = ()
         self.weights: tuple[StoredWeight, ...] = ()
 
     def open_assumptions(self) -> tuple[str, ...]:
         """Assumptions that are neither checked nor accepted."""
-        if not self.is_read:
-            return ()
         return tuple(
             item.id
-            for item in self.certificate.assumptions
+            for item in self.assumptions
             if item.status != CHECKED and item.id not in self.choices.accepted
         )
 
@@ -141,9 +141,9 @@ class _State:
             verdict=verdict,
             sha256=hashlib.sha256(self.data).hexdigest(),
             stages=stages,
-            assumptions=self.certificate.assumptions if self.is_read else (),
+            assumptions=self.assumptions,
             open_assumptions=self.open_assumptions(),
-            promise=promise(self.certificate) if proved else (),
+            promise=promise(self.certificate, self.assumptions) if proved else (),
             notes=tuple(self.notes),
             weights=self.weights,
         )
@@ -153,7 +153,7 @@ def _read(state: _State) -> Iterator[str]:
     """0: the grammar, and premises of known kinds."""
     state.certificate = read_certificate(state.data)
     state.premises = Premises.read(state.certificate.assumptions)
-    state.is_read = True
+    state.assumptions = state.certificate.assumptions
     certificate, scope = state.certificate, state.certificate.scope
     if certificate.model.semantics != SEMANTICS:
         yield f"the semantics are not {SEMANTICS!r}"
@@ -290,8 +290,15 @@ def _ledger(state: _State) -> Iterator[str]:
         epsilon_declared=certificate.privacy is not None
         and certificate.privacy.status == "declared",
         fixed=certificate.scope.kind == "point",
+        eval_layers=eval_layers(state.model, state.program),
     )
-    expected = state.premises.assumptions(circumstances)
+    expected = state.assumptions = state.premises.assumptions(circumstances)
+    if circumstances.eval_layers and not state.premises.eval_layers:
+        # it was written before there was A-EVAL, or hides it: the verdict rests on it all the same
+        expected = state.premises.assumptions(replace(circumstances, eval_layers=()))
+        state.notes.append(
+            f"[LC026] the certificate is silent about layers in eval mode: {EVALUATION} was added"
+        )
     if certificate.assumptions != expected:
         found = {item.id: item for item in certificate.assumptions}
         wrong = [item.id for item in expected if found.get(item.id) != item]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from lipcert.certificate.records import Certificate
+from lipcert.certificate.records import Assumption, Certificate
+from lipcert.checker.ledger import EVALUATION
 
 __all__ = ["NOT_CHECKED", "promise"]
 
@@ -21,12 +23,14 @@ _GRADIENTS: Final = {
 }
 
 
-def promise(certificate: Certificate) -> tuple[str, ...]:
+def promise(certificate: Certificate, assumptions: Sequence[Assumption]) -> tuple[str, ...]:
     """Sentences, each of which holds if the assumptions do."""
     weights = "the weights of the file"
     if certificate.scope.kind == "constraint-set":
         held = " within the constraints" if certificate.scope.constraints else ""
         weights = f"every set of weights{held}"
+    if any(item.id == EVALUATION for item in assumptions):
+        weights += ", in eval mode"
     mechanism = next(
         (item.data.get("kind") for item in certificate.assumptions if item.id == "A-MECHANISM"), ""
     )

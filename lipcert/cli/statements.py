@@ -101,6 +101,7 @@ def _certified_terms(certificate: Certificate) -> dict[str, Assumed]:
         relation=known["A-NEIGH"].data["relation"],
         divisor=known["A-GRAD-AGG"].data.get("divisor"),
         scope=certificate.scope.kind,
+        eval_layers=known["A-EVAL"].data["layers"] if "A-EVAL" in known else [],
         run=None if sampling is None else {**sampling, "sampling": sampling["scheme"]},
     )
 
@@ -165,6 +166,7 @@ def _analysed_terms(assumed: Members, run: Members | None) -> dict[str, Assumed]
         relation=assumed["neighbours"],
         divisor=assumed["batch_size"] if assumed["reduction"] == "mean" else None,
         scope=assumed["scope"],
+        eval_layers=assumed.get("eval_mode", []),
         run=run,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from lipcert.report.comparison import Assumed
 
@@ -36,15 +36,18 @@ def shared_terms(
     relation: object,
     divisor: object,
     scope: object,
+    eval_layers: object,
     run: Members | None,
 ) -> dict[str, Assumed]:
     """The words that certificates and analyses share.
 
     Both bound the input in Euclidean norm by what was stated or follows from the box, rounded each
     in its own way: nine digits are compared. Weights that are clipped lie within constraints.
+    Layers in eval mode have the names of modules or of nodes: their kinds are compared.
     """
     kind = str(mechanism["kind"]).replace("weight-clipping", "clipless")
     clip = {name: mechanism[name] for name in _CLIP if name in mechanism}
+    layers = cast("list[dict[str, str]]", eval_layers)
     low, high = box or (-math.inf, math.inf)
     size = math.inf if norm is None else float(f"{norm:.9g}")
     found = {
@@ -55,6 +58,7 @@ def shared_terms(
         "neighbours": Assumed(words(relation)),
         "divisor": Assumed(words(divisor)),
         "scope": Assumed(words(scope)),
+        "eval mode": Assumed(words(sorted({layer["kind"] for layer in layers}))),
     }
     if run is not None:
         found["run"] = Assumed(run_words(run))

@@ -69,6 +69,12 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "or the shapes differ, at the node that the message names, so a certificate would speak of "
         "another function, and none is written. This is a defect of LipCert or of the file: report "
         "it. `lipcert analyze` does not use this reading.",
+        "LC026": "In eval mode batch normalization takes frozen statistics and Dropout does "
+        "nothing; in train mode the examples of a batch influence each other, and entries are "
+        "dropped and scaled at random. What is proved of the file holds for training that keeps "
+        "these layers in eval mode (module.eval() on each of them), and for no other. Otherwise "
+        "replace batch normalization by GroupNorm or LayerNorm, remove Dropout, and export again. "
+        "Layers that the exporter folded or removed are named only where it left a trace of them.",
         "LC101": "The rule of this node does not apply on the values that can reach it (for "
         "example a division by an interval that holds 0). The message says which assumption would "
         "help: often --input-norm, --input-box or a constraint.",
@@ -80,11 +86,14 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "guarantees, with --input-box LO HI, --input-norm R or both: both are used.",
         "LC105": "A normalization stretches by up to 1/√ε where the variance vanishes. A larger "
         "epsilon, or max(floor, std) in its place, lowers the bound at once.",
-        "LC106": "A mean over the batch divides the sensitivity by a public constant, a sum does "
-        "not. State --batch-size B, or --reduction sum.",
         "LC107": "Backpropagation clipping and gradient clipping bound gradients whatever the "
         "weights are. Lipschitz constants and the norms of activations depend on the weights, "
         "and have no bound unless constraints are declared.",
+        "LC108": "The loss determines the gradient that enters the network, and with it every "
+        "gradient bound. A vector of class scores is taken for the logits of cross-entropy (behind "
+        "LogSoftmax for the log-probabilities of nll), any other output for logits of binary "
+        "cross-entropy; an autoencoder or a regression has none of these. State the loss that "
+        "training uses: --loss KIND, with its parameters (--label-norm for mse, say).",
         "LC200": "The file does not follow the grammar of certificates (canonical JSON, exact "
         "numbers, nothing unknown), or lists something twice. It was edited, truncated or written "
         "for another version. Issue it again with `lipcert certify`.",

@@ -18,6 +18,7 @@ from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.build.builder import WeightNaming
 from lipcert.importer.build.translate import translate
 from lipcert.importer.calls import FX_NODE
+from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.examples import Examples, separate_examples
 from lipcert.importer.metadata import (
     Provenance,
@@ -32,6 +33,7 @@ from lipcert.importer.raw import RawInput, RawModel
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
 from lipcert.ir import Graph
+from lipcert.modes import EvalLayer
 
 __all__ = ["Assembled", "assemble"]
 
@@ -46,6 +48,7 @@ class Assembled:
     diagnostics: tuple[Diagnostic, ...]
     macros: tuple[MacroLayer, ...]
     scattered: frozenset[str]
+    eval_layers: tuple[EvalLayer, ...]
 
 
 def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Assembled:
@@ -65,6 +68,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     data_path, macros = recognise(examples.graph)
     graph = translate(data_path, examples.layouts, naming)
     _check_all_followed(provenance, data_path, graph)
+    evaluated = eval_layers(checked.graph.nodes, target)
     diagnostics = (
         *examples.diagnostics,
         *_output_notes(model, target),
@@ -72,9 +76,10 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
         *_override_notes(model, graph),
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
+        *eval_notes(evaluated),
     )
     scattered = (examples.graph.scattered | separated.tied).intersection(graph.parameters)
-    return Assembled(graph, examples.outline(), diagnostics, macros, scattered)
+    return Assembled(graph, examples.outline(), diagnostics, macros, scattered, evaluated)
 
 
 def _chosen_output(model: RawModel, output: str | None) -> str:

@@ -126,6 +126,7 @@ def _result(
         macros=assembled.macros,
         external=model.external,
         scattered=assembled.scattered,
+        eval_layers=assembled.eval_layers,
     )
 
 

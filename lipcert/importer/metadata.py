@@ -24,15 +24,19 @@ from lipcert.importer.constant import Origin
 from lipcert.importer.raw import Array, RawGraph, RawNode
 
 __all__ = [
+    "NAMESPACE",
     "Provenance",
     "is_anonymous",
     "is_recomputed",
     "read_provenance",
     "rules_of",
+    "statistic_owner",
     "training_refusals",
 ]
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
+NAMESPACE: Final = "namespace"
+"""key of the modules around the call that a node came from, outermost first: "name: class/…" """
 _RULE: Final = "rewriter.rule_name"
 _LINE: Final = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b.*?target='([^']*)'", re.M)
 _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
@@ -143,6 +147,12 @@ def training_refusals(graph: RawGraph) -> tuple[Refusal, ...]:
         if call in node.metadata.get(FX_NODE, "")
     ]
     return tuple(refusals)
+
+
+def statistic_owner(name: str) -> str:
+    """The layer to which a tensor of this name is a running statistic, "" where it is none."""
+    found = _STATISTIC.search(name)
+    return "" if found is None else name[: found.start()] or name
 
 
 def is_anonymous(name: str) -> bool:

@@ -34,7 +34,7 @@ from lipcert.checker.claims import (
     group_bounds,
     joint_multiplier,
 )
-from lipcert.checker.coverage import INPUT_RULE, expected_nodes, frozen_tensors
+from lipcert.checker.coverage import INPUT_RULE, eval_layers, expected_nodes, frozen_tensors
 from lipcert.checker.derivation import Derived
 from lipcert.checker.digest import structural_digest
 from lipcert.checker.graph.errors import Unsupported
@@ -275,6 +275,7 @@ class Draft:
                 epsilon_declared=certificate.privacy is not None
                 and certificate.privacy.status == "declared",
                 fixed=not constrained,
+                eval_layers=eval_layers(self._model, self._program),
             )
         )
 

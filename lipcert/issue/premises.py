@@ -30,6 +30,7 @@ def premises_of(settings: Settings, analysis: Analysis, program: Program) -> Pre
         loss=str(assumed.loss["kind"]),
         loss_parameters=tuple(sorted((name, _plain(value)) for name, value in numbers.items())),
         loss_clip=settings.loss_clip,
+        loss_assumed=settings.loss == "auto",
         mechanism=settings.mechanism,
         clip=_clip(analysis),
         relation=settings.neighbours,
@@ -37,6 +38,7 @@ def premises_of(settings: Settings, analysis: Analysis, program: Program) -> Pre
         run=run,
         layer_clip=None if layered is None else clip_of(layered, analysis, program),
         stepwise=assumed.noise_multiplier if moving else None,
+        eval_layers=tuple((item.kind, item.name) for item in assumed.eval_layers if not item.node),
     )
 
 

@@ -59,6 +59,10 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     found += _of_reasons(report, {finding.code for finding in found})
     if report.verdict is not Verdict.PASS and not any(f.level is Level.ERROR for f in found):
         found.append(_unexplained(report))
+    found += (
+        Finding(item.code, item.level, "audit", item.node, item.message, item.remedy, item.code)
+        for item in report.warnings
+    )
     return by_level(found)
 
 

@@ -21,7 +21,7 @@ from lipcert.audit.records import (
 )
 from lipcert.report.audit_findings import audit_findings
 from lipcert.report.audit_numbers import factor_of, report_factor, tightness_of
-from lipcert.report.json import JsonObject, dump
+from lipcert.report.json import JsonObject, diagnostic_list, dump
 
 __all__ = ["AUDIT_SCHEMA", "audit_document", "audit_json"]
 
@@ -49,6 +49,7 @@ def _document(report: AuditReport) -> JsonObject:
         "verdict": report.verdict.value,
         "reasons": list(report.reasons),
         "notes": list(report.notes),
+        **({"warnings": diagnostic_list(report.warnings)} if report.warnings else {}),
         "model": {"path": report.model, "sha256": report.model_sha256},
         "bounds_from": report.bounds_from,
         "modes": {

@@ -26,7 +26,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.diagnostics import CODES
+from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_json import AUDIT_SCHEMA
 
@@ -85,6 +85,18 @@ def _report(found: _Members) -> AuditReport:
         seconds=_number(found["seconds"]),
         plain_step_ratio=_maybe(_number, found["plain_step_ratio"]),
         notes=_all(_text, found["notes"]),
+        warnings=_all(_warning, found.get("warnings", [])),
+    )
+
+
+def _warning(item: object) -> Diagnostic:
+    found = _object(item)
+    return Diagnostic(
+        _text(found["code"]),
+        Level(found["level"]),
+        _text(found["node"]),
+        _text(found["message"]),
+        _text(found["remedy"]),
     )
 
 

@@ -64,6 +64,8 @@ def audit_text(report: AuditReport, *, width: int, color: bool, show_all: bool) 
     _values(console, report, most)
     _checks(console, report, most)
     _list(console, "What could not be checked", report.notes, most)
+    warned = [f"{item.code} {item.message}" for item in report.warnings]
+    _list(console, "Warnings", warned, most)
     _section(console, "What was audited")
     _pairs(console, fact_rows(report))
     _remedies(console, report, most)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lipcert.checker.promise import NOT_CHECKED
-from lipcert.report.json import dump
+from lipcert.diagnostics import Level
+from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
 from lipcert.safe import safe
 
@@ -36,13 +37,25 @@ def certification_text(issued: Issued, target: Path) -> str:
             f"  ε at δ = {float(claim.delta):g}           {at_most(claim.epsilon)}"
             f"  ({claim.status})"
         )
-    lines += ["", *_costs(issued), "", "It holds if"]
+    lines += ["", *_costs(issued), *_warnings(issued), "", "It holds if"]
     for item in report.assumptions:
         mark = "checked" if item.status == "checked" else "to be accepted"
         lines.append(f"  {item.id:13} {safe(item.text)} ({mark})")
     lines += ["", f"Not checked: {NOT_CHECKED}.", ""]
     lines.append(f"lipcert check {safe(str(target))} --model {safe(issued.analysis.model.path)}")
     return "\n".join(lines) + "\n"
+
+
+def _warnings(issued: Issued) -> list[str]:
+    """What the analysis warns of, with remedies."""
+    found = [item for item in issued.analysis.diagnostics if item.level is not Level.INFO]
+    lines = ["", "Warnings"] if found else []
+    for item in dict.fromkeys(found):
+        where = f"{safe(item.node)}: " if item.node else ""
+        lines.append(f"  {item.code}  {where}{safe(item.message)}")
+        if item.remedy:
+            lines.append(f"         remedy: {safe(item.remedy)}")
+    return lines
 
 
 def _costs(issued: Issued) -> list[str]:
@@ -75,6 +88,7 @@ def certification_json(issued: Issued, target: Path) -> str:
                 "sensitivity": network.sensitivity,
                 "lipschitz": network.lipschitz,
             },
+            "diagnostics": diagnostic_list(issued.analysis.diagnostics),
             "costs": [
                 {
                     "bound": cost.what,

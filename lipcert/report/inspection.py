@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lipcert.importer.model import ImportedModel
     from lipcert.importer.outline import Outline
     from lipcert.ir import Graph
+    from lipcert.modes import EvalLayer
     from lipcert.ops.base import Op
 
 __all__ = [
@@ -107,6 +108,7 @@ class Inspection:
     outline: Outline | None = None
     refusals: tuple[Refusal, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    eval_layers: tuple[EvalLayer, ...] = ()
 
 
 def refused_inspection(
@@ -141,6 +143,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         verification=InspectedRun(run.examples, run.max_difference),
         macros=tuple(InspectedMacro(item.kind, item.node, item.nodes) for item in model.macros),
         diagnostics=model.diagnostics,
+        eval_layers=model.eval_layers,
     )
 
 

@@ -108,7 +108,7 @@ def _summary(console: Console, inspection: Inspection) -> None:
             for name, shape in inspection.outputs
         ),
         ("parameters", f"{len(inspection.parameters)} tensors, {size:,} numbers"),
-        *(_batch_lines(inspection.batch) if inspection.batch else ()),
+        *(_batch_lines(inspection, inspection.batch) if inspection.batch else ()),
         *(_run_lines(inspection.verification) if inspection.verification else ()),
     ]
     grid = two_columns()
@@ -117,8 +117,10 @@ def _summary(console: Console, inspection: Inspection) -> None:
     console.print(grid)
 
 
-def _batch_lines(batch: InspectedBatch) -> list[tuple[str, str]]:
+def _batch_lines(inspection: Inspection, batch: InspectedBatch) -> list[tuple[str, str]]:
     known = "proved" if batch.status == "proved" else f"ASSUMED ({batch.status})"
+    if inspection.eval_layers:
+        known += ", in eval mode"
     return [
         ("batch", f"axis {batch.axis}; examples independent of each other: {known}"),
         ("witness", batch.witness),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis, Assumptions, NodeReport
     from lipcert.diagnostics import Diagnostic
     from lipcert.errors import Refusal
+    from lipcert.modes import EvalLayer
     from lipcert.report.inspection import Inspection
 
 __all__ = [
@@ -152,6 +153,7 @@ def inspection_json(inspection: Inspection) -> str:
             },
             "batch": batch
             and {"status": batch.status, "axis": batch.axis, "witness": batch.witness},
+            **_eval_mode(inspection.eval_layers),
             "verification": inspection.verification
             and {
                 "examples": inspection.verification.examples,
@@ -223,7 +225,14 @@ def _assumptions(assumptions: Assumptions) -> JsonObject:
         "tier": assumptions.tier,
         "arithmetic": assumptions.arithmetic,
         "notes": list(assumptions.notes),
+        **_eval_mode(assumptions.eval_layers),
     }
+
+
+def _eval_mode(layers: Sequence[EvalLayer]) -> JsonObject:
+    """The list `eval_mode` of layers that training has to keep in it, where there are any."""
+    found = [{"kind": item.kind, "name": item.name, "node": item.node} for item in layers]
+    return {"eval_mode": found} if found else {}
 
 
 def _node(node: NodeReport) -> JsonObject:

@@ -14,6 +14,7 @@ from lipcert.report.numbers import NO_BOUND, at_most
 __all__ = ["answer_rows", "assumption_rows", "headline", "promise"]
 
 _MOST_NAMES: Final = 4
+_ASSUMED: Final = "ASSUMED, because nothing was stated: "
 Rows = list[tuple[str, str]]
 
 _CHANGE: Final = {
@@ -52,12 +53,13 @@ def assumption_rows(analysis: Analysis) -> Rows:
     facts = analysis.assumptions
     rows = [
         ("input", _input_text(analysis)),
-        ("loss", _loss_text(facts)),
+        ("loss", _loss_text(analysis)),
         ("mechanism", _mechanism_text(facts)),
         ("weights", _scope_text(facts)),
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
         ("examples", _batch_text(facts)),
+        *_eval_rows(facts),
         ("arithmetic", facts.arithmetic),
         ("effort", f"norms of weights certified with tier {facts.tier}"),
     ]
@@ -103,17 +105,22 @@ def _input_text(analysis: Analysis) -> str:
         return f"every example with {norm}"
     low, high = facts.input_box
     text = f"every entry in [{low:.12g}, {high:.12g}], hence {norm}"
-    assumed = any(diagnostic.code == "LC104" for diagnostic in analysis.diagnostics)
-    return f"ASSUMED, because nothing was stated: {text}" if assumed else text
+    return f"{_ASSUMED}{text}" if _is_said(analysis, "LC104") else text
 
 
-def _loss_text(facts: Assumptions) -> str:
+def _loss_text(analysis: Analysis) -> str:
+    facts = analysis.assumptions
     values = [
         f"{key.replace('_', ' ')} {value:.12g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in facts.loss.items()
         if key not in {"kind", "reduction"}
     ]
-    return ", ".join([str(facts.loss.get("kind", "")), *values])
+    text = ", ".join([str(facts.loss.get("kind", "")), *values])
+    return f"{_ASSUMED}{text}" if _is_said(analysis, "LC108") else text
+
+
+def _is_said(analysis: Analysis, code: str) -> bool:
+    return any(diagnostic.code == code for diagnostic in analysis.diagnostics)
 
 
 def _mechanism_text(facts: Assumptions) -> str:
@@ -168,8 +175,19 @@ def _release_text(facts: Assumptions) -> str:
 
 def _batch_text(facts: Assumptions) -> str:
     if facts.batch == "proved":
-        return "independent of each other in a batch: proved on the graph"
+        mode = ", in eval mode" if facts.eval_layers else ""
+        return f"independent of each other in a batch: proved on the graph{mode}"
     return "the file holds one example; that each of a batch passes alone is ASSUMED"
+
+
+def _eval_rows(facts: Assumptions) -> Rows:
+    """What is assumed of the mode of training, where the file shows that it matters."""
+    if not facts.eval_layers:
+        return []
+    names = [f"{layer.name} ({layer.kind})" for layer in facts.eval_layers]
+    listed = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} layers"
+    text = "ASSUMED to stay in eval mode, statistics frozen and nothing dropped: "
+    return [("training", text + listed)]
 
 
 def _noise_text(analysis: Analysis) -> str:

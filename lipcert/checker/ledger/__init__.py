@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lipcert.checker.ledger.entries import CHECKED, DECLARED
+from lipcert.checker.ledger.evaluation import EVALUATION, MODAL_OPERATORS, EvalLayer
 from lipcert.checker.ledger.mechanism import (
     MECHANISMS,
     BackpropagationClip,
@@ -15,9 +16,12 @@ from lipcert.checker.ledger.run import Run
 __all__ = [
     "CHECKED",
     "DECLARED",
+    "EVALUATION",
     "MECHANISMS",
+    "MODAL_OPERATORS",
     "BackpropagationClip",
     "Circumstances",
+    "EvalLayer",
     "GradientClip",
     "LayerEnds",
     "Premises",

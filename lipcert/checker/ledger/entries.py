@@ -33,10 +33,11 @@ def declared(name: str, text: str, data: Mapping[str, Json]) -> Assumption:
     return Assumption(name, DECLARED, text, data)
 
 
-def examples(proved: bool) -> Assumption:
+def examples(*, proved: bool, in_eval_mode: bool) -> Assumption:
     """Whether the model itself keeps the examples of a batch apart."""
     if proved:
-        text = "Examples of a batch do not influence each other, for batches of every size."
+        mode = "In eval mode, examples" if in_eval_mode else "Examples"
+        text = f"{mode} of a batch do not influence each other, for batches of every size."
         return Assumption("A-PERSAMPLE", CHECKED, text, {})
     text = "The file computes one example at a time, and training applies it to each separately."
     return declared("A-PERSAMPLE", text, {})

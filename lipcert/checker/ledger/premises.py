@@ -26,6 +26,12 @@ from lipcert.checker.ledger.entries import (
     examples,
     frozen,
 )
+from lipcert.checker.ledger.evaluation import (
+    EVALUATION,
+    EvalLayer,
+    evaluation,
+    read_eval_layers,
+)
 from lipcert.checker.ledger.mechanism import (
     LAYERS,
     MECHANISM,
@@ -56,7 +62,8 @@ _RELATIONS: Final = {
 class Circumstances:
     """What the checker itself knows when it writes the ledger.
 
-    frozen: tensors that reach the data path as constants. constrained: the scope is a set of
+    frozen: tensors that reach the data path as constants. eval_layers: those of the file that
+    compute something else in train mode. constrained: the scope is a set of
     weights within constraints. releases: whether sensitivities and noise are claimed.
     epsilon_declared: whether an ε is claimed that was not recomputed. fixed: the scope is the
     weights of the file.
@@ -68,6 +75,7 @@ class Circumstances:
     releases: bool
     epsilon_declared: bool
     fixed: bool
+    eval_layers: tuple[EvalLayer, ...] = ()
 
 
 @final
@@ -77,7 +85,8 @@ class Premises:
 
     divisor: the public constant that a mean divides the sum of gradients by; None for a sum.
     clip: of the whole gradient; layer_clip: round layers. stepwise: the noise multiplier of every
-    step of a run that proves its bounds anew at each.
+    step of a run that proves its bounds anew at each. eval_layers: those that a certificate names.
+    loss_assumed: whether nobody stated the loss.
     """
 
     input_norm: float | None
@@ -92,6 +101,8 @@ class Premises:
     run: Run | None
     layer_clip: BackpropagationClip | None = None
     stepwise: float | None = None
+    eval_layers: tuple[EvalLayer, ...] = ()
+    loss_assumed: bool = False
 
     @classmethod
     def read(cls, assumptions: Sequence[Assumption]) -> Premises:
@@ -108,6 +119,7 @@ class Premises:
             loss=loss.text("kind"),
             loss_parameters=_loss_parameters(loss.object("parameters")),
             loss_clip=loss.optional("clip", loss.bound),
+            loss_assumed=loss.has("assumed"),
             mechanism=mechanism.text("kind"),
             clip=read_gradient_clip(mechanism),
             relation=known["A-NEIGH"].text("relation"),
@@ -115,6 +127,7 @@ class Premises:
             run=Run.read(known["A-SAMPLING"]) if "A-SAMPLING" in known else None,
             layer_clip=_layer_clip(known),
             stepwise=known[STEPWISE].bound("noise_multiplier") if STEPWISE in known else None,
+            eval_layers=read_eval_layers(known[EVALUATION]) if EVALUATION in known else (),
         )
         if found.relation not in _RELATIONS or found.mechanism not in MECHANISMS:
             raise CertificateFormatError("a relation or a mechanism is not known")
@@ -122,7 +135,11 @@ class Premises:
 
     def assumptions(self, known: Circumstances) -> tuple[Assumption, ...]:
         """The ledger of a certificate with these premises."""
-        entries = [self._input(), self._loss(), examples(known.batch_proved)]
+        layers = {*self.eval_layers, *known.eval_layers}
+        together = examples(proved=known.batch_proved, in_eval_mode=bool(layers))
+        entries = [self._input(), self._loss(), together]
+        if layers:
+            entries.append(evaluation(layers))
         if known.frozen:
             entries.append(frozen(known.frozen))
         if known.constrained:
@@ -162,6 +179,9 @@ class Premises:
         if self.loss_clip is not None:
             text += f"; its gradient at the output is clipped to {self.loss_clip!r}"
             data["clip"] = write_float(self.loss_clip)
+        if self.loss_assumed:
+            text += "; nobody stated it"
+            data["assumed"] = "true"
         return declared("A-LOSS", f"{text}.", data)
 
     def _mechanism(self) -> tuple[Assumption, ...]:

@@ -17,6 +17,7 @@ from lipcert.analysis.records import (
     ParameterReport,
 )
 from lipcert.diagnostics import CODES, Diagnostic, Level
+from lipcert.modes import EvalLayer
 from lipcert.report.statements import answer_rows, assumption_rows, promise
 from lipcert.report.study.fields import FieldError, Fields
 from lipcert.report.study.records import AnalysisFacts, Finding
@@ -103,6 +104,10 @@ def _assumptions(facts: Fields) -> Assumptions:
         tier=facts.text("tier", ""),
         arithmetic=facts.text("arithmetic", ""),
         notes=facts.texts("notes"),
+        eval_layers=tuple(
+            EvalLayer(item.text("kind"), item.text("name"), item.text("node", ""))
+            for item in facts.children("eval_mode")
+        ),
     )
 
 
