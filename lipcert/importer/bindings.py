@@ -156,9 +156,7 @@ def _arranged(array: Array, shape: Shape, perm: tuple[int, ...]) -> Array:
     return array.transpose(np.argsort(perm))
 
 
-def _dropped(
-    node: RawNode, position: int, constants: Mapping[str, Constant]
-) -> Constant | None:
+def _dropped(node: RawNode, position: int, constants: Mapping[str, Constant]) -> Constant | None:
     """A bias that an optimiser left out because it was zero."""
     weight = constants.get(node.input(1))
     is_dropped = any(rule.startswith(_DROPPED_BIAS) for rule in rules_of(node))
