@@ -47,6 +47,12 @@ _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
     }
 )
 
+_APPROXIMATED: Final = frozenset(
+    {"celu", "elu", "erf", "gelu", "gelu_tanh", "mish", "quick_gelu", "selu", "sigmoid", "silu"}
+    | {"softplus", "tanh"}
+)
+"""functions that short arithmetic knows up to a number next to its eps, also where they vanish"""
+
 
 def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
     """One of the functions of `Activation`, entry by entry; KeyError for any other name."""
@@ -130,7 +136,10 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             scaled = _by_channel(op.scale, x[0]) * centred * _by_channel(op.inverse, x[0])
             return np.asarray(scaled + _by_channel(op.shift, x[0]))
         case p.Activation():
-            return function_of(op.name, op.numbers, x[0])
+            found = function_of(op.name, op.numbers, x[0])
+            if op.name in _APPROXIMATED and x[0].dtype != np.float64:
+                found = found + np.finfo(x[0].dtype).eps * np.maximum(1.0, np.abs(x[0]))
+            return found
         case p.PRelu():
             return np.where(x[0] >= 0, x[0], _like(op.slope, x[0]) * x[0])
         case p.Move():

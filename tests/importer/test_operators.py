@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.ir import BatchStatus
 from tests.importer.models import model, saved, weights
@@ -48,6 +49,15 @@ def test_conv_pads_and_dilations(tmp_path, rank, dilation):
     conv = node("Conv", ["x", "w"], ["y"], pads=pads, dilations=[dilation] * rank)
     shape = ("N", 2, *(8, 7, 6)[:rank])
     check(tmp_path, model([conv], shape, {"w": weights(3, 2, *(3, 2, 3)[:rank])}))
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_automatic_padding_of_dilated_pools_is_refused(tmp_path, kind, auto_pad):
+    """The definition of the operator pads for the dilated window, onnxruntime does not."""
+    pool = node(kind, ["x"], ["y"], kernel_shape=[3, 3], dilations=[2, 2], auto_pad=auto_pad)
+    with pytest.raises(UnsupportedModelError, match=r"LC003.*dilated pool.*explicit pads"):
+        check(tmp_path, model([pool], IMAGE, opset=19))
 
 
 CONV_TRANSPOSE = [

@@ -18,7 +18,7 @@ def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:
     inner = rewriter.made(step.inputs[0], Move) if isinstance(step.op, Move) else None
     if inner is None or not isinstance(step.op, Move):
         return None
-    sources = inner[0].sources.reshape(-1)[step.op.sources]
+    sources = np.asarray(inner[0].sources.reshape(-1)[step.op.sources])
     sources[step.op.sources < 0] = -1
     return [replace(step, op=Move(sources), inputs=inner[1].inputs)]
 

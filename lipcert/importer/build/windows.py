@@ -66,6 +66,9 @@ def read_sliding(node: RawNode, taps: Shape, sizes: Shape) -> Sliding:
     if mode == "VALID":
         begin = end = (0,) * rank
     elif mode.startswith("SAME"):
+        if node.op_type != "Conv" and max(dilations, default=1) > 1:
+            reason = f"auto_pad {mode} of a dilated pool, which onnxruntime pads as if not dilated"
+            raise RefusedNodeError(reason, "LC003", "export with explicit pads")
         totals = tuple(
             max((-(-size // stride) - 1) * stride + reach(tap, dilation) - size, 0)
             for size, tap, stride, dilation in zip(sizes, taps, strides, dilations, strict=True)

@@ -194,6 +194,12 @@ def test_an_empty_list_of_axes_drops_every_axis_of_size_one(opset):
     assert found.shapes[found.output] == (2, 3)
 
 
+def test_moves_that_end_in_a_number_are_put_together():
+    nodes = [node("Squeeze", "x a", "r"), node("Squeeze", "r a", "s"), node("Tanh", "s")]
+    found = agrees(model(nodes, [1, 1], {"a": [0]}))
+    assert kinds(found) == ["Move", "tanh"]
+
+
 def test_constants_between_values_are_added():
     nodes = [node("Concat", "c x d x", axis=1)]
     found = agrees(model(nodes, [1, 2, 3], {"c": r(1, 1, 3), "d": r(1, 2, 3)}))
