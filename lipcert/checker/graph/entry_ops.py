@@ -70,7 +70,15 @@ def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
     return total
 
 
+def _check_alike(call: Call) -> None:
+    """Before operator set 8, Sum, Max and Min do not broadcast."""
+    if call.version < 8 and len({(value.shape, value.place) for value in call.values()}) > 1:
+        raise Unsupported("its inputs have different shapes")
+
+
 def _sum(call: Call) -> Value:
+    if call.node.op_type == "Sum":
+        _check_alike(call)
     return combined(call, call.values(), (1,) * len(call))
 
 
@@ -127,6 +135,7 @@ def _power(call: Call) -> Value:
 
 def _extremum(call: Call) -> Value:
     """Max and Min: of the data, then with every constant."""
+    _check_alike(call)
     shape, place = broadcast(call.values())
     smallest = call.node.op_type == "Min"
     total = call.data(next(i for i, v in enumerate(call.values()) if isinstance(v, Data)))

@@ -211,6 +211,8 @@ REFUSED = {
     "unknown attribute": ([node("Relu", "x", slope=1.0)], ["N", 4], {}, 17),
     "attribute of another kind": ([node("Flatten", "x", axis=1.0)], ["N", 4], {}, 17),
     "another domain": ([node("Relu", "x", domain="com.example")], ["N", 4], {}, 17),
+    "sum without broadcasting": ([node("Sum", "x c")], ["N", 4], {"c": r(1, 4)}, 7),
+    "maximum without broadcasting": ([node("Max", "x c")], ["N", 4], {"c": 0.0}, 7),
     "old operator set": ([node("Relu", "x")], ["N", 4], {}, 6),
     "future operator set": ([node("Relu", "x")], ["N", 4], {}, 27),
     "step function": ([node("Sign", "x")], ["N", 4], {}, 17),
