@@ -65,13 +65,17 @@ def test_floats_are_not_rounded(value: float, spelling: Callable[[float], Any]) 
     assert repr(number("key", exact)) == repr(expected)
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: type(value).__name__)
 def test_what_is_no_number_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match=r"^some-key: .* give "):
         number("some-key", value)
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS[:-4], 1.5, math.nan, math.inf, "60"], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [*NO_NUMBERS[:-4], 1.5, math.nan, math.inf, "60"],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_is_no_count_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match=r"^some-key: .* give "):
         whole("some-key", value)
