@@ -26,8 +26,10 @@ from torch.nn.modules import module as torch_module
 
 from lipcert.training.comparing import are_equal
 
-__all__ = ["Composition"]
+__all__ = ["Composition", "Copies", "are_copies"]
 
+Copies: TypeAlias = list[tuple[Tensor, Tensor]]
+"""tensors, and copies of them"""
 _Look: TypeAlias = Callable[[Any], Iterable[object]]
 _PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _WITHOUT: Final = (
@@ -58,7 +60,7 @@ class Composition:
         while self._waiting:
             self._add(*self._waiting.popleft())
         self._kinds = [type(item) for item in self._objects]
-        self._copies = [(item, item.detach().clone()) for item in self._unregistered()]
+        self._copies: Copies = [(item, item.detach().clone()) for item in self._unregistered()]
 
     def is_present(self) -> bool:
         """Whether everything is what it was, but for numbers of parameters and buffers."""
@@ -74,12 +76,12 @@ class Composition:
                 for item, is_trained, is_hooked in self._tensors
             )
             and all(array.tobytes() == known for array, known in self._arrays)
-            and self.holds_same_numbers()
+            and are_copies(self._copies)
         )
 
-    def holds_same_numbers(self) -> bool:
-        """Whether nobody has written to its tensors that are no parameters or buffers."""
-        return all(are_equal(item, copy) for item, copy in self._copies)
+    def copies(self) -> Copies:
+        """Of its tensors that are no parameters or buffers, as they are now."""
+        return [(item, item.detach().clone()) for item, _ in self._copies]
 
     def _unregistered(self) -> Iterator[Tensor]:
         """Tensors that share no storage with a parameter or a buffer."""
@@ -140,6 +142,11 @@ class Composition:
         self._held.append((holder, look, known))
         if depth <= _DEPTH:
             self._waiting += [(item, depth) for item in known]
+
+
+def are_copies(pairs: Copies) -> bool:
+    """Whether nobody has written to the tensors since."""
+    return all(are_equal(item, copy) for item, copy in pairs)
 
 
 def _entries(holder: Mapping[object, object]) -> Iterator[object]:

@@ -126,6 +126,7 @@ class StepGuard:
         batch = self._batch
         if batch is None or not isinstance(output, Tensor) or not output.dim():
             return output
+        self._likeness.passed()
         shown = Shown(output)
         batch.last = Passing(batch, shown, len(output))
         return shown.copied()

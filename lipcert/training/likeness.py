@@ -25,7 +25,7 @@ from lipcert.audit.viewed import is_shown
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
 from lipcert.training.clipping.probe import Probe, Seen
-from lipcert.training.composition import Composition
+from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import TrainedNetwork
 
 __all__ = ["Likeness", "require_gradients", "require_numbers"]
@@ -61,6 +61,7 @@ class Likeness:
         self._before = _hooks(network.module)
         self._own: frozenset[tuple[str, int]] = frozenset()
         self._known: Composition | None = None
+        self._read: Copies = []
         self._around: list[frozenset[tuple[str, int]]] = []
 
     def settle(self) -> None:
@@ -88,10 +89,15 @@ class Likeness:
             require_gradients(self._network, self._graph, training=None)
         self._known = present
 
+    def passed(self) -> None:
+        """A forward pass ends, which may have written to tensors of its own."""
+        if self._known is not None:
+            self._read = self._known.copies()
+
     def require_unwritten(self) -> None:
         """Nobody wrote to what the backward pass reads, and no parameter changes its gradient."""
         _refuse_hooked(self._trained)
-        if self._known is not None and not self._known.holds_same_numbers():
+        if not are_copies(self._read):
             raise UsageError(
                 "training: a tensor that the module holds, and that is neither a parameter nor a "
                 "buffer, was changed between the forward and the backward pass, so the gradient is "

@@ -125,9 +125,12 @@ class Remembering(Small):
         self.calls = 0
         self.seen: list[Tensor] = []
         self.last: Tensor | None = None
+        self.sum = torch.zeros(())
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
+        if not torch.compiler.is_exporting():
+            self.sum += x.detach().sum()
         self.last = self.hidden(x)
         self.seen.append(self.last.detach())
         logits: Tensor = self.head(self.last.relu())
