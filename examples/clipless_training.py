@@ -41,9 +41,8 @@ def main(folder: Path) -> int:
     loss = Loss("cross-entropy", temperature=1 / 16)
     mechanism = Clipless(radius=1.0, loss=loss, loss_clip=6.4, input_norm=1.0)
     with make_private(
-        model, optimizer, data, mechanism,
-        target_epsilon=3.0, delta=1e-5, epochs=60, dataset_size=TRAIN, folder=folder,
-        record_every=20,
+        model, optimizer, data, mechanism, target_epsilon=3.0, delta=1e-5,
+        epochs=60, dataset_size=TRAIN, folder=folder, record_every=20,
     ) as private:  # fmt: skip
         for images, labels in private.loader:
             optimizer.zero_grad()

@@ -32,9 +32,8 @@ def main(folder: Path) -> int:
         clip_norm=RADIUS, decay="inside", weight_decay=DECAY, loss=loss, input_norm=1.0
     )
     with make_private(
-        model, optimizer, data, mechanism,
-        target_epsilon=3.0, delta=1e-5, epochs=60, dataset_size=EXAMPLES, folder=folder,
-        record_every=20,
+        model, optimizer, data, mechanism, target_epsilon=3.0, delta=1e-5,
+        epochs=60, dataset_size=EXAMPLES, folder=folder, record_every=20,
     ) as private:  # fmt: skip
         for inputs, targets in private.loader:
             optimizer.zero_grad()
