@@ -41,7 +41,7 @@ from tests.audit.faulty_runs import (
     found_by,
 )
 
-__all__ = ["main"]
+__all__ = ["POOLS", "SAMPLERS", "all_found", "main"]
 
 Index = npt.NDArray[np.int64]
 Draw = Callable[[Any, int, int, int], Index]
@@ -105,18 +105,18 @@ def batches_table() -> None:
 def _steps_needed(draw: Draw, pool: int, size: int) -> str:
     """By doubling and bisection: more steps of such a run show more."""
     high = 1
-    while not _all_found(draw, pool, size, high):
+    while not all_found(draw, pool, size, high):
         high *= 2
         if high > MOST:
             return f"more than {MOST}"
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _all_found(draw, pool, size, middle) else (middle, high)
+        low, high = (low, middle) if all_found(draw, pool, size, middle) else (middle, high)
     return str(high)
 
 
-def _all_found(draw: Draw, pool: int, size: int, steps: int) -> bool:
+def all_found(draw: Draw, pool: int, size: int, steps: int) -> bool:
     return all(_is_found(draw, pool, size, steps, seed) for seed in range(20))
 
 

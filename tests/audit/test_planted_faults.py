@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.audit_faults import POOLS, SAMPLERS, all_found
 from lipcert.audit.records import Verdict
 from tests.audit.faults import (
     CLAIM_FAULTS,
@@ -113,3 +114,13 @@ def test_every_faulty_run_is_documented_and_found(run: Run) -> None:
     for fault in RUN_FAULTS:
         found = any(re.match(r"LC3\d\d", cell) for cell in shown[fault.name])
         assert found, fault.name
+
+
+def test_wrong_samplers_are_found_after_as_many_steps_as_documented() -> None:
+    """Of the smaller data set, where that takes at most 20 steps."""
+    shown = rows("batches")
+    assert SAMPLERS.keys() == shown.keys() - {"batches", "---"}
+    pool, size = POOLS[0]
+    for name, draw in SAMPLERS.items():
+        if (steps := int(shown[name][0])) <= 20:
+            assert all_found(draw, pool, size, steps), name
