@@ -39,7 +39,10 @@ SETTINGS = {
         freeze=("*.bias",),
     ),
     "constrained": Settings(
-        mechanism="clipless", constraint=ConstraintSpec("spectral", 1.0), bias_norm=0.5
+        loss="cross-entropy",
+        mechanism="clipless",
+        constraint=ConstraintSpec("spectral", 1.0),
+        bias_norm=0.5,
     ),
     "clipped": Settings(
         mechanism="gradient-clipping", clip_norm=0.7, clip_scope="group", scope="point"
