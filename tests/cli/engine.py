@@ -23,15 +23,23 @@ class Engine:
         self.certify: object = None
         self.paths: list[str] = []
         self.load_options: tuple[str | None, bool] = (None, False)
+        self.load_domain: tuple[float | None, tuple[float, float] | None] = (None, None)
         self.model = object()
         self.result = sample()
         self.failure: BaseException | None = None
 
     def load_model(
-        self, path: Path, *, output: str | None = None, as_exported: bool = False
+        self,
+        path: Path,
+        *,
+        output: str | None = None,
+        as_exported: bool = False,
+        input_norm: float | None = None,
+        input_box: tuple[float, float] | None = None,
     ) -> object:
         self.paths.append(str(path))
         self.load_options = (output, as_exported)
+        self.load_domain = (input_norm, input_box)
         if self.failure is not None:
             raise self.failure
         return self.model

@@ -45,6 +45,7 @@ def test_every_option_reaches_the_engine(engine: Engine) -> None:
     assert (settings.reduction, settings.batch_size) == ("mean", 64)
     assert (settings.tier, settings.output, settings.as_exported) == ("quick", "logits", True)
     assert engine.load_options == ("logits", True)
+    assert engine.load_domain == (9.0, (-1.0, 1.0))
 
 
 def test_json_on_stdout_is_one_object(engine: Engine) -> None:
