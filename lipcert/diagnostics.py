@@ -67,6 +67,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC024": "Parameters of equal numbers are stored once and taken for separate ones.",
         "LC025": "The checker reads the file otherwise than onnxruntime does.",
         "LC026": "The file was exported in eval mode, and the bounds hold for training in it.",
+        "LC027": "Stored tensors are taken for fixed numbers of a formula.",
         "LC101": "A node has no finite bound.",
         "LC102": "A gradient, or what follows from it, has no finite bound.",
         "LC103": "The network ends in Softmax, and the loss is applied to its output.",

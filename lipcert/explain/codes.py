@@ -75,6 +75,11 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "these layers in eval mode (module.eval() on each of them), and for no other. Otherwise "
         "replace batch normalization by GroupNorm or LayerNorm, remove Dropout, and export again. "
         "Layers that the exporter folded or removed are named only where it left a trace of them.",
+        "LC027": "An optimiser stores the numbers of a formula (an exponent, an epsilon, the 0.5 of "
+        "GELU, the 1/√d of attention) as tensors, like parameters. A tensor of one entry counts "
+        "as such a number where it has its value and its place, and no name of a parameter. If "
+        "training moves it, its gradient is not bounded. An export by torch with dynamo=True says "
+        "which tensors are parameters, and leaves nothing to guess.",
         "LC101": "The rule of this node does not apply on the values that can reach it (for "
         "example a division by an interval that holds 0). The message says which assumption would "
         "help: often --input-norm, --input-box or a constraint.",

@@ -29,7 +29,7 @@ from lipcert.importer.metadata import (
 )
 from lipcert.importer.model import MacroLayer
 from lipcert.importer.patterns import recognise
-from lipcert.importer.raw import RawInput, RawModel
+from lipcert.importer.raw import RawInput, RawModel, RawNode
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
 from lipcert.ir import Graph
@@ -77,6 +77,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
         *eval_notes(evaluated),
+        *_number_notes(examples.graph, needed, graph),
     )
     scattered = (examples.graph.scattered | separated.tied).intersection(graph.parameters)
     return Assembled(graph, examples.outline(), diagnostics, macros, scattered, evaluated)
@@ -205,6 +206,28 @@ def _check_all_followed(provenance: Provenance, data_path: StaticGraph, graph: G
     if lost:
         reason = f"the trained parameters {', '.join(map(repr, lost[:8]))} are used as constants"
         raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
+
+
+def _number_notes(read: StaticGraph, needed: list[RawNode], graph: Graph) -> tuple[Diagnostic, ...]:
+    """LC027 where tensors that might be trained are numbers of a formula.
+
+    read: the graph before layers were recognised. needed: nodes that the output is computed from.
+    """
+    constants = (read.constants.get(name) for node in needed for name in node.inputs)
+    found = {
+        item.view.origin.name
+        for item in constants
+        if item is not None and item.view is not None and item.is_parameter and item.is_float
+    }
+    numbers = sorted(found - set(graph.parameters))
+    if not numbers:
+        return ()
+    message = (
+        f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which nobody "
+        f"trains: {', '.join(map(repr, numbers[:8]))}"
+    )
+    remedy = "if one of them is trained, export with torch.onnx.export(..., dynamo=True)"
+    return (Diagnostic("LC027", Level.WARNING, "", message, remedy),)
 
 
 def _origins(graph: StaticGraph, names: list[str]) -> set[str]:

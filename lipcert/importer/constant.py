@@ -34,6 +34,7 @@ class Origin:
     literal: not a parameter unless it stands in the slot of a weight.
     folded: computed from parameters by the exporter or by the graph; not itself trained.
     statistic: a running mean or variance, not trained.
+    known: the exporter says, or its name shows, that it is a parameter of the network.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Origin:
     literal: bool = False
     folded: bool = False
     statistic: bool = False
+    known: bool = False
 
 
 @final
@@ -97,6 +99,11 @@ class Constant:
         return self.view is not None and not (
             self.view.origin.literal or self.view.origin.statistic
         )
+
+    @property
+    def is_known_parameter(self) -> bool:
+        """Whether it is a parameter, and not just a tensor that may be one."""
+        return self.view is not None and self.is_parameter and self.view.origin.known
 
     def rearranged(self, rearrange: Rearrange) -> Constant:
         """The same entries in another arrangement: applied to the numbers and to the indices."""

@@ -65,9 +65,9 @@ class Guards:
         if step is None or step.op_type not in _COMPARISONS:
             return None
         (left, right), is_above = step.inputs, step.op_type in _ABOVE
-        if self._number(left) is not None:
+        if self._entry(left) is not None:
             left, right, is_above = right, left, not is_above
-        limit = self._number(right)
+        limit = self._entry(right)
         if limit is None:
             return None
         above, below = node.inputs[1:] if is_above else reversed(node.inputs[1:])
@@ -148,9 +148,17 @@ class Guards:
         number = None if constant is None or constant.is_parameter else constant.scalar()
         return None if number is None or not math.isfinite(number) else Fraction(number)
 
+    def _entry(self, name: str) -> Fraction | None:
+        """A constant of one finite entry of which nothing says that it is a parameter, exactly."""
+        constant = self._constants.get(name)
+        if constant is None or constant.is_known_parameter:
+            return None
+        number = constant.scalar()
+        return None if number is None or not math.isfinite(number) else Fraction(number)
+
     def _is_zero(self, name: str, x: str) -> bool:
         """The number 0, or 0·x."""
-        return self._number(name) == 0 or self._scaled(name) == (x, Fraction(0))
+        return self._entry(name) == 0 or self._scaled(name) == (x, Fraction(0))
 
     def _difference(self, name: str, x: str) -> Fraction | None:
         """t, where the value is x − t."""

@@ -44,6 +44,7 @@ _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_T
 _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
 _RECOMPUTED: Final = re.compile(r"^onnx::(Conv|ConvTranspose|Gemm)_\d+$")
+_STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING_CALLS: Final = ("_native_batch_norm_legit_functional",)
 
@@ -73,8 +74,11 @@ class Provenance:
         if self.signed:
             is_buffer = name in self.buffers.values()
             literal = name not in self.targets
-            return Origin(name, array.shape, literal=literal, statistic=is_buffer)
-        return Origin(name, array.shape, statistic=_STATISTIC.search(name) is not None)
+            return Origin(
+                name, array.shape, literal=literal, statistic=is_buffer, known=not literal
+            )
+        statistic = _STATISTIC.search(name) is not None
+        return Origin(name, array.shape, statistic=statistic, known=_is_state_name(name))
 
     def mentioned(self, node: RawNode) -> list[str]:
         """Parameters that appear in the call from which a node was made, in order."""
@@ -158,6 +162,11 @@ def statistic_owner(name: str) -> str:
 def is_anonymous(name: str) -> bool:
     """Whether a tensor has a name that an exporter made up."""
     return _ANONYMOUS.match(name) is not None
+
+
+def _is_state_name(name: str) -> bool:
+    """Whether a tensor has the name of a parameter in a state_dict: modules joined by dots."""
+    return _STATE.match(name) is not None
 
 
 def is_recomputed(name: str) -> bool:

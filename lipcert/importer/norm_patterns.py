@@ -162,10 +162,10 @@ def _at_least(matcher: Matcher, name: str) -> tuple[str, float]:
     larger, clip = matcher.producer(name, "Max"), matcher.producer(name, "Clip")
     if larger is not None and len(larger.inputs) == 2:
         value, constant = matcher.with_constant(larger)
-        return value, (matcher.number(constant) if value else None) or 0.0
+        return value, (matcher.entry(constant) if value else None) or 0.0
     if clip is None or clip.input(2) or math.isfinite(clip.real("max", math.inf)):
         return "", 0.0
-    floor = matcher.number(clip.input(1)) if clip.input(1) else clip.real("min", 0.0)
+    floor = matcher.entry(clip.input(1)) if clip.input(1) else clip.real("min", 0.0)
     return clip.inputs[0], floor or 0.0
 
 

@@ -3,6 +3,11 @@
 What enters: a static graph. What leaves: answers in terms of value names; "" or None where the
 structure is another one. Constants count as plain numbers only if they are not parameters.
 Invariant: numbers are exactly those that stand in the file, and factors are their exact products.
+
+An optimiser stores the numbers of a formula as tensors like those of parameters. A tensor of one
+entry, of which nothing says that it is a parameter, counts as a number where it holds just what the
+formula is made of (`FORMULAS`, exponents, the 1 of 1 + x, the 1/√d of an attention) or stands where
+nobody trains: under the root of a normalization.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import axes_of, slices_of
 from lipcert.importer.static_graph import StaticGraph
 
-__all__ = ["Matcher"]
+__all__ = ["FORMULAS", "Matcher"]
 
 _ONE: Final = Fraction(1)
 _VERSIONS: Final = {
@@ -32,6 +37,11 @@ _VERSIONS: Final = {
     "RMSNormalization": 23,
     "Swish": 24,
 }
+
+
+FORMULAS: Final = (0.5, math.sqrt(0.5), math.sqrt(2.0), math.sqrt(2 / math.pi), 0.044715)
+"""factors in the formulas of GELU"""
+_LARGEST_EPSILON: Final = 0.1
 
 
 @final
@@ -48,19 +58,29 @@ class Matcher:
         node = self._producers.get(name)
         return node if node is not None and node.op_type == op_type and not node.domain else None
 
-    def number(self, name: str) -> float | None:
-        """A plain constant whose entries are all equal."""
+    def number(self, name: str, *formula: float) -> float | None:
+        """A plain constant whose entries are all equal, or a stored number of the formula."""
         constant = self.graph.constants.get(name)
-        if constant is None or constant.is_parameter or not constant.is_float:
+        if constant is None or not constant.is_float:
             return None
-        return constant.uniform()
+        number = self.entry(name) if constant.is_parameter else constant.uniform()
+        if not constant.is_parameter or number is None:
+            return number
+        return number if any(_is_near(number, item) for item in formula) else None
 
-    def scaled(self, name: str) -> tuple[str, Fraction]:
+    def entry(self, name: str) -> float | None:
+        """The number that a constant of one entry holds, unless it is known to be a parameter."""
+        constant = self.graph.constants.get(name)
+        if constant is None or not constant.is_float or constant.is_known_parameter:
+            return None
+        return constant.scalar()
+
+    def scaled(self, name: str, *formula: float) -> tuple[str, Fraction]:
         """(x, c) for a value c·x, written as a product or quotient; (name, 1) otherwise."""
         node = self.producer(name, "Mul") or self.producer(name, "Div")
         if node is None:
             return name, _ONE
-        left, right = (self._fraction(item) for item in node.inputs)
+        left, right = (self._fraction(item, *formula) for item in node.inputs)
         if right is not None and node.inputs[0] in self.graph.values:
             if node.op_type == "Mul":
                 return node.inputs[0], right
@@ -69,25 +89,25 @@ class Matcher:
             return node.inputs[1], left
         return name, _ONE
 
-    def _fraction(self, name: str) -> Fraction | None:
-        """A plain constant whose entries are all equal and finite."""
-        number = self.number(name)
+    def _fraction(self, name: str, *formula: float) -> Fraction | None:
+        """`number`, if it is finite, exactly."""
+        number = self.number(name, *formula)
         return None if number is None or not math.isfinite(number) else Fraction(number)
 
     def product(self, name: str, stop: frozenset[str]) -> tuple[Fraction, list[str]]:
         """A value as number · Π factors; factors in `stop` are not taken apart further."""
         if name in stop:
             return _ONE, [name]
-        number = self._fraction(name)
+        number = self._fraction(name, *FORMULAS)
         if number is not None:
             return number, []
         power = self.producer(name, "Pow")
         if power is not None:
-            exponent = self.number(power.inputs[1])
+            exponent = self.number(power.inputs[1], 2.0, 3.0)
             if exponent in {2.0, 3.0}:
                 scale, rest = self.product(power.inputs[0], stop)
                 return scale ** int(exponent), rest * int(exponent)
-        inner, factor = self.scaled(name)
+        inner, factor = self.scaled(name, *FORMULAS)
         if inner != name:
             scale, rest = self.product(inner, stop)
             return scale * factor, rest
@@ -110,10 +130,15 @@ class Matcher:
         node = self.producer(name, "Add")
         if node is not None:
             for value, other in (node.inputs, tuple(reversed(node.inputs))):
-                number = self.number(other)
+                number = self.entry(other) if self._is_fixed(other) else self.number(other)
                 if number is not None and value in self.graph.values:
                     return value, number
         return "", 0.0
+
+    def _is_fixed(self, name: str) -> bool:
+        """Whether a summand of one entry is a 1 or an epsilon, which nobody trains."""
+        number = self.entry(name)
+        return number is not None and (number == 1.0 or 0.0 < number <= _LARGEST_EPSILON)
 
     def plus_one(self, name: str) -> str | None:
         """x for a value x + 1."""
@@ -126,7 +151,7 @@ class Matcher:
         if root is not None:
             return root.inputs[0]
         power = self.producer(name, "Pow")
-        is_root = power is not None and self.number(power.inputs[1]) == 0.5
+        is_root = power is not None and self.number(power.inputs[1], 0.5) == 0.5
         return power.inputs[0] if power is not None and is_root else ""
 
     def over_root(self, node: RawNode) -> list[tuple[str, str]]:
@@ -144,10 +169,10 @@ class Matcher:
         if inverse is not None:
             return self.under_root(inverse.inputs[0])
         quotient = self.producer(name, "Div")
-        if quotient is not None and self.number(quotient.inputs[0]) == 1.0:
+        if quotient is not None and self.entry(quotient.inputs[0]) == 1.0:
             return self.under_root(quotient.inputs[1])
         power = self.producer(name, "Pow")
-        is_root = power is not None and self.number(power.inputs[1]) == -0.5
+        is_root = power is not None and self.number(power.inputs[1], -0.5) == -0.5
         return power.inputs[0] if power is not None and is_root else ""
 
     def average(self, name: str) -> RawNode | None:
@@ -336,3 +361,8 @@ def _exact_sum(total: Array, mask: Array) -> Array | None:
         error = (total - (both - added)) + (added - (both - (both - added)))
     is_exact = np.isneginf(total) | np.isneginf(added) | (error == 0.0)
     return both if bool(np.all(is_exact)) else None
+
+
+def _is_near(number: float, formula: float) -> bool:
+    """Up to the rounding of float32: it tells which number is meant, and replaces none."""
+    return math.isclose(number, formula, rel_tol=2.0**-22)

@@ -8,6 +8,7 @@ Invariant: only the node that yields the final value is replaced; what nobody re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +16,7 @@ from typing import Final
 
 from lipcert.importer.model import MacroLayer
 from lipcert.importer.norm_patterns import NORM_PATTERNS
-from lipcert.importer.pattern_matching import Matcher
+from lipcert.importer.pattern_matching import FORMULAS, Matcher
 from lipcert.importer.raw import RawNode
 from lipcert.importer.static_graph import StaticGraph, needed_values
 
@@ -23,6 +24,8 @@ __all__ = ["recognise"]
 
 _LEAST: Final = Fraction(1, 2**20)
 """below which, as beyond its inverse, the numbers of a GELU by tanh are those of another layer"""
+_QUICK_GELU: Final = 1.702
+"""the factor of the logistic approximation of GELU"""
 Pattern = Callable[[Matcher, RawNode], RawNode | None]
 
 
@@ -89,7 +92,7 @@ def _gate(matcher: Matcher, node: RawNode) -> RawNode | None:
     for x, gate in (node.inputs, tuple(reversed(node.inputs))):
         sigmoid = matcher.producer(gate, "Sigmoid")
         if sigmoid is not None:
-            inner, factor = matcher.scaled(sigmoid.inputs[0])
+            inner, factor = matcher.scaled(sigmoid.inputs[0], _QUICK_GELU)
             if sigmoid.inputs[0] == x:
                 return matcher.macro(node, "Swish", (x,), {"alpha": 1.0})
             if inner == x and factor > 0:
@@ -134,12 +137,12 @@ def _gelu_argument(matcher: Matcher, name: str) -> tuple[str, tuple[Fraction, ..
     """x and a for erf(a·x), x, a and b for tanh(a·(x + b·x³)); "" where it is neither."""
     erf = matcher.producer(name, "Erf")
     if erf is not None:
-        x, slope = matcher.scaled(erf.inputs[0])
+        x, slope = matcher.scaled(erf.inputs[0], *FORMULAS)
         return (x, (slope,)) if slope > 0 else ("", ())
     tanh = matcher.producer(name, "Tanh")
     if tanh is None:
         return "", ()
-    total, slope = matcher.scaled(tanh.inputs[0])
+    total, slope = matcher.scaled(tanh.inputs[0], *FORMULAS)
     add = matcher.producer(total, "Add")
     if add is None:
         return "", ()
@@ -181,7 +184,7 @@ def _attention(matcher: Matcher, node: RawNode) -> RawNode | None:
     if softmax is None or not matcher.is_last_axis(softmax):
         return None
     scores, mask = matcher.masked(softmax.inputs[0])
-    scores, scale = matcher.scaled(scores)
+    scores, scale = matcher.scaled(scores, *_usual_scales(matcher, scores))
     product = matcher.producer(scores, "MatMul")
     if product is None:
         return None
@@ -193,6 +196,17 @@ def _attention(matcher: Matcher, node: RawNode) -> RawNode | None:
     if len(heads) != 1 or len(values[inputs[0]].shape) < 3:
         return None
     return matcher.macro(node, "ScaledAttention", (*inputs, mask), {"scale": scale})
+
+
+def _usual_scales(matcher: Matcher, scores: str) -> tuple[float, ...]:
+    """√d and 1/√d for the scores of queries of dimension d, perhaps scaled; no numbers else."""
+    scaling = matcher.producer(scores, "Mul") or matcher.producer(scores, "Div")
+    for name in scaling.inputs if scaling is not None else ():
+        product = matcher.producer(name, "MatMul")
+        if product is not None:
+            root = math.sqrt(matcher.graph.shape(product.inputs[0])[-1])
+            return root, 1.0 / root
+    return ()
 
 
 _PATTERNS: Final[tuple[Pattern, ...]] = (

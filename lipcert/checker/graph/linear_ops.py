@@ -73,8 +73,10 @@ def matmul(call: Call) -> Value:
         raise Unsupported("it is used in a way that is not understood")
     value = call.data(1)
     rank = len(value.shape)
+    if rank == 1 and value.place is None:
+        return _dense(call, value, _matrix(first, 2))
     if rank < 2:
-        raise Unsupported("a constant matrix times a vector")
+        raise Unsupported("a constant matrix times a vector of examples")
     swap = [*range(rank - 2), rank - 1, rank - 2]
     product = _dense(call, _permuted(call, value, swap), _matrix(first, rank))
     return permuted(call, product, swap)
