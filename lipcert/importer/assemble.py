@@ -32,6 +32,7 @@ from lipcert.importer.patterns import recognise
 from lipcert.importer.raw import RawInput, RawModel, RawNode
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
+from lipcert.importer.survey import distinct, operator_refusals
 from lipcert.ir import Graph
 from lipcert.modes import EvalLayer
 
@@ -56,11 +57,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     provenance = read_provenance(checked.graph)
     separated = separate_shared(checked, provenance)
     model = separated.model
-    target = _chosen_output(model, output)
-    refusals = training_refusals(model.graph)
-    if refusals:
-        raise UnsupportedModelError(refusals)
-    examples = separate_examples(model, provenance, _only_input(model, target), target)
+    target, examples = _followed(model, provenance, output)
     live = needed_values(model.graph.nodes, target)
     needed = [node for node in model.graph.nodes if live.intersection(node.output_names)]
     missing = provenance.missing(examples.graph.bound, needed)
@@ -72,7 +69,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     diagnostics = (
         *examples.diagnostics,
         *_output_notes(model, target),
-        *_fold_notes(missing, graph, as_exported=as_exported),
+        *_fold_notes(missing, _computed(data_path), graph, as_exported=as_exported),
         *_override_notes(model, graph),
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
@@ -81,6 +78,23 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     )
     scattered = (examples.graph.scattered | separated.tied).intersection(graph.parameters)
     return Assembled(graph, examples.outline(), diagnostics, macros, scattered, evaluated)
+
+
+def _followed(model: RawModel, provenance: Provenance, output: str | None) -> tuple[str, Examples]:
+    """The output and the data path that leads to it, or every reason why there is none."""
+    graph = model.graph
+    refusals = list(training_refusals(graph))
+    targets = list(graph.outputs)
+    try:
+        targets = [_chosen_output(model, output)]
+        source = _only_input(model, targets[0])
+        examples = separate_examples(model, provenance, source, targets[0])
+    except UnsupportedModelError as error:
+        found = (*refusals, *error.refusals, *operator_refusals(graph, targets))
+        raise UnsupportedModelError(distinct(found)) from None
+    if refusals:
+        raise UnsupportedModelError(distinct(refusals))
+    return targets[0], examples
 
 
 def _chosen_output(model: RawModel, output: str | None) -> str:
@@ -158,8 +172,9 @@ def _weight_naming(
         if not provenance.signed:
             mixed |= {name for name in everything if is_recomputed(name)}
         mixed |= _unread(provenance, graph)
+        mixed |= graph.absorbed
     trained = not provenance.signed or bool(missing) or as_exported
-    return WeightNaming(trained, frozenset(mixed) | graph.absorbed)
+    return WeightNaming(trained, frozenset(mixed), as_exported)
 
 
 def _unread(provenance: Provenance, graph: StaticGraph) -> set[str]:
@@ -173,12 +188,19 @@ def _unread(provenance: Provenance, graph: StaticGraph) -> set[str]:
     return {name for note in said for name in said[note] - read[note]}
 
 
+def _computed(graph: StaticGraph) -> frozenset[str]:
+    """Tensors that the graph computes from parameters, and these."""
+    views = [item.view for item in graph.constants.values() if item.view is not None]
+    return graph.absorbed.union(view.origin.name for view in views if view.origin.folded)
+
+
 def _fold_notes(
-    missing: frozenset[str], graph: Graph, *, as_exported: bool
+    missing: frozenset[str], computed: frozenset[str], graph: Graph, *, as_exported: bool
 ) -> tuple[Diagnostic, ...]:
-    """LC009 where parameters of the file are not what is trained."""
+    """LC009 where parameters of the file are not what is trained, or said to be so."""
     folded = sorted(name for name, item in graph.parameters.items() if item.folded)
-    if not missing and not folded:
+    listed = folded or sorted(computed.intersection(graph.parameters))
+    if not missing and not listed:
         return ()
     message = "the exporter or the graph computes these tensors from trained parameters: "
     if missing:
@@ -192,7 +214,7 @@ def _fold_notes(
             "LC009",
             Level.WARNING if as_exported and not folded else Level.ERROR,
             "",
-            message + ", ".join(map(repr, (sorted(missing) or folded)[:8])),
+            message + ", ".join(map(repr, (sorted(missing) or listed)[:8])),
             "torch.onnx.export(..., dynamo=True, optimize=False), or --as-exported if these very"
             " tensors are what is trained",
         ),

@@ -76,7 +76,8 @@ def prove_independence(graph: StaticGraph, source: Layout) -> tuple[Layouts, tup
         except DynamicParameterError as error:
             refusals.append(Refusal("LC003", node.name, node.op_type, str(error), _STATIC))
         except (MixingError, ValueError, IndexError) as error:
-            if source.batch == 1 and all(layouts[name].is_merged for name in data):
+            is_one = source.batch == 1 and all(layouts[name].is_merged for name in data)
+            if is_one and all(graph.shape(name) for name in node.output_names):
                 layouts.update(_one_example(graph, node))
             elif source.batch > 1 or (is_certain and isinstance(error, ReadsAcrossError)):
                 refusals.append(_refusal(node, error))

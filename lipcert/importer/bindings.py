@@ -80,9 +80,10 @@ def with_bindings(
         return node, ()
     inputs = list(node.inputs)
     found: list[Binding] = []
-    for position, placeholder in _slots(node, call, constants):
-        binding = _bound(node, call, position, placeholder, provenance, constants)
+    for slot in _slots(node, call, constants):
+        binding = _bound(node, call, slot, provenance, constants)
         if binding is not None:
+            position = slot[0]
             inputs += [""] * (position + 1 - len(inputs))
             inputs[position] = binding.name
             found.append(binding)
@@ -107,12 +108,12 @@ def _slots(
 def _bound(
     node: RawNode,
     call: Call,
-    position: int,
-    placeholder: str,
+    slot: tuple[int, str],
     provenance: Provenance,
     constants: Mapping[str, Constant],
 ) -> Binding | None:
     """The binding of one input; None where it needs none or may be something else."""
+    position, placeholder = slot
     is_buffer = placeholder in provenance.buffers
     target = provenance.buffers.get(placeholder) or provenance.parameters.get(placeholder)
     if target is None:

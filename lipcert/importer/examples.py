@@ -15,13 +15,13 @@ import numpy as np
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.facts import Shape
 from lipcert.importer.batch import moves_alone, prove_independence
 from lipcert.importer.fold import fold
-from lipcert.importer.layout import Layout, MixingError
+from lipcert.importer.layout import Layout
 from lipcert.importer.metadata import Provenance
 from lipcert.importer.raw import RawInput, RawModel, RawNode
-from lipcert.importer.static_graph import StaticGraph
+from lipcert.importer.static_graph import StaticGraph, Value
+from lipcert.importer.survey import distinct, translation_refusals
 from lipcert.ir import BatchProof, BatchStatus
 
 __all__ = ["Examples", "separate_examples"]
@@ -72,7 +72,23 @@ class Examples:
         return replace(self, graph=replace(self.graph, nodes=(), constants={}))
 
 
-_Attempt = tuple[StaticGraph | None, dict[str, Layout], tuple[Refusal, ...]]
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attempt:
+    """The data path at one batch size; graph is None where it could not be followed to its end.
+
+    further: what else is to be refused, apart from what decides how the file is read.
+    """
+
+    graph: StaticGraph | None
+    layouts: dict[str, Layout]
+    refusals: tuple[Refusal, ...]
+    further: tuple[Refusal, ...] = ()
+
+    @property
+    def all_refusals(self) -> tuple[Refusal, ...]:
+        """Every reason."""
+        return distinct((*self.refusals, *self.further))
 
 
 def separate_examples(
@@ -80,27 +96,29 @@ def separate_examples(
 ) -> Examples:
     """Find out what one example is, or refuse."""
     dtype, dims = _checked(source)
+    ends = source.name, output
 
     def attempt(batch: int) -> _Attempt:
         shape = (batch, *dims[1:])
-        return _attempt(model, provenance, shape, batch, dtype, output=output)
+        return _attempt(model, provenance, ends, Value(shape, dtype), batch)
 
     smaller, larger = _batch_sizes(model, dims)
-    _, others, doubts = attempt(larger)  # first, so that only one graph is held at a time
-    graph, layouts, refusals = attempt(smaller)
-    failed = [item for item in (refusals, doubts) if item]
-    if graph is not None and not failed:
-        _check_agreement(layouts, others)
-        return Examples(graph, layouts, _proof(), _fixed_batch_note(dims))
-    mixing = () if isinstance(dims[0], int) else _mixing_reshape(attempt, failed[0])
+    other = attempt(larger)  # first, so that only one graph is held at a time
+    other = replace(other, graph=None)
+    first = attempt(smaller)
+    if first.graph is not None and not first.refusals and not other.refusals:
+        _check_agreement(first.layouts, other.layouts)
+        return Examples(first.graph, first.layouts, _proof(), _fixed_batch_note(dims))
+    failed = first if first.refusals else other
+    mixing = () if isinstance(dims[0], int) else _mixing_reshape(attempt, failed.refusals)
     if mixing:
         raise UnsupportedModelError(mixing)
-    codes = {refusal.code for refusal in failed[0]}
-    if dims[0] == 1 and moves_alone(failed[0]):  # the first of one example is the example
+    codes = {refusal.code for refusal in failed.refusals}
+    if dims[0] == 1 and moves_alone(failed.refusals):  # the first of one example is the example
         codes -= {"LC007"}
     if isinstance(dims[0], str) or not codes <= _FIXED:
-        raise UnsupportedModelError(failed[0])
-    return _one_at_a_time(model, provenance, (dims[0], *dims[1:]), dtype, output)
+        raise UnsupportedModelError(failed.all_refusals)
+    return _one_at_a_time(model, provenance, ends, Value((dims[0], *dims[1:]), dtype))
 
 
 def _mixing_reshape(
@@ -116,33 +134,30 @@ def _mixing_reshape(
         return ()
     for factor in _FACTORS:
         batch = _PRIMES[0] * factor
-        graph, _, refusals = attempt(batch)
-        mixing = [item for item in refusals if item.code == "LC007" and item.node in nodes]
+        found = attempt(batch)
+        mixing = [item for item in found.refusals if item.code == "LC007" and item.node in nodes]
         if mixing:
             return tuple(
                 replace(item, reason=f"{item.reason}, for example in a batch of {batch}")
                 for item in mixing
             )
-        if graph is not None:
+        if found.graph is not None:
             return ()
     return ()
 
 
 def _attempt(
-    model: RawModel,
-    provenance: Provenance,
-    shape: Shape,
-    batch: int,
-    dtype: np.dtype[Any],
-    *,
-    output: str,
+    model: RawModel, provenance: Provenance, ends: tuple[str, str], example: Value, batch: int
 ) -> _Attempt:
-    folded = fold(model, provenance, shape, batch, dtype, output=output)
-    if folded.graph is None:
-        return None, {}, folded.refusals
-    layout = Layout(shape, batch, 0, 1, shape[0] // batch)
-    layouts, refusals = prove_independence(folded.graph, layout)
-    return folded.graph, layouts, refusals
+    folded = fold(model, provenance, ends, example, batch)
+    layout = Layout(example.shape, batch, 0, 1, example.shape[0] // batch)
+    layouts, mixing = prove_independence(folded.graph, layout)
+    if not folded.refusals and not mixing:
+        return _Attempt(folded.graph, layouts, ())
+    further = tuple(translation_refusals(folded.graph, layouts))
+    if folded.refusals:
+        return _Attempt(None, layouts, folded.refusals, (*mixing, *further))
+    return _Attempt(folded.graph, layouts, mixing, further)
 
 
 def _checked(source: RawInput) -> tuple[np.dtype[Any], tuple[int | str, *tuple[int, ...]]]:
@@ -197,20 +212,19 @@ def _fixed_batch_note(dims: tuple[int | str, ...]) -> tuple[Diagnostic, ...]:
 
 
 def _one_at_a_time(
-    model: RawModel, provenance: Provenance, shape: Shape, dtype: np.dtype[Any], output: str
+    model: RawModel, provenance: Provenance, ends: tuple[str, str], example: Value
 ) -> Examples:
     """The file as a function of one example, which it is whatever its axes mean."""
-    try:
-        graph, layouts, refusals = _attempt(model, provenance, shape, 1, dtype, output=output)
-    except MixingError as error:
-        refusals, graph, layouts = (Refusal("LC007", "", "", str(error)),), None, {}
-    if graph is not None and refusals and all(item.code == "LC008" for item in refusals):
+    found = _attempt(model, provenance, ends, example, 1)
+    graph, layouts = found.graph, found.layouts
+    is_untold = bool(found.refusals) and all(item.code == "LC008" for item in found.refusals)
+    if graph is not None and is_untold:
         graph, layouts = _as_a_whole(graph, layouts[graph.input_name])
-    elif graph is None or refusals:
-        raise UnsupportedModelError(refusals)
+    elif graph is None or found.refusals:
+        raise UnsupportedModelError(found.all_refusals)
     message = (
-        f"the file holds one example of shape {shape} at a time; it is assumed that the network"
-        " is applied to each example separately"
+        f"the file holds one example of shape {example.shape} at a time; it is assumed that the"
+        " network is applied to each example separately"
     )
     note = Diagnostic(
         "LC021", Level.WARNING, "", message, "export with a symbolic batch axis (dynamic_shapes)"
@@ -236,10 +250,10 @@ def _as_a_whole(graph: StaticGraph, source: Layout) -> tuple[StaticGraph, dict[s
     first = _renaming(graph.input_name, names[graph.input_name])
     last = _renaming(names[graph.output_name], graph.output_name)
     values = {**graph.values, **{new: graph.values[old] for old, new in names.items()}}
-    layouts = {name: Layout.whole_of(value.shape) for name, value in values.items() if value.shape}
+    layouts = {name: Layout.whole_of(value.shape) for name, value in values.items()}
     layouts[graph.input_name] = source
     shape = graph.shape(graph.output_name)
-    if shape[0] == 1:
+    if shape[:1] == (1,):
         layouts[graph.output_name] = Layout(shape, 1, 0)
     return replace(graph, nodes=(first, *nodes, last), values=values), layouts
 

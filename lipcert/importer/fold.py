@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 from onnx import helper
 
 from lipcert.errors import Refusal
-from lipcert.facts import Shape
 from lipcert.importer.arithmetic import is_known
 from lipcert.importer.batch_size import BatchSize, BatchSizeError
 from lipcert.importer.bindings import with_bindings
@@ -38,6 +37,7 @@ __all__ = ["Folded", "fold"]
 _STATIC: Final = "export with axis 0 for the batch and fixed sizes for all other axes"
 _FLOATS: Final = "export the network before quantisation or without its discrete head"
 _SHAPES_ALONE: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
+_OTHER_OUTPUT: Final = "choose an output before it, such as that before a discrete head"
 _SEQUENCES: Final = frozenset({"SplitToSequence", "SequenceAt", "SequenceLength"})
 _FREE: Final = frozenset({"Shape", "Size", "If"}) | _SEQUENCES
 """ops that are understood where their input is"""
@@ -46,42 +46,33 @@ _FREE: Final = frozenset({"Shape", "Size", "If"}) | _SEQUENCES
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """A static graph, or the reasons why there is none."""
+    """A static graph; with refusals, as much of it as could be followed."""
 
-    graph: StaticGraph | None
+    graph: StaticGraph
     refusals: tuple[Refusal, ...]
 
 
 def fold(
     model: RawModel,
     provenance: Provenance,
-    input_shape: Shape,
+    ends: tuple[str, str],
+    example: Value,
     batch: int,
-    dtype: np.dtype[Any],
-    *,
-    output: str,
 ) -> Folded:
-    """Walk the graph once, in its order, for an input of this shape with so many examples."""
+    """Walk the graph once, in its order, from an input of this shape with so many examples.
+
+    ends: names of the input and of the output.
+    """
     folder = _Folder(model, provenance, batch)
-    source = model.graph.inputs[0].name
-    folder.values[source] = Value(input_shape, dtype)
+    source, output = ends
+    folder.values[source] = example
     folder.add_tensors(model.graph, {})
     live = needed_values(model.graph.nodes, output)
     for node in model.graph.nodes:
         if any(name in live for name in node.outputs):
             folder.visit(node, {})
-    refusals = folder.all_refusals(output)
-    if refusals:
-        return Folded(None, refusals)
-    if output not in folder.values:
-        reason = f"the output {output!r} does not depend on the input"
-        return Folded(None, (Refusal("LC008", "", "", reason),))
-    dtype = folder.values[output].dtype
-    if dtype.kind != "f":
-        reason = f"the output {output!r} holds {dtype}, not floating-point numbers"
-        remedy = "choose the output before the discrete head"
-        return Folded(None, (Refusal("LC005", "", "", reason, remedy),))
-    return Folded(folder.graph(source, output), ())
+    refusals = folder.all_refusals(output) or folder.end_refusals(output)
+    return Folded(folder.graph(source, output, partial=bool(refusals)), refusals)
 
 
 @final
@@ -107,10 +98,14 @@ class _Folder:
         self._steps: dict[str, Refusal] = {}
         self._read_by_lost: set[str] = set()
 
-    def graph(self, source: str, output: str) -> StaticGraph:
-        """The result, without nodes that the output does not need."""
+    def graph(self, source: str, output: str, *, partial: bool) -> StaticGraph:
+        """The result, without nodes that the output does not need; partial: without steps."""
         live = needed_values(self._nodes, output)
-        nodes = tuple(n for n in self._nodes if any(name in live for name in n.outputs))
+        nodes = tuple(
+            node
+            for node in self._nodes
+            if (node.op_type not in STEPS if partial else live.intersection(node.outputs))
+        )
         return StaticGraph(
             nodes,
             self.values,
@@ -129,6 +124,17 @@ class _Folder:
             live |= needed_values(self._nodes, name)
         steps = [refusal for name, refusal in self._steps.items() if name in live]
         return (*self.refusals, *steps)
+
+    def end_refusals(self, output: str) -> tuple[Refusal, ...]:
+        """Why the output is no function of the input that has a gradient."""
+        if output not in self.values:
+            reason = f"the output {output!r} does not depend on the input"
+            return (Refusal("LC008", "", "", reason, _OTHER_OUTPUT),)
+        dtype = self.values[output].dtype
+        if dtype.kind == "f":
+            return ()
+        reason = f"the output {output!r} holds {dtype}, not floating-point numbers"
+        return (Refusal("LC005", "", "", reason, _OTHER_OUTPUT),)
 
     def add_tensors(self, graph: RawGraph, names: Mapping[str, str]) -> None:
         """Enter the initializers of a graph, renamed."""

@@ -24,6 +24,7 @@ from lipcert.importer.expansion import check_expansion, expanded
 from lipcert.importer.external import embed_external_data
 from lipcert.importer.raw import RawModel
 from lipcert.importer.reader import GraphReader
+from lipcert.importer.survey import distinct, operator_refusals
 
 __all__ = ["Source", "open_model"]
 
@@ -54,7 +55,8 @@ def open_model(path: Path, raw: ModelBytes) -> Source:
     refusals: list[Refusal] = []
     graph = GraphReader(path, opset, refusals).graph(proto.graph)
     if refusals:
-        raise UnsupportedModelError(tuple(refusals))
+        found = (*refusals, *operator_refusals(graph, graph.outputs))
+        raise UnsupportedModelError(distinct(found))
     if not graph.outputs:
         raise _malformed(path, "has no output")
     producer = f"{proto.producer_name} {proto.producer_version}".strip()

@@ -46,7 +46,7 @@ class Layout:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        if self.shape[self.axis] != self.before * self.batch * self.after:
+        if not self.whole and self.shape[self.axis] != self.before * self.batch * self.after:
             raise MixingError(f"the batch axis {self.axis} of the shape {self.shape} is cut")
 
     @property
@@ -62,7 +62,7 @@ class Layout:
     @classmethod
     def whole_of(cls, shape: Shape) -> Layout:
         """The layout of a tensor that is one example, or part of one, with all its axes."""
-        return cls(shape, 1, 0, 1, shape[0], whole=True)
+        return cls(shape, 1, 0, whole=True)
 
     @property
     def spoils_matrices(self) -> bool:
@@ -78,6 +78,8 @@ class Layout:
     @property
     def full_example_shape(self) -> Shape:
         """Shape of one example with the batch axis kept at its share (1 if not merged)."""
+        if self.whole:
+            return self.shape
         share = self.before * self.after
         return (*self.shape[: self.axis], share, *self.shape[self.axis + 1 :])
 
@@ -105,7 +107,7 @@ class Layout:
         """A constant that is broadcast against this layout, as one example sees it."""
         missing = self.rank - len(constant.shape)
         full = constant.rearranged(lambda a: a.reshape((1,) * missing + a.shape))
-        if full.shape[self.axis] != 1:
+        if not self.whole and full.shape[self.axis] != 1:
             if not full.is_same_along(self.axis, self.before, self.batch, self.after):
                 raise MixingError("a constant differs from example to example")
             full = full.rearranged(self._first_example)
@@ -121,6 +123,8 @@ class Layout:
 
     def to_examples(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A batch tensor of this layout as [examples, *example_shape]."""
+        if self.whole:
+            return array[np.newaxis]
         head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
         parts = array.reshape(*head, self.before, self.batch, self.after, *tail)
         examples: npt.NDArray[Any] = np.moveaxis(parts, self.axis + 1, 0).reshape(
@@ -130,6 +134,8 @@ class Layout:
 
     def from_examples(self, examples: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The inverse of `to_examples`."""
+        if self.whole:
+            return examples.reshape(self.shape)
         head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
         parts = examples.reshape(self.batch, *head, self.before, self.after, *tail)
         batch: npt.NDArray[Any] = np.moveaxis(parts, 0, self.axis + 1).reshape(self.shape)

@@ -41,7 +41,7 @@ class StaticGraph:
     bound: frozenset[str]
     """parameters found under another name"""
     scattered: frozenset[str]
-    """parameters that several tensors of the file hold, or none (a bias of zeros that was dropped)"""
+    """parameters that several tensors of the file hold, or none (a dropped bias of zeros)"""
     absorbed: frozenset[str]
     """tensors from which other constants were computed: their uses are not all visible"""
 

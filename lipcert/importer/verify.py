@@ -77,6 +77,8 @@ class _Run:
 
 def _resized(layout: Layout, batch: int) -> Layout:
     """The same layout at another batch size."""
+    if layout.whole:
+        return layout
     size = layout.before * batch * layout.after
     shape = (*layout.shape[: layout.axis], size, *layout.shape[layout.axis + 1 :])
     return Layout(shape, batch, layout.axis, layout.before, layout.after)

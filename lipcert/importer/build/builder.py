@@ -48,11 +48,13 @@ class WeightNaming:
     """What a constant in the slot of a weight is if no initializer stands behind it.
 
     literals_are_trained: the file does not list its parameters, so such a tensor counts as one.
-    folded: names of tensors into which others were folded; everything unnamed, if all_folded.
+    folded: names of tensors into which others were folded.
+    as_exported: what nodes read is what is trained, even where the graph computes it.
     """
 
     literals_are_trained: bool
     folded: frozenset[str]
+    as_exported: bool = False
 
 
 @final
@@ -203,7 +205,7 @@ class Builder:
     def channels_first(self, node: RawNode) -> str:
         """The first input, [channels, *positions] per example."""
         layout = self.layout(node.inputs[0])
-        if layout.whole and layout.shape[0] == 1:
+        if layout.whole and layout.shape[:1] == (1,):
             return self.reshape(self.value(node.inputs[0]), layout.shape[1:])
         if layout.axis != 0 or layout.is_merged:
             raise RefusedNodeError(
@@ -258,7 +260,9 @@ class Builder:
         return self.operand(trained)
 
     def _register(self, origin: Origin) -> None:
-        is_folded = origin.folded or origin.name in self._naming.folded
+        is_folded = origin.name in self._naming.folded or (
+            origin.folded and not self._naming.as_exported
+        )
         self._parameters[origin.name] = Parameter(origin.name, origin.shape, folded=is_folded)
 
 
