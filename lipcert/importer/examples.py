@@ -15,6 +15,7 @@ import numpy as np
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.facts import Shape
 from lipcert.importer.batch import moves_alone, prove_independence
 from lipcert.importer.fold import fold
 from lipcert.importer.layout import Layout
@@ -114,11 +115,16 @@ def separate_examples(
     if mixing:
         raise UnsupportedModelError(mixing)
     codes = {refusal.code for refusal in failed.refusals}
-    if dims[0] == 1 and moves_alone(failed.refusals):  # the first of one example is the example
+    is_vector = len(dims) == 1  # rather one example than many numbers
+    if is_vector or (dims[0] == 1 and moves_alone(failed.refusals)):  # x[0] of one example is x
         codes -= {"LC007"}
-    if isinstance(dims[0], str) or not codes <= _FIXED:
+    if isinstance(dims[0], str):
         raise UnsupportedModelError(failed.all_refusals)
-    return _one_at_a_time(model, provenance, ends, Value((dims[0], *dims[1:]), dtype))
+    one = _attempt(model, provenance, ends, Value((dims[0], *dims[1:]), dtype), 1)
+    if not codes <= _FIXED:  # at the size of the file, where its shapes fit
+        mixing = tuple(item for item in failed.refusals if item.code == "LC007")
+        raise UnsupportedModelError(distinct((*mixing, *one.all_refusals)) or failed.all_refusals)
+    return _one_at_a_time(one, (dims[0], *dims[1:]))
 
 
 def _mixing_reshape(
@@ -156,6 +162,7 @@ def _attempt(
         return _Attempt(folded.graph, layouts, ())
     further = tuple(translation_refusals(folded.graph, layouts))
     if folded.refusals:
+        mixing = tuple(item for item in mixing if batch > 1 or item.code != "LC008")
         return _Attempt(None, layouts, folded.refusals, (*mixing, *further))
     return _Attempt(folded.graph, layouts, mixing, further)
 
@@ -211,11 +218,8 @@ def _fixed_batch_note(dims: tuple[int | str, ...]) -> tuple[Diagnostic, ...]:
     return (Diagnostic("LC022", Level.WARNING, "", message, "export with a symbolic batch axis"),)
 
 
-def _one_at_a_time(
-    model: RawModel, provenance: Provenance, ends: tuple[str, str], example: Value
-) -> Examples:
+def _one_at_a_time(found: _Attempt, shape: Shape) -> Examples:
     """The file as a function of one example, which it is whatever its axes mean."""
-    found = _attempt(model, provenance, ends, example, 1)
     graph, layouts = found.graph, found.layouts
     is_untold = bool(found.refusals) and all(item.code == "LC008" for item in found.refusals)
     if graph is not None and is_untold:
@@ -223,7 +227,7 @@ def _one_at_a_time(
     elif graph is None or found.refusals:
         raise UnsupportedModelError(found.all_refusals)
     message = (
-        f"the file holds one example of shape {example.shape} at a time; it is assumed that the"
+        f"the file holds one example of shape {shape} at a time; it is assumed that the"
         " network is applied to each example separately"
     )
     note = Diagnostic(

@@ -65,10 +65,14 @@ class Layout:
         return cls(shape, 1, 0, whole=True)
 
     @property
+    def is_one(self) -> bool:
+        """Whether there is one example, to which all axes belong."""
+        return self.batch == 1 and self.is_merged
+
+    @property
     def spoils_matrices(self) -> bool:
         """Whether the batch is one of the last two axes, so that the tensor is no matrix."""
-        is_one = self.batch == 1 and self.is_merged
-        return not is_one and self.axis >= self.rank - 2
+        return not self.is_one and self.axis >= self.rank - 2
 
     @property
     def prefix(self) -> int:
@@ -107,7 +111,7 @@ class Layout:
         """A constant that is broadcast against this layout, as one example sees it."""
         missing = self.rank - len(constant.shape)
         full = constant.rearranged(lambda a: a.reshape((1,) * missing + a.shape))
-        if not self.whole and full.shape[self.axis] != 1:
+        if not self.is_one and full.shape[self.axis] != 1:
             if not full.is_same_along(self.axis, self.before, self.batch, self.after):
                 raise MixingError("a constant differs from example to example")
             full = full.rearranged(self._first_example)

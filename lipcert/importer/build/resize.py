@@ -28,7 +28,7 @@ def _resize(builder: Builder, node: RawNode) -> str:
         grid = _grid(builder, node, source.shape[axis], target.shape[axis], axis)
         if grid.changes_nothing:
             continue
-        if axis == source.axis and not source.whole:
+        if axis == source.axis and not source.is_one:
             raise RefusedNodeError(_MIXED, "LC007", "give the batch axis the scale 1")
         place = source.example_axis(axis)
         if mode == "nearest":

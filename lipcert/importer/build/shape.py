@@ -56,7 +56,7 @@ def _slice(builder: Builder, node: RawNode) -> str:
     layout = builder.layout(node.inputs[0])
     value = builder.value(node.inputs[0])
     for axis, part in enumerate(slices_of(node, builder.control(node), layout.rank)):
-        if axis != layout.axis or layout.whole:
+        if axis != layout.axis or layout.is_one:
             places = range(*part.indices(layout.shape[axis]))
             value = pick(builder, value, layout.example_axis(axis), places)
     return value
