@@ -16,10 +16,12 @@ from lipcert.certificate.records import write_certificate
 from lipcert.checker import budget
 from lipcert.checker.budget import MAX_ENTRIES, Limits, OverBudget, limited, spend
 from lipcert.checker.digest import structural_digest
+from lipcert.checker.graph.lower import lower
 from lipcert.checker.procedure import Choices, check
 from lipcert.checker.reader.model import read_model
 from lipcert.checker.verdict import Verdict
 from tests.checker.graph.cases import model, node
+from tests.checker.models import SHIPPED
 from tests.checker.mutants.networks import certified
 from tests.commands import lipcert
 
@@ -162,11 +164,16 @@ def test_hostile_files_end_in_a_verdict(case, tmp_path, name):
     assert re.search(r"more than \d+ (entries|whole numbers)", done.stdout), done.stdout
 
 
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_real_networks_are_far_from_the_limit(path):
+    found = read_model(path)
+    with limited(Limits(entries=MAX_ENTRIES // 100)):
+        lower(found, found.outputs[-1])
+
+
 def test_transposes_after_each_other_take_no_room(tmp_path):
     nodes = chained(26, lambda k, a, b: node("Transpose", a, b, perm=[0, 2, 1]))
     path = saved(tmp_path, [*nodes, node("Relu", "y", "z")], ["N", 512, 1024], {})
-    from lipcert.checker.graph.lower import lower
-
     with limited(Limits(entries=16 * 512 * 1024)):
         assert len(lower(read_model(path), "z").steps) == 1
 
