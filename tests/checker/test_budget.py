@@ -167,7 +167,7 @@ def test_hostile_files_end_in_a_verdict(case, tmp_path, name):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_real_networks_are_far_from_the_limit(path):
     found = read_model(path)
-    with limited(Limits(entries=MAX_ENTRIES // 100)):
+    with limited(Limits(entries=MAX_ENTRIES // 10)):
         lower(found, found.outputs[-1])
 
 
