@@ -13,6 +13,7 @@ from enum import Enum
 from typing import final
 
 from lipcert.facts import Shape
+from lipcert.modes import EvalLayer
 from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
@@ -73,13 +74,17 @@ class Node:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A feed-forward network with one data input and one output."""
+    """A feed-forward network with one data input and one output.
+
+    eval_layers: those of the file that compute something else in train mode.
+    """
 
     input_name: str
     input_shape: Shape
     output_name: str
     nodes: tuple[Node, ...]
     parameters: Mapping[str, Parameter]
+    eval_layers: tuple[EvalLayer, ...] = ()
 
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {self.input_name: self.input_shape}
@@ -100,6 +105,11 @@ class Graph:
             shapes[node.output] = node.shape
         if self.output_name not in shapes:
             raise ValueError(f"the output {self.output_name!r} is never computed")
+
+    @property
+    def drops(self) -> bool:
+        """Whether entries are dropped at random in train mode."""
+        return any(layer.is_dropout for layer in self.eval_layers)
 
     @property
     def output_shape(self) -> Shape:

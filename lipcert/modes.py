@@ -20,3 +20,8 @@ class EvalLayer:
     kind: str
     name: str
     node: str = ""
+
+    @property
+    def is_dropout(self) -> bool:
+        """Whether it drops entries at random in train mode, each example by itself."""
+        return self.kind == "Dropout"

@@ -81,9 +81,11 @@ def bounded(
         lambda logits: loss_cotangent(loss, logits, settings.loss_clip),
         _counted(observe, 3 * len(graph.nodes)),
     )
-    bounds = replace(bounds, grad_norms=clipped_grad_norms(bounds.grad_norms, mechanism))
+    bounds = replace(
+        bounds, grad_norms=clipped_grad_norms(bounds.grad_norms, mechanism, drops=graph.drops)
+    )
     groups = group_parameters(graph, bounds.grad_norms, per_layer=settings.group == "layer")
-    groups = clipped_groups(groups, mechanism)
+    groups = clipped_groups(groups, mechanism, drops=graph.drops)
     return Bounded(graph, loss, scope, at_input, bounds, tuple(groups), settings.loss_clip)
 
 

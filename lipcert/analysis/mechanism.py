@@ -68,22 +68,25 @@ def mechanism_record(settings: Settings) -> Mapping[str, str | float]:
 
 
 def clipped_grad_norms(
-    grad_norms: Mapping[str, Bound], mechanism: Mechanism | None
+    grad_norms: Mapping[str, Bound], mechanism: Mechanism | None, *, drops: bool = False
 ) -> Mapping[str, Bound]:
     """Bounds per parameter after the clip of the whole gradient: min(G, C), or C.
 
+    drops: whether training drops entries of values at random, example by example.
     Proof: a clip only shrinks, and leaves no part longer than C. With the decay inside, what is
-    clipped is ∇ℓ + λθ, of which G says nothing.
+    clipped is ∇ℓ + λθ, and with dropout the gradient of another network: G says nothing of either.
     """
     if not isinstance(mechanism, GradientClipping):
         return grad_norms
     clip = Bound(Upper(mechanism.clip_norm), "mechanism.gradient_clipping")
-    if mechanism.decay is Decay.INSIDE:
+    if drops or mechanism.decay is Decay.INSIDE:
         return dict.fromkeys(grad_norms, clip)
     return {name: tightest(bound, clip) for name, bound in grad_norms.items()}
 
 
-def clipped_groups(groups: tuple[Group, ...], mechanism: Mechanism | None) -> tuple[Group, ...]:
+def clipped_groups(
+    groups: tuple[Group, ...], mechanism: Mechanism | None, *, drops: bool = False
+) -> tuple[Group, ...]:
     """Groups as the mechanism releases them, given those that the network bounds.
 
     A flat clip bounds all parameters jointly by C, and says no more of any part: they are one
@@ -92,13 +95,13 @@ def clipped_groups(groups: tuple[Group, ...], mechanism: Mechanism | None) -> tu
     if not isinstance(mechanism, GradientClipping) or not groups:
         return groups
     clip = Upper(mechanism.clip_norm)
-    inside = mechanism.decay is Decay.INSIDE
+    alone = drops or mechanism.decay is Decay.INSIDE
     if mechanism.scope is ClipScope.FLAT:
         joint = root_sum_square(group.grad_norm for group in groups)
         parameters = tuple(p for group in groups for p in group.parameters)
-        return (Group("all", parameters, clip if inside else min(clip, joint)),)
+        return (Group("all", parameters, clip if alone else min(clip, joint)),)
     share = clip.over(Lower(float(len(groups))).sqrt())
     return tuple(
-        replace(group, grad_norm=share if inside else min(share, group.grad_norm))
+        replace(group, grad_norm=share if alone else min(share, group.grad_norm))
         for group in groups
     )

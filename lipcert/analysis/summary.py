@@ -26,6 +26,7 @@ from lipcert.facts import ValueFacts
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph, Node
 from lipcert.losses.base import Loss
+from lipcert.modes import EvalLayer
 from lipcert.propagation.propagate import NetworkBounds
 from lipcert.scope import Scope
 from lipcert.settings import Settings
@@ -35,6 +36,7 @@ __all__ = [
     "allocation_reports",
     "assumptions",
     "group_reports",
+    "kept_in_eval_mode",
     "model_report",
     "network_report",
     "node_report",
@@ -89,8 +91,14 @@ def assumptions(
         tier=settings.tier,
         arithmetic="real arithmetic: the rounding of the training run itself is not included",
         notes=(),
-        eval_layers=model.eval_layers,
+        eval_layers=kept_in_eval_mode(graph, settings),
     )
+
+
+def kept_in_eval_mode(graph: Graph, settings: Settings) -> tuple[EvalLayer, ...]:
+    """The layers that training has to keep in eval mode; a clipped run may drop what it likes."""
+    is_clipped = settings.mechanism == "gradient-clipping"
+    return tuple(layer for layer in graph.eval_layers if not (is_clipped and layer.is_dropout))
 
 
 def _clip(settings: Settings) -> Mapping[str, float]:

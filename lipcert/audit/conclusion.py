@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from lipcert.analysis.findings import unstated
+from lipcert.analysis.summary import kept_in_eval_mode
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.ready import Ready
@@ -64,7 +65,10 @@ def conclude(
         model_sha256=ready.model.sha256,
         bounds_from=claims.origin,
         modes=Modes(job.data, job.trace, job.attack_steps),
-        assumptions={**_assumptions(claims), **_mode(ready.model.eval_layers)},
+        assumptions={
+            **_assumptions(claims),
+            **_mode(kept_in_eval_mode(claims.engine.graph, claims.settings)),
+        },
         examples=total.examples,
         units=len(ready.units),
         units_done=len(total.done),
@@ -78,7 +82,7 @@ def conclude(
         plain_step_ratio=plain_step_ratio,
         notes=checked.not_done,
         warnings=(
-            *eval_notes(ready.model.eval_layers),
+            *eval_notes(ready.model.graph.eval_layers),
             *unstated(claims.engine.graph, claims.settings),
         ),
     )

@@ -56,7 +56,11 @@ class GroupBound:
 
 
 def group_bounds(
-    certificate: Certificate, gradients: Mapping[str, float], premises: Premises
+    certificate: Certificate,
+    gradients: Mapping[str, float],
+    premises: Premises,
+    *,
+    drops: bool = False,
 ) -> tuple[GroupBound, ...]:
     """The joint gradient bound of each group and what it can move of the released sum or mean.
 
@@ -64,13 +68,15 @@ def group_bounds(
     or less moves a sum by at most G; one replaced by another moves it by at most 2G; a public
     divisor divides both. A clip of the whole gradient to C bounds every part by C, one of each of
     K groups to C/√K bounds each by that. During a run the weights move: what holds of those of the
-    file holds of its later steps only if the ledger says so, which with a clip it does not.
+    file holds of its later steps only if the ledger says so, which with a clip it does not; and
+    nothing that is derived of the network holds of one that drops entries at random in training.
+    drops: whether the file has such layers, which a clipped run need not keep in eval mode.
     """
     tensors = {claim.name: claim.tensor for claim in certificate.parameters}
     found = []
     for group in certificate.groups:
         norms = [gradients[tensors[name]] for name in group.parameters]
-        lasts = certificate.scope.kind == "constraint-set" or premises.run is None
+        lasts = not drops and (certificate.scope.kind == "constraint-set" or premises.run is None)
         bound = _clipped(total_sensitivity(norms), len(certificate.groups), premises, lasts=lasts)
         reduction = "sum" if premises.divisor is None else "mean"
         moved = sensitivity_up(bound, reduction, premises.divisor, premises.relation)
@@ -78,16 +84,16 @@ def group_bounds(
     return tuple(found)
 
 
-def clipped_gradient(bound: float, premises: Premises) -> float:
+def clipped_gradient(bound: float, premises: Premises, *, drops: bool = False) -> float:
     """The bound of one parameter's gradient after the clip of the whole, where there is one."""
     if premises.clip is None:
         return bound
     norm, _, decay = premises.clip
-    return norm if decay == "inside" else min(norm, bound)
+    return norm if drops or decay == "inside" else min(norm, bound)
 
 
 def _clipped(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
-    """lasts: whether the bound holds at every step that is spoken of."""
+    """lasts: whether the bound holds at every step that is spoken of, as it is trained."""
     if premises.clip is None:
         return bound
     norm, scope, decay = premises.clip
@@ -104,10 +110,12 @@ def output_faults(
     groups: tuple[GroupBound, ...],
     sizes: Mapping[str, int],
     premises: Premises,
+    *,
+    drops: bool = False,
 ) -> Iterator[str]:
     """What is claimed too small of parameters, groups and the network, or noise too large."""
     for claim in certificate.parameters:
-        found = clipped_gradient(gradients[claim.tensor], premises)
+        found = clipped_gradient(gradients[claim.tensor], premises, drops=drops)
         yield from _below("gradient", claim.name, claim.grad_norm, found)
     for group, bound in zip(certificate.groups, groups, strict=True):
         yield from _below("gradient of the group", group.name, group.grad_norm, bound.grad_norm)

@@ -25,10 +25,16 @@ from lipcert.checker.graph.program import (
     Shift,
     Step,
 )
-from lipcert.checker.ledger import MODAL_OPERATORS, BackpropagationClip, EvalLayer, LayerEnds
+from lipcert.checker.ledger import (
+    DROPOUT,
+    MODAL_OPERATORS,
+    BackpropagationClip,
+    EvalLayer,
+    LayerEnds,
+)
 from lipcert.checker.reader.records import Model, Tensor, shown
 
-__all__ = ["INPUT_RULE", "clip_faults", "eval_layers", "expected_nodes", "frozen_tensors"]
+__all__ = ["INPUT_RULE", "clip_faults", "drops", "eval_layers", "expected_nodes", "frozen_tensors"]
 __all__ += ["operands", "rule_of", "scope_faults", "tensors", "tensors_read", "without_gradient"]
 
 _VERSION = 1
@@ -172,10 +178,22 @@ def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]
     return tuple(sorted((tensors_read(program.steps) | program.untracked) - trained))
 
 
-def eval_layers(model: Model, program: Program) -> tuple[EvalLayer, ...]:
-    """The nodes behind the output that stand for something else in train mode."""
+def drops(model: Model, program: Program) -> bool:
+    """Whether a node behind the output drops entries at random in train mode."""
+    return any(kind == DROPOUT for kind, _ in eval_layers(model, program, clipped=False))
+
+
+def eval_layers(model: Model, program: Program, *, clipped: bool) -> tuple[EvalLayer, ...]:
+    """The nodes behind the output that have to stay in eval mode.
+
+    clipped: whether training clips the gradient of every example. It may then drop what it likes,
+    as long as nothing but the clip bounds the gradient (`claims.group_bounds`).
+    """
     return tuple(
         (node.op_type, node.name or node.outputs[0])
         for node, role in zip(model.nodes, program.covered, strict=True)
-        if role != "unused" and not node.domain and node.op_type in MODAL_OPERATORS
+        if role != "unused"
+        and not node.domain
+        and node.op_type in MODAL_OPERATORS
+        and not (clipped and node.op_type == DROPOUT)
     )

@@ -35,6 +35,7 @@ from lipcert.checker.claims import (
 from lipcert.checker.coverage import (
     INPUT_RULE,
     clip_faults,
+    drops,
     eval_layers,
     expected_nodes,
     frozen_tensors,
@@ -255,10 +256,11 @@ def _outputs(state: _State) -> Iterator[str]:
     """6: gradients, sensitivities, noise."""
     certificate, premises = state.certificate, state.premises
     gradients = {name: state.derived.gradients.get(name, 0.0) for name in certificate.scope.trained}
-    state.groups = group_bounds(certificate, gradients, premises)
+    random = drops(state.model, state.program)
+    state.groups = group_bounds(certificate, gradients, premises, drops=random)
     known = tensors(state.model)
     sizes = {item.name: math.prod(known[item.tensor].dims) for item in certificate.parameters}
-    yield from output_faults(certificate, gradients, state.groups, sizes, premises)
+    yield from output_faults(certificate, gradients, state.groups, sizes, premises, drops=random)
 
 
 def _privacy(state: _State) -> Iterator[str]:
@@ -290,7 +292,9 @@ def _ledger(state: _State) -> Iterator[str]:
         epsilon_declared=certificate.privacy is not None
         and certificate.privacy.status == "declared",
         fixed=certificate.scope.kind == "point",
-        eval_layers=eval_layers(state.model, state.program),
+        eval_layers=eval_layers(
+            state.model, state.program, clipped=state.premises.clip is not None
+        ),
     )
     expected = state.assumptions = state.premises.assumptions(circumstances)
     if circumstances.eval_layers and not state.premises.eval_layers:

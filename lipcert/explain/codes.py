@@ -74,7 +74,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "dropped and scaled at random. What is proved of the file holds for training that keeps "
         "these layers in eval mode (module.eval() on each of them), and for no other. Otherwise "
         "replace batch normalization by GroupNorm or LayerNorm, remove Dropout, and export again. "
-        "Layers that the exporter folded or removed are named only where it left a trace of them.",
+        "Layers that were folded or removed are named only where a trace of them is left.",
         "LC027": "An optimiser stores the numbers of a formula (an exponent, an epsilon, the 0.5 of "
         "GELU, the 1/√d of attention) as tensors, like parameters. A tensor of one entry counts "
         "as such a number where it has its value and its place, and no name of a parameter. If "

@@ -9,7 +9,7 @@ onnxruntime. Invariant: the same source gives the same graph, in this process or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from lipcert.choices import nearest
@@ -34,7 +34,6 @@ from lipcert.importer.shared import separate_shared
 from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
 from lipcert.importer.survey import distinct, operator_refusals
 from lipcert.ir import Graph
-from lipcert.modes import EvalLayer
 
 __all__ = ["Assembled", "assemble"]
 
@@ -49,7 +48,6 @@ class Assembled:
     diagnostics: tuple[Diagnostic, ...]
     macros: tuple[MacroLayer, ...]
     scattered: frozenset[str]
-    eval_layers: tuple[EvalLayer, ...]
 
 
 def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Assembled:
@@ -65,7 +63,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     data_path, macros = recognise(examples.graph)
     graph = translate(data_path, examples.layouts, naming)
     _check_all_followed(provenance, data_path, graph)
-    evaluated = eval_layers(checked.graph.nodes, target)
+    graph = replace(graph, eval_layers=eval_layers(checked.graph.nodes, target))
     diagnostics = (
         *examples.diagnostics,
         *_output_notes(model, target),
@@ -73,11 +71,11 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
         *_override_notes(model, graph),
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
-        *eval_notes(evaluated),
+        *eval_notes(graph.eval_layers),
         *_number_notes(examples.graph, needed, graph),
     )
     scattered = (examples.graph.scattered | separated.tied).intersection(graph.parameters)
-    return Assembled(graph, examples.outline(), diagnostics, macros, scattered, evaluated)
+    return Assembled(graph, examples.outline(), diagnostics, macros, scattered)
 
 
 def _followed(model: RawModel, provenance: Provenance, output: str | None) -> tuple[str, Examples]:

@@ -126,7 +126,6 @@ def _result(
         macros=assembled.macros,
         external=model.external,
         scattered=assembled.scattered,
-        eval_layers=assembled.eval_layers,
     )
 
 

@@ -8,7 +8,6 @@ from typing import final
 
 from lipcert.diagnostics import Diagnostic
 from lipcert.ir import BatchProof, Graph
-from lipcert.modes import EvalLayer
 
 __all__ = ["ImportedModel", "MacroLayer", "Verification"]
 
@@ -52,5 +51,3 @@ class ImportedModel:
     """the sub-graphs of the file that were understood as one op"""
     scattered: frozenset[str] = frozenset()
     """parameters of the graph that several tensors of the file hold, or none"""
-    eval_layers: tuple[EvalLayer, ...] = ()
-    """the layers of which the file shows that it was exported in eval mode"""

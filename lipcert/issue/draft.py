@@ -117,7 +117,7 @@ class Draft:
             groups=self._groups(),
             network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
         )
-        bounds = group_bounds(bare, gradients, self._premises)
+        bounds = group_bounds(bare, gradients, self._premises, drops=self._imported.graph.drops)
         certificate = self._released(bare, bounds)
         certificate = replace(certificate, assumptions=self._assumptions(certificate))
         return certificate, costs_of(self._analysis, certificate)
@@ -188,9 +188,9 @@ class Draft:
         )
 
     def _parameters(self, gradients: Mapping[str, float]) -> tuple[ParameterClaim, ...]:
-        claims = []
+        claims, drops = [], self._imported.graph.drops
         for name, tensor in self._tensors.items():
-            bound = clipped_gradient(gradients[tensor], self._premises)
+            bound = clipped_gradient(gradients[tensor], self._premises, drops=drops)
             if not math.isfinite(bound):
                 raise NoVerdictError(
                     f"certify: the checker's rules give no bound of the gradient of {name!r}"
@@ -275,7 +275,9 @@ class Draft:
                 epsilon_declared=certificate.privacy is not None
                 and certificate.privacy.status == "declared",
                 fixed=not constrained,
-                eval_layers=eval_layers(self._model, self._program),
+                eval_layers=eval_layers(
+                    self._model, self._program, clipped=self._premises.clip is not None
+                ),
             )
         )
 

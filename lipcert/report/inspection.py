@@ -143,7 +143,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         verification=InspectedRun(run.examples, run.max_difference),
         macros=tuple(InspectedMacro(item.kind, item.node, item.nodes) for item in model.macros),
         diagnostics=model.diagnostics,
-        eval_layers=model.eval_layers,
+        eval_layers=model.graph.eval_layers,
     )
 
 

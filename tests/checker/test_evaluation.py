@@ -149,3 +149,33 @@ def test_networks_without_such_layers_assume_nothing_of_the_mode() -> None:
     found = read_certificate(certify(load_model(path, trusted=True), Settings(input_norm=1.0)).data)
     assert not any(item.id == "A-EVAL" for item in found.assumptions)
     assert entry(found, "A-PERSAMPLE").text == PLAIN
+
+
+def test_a_clip_bounds_alone_what_dropout_feeds(tmp_path: Path) -> None:
+    """A clipped run may drop: √2·‖(x, 1)‖ bounds the gradient in eval mode, 10 times that does not.
+
+    Dropout needs no assumption then, and a claim of less than the clip does not follow.
+    """
+    rng = np.random.default_rng(0)
+    tensors = {
+        "weight": rng.standard_normal((4, 3)).astype(np.float32),
+        "bias": np.zeros(3, np.float32),
+    }
+    nodes = [node("Dropout", "x", "d"), node("Gemm", "d weight bias", "y")]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_model(nodes, ["N", 4], tensors).SerializeToString())
+    model = load_model(path, trusted=True)
+    for scope in ("flat", "group"):
+        settings = Settings(
+            mechanism="gradient-clipping", clip_norm=10.0, clip_scope=scope,
+            input_norm=1.0, loss="cross-entropy",
+        )  # fmt: skip
+        found = certify(model, settings)
+        assert found.analysis.network.grad_norm == pytest.approx(10.0)
+        assert all(item.grad_norm == 10.0 for item in found.analysis.parameters)
+        assert found.certificate.network.grad_norm >= 10.0
+        assert not any(item.id == "A-EVAL" for item in found.certificate.assumptions)
+        (*_, group) = found.certificate.groups
+        smaller = replace(group, grad_norm=2.0, sensitivity=2.0)
+        forged = replace(found.certificate, groups=(*found.certificate.groups[:-1], smaller))
+        assert accepting(forged, path).verdict is Verdict.INVALID

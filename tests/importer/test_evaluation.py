@@ -50,7 +50,7 @@ def test_nodes_are_named_by_their_module(tmp_path: Path) -> None:
     norm = named(node("BatchNormalization", f"x {NORM}", "n"), "/bn1/BatchNormalization")
     drop = named(node("Dropout", "n", "y"), "/head/Dropout")
     model = imported(tmp_path, [norm, drop], STATISTICS)
-    assert model.eval_layers == (
+    assert model.graph.eval_layers == (
         EvalLayer("BatchNormalization", "bn1", "/bn1/BatchNormalization"),
         EvalLayer("Dropout", "/head/Dropout", "/head/Dropout"),
     )
@@ -98,7 +98,7 @@ def test_notes_of_torch_name_layers_without_nodes(
 ) -> None:
     """The node is an Identity, or whatever the layer was folded into."""
     step = named(noted(node("Relu", "x", "y"), **notes), "step")
-    found = imported(tmp_path, [step], {}).eval_layers
+    found = imported(tmp_path, [step], {}).graph.eval_layers
     assert found == (() if expected is None else (expected,))
 
 
@@ -115,7 +115,7 @@ def test_names_of_operators_count_names_of_modules_do_not(
     name: str, kind: str, tmp_path: Path
 ) -> None:
     """A GroupNorm that took the place of a BatchNorm often keeps its name."""
-    found = imported(tmp_path, [named(node("Relu", "x", "y"), name)], {}).eval_layers
+    found = imported(tmp_path, [named(node("Relu", "x", "y"), name)], {}).graph.eval_layers
     assert found == ((EvalLayer(kind, name),) if kind else ())
 
 
@@ -123,12 +123,12 @@ def test_running_statistics_that_something_else_reads(tmp_path: Path) -> None:
     """A batch normalization that is spelled out."""
     tensors = {"stem.bn.running_mean": np.full(CHANNELS, 0.5, np.float32)}
     steps = [node("Sub", "x stem.bn.running_mean", "c"), node("Relu", "c", "y")]
-    found = imported(tmp_path, steps, tensors).eval_layers
+    found = imported(tmp_path, steps, tensors).graph.eval_layers
     assert found == (EvalLayer("BatchNormalization", "stem.bn"),)
 
 
 def test_what_the_output_does_not_read_does_not_count(tmp_path: Path) -> None:
     unread = node("BatchNormalization", f"x {NORM}", "n")
     model = imported(tmp_path, [unread, node("Relu", "x", "y")], STATISTICS)
-    assert model.eval_layers == ()
+    assert model.graph.eval_layers == ()
     assert not any(item.code == "LC026" for item in model.diagnostics)

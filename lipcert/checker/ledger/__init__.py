@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lipcert.checker.ledger.entries import CHECKED, DECLARED
-from lipcert.checker.ledger.evaluation import EVALUATION, MODAL_OPERATORS, EvalLayer
+from lipcert.checker.ledger.evaluation import DROPOUT, EVALUATION, MODAL_OPERATORS, EvalLayer
 from lipcert.checker.ledger.mechanism import (
     MECHANISMS,
     BackpropagationClip,
@@ -16,6 +16,7 @@ from lipcert.checker.ledger.run import Run
 __all__ = [
     "CHECKED",
     "DECLARED",
+    "DROPOUT",
     "EVALUATION",
     "MECHANISMS",
     "MODAL_OPERATORS",

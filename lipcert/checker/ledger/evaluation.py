@@ -14,10 +14,18 @@ from lipcert.certificate.fields import CertificateFormatError, Fields
 from lipcert.certificate.records import Assumption
 from lipcert.checker.ledger.entries import declared
 
-__all__ = ["EVALUATION", "MODAL_OPERATORS", "EvalLayer", "evaluation", "read_eval_layers"]
+__all__ = [
+    "DROPOUT",
+    "EVALUATION",
+    "MODAL_OPERATORS",
+    "EvalLayer",
+    "evaluation",
+    "read_eval_layers",
+]
 
 EVALUATION: Final = "A-EVAL"
-MODAL_OPERATORS: Final = frozenset({"BatchNormalization", "Dropout"})
+DROPOUT: Final = "Dropout"
+MODAL_OPERATORS: Final = frozenset({"BatchNormalization", DROPOUT})
 """operators of ONNX that stand for something else in train mode"""
 _MOST_NAMES: Final = 4
 
