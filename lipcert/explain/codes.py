@@ -75,8 +75,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "these layers in eval mode (module.eval() on each of them), and for no other. Otherwise "
         "replace batch normalization by GroupNorm or LayerNorm, remove Dropout, and export again. "
         "Layers that were folded or removed are named only where a trace of them is left.",
-        "LC027": "An optimiser stores the numbers of a formula (an exponent, an epsilon, the 0.5 of "
-        "GELU, the 1/√d of attention) as tensors, like parameters. A tensor of one entry counts "
+        "LC027": "An optimiser stores the numbers of a formula (an exponent, an epsilon, the 0.5 of"
+        " GELU, the 1/√d of attention) as tensors, like parameters. A tensor of one entry counts "
         "as such a number where it has its value and its place, and no name of a parameter. If "
         "training moves it, its gradient is not bounded. An export by torch with dynamo=True says "
         "which tensors are parameters, and leaves nothing to guess.",
