@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 from lipcert.choices import nearest
 from lipcert.diagnostics import Diagnostic, Level
@@ -36,6 +36,18 @@ from lipcert.importer.survey import distinct, operator_refusals
 from lipcert.ir import Graph
 
 __all__ = ["Assembled", "assemble"]
+
+_COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
+_FOLDED: Final = (
+    "the exporter computed other tensors from trained parameters that the file does not hold, and"
+    " does not always say which, so that others cannot be relied on either; missing are "
+)
+_IF_TRAINED: Final = "or --as-exported if these very tensors are what is trained"
+_WHOLE: Final = f"torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
+_PLAIN: Final = (
+    "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
+    f" torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
+)
 
 
 @final
@@ -200,21 +212,17 @@ def _fold_notes(
     listed = folded or sorted(computed.intersection(graph.parameters))
     if not missing and not listed:
         return ()
-    message = "the exporter or the graph computes these tensors from trained parameters: "
+    message, remedy = _COMPUTED, _PLAIN
     if missing:
-        message = (
-            "the exporter computed other tensors from trained parameters that the file does not"
-            " hold, and does not always say which, so that others cannot be relied on either;"
-            " missing are "
-        )
+        message, remedy = _FOLDED, _WHOLE
+    is_taken = as_exported and not folded
     return (
         Diagnostic(
             "LC009",
-            Level.WARNING if as_exported and not folded else Level.ERROR,
+            Level.WARNING if is_taken else Level.ERROR,
             "",
             message + ", ".join(map(repr, (sorted(missing) or listed)[:8])),
-            "torch.onnx.export(..., dynamo=True, optimize=False), or --as-exported if these very"
-            " tensors are what is trained",
+            remedy,
         ),
     )
 
@@ -263,7 +271,15 @@ def _override_notes(model: RawModel, graph: Graph) -> tuple[Diagnostic, ...]:
         f"{len(names)} parameters are also graph inputs (such as {names[0]!r}) and can be"
         " overridden at run time; the values in the file are used"
     )
-    return (Diagnostic("LC020", Level.WARNING, "", message, "export with IR version 4 or newer"),)
+    return (
+        Diagnostic(
+            "LC020",
+            Level.WARNING,
+            "",
+            message,
+            "torch.onnx.export(..., keep_initializers_as_inputs=False)",
+        ),
+    )
 
 
 def _name_notes(provenance: Provenance, graph: Graph) -> tuple[Diagnostic, ...]:

@@ -77,7 +77,7 @@ def prove_independence(graph: StaticGraph, source: Layout) -> tuple[Layouts, tup
             refusals.append(Refusal("LC003", node.name, node.op_type, str(error), _STATIC))
         except (MixingError, ValueError, IndexError) as error:
             is_one = source.batch == 1 and all(layouts[name].is_merged for name in data)
-            if is_one and all(graph.shape(name) for name in node.output_names):
+            if is_one and graph.shape(node.outputs[0]):
                 layouts.update(_one_example(graph, node))
             elif source.batch > 1 or (is_certain and isinstance(error, ReadsAcrossError)):
                 refusals.append(_refusal(node, error))
@@ -101,7 +101,8 @@ def moves_alone(refusals: Sequence[Refusal]) -> bool:
 
 def _one_example(graph: StaticGraph, node: RawNode) -> dict[str, Layout]:
     """With a single example that has no batch axis of its own, every output is part of it."""
-    return {name: locate(1, graph.shape(name), 1) for name in node.output_names}
+    shapes = {name: graph.values[name].shape for name in node.output_names if name in graph.values}
+    return {name: locate(1, shape, 1) for name, shape in shapes.items() if shape}
 
 
 def _refusal(node: RawNode, error: Exception) -> Refusal:

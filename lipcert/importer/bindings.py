@@ -128,7 +128,7 @@ def _bound(
     own = constants.get(target) if target in provenance.stored else None
     if own is not None and not np.array_equal(own.array, _arranged(constant.array, shape, perm)):
         return None
-    origin = Origin(target, shape, statistic=is_buffer)
+    origin = Origin(target, shape, statistic=is_buffer, known=not is_buffer)
     view = View.whole(origin)
     index = view.index.transpose(perm).reshape(constant.shape)
     name = f"{node.input(position)}@{target}"

@@ -141,6 +141,10 @@ class Constant:
         """The number, if there is only one."""
         return float(self.array.reshape(-1)[0]) if self.array.size == 1 else None
 
+    def entry(self) -> float | None:
+        """The one number of a tensor of which nothing says that it is a parameter."""
+        return None if self.is_known_parameter else self.scalar()
+
     def uniform(self) -> float | None:
         """The number, if all entries are equal."""
         if self.array.size == 0 or np.any(self.array != self.array.reshape(-1)[0]):

@@ -151,9 +151,7 @@ class Guards:
     def _entry(self, name: str) -> Fraction | None:
         """A constant of one finite entry of which nothing says that it is a parameter, exactly."""
         constant = self._constants.get(name)
-        if constant is None or constant.is_known_parameter:
-            return None
-        number = constant.scalar()
+        number = None if constant is None else constant.entry()
         return None if number is None or not math.isfinite(number) else Fraction(number)
 
     def _is_zero(self, name: str, x: str) -> bool:

@@ -43,6 +43,8 @@ _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
 _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
 _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
+_RESULT: Final = re.compile(r"^/.+_output_\d+$")
+"""names that the TorchScript exporter gives to results of nodes, here of nodes that were folded"""
 _RECOMPUTED: Final = re.compile(r"^onnx::(Conv|ConvTranspose|Gemm)_\d+$")
 _STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
@@ -73,12 +75,11 @@ class Provenance:
             return Origin(name, array.shape, statistic=True)
         if self.signed:
             is_buffer = name in self.buffers.values()
-            literal = name not in self.targets
-            return Origin(
-                name, array.shape, literal=literal, statistic=is_buffer, known=not literal
-            )
+            known = name in self.targets
+            return Origin(name, array.shape, literal=not known, statistic=is_buffer, known=known)
+        literal = array.size == 1 and _RESULT.match(name) is not None
         statistic = _STATISTIC.search(name) is not None
-        return Origin(name, array.shape, statistic=statistic, known=_is_state_name(name))
+        return Origin(name, array.shape, literal, statistic=statistic, known=_is_state_name(name))
 
     def mentioned(self, node: RawNode) -> list[str]:
         """Parameters that appear in the call from which a node was made, in order."""

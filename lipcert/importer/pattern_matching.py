@@ -69,11 +69,9 @@ class Matcher:
         return number if any(_is_near(number, item) for item in formula) else None
 
     def entry(self, name: str) -> float | None:
-        """The number that a constant of one entry holds, unless it is known to be a parameter."""
+        """The number that a constant of one entry holds, unless it is known to be trained."""
         constant = self.graph.constants.get(name)
-        if constant is None or not constant.is_float or constant.is_known_parameter:
-            return None
-        return constant.scalar()
+        return None if constant is None or not constant.is_float else constant.entry()
 
     def scaled(self, name: str, *formula: float) -> tuple[str, Fraction]:
         """(x, c) for a value c·x, written as a product or quotient; (name, 1) otherwise."""

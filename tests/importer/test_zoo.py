@@ -46,4 +46,4 @@ def test_file(row):
         assert imported.verification.max_difference <= 2e-4
         if "noopt" in row["path"]:  # every parameter under its own name
             assert not any(item.folded for item in imported.graph.parameters.values())
-            assert imported.diagnostics == ()
+            assert {item.code for item in imported.diagnostics} <= {"LC026"}  # batch normalization

@@ -106,8 +106,8 @@ def _limit(builder: Builder, node: RawNode, position: int, default: float) -> fl
     if not name:
         return default
     constant = builder.constant(name, "limit")
-    limit = constant.scalar()
-    if limit is None or constant.is_parameter:
+    limit = constant.entry()
+    if limit is None:
         raise RefusedNodeError("a limit of Clip must be one constant number")
     return limit
 
