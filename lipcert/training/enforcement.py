@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from lipcert.errors import UsageError
 from lipcert.training.adaptive import AdaptiveNoise
 from lipcert.training.calibration import Calibration
 from lipcert.training.clipping import (
@@ -105,6 +106,13 @@ def _clipped(
     run, tensors = planned.bounds, network.tensors()
     decay = mechanism.weight_decay if mechanism.decay == "inside" else None
     masked = tuple(dropouts(network.module))
+    if masked and not run.graph.drops:
+        raise UsageError(
+            f"training: the model file shows nothing of {', '.join(masked)}, so its bounds are "
+            "those of the network without dropout; leave model_file out, export it with "
+            "torch.onnx.export(..., dynamo=True, optimize=False), or train without dropout: "
+            "lipcert.training.make_trainable(module)"
+        )
     if masked:
         masks = DropoutMasks(network.module)
         names = {name: match.recorded for name, match in network.matches.items()}

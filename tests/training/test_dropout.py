@@ -281,6 +281,15 @@ def test_a_mask_across_examples_is_refused_before_the_release() -> None:
         assert run.releases == 0
 
 
+def test_a_file_that_shows_no_dropout_is_not_what_is_trained(tmp_path: Path) -> None:
+    file = tmp_path / "plain.onnx"
+    names: dict[str, Any] = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
+    torch.onnx.export(Dense().eval(), (torch.rand(1, 6),), str(file), dynamo=False, **names)
+    with pytest.raises(UsageError, match=r"shows nothing of 2, 5.*without dropout"):
+        run_of("dense", "idle", tmp_path / "run", model_file=file)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_closed_run_leaves_plain_dropout() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
