@@ -163,8 +163,8 @@ def parameter_with_the_same_numbers(module: Any) -> None:
 
 
 def assigned_state(module: Any) -> None:
-    state = {name: FACTOR * item for name, item in module.state_dict().items()}
-    module.load_state_dict(state, assign=True)
+    weights = module.head.state_dict()
+    module.head.load_state_dict({name: FACTOR * weights[name] for name in weights}, assign=True)
 
 
 def swapped_tensors(module: Any) -> None:
