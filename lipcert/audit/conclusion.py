@@ -1,8 +1,8 @@
 """Conclusion: from the sum of all units and checks to the report and its verdict.
 
 What enters: a job made ready, the sum of its units, the checks. What leaves: an `AuditReport`.
-Invariant: a pass needs that every unit was done, that something was measured, that every group has
-a bound, and that nothing is violated or undecided.
+Invariant: a pass needs that every unit was done, that something was measured, that every recorded
+batch was found, that every group has a bound, and that nothing is violated or undecided.
 """
 
 from __future__ import annotations
@@ -183,10 +183,12 @@ def _reasons(
     if not groups:
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
     tried = total.examples or total.attacked[Family.GRADIENT] or _examined(checks)
+    gap = None if ready.trace is None else examples_gap(ready.trace, ready.data)
     if not tried or (ready.data is not None and not len(ready.data)):
-        gap = None if ready.trace is None else examples_gap(ready.trace, ready.data)
         why = "there is no example to replay" if gap is None else gap
         yield Verdict.INCONCLUSIVE, f"[LC300] no gradient was audited: {why}"
+    elif gap is not None:
+        yield Verdict.INCONCLUSIVE, f"[LC318] recorded batches were not audited: {gap}"
 
 
 def _exceeded(

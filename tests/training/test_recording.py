@@ -73,3 +73,18 @@ def test_other_data_are_replayed_at_every_recorded_set_of_weights(
     report = audited(run, tmp_path / "test.npz")
     assert report.examples % EXAMPLES == 0
     assert any("are not those that the network read" in text for text in report.notes)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert [reason[:7] for reason in report.reasons] == ["[LC318]"]
+
+
+def test_without_the_key_the_data_set_is_no_pass(run: Path, tmp_path: Path) -> None:
+    x, y = (tensor.numpy() for tensor in data().tensors)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    key = run / "trace.key"
+    kept = key.rename(tmp_path / "key")
+    try:
+        report = audited(run, tmp_path / "data.npz")
+    finally:
+        kept.rename(key)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("put it back" in reason for reason in report.reasons)
