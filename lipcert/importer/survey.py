@@ -56,10 +56,11 @@ def translation_refusals(graph: StaticGraph, layouts: Mapping[str, Layout]) -> I
         node
         for node in graph.nodes
         if layouts.keys() >= {name for name in values_read(node) if name in graph.values}
-        and layouts.keys() >= set(node.output_names)
+        and node.outputs[0] in layouts
     )
     read = {name for node in nodes for name in node.inputs}
-    ends = [name for node in nodes for name in node.output_names if name not in read]
+    results = [name for node in nodes for name in node.output_names if name in layouts]
+    ends = [name for name in results if name not in read]
     for end in ends[:_MOST_ENDS]:
         part, _ = recognise(replace(graph, nodes=nodes, output_name=end))
         try:

@@ -78,3 +78,14 @@ def test_many_outputs_are_sorted_out_in_one_pass(tmp_path):
     nodes = [node("Relu", [a], [b]) for a, b in zip(["x", *names], names, strict=False)]
     imported = load_model(saved(model(nodes, ("N", 2), outputs=names), tmp_path))
     assert imported.graph.output_name == "y1999"
+
+
+def test_what_a_call_leaves_out_is_not_read(tmp_path):
+    """An output that nobody asks for, computed from an input that nobody gives."""
+    body = [node("Relu", ["a"], ["o"]), node("Dropout", ["b"], ["u"])]
+    imports = [helper.make_opsetid("", 17)]
+    proto = model([node("pair", ["x", ""], ["y", ""], domain="f")], ("N", 4))
+    proto.opset_import.append(helper.make_opsetid("f", 1))
+    function = helper.make_function("f", "pair", ["a", "b"], ["o", "u"], body, imports)
+    proto.functions.append(function)
+    assert len(load_model(saved(proto, tmp_path)).graph.nodes) == 1

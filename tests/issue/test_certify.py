@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
 from lipcert import ConstraintSpec, Settings, load_model
 from lipcert.checker.procedure import Choices, check
 from lipcert.checker.verdict import Verdict
+from lipcert.errors import NoVerdictError
 from lipcert.issue.certify import Issued, certify
 from lipcert.issue.draft import ROOM
+from tests.importer.models import model, saved, weights
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 RUN = {
@@ -64,3 +67,17 @@ def test_a_clip_bounds_free_weights() -> None:
     (group,) = found.certificate.groups
     assert group.grad_norm == 1.0
     assert found.certificate.network.grad_norm == pytest.approx(1.0, rel=2 * ROOM)
+
+
+def test_a_parameter_that_two_tensors_hold_is_not_certified(tmp_path: Path) -> None:
+    """The checker would take the second one for a constant, and its gradient for none."""
+    weight = weights(4, 4)
+    nodes = [
+        helper.make_node("MatMul", ["x", "onnx::MatMul_1"], ["h"]),
+        helper.make_node("MatMul", ["h", "onnx::MatMul_2"], ["y"]),
+    ]
+    tensors = {"onnx::MatMul_1": weight, "onnx::MatMul_2": weight}
+    imported = load_model(saved(model(nodes, ("N", 4), tensors), tmp_path))
+    assert imported.scattered == {"onnx::MatMul_1"}
+    with pytest.raises(NoVerdictError, match="optimize=False"):
+        certify(imported, Settings())

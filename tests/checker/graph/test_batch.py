@@ -130,6 +130,20 @@ def test_a_fixed_batch_of_one_does_not_excuse_reading_across(name):
         program(model(nodes, [1, 4], constants))
 
 
+def test_moves_in_a_fixed_batch_of_one_are_read_as_one_example():
+    constants = {"i": [0], "w": np.ones((4, 3))}
+    nodes = [node("Concat", "x x", "c", axis=0), node("MatMul", "c w")]
+    assert not program(model(nodes, [1, 4], constants)).batch_proved
+    with pytest.raises(Unsupported):
+        program(model(nodes, ["N", 4], constants))
+
+
+def test_a_matrix_times_a_vector():
+    found = program(model([node("MatMul", "w x")], [4], {"w": np.arange(12.0).reshape(3, 4)}))
+    assert not found.batch_proved
+    assert found.shapes[found.output] == (3,)
+
+
 FINE = {
     "flattened by the batch size": (
         [*SIZE, node("Concat", "n m", "t", axis=0), node("Reshape", "x t")],

@@ -1,0 +1,189 @@
+"""Remedies work: what a refusal or a note tells to do, done on a file that asks for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from lipcert.errors import UnsupportedModelError
+from lipcert.importer.load import load_model
+from lipcert.ir import BatchStatus
+from tests.importer.models import model, saved, weights
+from tests.importer.test_parameters import with_metadata
+
+node = helper.make_node
+ONE = np.array(1.0, np.float32)
+
+
+def two_inputs(*, constant):
+    proto = model([node("Add", ["x", "z"], ["y"])], ("N", 4))
+    if constant:
+        proto.graph.initializer.append(numpy_helper.from_array(weights(4), "z"))
+    else:
+        proto.graph.input.append(helper.make_tensor_value_info("z", 1, ["N", 4]))
+    return proto
+
+
+def resized(*inputs, **tensors):
+    op = node("Resize", ["x", "", *inputs], ["y"], mode="nearest")
+    return model([op], ("N", 1, 4, 4), tensors)
+
+
+def reshaped(*sizes, shape=("N", 4, 6)):
+    nodes = [node("Reshape", ["x", "s"], ["r"]), node("Relu", ["r"], ["y"])]
+    return model(nodes, shape, {"s": np.array(sizes)})
+
+
+def counted(batch):
+    nodes = [
+        node("Size", ["x"], ["n"]),
+        node("Cast", ["n"], ["f"], to=1),
+        node("Div", ["x", "f"], ["y"]),
+    ]
+    return model(nodes, (batch, 4))
+
+
+def masked(*hidden):
+    mask = np.zeros((1, 3, 3), np.float32)
+    for row in hidden:
+        mask[:, row, :] = -np.inf
+    mask[:, 0, 1] = -np.inf
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        node("MatMul", ["x", "t"], ["s"]),
+        node("Add", ["s", "mask"], ["m"]),
+        node("Softmax", ["m"], ["p"], axis=-1),
+        node("MatMul", ["p", "x"], ["y"]),
+    ]
+    return model(nodes, ("N", 3, 4), {"mask": mask})
+
+
+def embedded(kind):
+    shape = ("N", 4) if kind == 7 else ("N", 4, 3)
+    first = node("Gather", ["w", "x"], ["e"]) if kind == 7 else node("Identity", ["x"], ["e"])
+    return model([first, node("Relu", ["e"], ["y"])], shape, {"w": weights(9, 3)}, dtype=kind)
+
+
+def statistics(kind):
+    tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
+    proto = model([node("BatchNormalization", ["x", *"sbmv"], ["y"])], ("N", 4, 3), tensors)
+    kinds = {"s": "PARAMETER", "b": "PARAMETER", "m": kind}
+    listed = "".join(f"p_{name}: {word} target='{name}'\n" for name, word in kinds.items())
+    return with_metadata(proto, listed)
+
+
+def training(*outputs, **attributes):
+    tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
+    op = node("BatchNormalization", ["x", *"sbmv"], ["y", *outputs], **attributes)
+    return model([op], ("N", 4, 3), tensors)
+
+
+REFUSALS = {
+    "LC010 all but one as constants": (two_inputs(constant=False), two_inputs(constant=True)),
+    "LC008 give scales, not sizes": (
+        resized("", "sizes", sizes=np.array([11, 1, 8, 8])),
+        resized("scales", scales=np.array([1, 1, 2, 2], np.float32)),
+    ),
+    "LC008 fixed sizes for all other axes": (
+        model([node("Relu", ["x"], ["y"])], ("N", "T")),
+        model([node("Relu", ["x"], ["y"])], ("N", 8)),
+    ),
+    "LC008 fixed batch size of 1": (counted("N"), counted(1)),
+    "LC007 keep one axis for the batch alone": (reshaped(-1, 2, 8), reshaped(0, 3, 8)),
+    "LC007 use a layer that treats every example alone": (
+        model([node("ReduceMean", ["x"], ["y"], axes=[0])], ("N", 4)),
+        model([node("LayerNormalization", ["x", "s"], ["y"])], ("N", 4), {"s": np.ones(4, "f4")}),
+    ),
+    "LC005 without its discrete head": (
+        model([node("Tanh", ["x"], ["h"]), node("Round", ["h"], ["y"])], ("N", 4)),
+        model([node("Tanh", ["x"], ["y"])], ("N", 4)),
+    ),
+    "LC006 after the embedding": (embedded(7), embedded(1)),
+    "LC011 model.eval()": (training("m2", "v2", training_mode=1), training()),
+    "LC003 freeze them: buffers": (statistics("PARAMETER"), statistics("BUFFER")),
+    "LC003 let every query see a token": (masked(2), masked()),
+    "LC003 supported operators, or opset 17-20": (
+        model([node("Add", ["x", "c"], ["y"], broadcast=1, axis=0)], ("N", 4), {"c": ONE}, opset=5),
+        model([node("Add", ["x", "c"], ["y"])], ("N", 4), {"c": ONE}),
+    ),
+    "LC005 write soft shrinkage with Relu": (
+        model([node("Shrink", ["x"], ["y"], lambd=0.5)], ("N", 4)),
+        model(
+            [
+                node("Sub", ["x", "h"], ["a"]),
+                node("Relu", ["a"], ["p"]),
+                node("Neg", ["x"], ["m"]),
+                node("Sub", ["m", "h"], ["b"]),
+                node("Relu", ["b"], ["q"]),
+                node("Sub", ["p", "q"], ["y"]),
+            ],
+            ("N", 4),
+            {"h": np.array(0.5, np.float32)},
+        ),
+    ),
+    "LC005 use Relu(x - alpha)": (
+        model([node("ThresholdedRelu", ["x"], ["y"])], ("N", 4)),
+        model([node("Sub", ["x", "c"], ["d"]), node("Relu", ["d"], ["y"])], ("N", 4), {"c": ONE}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_the_remedy_of_a_refusal(tmp_path, case):
+    code, _, remedy = case.partition(" ")
+    broken, repaired = REFUSALS[case]
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(saved(broken, tmp_path))
+    told = [item.remedy for item in caught.value.refusals if item.code == code]
+    assert any(remedy in item for item in told), caught.value.refusals
+    load_model(saved(repaired, tmp_path))
+
+
+def test_the_remedy_for_several_outputs(tmp_path):
+    nodes = [node("Tanh", ["x"], ["y"]), node("Relu", ["x"], ["z"])]
+    path = saved(model(nodes, ("N", 4), outputs=("y", "z")), tmp_path)
+    with pytest.raises(UnsupportedModelError, match="--output NAME"):
+        load_model(path)
+    assert load_model(path, output="z").graph.output_name == "z"
+
+
+def test_the_remedy_for_an_output_behind_a_step(tmp_path):
+    nodes = [node("Tanh", ["x"], ["h"]), node("ArgMax", ["h"], ["y"], axis=1)]
+    proto = model(nodes, ("N", 4), outputs=("h", "y"))
+    proto.graph.output[1].type.tensor_type.elem_type = 7
+    path = saved(proto, tmp_path)
+    with pytest.raises(UnsupportedModelError, match="discrete head"):
+        load_model(path)
+    assert load_model(path, output="h").graph.output_name == "h"
+
+
+def overridable(*, kept):
+    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    if kept:  # keep_initializers_as_inputs
+        proto.graph.input.append(helper.make_tensor_value_info("w", 1, [4, 3]))
+    return proto
+
+
+NOTES = {
+    "LC020 keep_initializers_as_inputs=False": (overridable(kept=True), overridable(kept=False)),
+    "LC021 symbolic batch axis": (
+        reshaped(1, 24, shape=(1, 4, 6)),
+        reshaped(-1, 24, shape=("N", 4, 6)),
+    ),
+    "LC022 symbolic batch axis": (
+        model([node("Relu", ["x"], ["y"])], (5, 4)),
+        model([node("Relu", ["x"], ["y"])], ("N", 4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_the_remedy_of_a_note(tmp_path, case):
+    code, _, remedy = case.partition(" ")
+    noted, repaired = NOTES[case]
+    found = load_model(saved(noted, tmp_path)).diagnostics
+    assert any(item.code == code and remedy in item.remedy for item in found)
+    imported = load_model(saved(repaired, tmp_path))
+    assert code not in {item.code for item in imported.diagnostics}
+    assert imported.batch.status is BatchStatus.PROVED

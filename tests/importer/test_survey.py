@@ -1,0 +1,105 @@
+"""Every reason for a refusal in one run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from lipcert.errors import UnsupportedModelError
+from lipcert.importer.load import load_model
+from tests.importer.models import model, saved, weights
+from tests.importer.test_parameters import with_metadata
+
+node = helper.make_node
+
+
+def codes(proto, folder, **choices):
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(saved(proto, folder), **choices)
+    refusals = caught.value.refusals
+    assert len(set(refusals)) == len(refusals)
+    return sorted((item.code, item.op) for item in refusals)
+
+
+def test_operators_behind_each_other(tmp_path):
+    nodes = [
+        node("Floor", ["x"], ["a"]),
+        node("Det", ["a"], ["b"]),
+        node("Tan", ["b"], ["y"]),
+    ]
+    found = codes(model(nodes, ("N", 4, 4)), tmp_path)
+    assert found == [("LC003", "Det"), ("LC003", "Tan"), ("LC005", "Floor")]
+
+
+def test_operators_beside_mixing(tmp_path):
+    nodes = [
+        node("ReduceMean", ["x"], ["m"], axes=[0]),
+        node("Floor", ["x"], ["f"]),
+        node("Add", ["m", "f"], ["y"]),
+    ]
+    assert codes(model(nodes, ("N", 4)), tmp_path) == [("LC005", "Floor"), ("LC007", "ReduceMean")]
+
+
+def test_mixing_beside_what_has_no_translation(tmp_path):
+    nodes = [
+        node("ReduceMean", ["x"], ["m"], axes=[0]),
+        node("TopK", ["x", "k"], ["t", "i"], axis=1, sorted=0),
+        node("Add", ["m", "t"], ["y"]),
+    ]
+    found = codes(model(nodes, ("N", 4), {"k": np.array([4])}), tmp_path)
+    assert found == [("LC003", "TopK"), ("LC007", "ReduceMean")]
+
+
+def test_several_outputs_and_what_leads_to_them(tmp_path):
+    nodes = [node("Floor", ["x"], ["y"]), node("Tan", ["x"], ["z"])]
+    found = codes(model(nodes, ("N", 4), outputs=("y", "z")), tmp_path)
+    assert found == [("LC003", "Tan"), ("LC005", "Floor"), ("LC012", "")]
+    assert codes(model(nodes, ("N", 4), outputs=("y", "z")), tmp_path, output="z") == [
+        ("LC003", "Tan")
+    ]
+
+
+def test_several_inputs(tmp_path):
+    proto = model([node("Add", ["x", "z"], ["a"]), node("Tan", ["a"], ["y"])], ("N", 4))
+    proto.graph.input.append(helper.make_tensor_value_info("z", 1, ["N", 4]))
+    assert codes(proto, tmp_path) == [("LC003", "Tan"), ("LC010", "")]
+
+
+def test_an_input_of_integers_in_training_mode(tmp_path):
+    nodes = [node("Cast", ["x"], ["f"], to=1), node("Tan", ["f"], ["y"])]
+    proto = model(nodes, ("N", 4), dtype=7)
+    with_metadata(proto, "g: BUFFER_MUTATION target='bn.running_mean'\n")
+    assert codes(proto, tmp_path) == [("LC003", "Tan"), ("LC006", ""), ("LC011", "")]
+
+
+def test_a_bad_tensor_and_a_bad_operator(tmp_path):
+    tensors = {"w": weights(4, 4), "v": weights(4, 4)}
+    for array in tensors.values():
+        array[0, 0] = np.nan
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("MatMul", ["a", "v"], ["b"]),
+        node("Tan", ["b"], ["y"]),
+    ]
+    found = codes(model(nodes, ("N", 4), tensors), tmp_path)
+    assert found == [("LC003", "Tan"), ("LC014", ""), ("LC014", "")]
+
+
+def test_sizes_that_only_this_batch_fits_are_no_reason(tmp_path):
+    """A fixed batch of one: what is told is what stands against one example."""
+    tensors = {"s": np.array([2, 2])}
+    nodes = [
+        node("Reshape", ["x", "s"], ["r"]),
+        node("ReduceMean", ["r"], ["m"], axes=[0]),
+        node("Tan", ["m"], ["y"]),
+    ]
+    assert codes(model(nodes, (1, 4), tensors), tmp_path) == [("LC003", "Tan")]
+
+
+def test_names_of_stored_tensors(tmp_path):
+    """A constant of the wrong kind is told once."""
+    tensor = numpy_helper.from_array(weights(4), "w")
+    proto = model([node("Tan", ["x"], ["y"])], ("N", 4))
+    proto.graph.initializer.extend([tensor, tensor])
+    assert codes(proto, tmp_path) == [("LC003", "Tan"), ("LC016", "")]
