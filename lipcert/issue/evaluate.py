@@ -181,7 +181,7 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             total = np.sum(np.abs(x) ** op.p, axis=op.axes, keepdims=True) + op.floor
             return np.asarray(total ** (1 / op.p))
         case p.Centre():
-            return np.asarray(x - np.mean(x, axis=op.axes, keepdims=True))
+            return _centred(x, op.axes)
         case p.DivideByNorm():
             length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
             return np.asarray(x / np.maximum(_like(op.share, x) * length, op.floor))
@@ -189,9 +189,17 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             logs = special.log_softmax(x, axis=op.axis)
             return np.asarray(logs if op.logarithm else np.exp(logs))
         case p.Normalize():
-            d = x - np.mean(x, axis=op.axes, keepdims=True) if op.centred else x
+            d = _centred(x, op.axes) if op.centred else x
             return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))
     raise TypeError(f"a step of the kind {type(op).__name__} has no meaning here")
+
+
+def _centred(x: Array, axes: p.Shape) -> Array:
+    """x less its mean, which short arithmetic knows up to a part of eps of the largest number."""
+    d = x - np.mean(x, axis=axes, keepdims=True)
+    if x.dtype != np.float64:
+        d = d + np.finfo(x.dtype).eps * np.max(np.abs(x), axis=axes, keepdims=True)
+    return np.asarray(d)
 
 
 def _by_channel(operand: p.Operand, x: Array) -> Array:

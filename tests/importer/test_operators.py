@@ -60,6 +60,13 @@ def test_automatic_padding_of_dilated_pools_is_refused(tmp_path, kind, auto_pad)
         check(tmp_path, model([pool], IMAGE, opset=19))
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_automatic_padding_that_leaves_entries_out_is_refused(tmp_path, auto_pad):
+    conv = node("Conv", ["x", "w"], ["y"], strides=[1, 3], auto_pad=auto_pad)
+    with pytest.raises(UnsupportedModelError, match=r"LC003.*leave entries out.*explicit pads"):
+        check(tmp_path, model([conv], IMAGE, {"w": weights(2, 4, 1, 1)}))
+
+
 CONV_TRANSPOSE = [
     {},
     {"strides": [2, 3]},

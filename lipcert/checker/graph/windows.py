@@ -39,9 +39,12 @@ def windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
         if call.node.op_type != "Conv" and max(dilations, default=1) > 1:
             raise Unsupported("a dilated pool with automatic padding, which has two readings")
         total = [
-            max((-(-size // stride) - 1) * stride + span - size, 0)
+            (-(-size // stride) - 1) * stride + span - size
             for size, stride, span in zip(sizes, strides, reach, strict=True)
         ]
+        if min(total, default=0) < -1:  # onnxruntime cuts here, before the first window too
+            raise Unsupported("automatic padding where windows leave entries out has two readings")
+        total = [max(item, 0) for item in total]
         small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
     elif mode == "VALID":

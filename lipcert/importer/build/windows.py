@@ -70,10 +70,13 @@ def read_sliding(node: RawNode, taps: Shape, sizes: Shape) -> Sliding:
             reason = f"auto_pad {mode} of a dilated pool, which onnxruntime pads as if not dilated"
             raise RefusedNodeError(reason, "LC003", "export with explicit pads")
         totals = tuple(
-            max((-(-size // stride) - 1) * stride + reach(tap, dilation) - size, 0)
+            (-(-size // stride) - 1) * stride + reach(tap, dilation) - size
             for size, tap, stride, dilation in zip(sizes, taps, strides, dilations, strict=True)
         )
-        begin, end = split_padding(totals, mode)
+        if min(totals, default=0) < -1:
+            reason = f"auto_pad {mode} where windows leave entries out, which onnxruntime may cut"
+            raise RefusedNodeError(reason, "LC003", "export with explicit pads")
+        begin, end = split_padding(tuple(max(total, 0) for total in totals), mode)
     elif mode != "NOTSET":
         raise ValueError(f"unknown auto_pad {mode!r}")
     if len(end) != rank or min((*begin, *end), default=0) < 0:

@@ -274,7 +274,7 @@ def matmul(g):
 
 def _windowed(g, spatial):
     found = {
-        "strides": g.one(None, [g.whole(1, 3) for _ in range(spatial)]),
+        "strides": g.one(None, [g.whole(1, 4) for _ in range(spatial)]),
         "dilations": g.one(None, None, [g.whole(1, 2) for _ in range(spatial)]),
         "pads": g.one(None, None, [g.whole(0, 2) for _ in range(2 * spatial)]),
         "auto_pad": g.one(None, None, None, "SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"),

@@ -43,6 +43,8 @@ CASES = {
         [node("Conv", "x w", auto_pad="SAME_UPPER", strides=[2, 2])], I4, {"w": r(2, 4, 3, 2)}, 11),
     "conv same lower": (
         [node("Conv", "x w", auto_pad="SAME_LOWER", strides=[1, 3])], I4, {"w": r(2, 4, 2, 4)}, 11),
+    "conv of every second entry": (
+        [node("Conv", "x w", auto_pad="SAME_UPPER", strides=[2, 2])], I4, {"w": r(2, 4, 1, 1)}, 11),
     "conv valid": ([node("Conv", "x w", auto_pad="VALID")], I4, {"w": r(2, 4, 2, 4)}, 11),
     "conv 1d": (
         [node("Conv", "x w b", pads=[2, 1])], ["N", 2, 7], {"w": r(3, 2, 3), "b": r(3)}, 22),
@@ -242,6 +244,11 @@ REFUSED = {
     "dilated average of automatic padding": (
         [node("AveragePool", "x", kernel_shape=[3, 3], dilations=[2, 1], auto_pad="SAME_LOWER")],
         I4, {}, 19),
+    "conv that leaves entries out": (
+        [node("Conv", "x w", auto_pad="SAME_UPPER", strides=[3, 1])], I4, {"w": r(2, 4, 1, 1)}, 11),
+    "average that leaves entries out": (
+        [node("AveragePool", "x", kernel_shape=[1, 1], auto_pad="SAME_LOWER", strides=[1, 4])],
+        ["N", 1, 4, 8], {}, 11),
     "negative pads of a conv": (
         [node("Conv", "x w", pads=[-1, 0, 0, 0])], I4, {"w": r(2, 4, 3, 3)}, 11),
     "weight of other channels": ([node("Conv", "x w")], I4, {"w": r(2, 3, 3, 3)}, 11),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -39,6 +40,24 @@ def test_every_kind_of_odd_operator_is_also_understood(operator, tmp_path):
         if not found:
             return
     pytest.fail("none of the graphs was understood")
+
+
+@pytest.mark.parametrize("opset", [9, 11, 22])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("kind", ["Conv", "MaxPool", "AveragePool", "LpPool"])
+def test_all_short_windows_are_read_as_onnxruntime_reads_them(kind, mode, opset, tmp_path):
+    counts = Counter()
+    for taps, stride, size in itertools.product((1, 2, 3), (1, 2, 3, 5), (1, 3, 4, 6, 7)):
+        attributes = {"auto_pad": mode, "strides": [stride]}
+        if kind == "Conv":
+            nodes = [node(kind, "x w", "y", **attributes)]
+        else:
+            nodes = [node(kind, "x", "y", kernel_shape=[taps], **attributes)]
+        constants = {"w": np.arange(1.0, taps + 1).reshape(1, 1, -1)} if kind == "Conv" else {}
+        found = outcome(model(nodes, [1, 1, size], constants, opset), tmp_path)
+        counts["undefined" if "onnxruntime does not run it" in found else found] += 1
+    assert set(counts) <= {"", "refused", "undefined"}, counts
+    assert counts[""] >= 10
 
 
 NOT_NUMBERS = {
