@@ -2,7 +2,9 @@
 
 What enters: a raw model. What leaves: its data path at one batch size, the layout of every value
 and how it is known that examples do not meet. A file of fixed batch size is rewritten to other
-sizes; only where its shapes are hard-coded does it stay as it is, as one example at a time.
+sizes; only where its shapes are hard-coded does it stay as it is, as one example at a time. Where
+sizes then do not tell the batch from other axes, every tensor belongs to that example as a whole:
+a file that holds one example is a function of one example, whatever its axes mean.
 """
 
 from __future__ import annotations
