@@ -132,6 +132,7 @@ def test_a_single_logit_is_trained_privately_and_audited(name: str, tmp_path: Pa
     with make_private(
         model, optimizer, data, MECHANISMS[name],
         noise_multiplier=1.0, delta=1e-3, epochs=1, folder=folder, record_every=1,
+        record_data=True,
     ) as private:  # fmt: skip
         for inputs, labels in private.loader:
             optimizer.zero_grad()

@@ -27,7 +27,8 @@ def silent(analysis: Analysis) -> list[str]:
     """The absent numbers of which no diagnostic speaks; by the JSON that users read."""
     found = json.loads(analysis_json(analysis))
     codes = {item["code"] for item in found["diagnostics"]}
-    said = " ".join(item["message"] for item in found["diagnostics"] if item["code"] == "LC102")
+    lost = [item for item in found["diagnostics"] if item["code"] == "LC102"]
+    said = " ".join(f"{item['message']} {item['node']!r}" for item in lost)
     silent = []
     if found["network"]["lipschitz"] is None and not codes & {"LC101", "LC107"}:
         silent.append("lipschitz")

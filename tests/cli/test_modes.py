@@ -57,7 +57,7 @@ def test_a_verb_warns_in_text_and_json(verb: str, folder: Path) -> None:
     done = call(*words(verb, folder))
     assert done.exit_code == 0, done.stderr
     assert "LC026" in done.stdout
-    assert "'bn' (BatchNormalization)" in done.stdout
+    assert "'bn' (BatchNormalization)" in " ".join(done.stdout.split())
     assert "eval mode" in done.stdout
     document = json.loads(call(*words(verb, folder), "--format", "json").stdout)
     assert "LC026" in codes(document)

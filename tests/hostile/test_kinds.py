@@ -1,4 +1,4 @@
-"""Hostile files through the command line: code 3, one line, the true reason, nothing else read."""
+"""Hostile files through the command line: code 3, a line for each reason, nothing else read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from tests.hostile.kinds import KINDS, matmul
 
 
 def check_line(text, code):
-    (line,) = text.splitlines()
-    assert line.startswith(f"lipcert: error: [{code}")
-    assert line.isprintable()
-    assert "to import" not in line
-    assert "Traceback" not in line
+    lines = text.splitlines()
+    assert lines[0].startswith(f"lipcert: error: [{code}")
+    assert all(line.isprintable() for line in lines)
+    assert all("[LC" in line for line in lines)
+    assert "to import" not in text
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -65,7 +66,8 @@ def test_nothing_outside_the_folder_is_opened(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     opened = set(done.stdout.splitlines())
     allowed = {str(path) for path in paths} | {str(path.parent) for path in paths}
-    assert opened - allowed <= {"weights.bin", "sub", "absent.bin", "link"}
+    libraries = "/proc/self/maps"  # where the limits of threads look for loaded libraries
+    assert opened - allowed <= {"weights.bin", "sub", "absent.bin", "link", libraries}
     assert {"weights.bin", "absent.bin"} <= opened
 
 

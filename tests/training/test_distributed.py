@@ -398,7 +398,7 @@ def test_connections_end_with_the_run(tmp_path: Path, model_file: Path) -> None:
         return found
 
     for ended in _all_well(ranked(life, 2, tmp_path)):
-        assert ended.value[1] == ended.value[3]
+        assert ended.value[1] >= ended.value[3]
 
 
 def test_a_group_of_one(tmp_path: Path, model_file: Path) -> None:

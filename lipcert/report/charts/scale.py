@@ -46,7 +46,7 @@ class Scale:
         """The coordinate of a number."""
         value = min(max(value, self.low), self.high)
         if self.is_log:
-            part = math.log(value / self.low) / math.log(self.high / self.low)
+            part = (math.log(value) - math.log(self.low)) / self._span()
         else:
             part = (value - self.low) / (self.high - self.low)
         return self.start + part * (self.stop - self.start)
@@ -59,13 +59,17 @@ class Scale:
             labels = [_power_label(value) for value in values]
         return tuple(map(Tick, values, labels))
 
+    def _span(self) -> float:
+        """ln(high/low), of which the quotient may overflow."""
+        return math.log(self.high) - math.log(self.low)
+
     def _multiples(self, count: int) -> list[float]:
         step = _round_up((self.high - self.low) / count)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
     def _powers(self, count: int) -> list[float]:
-        span = math.log10(self.high / self.low)
+        span = self._span() / math.log(10.0)
         mantissas = (1.0, 2.0, 5.0) if span <= _FEW else (1.0,)
         every = max(1, math.ceil(span / count))
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))

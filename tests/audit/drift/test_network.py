@@ -92,7 +92,7 @@ def assert_below(engine: Bounded, drift: Drift, norms: BatchNorms) -> None:
 
 def labels_of(loss: Loss, count: int, graph: Graph, generator: torch.Generator) -> torch.Tensor:
     classes = math.prod(graph.output_shape)
-    by_class = {"cross-entropy", "focal", "multiclass-hinge", "multi-margin", "kr", "hkr"}
+    by_class = {"cross-entropy", "nll", "focal", "multiclass-hinge", "multi-margin", "kr", "hkr"}
     if loss.kind in by_class and classes > 1:
         return torch.randint(classes, (count,), generator=generator)
     drawn = torch.rand((count, classes), generator=generator, dtype=torch.float64)
