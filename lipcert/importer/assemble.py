@@ -70,7 +70,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
     target, examples = _followed(model, provenance, output)
     live = needed_values(model.graph.nodes, target)
     needed = [node for node in model.graph.nodes if live.intersection(node.output_names)]
-    missing = provenance.missing(examples.graph.bound, needed)
+    missing = provenance.missing(examples.graph.bound, needed, target)
     naming = _weight_naming(provenance, examples.graph, missing, as_exported=as_exported)
     data_path, macros = recognise(examples.graph)
     graph = translate(data_path, examples.layouts, naming)

@@ -41,6 +41,7 @@ _RULE: Final = "rewriter.rule_name"
 _LINE: Final = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b.*?target='([^']*)'", re.M)
 _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
 _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
+_OUTPUT: Final = re.compile(r"^(\w+): USER_OUTPUT\b", re.M)
 _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
 _RESULT: Final = re.compile(r"^/.+_output_\d+$")
@@ -61,6 +62,8 @@ class Provenance:
     buffers: Mapping[str, str]
     inputs: frozenset[str]
     """all placeholders"""
+    outputs: Mapping[str, str]
+    """output of the file → the call that it is the result of; empty where that is not listed"""
     stored: frozenset[str]
     """names of all initializers"""
 
@@ -86,30 +89,34 @@ class Provenance:
         found = names_in(node.metadata.get(FX_NODE, "").partition("(args = ")[2])
         return [self.parameters[name] for name in found if name in self.parameters]
 
-    def missing(self, bound: Iterable[str], nodes: Sequence[RawNode]) -> frozenset[str]:
+    def missing(
+        self, bound: Iterable[str], nodes: Sequence[RawNode], output: str
+    ) -> frozenset[str]:
         """Parameters that the network uses and of which the file holds no tensor.
 
         nodes: those that the output is computed from.
         """
         lacking = self.targets - self.stored - frozenset(bound)
-        return lacking & self._used(nodes) if lacking else lacking
+        return lacking & self._used(nodes, output) if lacking else lacking
 
-    def _used(self, nodes: Sequence[RawNode]) -> frozenset[str]:
+    def _used(self, nodes: Sequence[RawNode], output: str) -> frozenset[str]:
         """Parameters that the output may be computed from; all where the notes have gaps.
 
-        Proof: every node is made from a noted call, and every tensor that a noted call reads is
-        an input of the exported program or the result of a call that is noted too. So these calls
-        are all that the output is computed from, and none of them reads any other parameter.
+        Proof: every node is made from a noted call, and the output, and every tensor that a noted
+        call reads, is an input of the exported program or the result of a call that is noted too.
+        So these calls are all that the output is computed from, and none of them reads any other
+        parameter. A name of an output proves no call: an optimiser that leaves out the call, such
+        as a product by a parameter that is 1, gives its name to what stood before it.
         """
-        results = {name for node in nodes for name in node.output_names}
-        read: set[str] = set()
+        results = {name for node in nodes for name in node.output_names} - set(self.outputs)
+        read = {self.outputs.get(output, "")}
         for node in nodes:
             call = call_of(node)
             if call is None:
                 return self.targets
             results.add(call.result)
             read.update(call.tensors)
-        if not read <= results | self.inputs:
+        if not read <= (results | self.inputs) - {""}:
             return self.targets
         return frozenset(self.parameters[name] for name in read & set(self.parameters))
 
@@ -129,11 +136,14 @@ def read_provenance(graph: RawGraph) -> Provenance:
             parameters[placeholder] = target
         else:
             buffers[placeholder] = target
+    outputs = _OUTPUT.findall(signature)
+    is_listed = len(outputs) == len(graph.outputs)
     return Provenance(
         bool(signature.strip()),
         parameters,
         buffers,
         frozenset(_INPUT.findall(signature)),
+        dict(zip(graph.outputs, outputs, strict=True)) if is_listed else {},
         frozenset(graph.tensors),
     )
 

@@ -51,6 +51,7 @@ def test_other_notes_are_no_calls(text):
 
 SIGNATURE = (
     "x: USER_INPUT\np_w: PARAMETER target='fc.weight'\np_e: PARAMETER target='embedding.weight'\n"
+    "linear: USER_OUTPUT\n"
 )
 
 
@@ -75,6 +76,29 @@ def test_a_parameter_that_no_call_reads_is_unused(tmp_path, first, argument, is_
     imported = load_model(saved(gelu_then_linear(notes), tmp_path))
     assert imported.graph.parameters["fc.weight"].folded is not is_closed
     assert ("LC009" in {item.code for item in imported.diagnostics}) is not is_closed
+
+
+@pytest.mark.parametrize("result", ["mul", "y"])
+def test_the_last_call_may_have_been_left_out(tmp_path, result):
+    """A product by a parameter that is 1, say; its name is then that of the value before it."""
+    notes = {"r": noted("relu", "relu", "%x"), "y": noted("linear", "linear", "%relu, %p_w")}
+    proto = gelu_then_linear(notes)
+    for entry in proto.graph.metadata_props:
+        entry.value = entry.value.replace("linear: USER_OUTPUT", f"{result}: USER_OUTPUT")
+    imported = load_model(saved(proto, tmp_path))
+    assert imported.graph.parameters["fc.weight"].folded
+    assert "LC009" in {item.code for item in imported.diagnostics}
+
+
+def test_an_output_that_is_also_read_proves_no_call(tmp_path):
+    """Its own call was left out; what reads it shows the name, and not what it was computed by."""
+    nodes = [node("MatMul", ["x", "t"], ["mul"]), node("Relu", ["mul"], ["y"])]
+    proto = model(nodes, ("N", 4), {"t": weights(4, 3)}, outputs=("mul", "y"))
+    signature = SIGNATURE.replace("linear: USER", "mul: USER_OUTPUT\nrelu: USER")
+    notes = {"mul": noted("linear", "linear", "%x, %p_w"), "y": noted("relu", "relu", "%mul")}
+    with_metadata(proto, signature, {name: {FX_NODE: text} for name, text in notes.items()})
+    imported = load_model(saved(proto, tmp_path), output="y")
+    assert imported.graph.parameters["fc.weight"].folded
 
 
 def tied(second):
