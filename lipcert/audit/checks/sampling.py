@@ -3,7 +3,8 @@
 Compared exactly: sizes of batches that are not Poisson, members within a batch, the data set, and
 epochs. Compared by chance: the sizes of Poisson batches (see `batch_sizes`), and members of Poisson
 batches and of those drawn without replacement (see `memberships`). An epoch may be in any order,
-also a fixed one: nothing of it is left to chance.
+also a fixed one: nothing of it is left to chance. After an interruption a new one may begin, which
+counts among those that were accounted for.
 
 Threshold: each of these tests by chance has an equal part of one `SHARE`, whether it can be done or
 not, so that all of them together raise a false alarm with at most that (see `chance`).
@@ -11,7 +12,7 @@ not, so that all of them together raise a false alarm with at most that (see `ch
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -23,6 +24,7 @@ from lipcert.audit.checks.chance import SHARE, Surprise
 from lipcert.audit.checks.memberships import Members, member_surprises
 from lipcert.audit.checks.subject import RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
 __all__ = ["sampling_faults", "too_rare"]
@@ -62,7 +64,12 @@ def sampling_faults(
     if members is None:
         not_done.append("schedule: the members of batches are not recorded; use batch(index=…)")
         return
-    yield from _member_faults(way, present, rate, epoch, members)
+    faults = list(_index_faults(present, members))
+    yield from faults
+    if not faults and way is Sampling.SHUFFLE:
+        yield from _epoch_faults(epoch, members, _resumed(run), _epochs(run, epoch))
+    elif not faults and way in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}:
+        yield from _rarest(member_surprises(present, rate, members))
     compared.append("members of batches")
 
 
@@ -99,9 +106,8 @@ def _size_faults(
         full = 0 if size != expected else full + 1
 
 
-def _member_faults(
-    way: Sampling, dataset: int, rate: float, epoch: int, members: Members
-) -> Iterator[CheckReport]:
+def _index_faults(dataset: int, members: Members) -> Iterator[CheckReport]:
+    """An example that there is not, or one that stands in a batch twice."""
     for number, index in members:
         if len(index) and int(index.max()) >= dataset:
             yield _fault(
@@ -120,30 +126,45 @@ def _member_faults(
                 (count, 1),
             )
             return
-    if way is Sampling.SHUFFLE:
-        yield from _epoch_faults(epoch, members)
-    elif way in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}:
-        yield from _rarest(member_surprises(dataset, rate, members))
 
 
-def _epoch_faults(epoch: int, members: Members) -> Iterator[CheckReport]:
-    """An epoch that repeats an example before it has `epoch` = ⌊N/B⌋ batches."""
-    seen: set[int] = set()
-    length = 0
-    for number, index in members:
-        again = seen.intersection(index.tolist())
-        if again:
-            if length < epoch:
-                yield _fault(
-                    f"example {min(again)} at step {number} was already in one of the {length} "
-                    "batches before it, so that the batches of an epoch are not disjoint",
-                    f"step {number}",
-                    None,
-                )
-                return
-            seen, length = set(), 0
-        seen.update(index.tolist())
-        length += 1
+def _epoch_faults(
+    epoch: int, members: Members, resumed: frozenset[int], most: int | None
+) -> Iterator[CheckReport]:
+    """No way to cut the run into epochs: of disjoint batches, `epoch` = ⌊N/B⌋ of them or more.
+
+    resumed: steps that were the first after an interruption; the order of an epoch is lost then,
+    and another one may begin. most: epochs that were accounted for.
+
+    Kept are all steps at which the present epoch may have begun, and the least number of epochs
+    begun until then, which grows from each to the next: a later one has a later one before it.
+    """
+    begun: deque[tuple[int, int]] = deque()
+    last: dict[int, int] = {}
+    for place, (number, index) in enumerate(members):
+        first, epochs = begun[0] if begun else (place, 0)
+        if not begun or number in resumed or place - first >= epoch:
+            begun.append((place, epochs + 1))
+        again = max(index.tolist(), key=lambda example: last.get(example, -1), default=None)
+        while begun and again is not None and begun[0][0] <= last.get(again, -1):
+            begun.popleft()
+        if not begun:
+            yield _fault(
+                f"example {again} at step {number} was already in one of the {place - first} "
+                "batches before it, so that the batches of an epoch are not disjoint",
+                f"step {number}",
+                None,
+            )
+            return
+        last.update(dict.fromkeys(index.tolist(), place))
+    epochs = begun[0][1] if begun else 0
+    if most is not None and epochs > most:
+        yield _fault(
+            f"{epochs} epochs were begun, and {most} were accounted for: an example takes part in "
+            "each, also in one that is broken off",
+            "",
+            (epochs, most),
+        )
 
 
 def too_rare(surprises: Iterable[Surprise]) -> Surprise | None:
@@ -184,9 +205,29 @@ def _members(run: RecordedRun) -> list[tuple[int, _Index]] | None:
                 index = np.array(places, dtype=np.int64)
             if index is None and batch.examples:
                 return None
-            if index is not None:
-                found.setdefault(step.number, []).append(index)
+            if index is None:
+                index = np.array([], dtype=np.int64)
+            found.setdefault(step.number, []).append(index)
     return [(number, np.concatenate(parts)) for number, parts in sorted(found.items())]
+
+
+def _resumed(run: RecordedRun) -> frozenset[int]:
+    """Numbers of the steps before which recording was interrupted, in any rank."""
+    trace = run.trace
+    return frozenset(
+        event.steps
+        for rank in trace.ranks
+        for event in trace.events(rank)
+        if isinstance(event, Resume)
+    )
+
+
+def _epochs(run: RecordedRun, epoch: int) -> int | None:
+    """How many the account has begun at most; None where it has no number of steps."""
+    if run.plan is not None:
+        return run.plan.participations
+    steps = run.declared.steps if run.settings.steps is None else run.settings.steps
+    return None if steps is None else -(-steps // max(1, epoch))
 
 
 def _fault(message: str, where: str, numbers: tuple[float, float] | None) -> CheckReport:

@@ -17,7 +17,7 @@ from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.memberships import Members, member_surprises
 from lipcert.audit.checks.sampling import sampling_faults
 from lipcert.audit.records import CheckReport, Verdict
-from lipcert.audit.trace.records import Batch, Declaration
+from lipcert.audit.trace.records import Batch, Declaration, Resume
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.sampling import Sampler, Seed
 from tests.training.test_sampling import plan
@@ -28,19 +28,32 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
 def faults(
-    members: Members, way: Sampling, *, pool: int = POOL, batch: int = BATCH, tagged: bool = False
+    members: Members,
+    way: Sampling,
+    *,
+    pool: int = POOL,
+    batch: int = BATCH,
+    tagged: bool = False,
+    resumed: tuple[int, ...] = (),
+    steps: int | None = None,
+    present: int | None = None,
 ) -> list[CheckReport]:
-    """Of a run of these batches, accounted for as `way`."""
+    """Of a run of these batches, accounted for as `way`, and interrupted before these steps."""
 
     def recorded(index: np.ndarray) -> Batch:
         if tagged:
             return Batch(examples=len(index), tags=tuple(f"{5 * number:x}" for number in index))
         return Batch(examples=len(index), index=index)
 
-    steps = tuple(SimpleNamespace(number=t, batches=(recorded(index),)) for t, index in members)
-    stated = Declaration(dataset_size=pool, batch_size=batch, sampling=way)
-    settings = SimpleNamespace(sampling=None, dataset_size=None, batch_size=None)
-    run = SimpleNamespace(settings=settings, declared=stated, steps=steps)
+    done = tuple(SimpleNamespace(number=t, batches=(recorded(index),)) for t, index in members)
+    stated = Declaration(
+        dataset_size=pool, batch_size=batch, sampling=way, steps=steps, examples=present
+    )
+    settings = SimpleNamespace(sampling=None, dataset_size=None, batch_size=None, steps=None)
+    trace = SimpleNamespace(
+        ranks=(0,), events=lambda rank: [Resume(0.0, number, 0, {}) for number in resumed]
+    )
+    run = SimpleNamespace(settings=settings, declared=stated, steps=done, trace=trace, plan=None)
     left_out: list[str] = []
     found = list(sampling_faults(run, [], left_out))
     assert not left_out
@@ -177,6 +190,51 @@ def test_tags_of_a_redacted_trace_tell_as_much() -> None:
     members = [(step, draw(random, step)) for step in range(20)]
     numbered, tagged = faults(members, POISSON), faults(members, POISSON, tagged=True)
     assert [item.message for item in tagged] == [item.message for item in numbered] != []
+
+
+def test_empty_batches_of_a_redacted_trace_are_batches() -> None:
+    """Every third is: without them, examples would seem to be drawn too often."""
+    random = np.random.default_rng(5)
+    members = [(step, np.flatnonzero(random.random(POOL) < 1 / POOL)) for step in range(1000)]
+    assert sum(not len(index) for _, index in members) > 300
+    assert faults(members, POISSON, batch=1, tagged=True) == []
+
+
+def in_epochs(begun: tuple[int, ...]) -> Members:
+    """Shuffled epochs of ten batches, of which so many are drawn."""
+    random = np.random.default_rng(5)
+    orders = [(random.permutation(POOL), count) for count in begun]
+    batches = [order[k * BATCH : (k + 1) * BATCH] for order, count in orders for k in range(count)]
+    return list(enumerate(batches))
+
+
+@pytest.mark.parametrize("resumed", [(3,), (3, 5, 8), (3, 13), (0, 3, 3)])
+def test_an_interrupted_epoch_is_followed_by_another(resumed: tuple[int, ...]) -> None:
+    """Also where the order outlasts an interruption."""
+    members = in_epochs((3, 10, 7))
+    assert faults(members, SHUFFLE, resumed=resumed, steps=30) == []
+    (report,) = faults(members, SHUFFLE, resumed=resumed, steps=20)
+    assert report.message.startswith("3 epochs were begun, and 2 were accounted for")
+    (report,) = faults(members, SHUFFLE)
+    assert "was already in one" in report.message
+
+
+def test_an_interruption_lets_no_more_than_one_epoch_begin() -> None:
+    (report,) = faults(in_epochs((3, 4, 10)), SHUFFLE, resumed=(3,), steps=40)
+    assert "was already in one" in report.message
+
+
+def test_order_that_outlasts_an_interruption_is_one_epoch() -> None:
+    assert faults(in_epochs((10, 10)), SHUFFLE, resumed=(3, 14), steps=20) == []
+
+
+def test_empty_places_of_a_shuffled_epoch() -> None:
+    """Where the first batch of the next epoch is empty, nothing shows that it has begun."""
+    for seed in range(20):
+        planned = plan(SHUFFLE, 60, 2, steps=120)
+        sampler = Sampler(planned, Seed.given(seed), examples=20)
+        members = [(t, sampler.draw().index) for t in range(120)]
+        assert faults(members, SHUFFLE, pool=60, batch=2, present=20, steps=120) == []
 
 
 def test_two_batches_that_are_one() -> None:
