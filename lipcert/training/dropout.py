@@ -72,7 +72,7 @@ class DropoutMasks:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._names = {part: name for name, part in dropouts(module).items()}
-        self._remembers = False
+        self._passes: list[bool] = []  # under way, the innermost last: whether it remembers
         self._drawn: list[tuple[nn.Module, Tensor]] = []
         self._again: deque[tuple[nn.Module, Tensor]] = deque()
         self._waiting: list[Tensor] = []
@@ -101,15 +101,20 @@ class DropoutMasks:
             self._waiting.clear()
 
     def _begin(self, module: nn.Module, arguments: object) -> None:
+        """Of its own, or of a copy that is compared before it enters."""
         del arguments
-        self._remembers = module.training and torch.is_grad_enabled()
+        self._passes.append(module.training and torch.is_grad_enabled())
         if self._remembers:
             self._drawn.clear()
             self._waiting.clear()
 
     def _end(self, *unused: object) -> None:
         del unused
-        self._remembers = False
+        self._passes.pop()
+
+    @property
+    def _remembers(self) -> bool:
+        return bool(self._passes) and self._passes[-1]
 
     def _enter(self, part: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Of ones, a part in training mode makes the mask itself."""

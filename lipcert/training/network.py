@@ -29,7 +29,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
-from lipcert.training.dropout import at_rest, refused_parts
+from lipcert.training.dropout import at_rest, dropouts, refused_parts
 
 __all__ = ["TrainedNetwork", "copy_file", "export", "refuse_active", "trained_network"]
 
@@ -134,6 +134,8 @@ def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
 def export(module: nn.Module, example: Tensor, path: Path) -> None:
     """Write the module with its present weights as an ONNX file, in one go."""
     plain = _bare_copy(unwrapped(module)).cpu().eval()
+    for part in dropouts(plain).values():
+        part.inplace = False  # type: ignore[assignment]  # in place, the file shows nothing of it
     inputs = torch.zeros((2, *example.shape[1:]), dtype=example.dtype)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder, _quietly():

@@ -273,6 +273,36 @@ def test_what_no_mask_tells_apart_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+class Counting(Dense):
+    """Is compared with what was bounded before each pass, since it is not what it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
+def test_masks_are_known_of_a_module_that_is_compared_again() -> None:
+    with private_run(None, GradientClipping(), network=Counting) as run:
+        for x, y in run.loader:
+            run.step(x, y)
+            assert [len(mask) for _, mask in _masks(run).drawn()] == [len(x)] * 3
+        assert run.releases == STEPS
+
+
+def test_dropout_in_place_alone_is_trained_with() -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, CLASSES))
+
+    with private_run(None, GradientClipping(), network=network) as run:
+        run.step(*next(iter(run.loader)))
+        assert run.enforcement.masked == ("1",)
+        assert run.model[1].inplace
+
+
 def test_a_mask_across_examples_is_refused_before_the_release() -> None:
     with private_run(None, GradientClipping(), network=OtherAxis) as run:
         x, y = next(iter(run.loader))
