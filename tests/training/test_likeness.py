@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lipcert.audit.trace.reading import read_trace
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism
 from lipcert.training.network import export
 from tests.training.configured import (
     FACTOR,
@@ -19,7 +20,7 @@ from tests.training.configured import (
     scaled,
     step,
 )
-from tests.training.runs import CLASSES, Small, private_run, train
+from tests.training.runs import CLASSES, Small, clipless, private_run, train
 
 
 class Named(Small):
@@ -152,6 +153,31 @@ def test_what_changes_no_number_is_let_through() -> None:
             private.criterion(logits, y).backward()
             private.optimizer.step()
         assert private.releases == 6
+
+
+class Checkpointed(Small):
+    """Evaluates its hidden part again in the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = checkpoint(self.hidden, x, use_reentrant=False)
+        logits: Tensor = self.head(hidden.relu())
+        return logits
+
+
+@pytest.mark.parametrize("mechanism", [clipless(), GradientClipping()])
+def test_a_part_that_is_evaluated_again_backwards(mechanism: TrainingMechanism) -> None:
+    with (
+        private_run(None, mechanism, network=Checkpointed, record_every=None) as private,
+        private_run(None, mechanism, record_every=None) as plain,
+    ):
+        train(private)
+        train(plain)
+        for found, expected in zip(
+            private.model.parameters(), plain.model.parameters(), strict=True
+        ):
+            assert torch.equal(found, expected)
+    with pytest.raises(NoVerdictError, match="called 2 times"):
+        private_run(None, BackpropClipping(), network=Checkpointed, record_every=None)
 
 
 def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from lipcert.training.dropout import at_rest
 __all__ = ["Probe", "Seen"]
 
 _EXAMPLES: Final = 3
+_Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
 @final
@@ -81,16 +82,20 @@ class Probe:
         """With its hooks as they are; None where it does not take this dtype."""
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
         outputs: dict[str, Tensor] = {}
+        leaves = [self._tensor(name) for name in self._trained]
+        both = _ForwardAndBack(
+            self._module, lambda output: self._gradients(output, leaves, outputs), self._x.dtype
+        )
+        state = {f"inner.{name}": item for name, item in self._state.items()}
         watching = _watching(self._module, inputs, outputs, training=self._training)
         with watching, torch.enable_grad():
             try:
-                found = functional_call(self._module, self._state, (self._x,))
+                seen = functional_call(both, state, (self._x,))
             except (RuntimeError, TypeError):
                 return None  # an error that has nothing to do with the dtype comes again
-        if not isinstance(found, Tensor) or found.dtype is not self._x.dtype:
+        if seen is None:
             return None
-        leaves = [self._tensor(name) for name in self._trained]
-        gradients, cotangents = self._gradients(found, leaves, outputs)
+        found, (gradients, cotangents) = seen
         oriented = {
             name: _oriented(gradient, self._matches[name]) for name, gradient in gradients.items()
         }
@@ -141,7 +146,7 @@ class Probe:
 
     def _gradients(
         self, output: Tensor, leaves: Sequence[Tensor], layers: Mapping[str, Tensor]
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    ) -> _Gradients:
         """Of a random functional of the output: by parameter, and at what each layer returns."""
         total = (output * self._ascent).sum()
         wanted = [*leaves, *layers.values()]
@@ -155,6 +160,27 @@ class Probe:
             dict(zip(self._trained, dense[:count], strict=True)),
             dict(zip(layers, dense[count:], strict=True)),
         )
+
+
+@final
+class _ForwardAndBack(nn.Module):
+    """A module and a backward pass through it, which may evaluate parts of it again
+    (torch.utils.checkpoint): with the same copies of its tensors as the forward pass."""
+
+    def __init__(
+        self, inner: nn.Module, backward: Callable[[Tensor], _Gradients], dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.inner = inner
+        self._backward = backward
+        self._dtype = dtype
+
+    def forward(self, x: Tensor) -> tuple[Tensor, _Gradients] | None:
+        """The output with its gradients; None where it is no tensor of this dtype."""
+        found = self.inner(x)
+        if not isinstance(found, Tensor) or found.dtype is not self._dtype:
+            return None
+        return found, self._backward(found)
 
 
 @contextmanager
