@@ -110,7 +110,8 @@ class DropoutMasks:
 
     def _end(self, *unused: object) -> None:
         del unused
-        self._passes.pop()
+        if self._passes:  # empty where another hook failed before `_begin`
+            self._passes.pop()
 
     @property
     def _remembers(self) -> bool:

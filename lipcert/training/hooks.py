@@ -8,7 +8,7 @@ evaluation mode, or without gradients, are left alone.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,14 @@ class Hooks:
         self._apart.close()
         for handle in self._handles:
             handle.remove()
+
+    def __reduce__(self) -> NoReturn:
+        """They are copied with their module, and a copy of them would watch a run of its own."""
+        raise UsageError(
+            "training: a module under private training is neither copied nor pickled, since the "
+            "run watches it; copy it before make_private (torch's AveragedModel, too), save its "
+            "state_dict(), or load that into another module"
+        )
 
     def _before(
         self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]

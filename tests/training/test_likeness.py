@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from lipcert.audit.trace.reading import read_trace
@@ -116,6 +119,21 @@ def test_averaged_weights_may_be_evaluated_between_steps() -> None:
                     parameter.copy_(own)
             private.model.train()
         assert private.releases == 6
+
+
+def test_a_copy_of_the_module_is_made_before_the_run() -> None:
+    torch.manual_seed(0)
+    averaged = AveragedModel(Small())
+    with private_run() as private:
+        for x, y in private.loader:
+            private.step(x, y)
+            averaged.update_parameters(private.model)
+            averaged.eval()(x)
+        assert private.releases == 6
+        for copied in (copy.deepcopy, AveragedModel, lambda item: torch.save(item, io.BytesIO())):
+            with pytest.raises(UsageError, match="copy it before make_private"):
+                copied(private.model)
+    copy.deepcopy(private.model)
 
 
 class Remembering(Small):
