@@ -36,6 +36,7 @@ from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.declaring import declaration_of, is_part, merged, word_of
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.keys import ExamplesKey
+from lipcert.audit.trace.manifest import read_manifest
 from lipcert.audit.trace.records import (
     Batch,
     Declaration,
@@ -241,6 +242,7 @@ class Recorder:
         """The writer; the first step begins the trace, so that it can be declared before."""
         if self._writer is None:
             if not self._stores:
+                self._require_named()
                 self._key = ExamplesKey.of(self._folder, self._rank)
             manifest = Manifest(
                 versions=observation.versions(),
@@ -253,6 +255,15 @@ class Recorder:
             )
             self._writer = TraceWriter(self._folder, manifest, self._rank)
         return self._writer
+
+    def _require_named(self) -> None:
+        """UsageError for a trace that was begun with its data, and so has no key."""
+        begun = (self._folder / MANIFEST).exists()
+        if begun and read_manifest(self._folder)[0].examples_key is None:
+            raise UsageError(
+                f"recorder: the trace {self._folder} was begun with its data: go on with "
+                "store_data=True (make_private: record_data=True), or name a new folder"
+            )
 
     def _begin(self) -> Flight:
         """What is seen once, when a step begins."""

@@ -197,6 +197,12 @@ def test_a_run_does_not_begin_to_store_data_when_it_is_gone_on_with(tmp_path: Pa
         recorded(tmp_path / "t", replace(NAMED, store_data=True))
 
 
+def test_a_run_goes_on_to_store_data(tmp_path: Path) -> None:
+    recorded(tmp_path / "t", replace(NAMED, store_data=True))
+    with pytest.raises(UsageError, match=r"go on with store_data=True"):
+        recorded(tmp_path / "t", NAMED)
+
+
 def test_names_are_left_out_of_redacted_traces(tmp_path: Path) -> None:
     recorded(tmp_path / "t", NAMED)
     redact(tmp_path / "t", tmp_path / "public")
