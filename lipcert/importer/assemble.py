@@ -8,6 +8,7 @@ onnxruntime. Invariant: the same source gives the same graph, in this process or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -17,7 +18,7 @@ from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.build.builder import WeightNaming
 from lipcert.importer.build.translate import translate
-from lipcert.importer.calls import FX_NODE
+from lipcert.importer.calls import FX_NODE, call_of
 from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.examples import Examples, separate_examples
 from lipcert.importer.metadata import (
@@ -43,6 +44,10 @@ _FOLDED: Final = (
     " does not always say which, so that others cannot be relied on either; missing are "
 )
 _IF_TRAINED: Final = "or --as-exported if these very tensors are what is trained"
+_MADE: Final = re.compile(
+    r"(arange|eye|full|linspace|ones|scalar_tensor|zeros)(_like|_default)?(_\d+)?$"
+)
+"""names of the results of calls that make a tensor of numbers alone"""
 _WHOLE: Final = f"torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
 _PLAIN: Final = (
     "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
@@ -175,7 +180,7 @@ def _weight_naming(
         mixed = _origins(graph, [name for node in touched for name in node.inputs])
         mentioned = {name for node in graph.nodes for name in provenance.mentioned(node)}
         everything = _origins(graph, list(graph.constants))
-        if missing - mentioned:  # nobody knows where they went
+        if missing - mentioned or _is_hidden(provenance, graph):  # nobody knows where they went
             mixed = everything
         elif missing:
             mixed |= everything - provenance.targets
@@ -196,6 +201,27 @@ def _unread(provenance: Provenance, graph: StaticGraph) -> set[str]:
         read.setdefault(note, set()).update(_origins(graph, list(node.inputs)))
         said.setdefault(note, set()).update(provenance.mentioned(node))
     return {name for note in said for name in said[note] - read[note]}
+
+
+def _is_hidden(provenance: Provenance, graph: StaticGraph) -> bool:
+    """Whether a tensor of no name stands for the result of a call of which no node is left.
+
+    An exporter that computed it may have done so from parameters, unless it is the result of a
+    call that makes a tensor of nothing.
+    """
+    calls = [(node, call) for node in graph.nodes if (call := call_of(node)) is not None]
+    results = {name for node in graph.nodes for name in node.output_names}
+    known = results.union(provenance.inputs, *([call.result] for _, call in calls))
+    for node, call in calls:
+        constants = [(name, graph.constants.get(name)) for name in node.inputs]
+        is_unnamed = any(
+            item.is_float and item.view is not None and item.view.origin.literal
+            for name, item in constants
+            if item is not None and not _MADE.match(name)
+        )
+        if provenance.signed and is_unnamed and not known.issuperset(call.tensors):
+            return True
+    return False
 
 
 def _computed(graph: StaticGraph) -> frozenset[str]:

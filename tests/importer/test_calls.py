@@ -127,6 +127,16 @@ def test_other_numbers_in_the_place_of_a_stored_parameter(tmp_path):
     assert imported.graph.parameters["fc.weight"].folded
 
 
+@pytest.mark.parametrize("source", ["%clone", "%linear_0"])
+def test_a_stored_result_of_a_call_may_come_from_a_parameter(tmp_path, source):
+    """A contiguous transposed weight, say, which the file holds beside the weight."""
+    proto = tied(np.transpose)
+    note = next(entry for entry in proto.graph.node[1].metadata_props if entry.key == FX_NODE)
+    note.value = noted("linear_1", "linear", f"%linear, {source}")
+    imported = load_model(saved(proto, tmp_path))
+    assert imported.graph.parameters["fc.weight"].folded
+
+
 def test_a_bias_of_zeros_that_was_dropped(tmp_path):
     proto = model([node("Gemm", ["x", "w"], ["y"], transB=1)], ("N", 4), {"w": weights(3, 4)})
     signature = "x: USER_INPUT\np_w: PARAMETER target='w'\np_b: PARAMETER target='b'\n"
