@@ -8,10 +8,11 @@ onnxruntime. Invariant: the same source gives the same graph, in this process or
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
+
+import numpy as np
 
 from lipcert.choices import nearest
 from lipcert.diagnostics import Diagnostic, Level
@@ -19,6 +20,7 @@ from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.build.builder import WeightNaming
 from lipcert.importer.build.translate import translate
 from lipcert.importer.calls import FX_NODE, call_of
+from lipcert.importer.constant import Constant
 from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.examples import Examples, separate_examples
 from lipcert.importer.metadata import (
@@ -44,10 +46,6 @@ _FOLDED: Final = (
     " does not always say which, so that others cannot be relied on either; missing are "
 )
 _IF_TRAINED: Final = "or --as-exported if these very tensors are what is trained"
-_MADE: Final = re.compile(
-    r"(arange|eye|full|linspace|ones|scalar_tensor|zeros)(_like|_default)?(_\d+)?$"
-)
-"""names of the results of calls that make a tensor of numbers alone"""
 _WHOLE: Final = f"torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
 _PLAIN: Final = (
     "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
@@ -204,24 +202,31 @@ def _unread(provenance: Provenance, graph: StaticGraph) -> set[str]:
 
 
 def _is_hidden(provenance: Provenance, graph: StaticGraph) -> bool:
-    """Whether a tensor of no name stands for the result of a call of which no node is left.
+    """Whether a tensor of no name, of whose call no node is left, rearranges a parameter.
 
-    An exporter that computed it may have done so from parameters, unless it is the result of a
-    call that makes a tensor of nothing.
+    An exporter stores what it computed from a parameter beside the parameter itself: a transposed
+    copy, say. Numbers that it computed in another way are not told from fixed ones.
     """
     calls = [(node, call) for node in graph.nodes if (call := call_of(node)) is not None]
     results = {name for node in graph.nodes for name in node.output_names}
     known = results.union(provenance.inputs, *([call.result] for _, call in calls))
-    for node, call in calls:
-        constants = [(name, graph.constants.get(name)) for name in node.inputs]
-        is_unnamed = any(
-            item.is_float and item.view is not None and item.view.origin.literal
-            for name, item in constants
-            if item is not None and not _MADE.match(name)
-        )
-        if provenance.signed and is_unnamed and not known.issuperset(call.tensors):
-            return True
-    return False
+    trained = {
+        _entries(item)
+        for name, item in graph.constants.items()
+        if name in provenance.targets and item.is_float and item.uniform() is None
+    }
+    return provenance.signed and any(
+        item.view.origin.literal and _entries(item) in trained
+        for node, call in calls
+        if not known.issuperset(call.tensors)
+        for item in (graph.constants.get(name) for name in node.inputs)
+        if item is not None and item.view is not None and item.is_float
+    )
+
+
+def _entries(constant: Constant) -> bytes:
+    """The numbers of a tensor, in whatever order."""
+    return np.sort(constant.array, axis=None).tobytes()
 
 
 def _computed(graph: StaticGraph) -> frozenset[str]:
@@ -271,7 +276,8 @@ def _number_notes(read: StaticGraph, needed: list[RawNode], graph: Graph) -> tup
     found = {
         item.view.origin.name
         for item in constants
-        if item is not None and item.view is not None and item.is_parameter and item.is_float
+        if item is not None and item.view is not None and item.is_parameter
+        if item.is_float and item.array.size == 1
     }
     numbers = sorted(found - set(graph.parameters))
     if not numbers:
