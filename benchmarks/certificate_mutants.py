@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from tests.checker.mutants.assumptions import premise_mutants
-from tests.checker.mutants.every import every_mutant
-from tests.checker.mutants.networks import FAMILIES, certified
-from tests.checker.mutants.record import Mutant, Outcome, judged
+from tests.core.mutants.assumptions import premise_mutants
+from tests.core.mutants.every import every_mutant
+from tests.core.mutants.networks import FAMILIES, certified
+from tests.core.mutants.record import Mutant, Outcome, judged
 
 __all__ = ["main"]
 

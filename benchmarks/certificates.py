@@ -23,7 +23,7 @@ os.environ["LIPCERT_CACHE"] = "false"
 
 from lipcert import Settings, load_model
 from lipcert.analysis.pipeline import analyze
-from lipcert.checker.procedure import Choices, check
+from lipcert.core.check import Choices, check
 from lipcert.errors import LipCertError
 from lipcert.issue.certify import Issued, certify
 

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lipcert.audit.job import Job
 from lipcert.audit.records import AuditReport
 from lipcert.audit.run import audit
-from lipcert.checker.procedure import Choices, check
+from lipcert.core.check import Choices, check
 from lipcert.errors import LipCertError
 from lipcert.settings import Settings
 from lipcert.training import (

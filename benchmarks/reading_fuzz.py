@@ -19,7 +19,7 @@ from onnx import printer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.checker.graph.odd_graphs import outcomes
+from tests.core.lower.odd_graphs import outcomes
 
 
 def main() -> None:

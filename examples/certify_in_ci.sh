@@ -20,7 +20,7 @@ certificate=$folder/certificate.json
 # What was reviewed by people. An assumption that is not listed makes the verdict CONDITIONAL,
 # which leaves with 3.
 accepted=A-INPUT,A-LOSS,A-PROJ,A-MECHANISM,A-NEIGH,A-GRAD-AGG,A-RNG,A-NUMERIC
-"$python" -m lipcert.checker.main "$certificate" --model "$model" --accept-assumption "$accepted"
+"$python" -m lipcert.core.main "$certificate" --model "$model" --accept-assumption "$accepted"
 
 if [ -e "$baseline" ]; then
     "$python" -m lipcert compare "$baseline" "$certificate" --fail-on-regression --format markdown

@@ -6,8 +6,6 @@ import os
 
 from lipcert.cli.main import cli
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line and leave with one of the documented exit codes.

@@ -13,29 +13,6 @@ from typing import Literal
 
 from lipcert.errors import UsageError
 
-__all__ = [
-    "AccountantName",
-    "AllocationName",
-    "ClipScopeName",
-    "ConstraintName",
-    "ConvClipName",
-    "DecayName",
-    "GroupName",
-    "LossName",
-    "MechanismName",
-    "NeighboursName",
-    "ReductionName",
-    "SamplingName",
-    "ScopeName",
-    "SizeSourceName",
-    "TermsName",
-    "TierName",
-    "check_choice",
-    "check_nonnegative",
-    "check_positive",
-    "nearest",
-]
-
 LossName = Literal[
     "auto",
     "cross-entropy",

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from lipcert.errors import UsageError
 
-__all__ = ["Kind", "convert", "names", "number", "pair", "switch", "table", "whole", "word"]
-
 Kind: TypeAlias = Callable[[str, object], object]
 """makes of a key and a value the value of its type"""
 

@@ -12,8 +12,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, final
 
-__all__ = ["CODES", "Diagnostic", "Level"]
-
 
 class Level(Enum):
     """How serious a diagnostic is."""

@@ -14,16 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "CertificationError",
-    "LipCertError",
-    "ModelFileError",
-    "NoVerdictError",
-    "Refusal",
-    "UnsupportedModelError",
-    "UsageError",
-]
-
 
 class LipCertError(Exception):
     """Base of all errors raised on purpose."""

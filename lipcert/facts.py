@@ -15,21 +15,6 @@ import numpy as np
 from lipcert.interval import Interval
 from lipcert.upper import INFINITE, ONE, Upper, total
 
-__all__ = [
-    "Bound",
-    "CotangentFacts",
-    "PairHull",
-    "Runs",
-    "Shape",
-    "ValueFacts",
-    "Witness",
-    "bound_of",
-    "no_bound",
-    "product_of",
-    "sum_of",
-    "tightest",
-]
-
 Shape = tuple[int, ...]
 
 

@@ -36,8 +36,6 @@ from lipcert.ops.shape import Pad, PadMode
 from lipcert.scope import Scope
 from lipcert.upper import ZERO
 
-__all__ = ["Around", "Fusions", "fused"]
-
 _NARROW: Final = 2.0**-20
 _RULE: Final = "value.fused"
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from lipcert.upper import INFINITE, FloatArray, Upper, gamma, norm
 
-__all__ = ["Interval"]
-
 _TINY: Final = 2.0**-1022
 _Operation = TypeVar("_Operation", bound="Callable[..., Interval]")
 

@@ -17,8 +17,6 @@ from lipcert.modes import EvalLayer
 from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
-__all__ = ["BatchProof", "BatchStatus", "Graph", "Node", "Parameter", "evaluate"]
-
 
 class BatchStatus(Enum):
     """How it is known that examples of a batch do not influence each other."""

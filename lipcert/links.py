@@ -17,8 +17,6 @@ from lipcert.facts import Shape
 from lipcert.interval import Interval
 from lipcert.upper import FloatArray
 
-__all__ = ["IDENTITY", "Link", "Matrix", "Slopes", "matrix_of"]
-
 _LARGEST_MATRIX: Final = 2**21
 
 

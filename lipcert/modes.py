@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["EvalLayer"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ from lipcert.norms.operator_norm import RULES, Tier, operator_norm
 from lipcert.scope import NormRule
 from lipcert.upper import Upper
 
-__all__ = ["NormCache"]
-
 _FORMAT: Final = "lipcert-norm/1"
 _SLOW_SECONDS: Final = 0.05
 _LONGEST_ENTRY: Final = 4096

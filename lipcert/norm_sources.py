@@ -11,8 +11,6 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-__all__ = ["rule_sources", "rules_digest"]
-
 _PACKAGE: Final = Path(__file__).parent
 _GROUND: Final = ("facts", "interval", "operand", "upper")
 

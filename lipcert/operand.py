@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Operand", "PlaceArray"]
-
 PlaceArray = npt.NDArray[np.int32]
 """places in a tensor, of which there are fewer than 2^31"""
 

@@ -18,8 +18,6 @@ from lipcert.safe import shortened
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressReport"]
-
 _PATIENCE_SECONDS: Final = 1.5
 _LINE_SECONDS: Final = 10.0
 _DRAW_SECONDS: Final = 0.1

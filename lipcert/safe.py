@@ -12,8 +12,6 @@ import re
 import unicodedata
 from typing import Final
 
-__all__ = ["safe", "shortened"]
-
 _COMMAND: Final = re.compile(r"(?<![A-Za-z0-9])::")
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 

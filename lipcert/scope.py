@@ -26,8 +26,6 @@ from lipcert.norms.windows import window_multiplicity
 from lipcert.operand import Operand
 from lipcert.upper import ONE, Upper, norm
 
-__all__ = ["Constraint", "ConstraintKind", "ConstraintScope", "NormRule", "PointScope", "Scope"]
-
 NormRule = Callable[[LinearMap, Tier], Bound]
 """What certifies a norm: `norms.operator_norm`, or a cache in front of it."""
 

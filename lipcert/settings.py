@@ -38,8 +38,6 @@ from lipcert.choices import (
 from lipcert.conversion import Kind, convert, names, number, pair, switch, table, whole, word
 from lipcert.errors import UsageError
 
-__all__ = ["ConstraintSpec", "Settings", "kinds_of"]
-
 _OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "backprop-clipping": ("input_clip", "cotangent_clip", "conv_clip"),

@@ -21,8 +21,6 @@ from typing import Final
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread", "worker_pool"]
-
 _MOST_WORKERS: Final = 4
 _FIRST: Final = threading.Lock()
 """Held by the context that set the limit. Never waited for: a fork may copy it while it is held."""

@@ -23,23 +23,6 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "INFINITE",
-    "ONE",
-    "UNIT_ROUNDOFF",
-    "ZERO",
-    "FloatArray",
-    "Lower",
-    "Upper",
-    "gamma",
-    "maximum",
-    "norm",
-    "norm_lower",
-    "root_sum_square",
-    "row_norms",
-    "total",
-]
-
 FloatArray = npt.NDArray[np.float64]
 _Exact = Callable[[], Fraction]
 

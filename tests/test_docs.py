@@ -13,12 +13,12 @@ from types import ModuleType
 
 import pytest
 
-from lipcert.checker.main import EXIT_CODES
-from lipcert.checker.promise import NOT_CHECKED
-from lipcert.checker.verdict import STAGES
+from lipcert.core.main import EXIT_CODES
+from lipcert.core.promise import NOT_CHECKED
+from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
-from tests.certificate.test_records import MEMBERS, OPTIONAL
 from tests.commands import lipcert, printed_by
+from tests.core.certificate.test_records import MEMBERS, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTED_RUN = shlex.split(
@@ -76,7 +76,7 @@ def test_the_grammar_marks_what_may_be_left_out() -> None:
 
 
 def test_every_assumption_of_the_ledger_is_explained() -> None:
-    folder = ROOT / "lipcert" / "checker" / "ledger"
+    folder = ROOT / "lipcert" / "core" / "ledger"
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     explained = re.findall(r"^\| `(A-[A-Z-]+)` \|", CERTIFICATES, flags=re.MULTILINE)
     assert sorted(explained) == sorted(set(re.findall(r'"(A-[A-Z-]+)"', source)))

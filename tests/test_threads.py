@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scipy.linalg  # noqa: F401  brings a BLAS of its own
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from lipcert import Settings, analyze, load_model
@@ -190,7 +189,7 @@ def test_the_checker_alone_has_one_thread_and_knows_no_threadpoolctl() -> None:
     code = (
         "import sys\n"
         "sys.modules['threadpoolctl'] = None\n"
-        "from lipcert.checker.main import main\n"
+        "from lipcert.core.main import main\n"
         "code = main(['no-such-file', '--model', 'none.onnx'])\n"
         "del sys.modules['threadpoolctl']\n"
         "import numpy, threadpoolctl\n"

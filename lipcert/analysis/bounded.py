@@ -28,8 +28,6 @@ from lipcert.settings import Settings
 from lipcert.threads import one_thread
 from lipcert.upper import Upper
 
-__all__ = ["Bounded", "Progress", "bounded", "loss_cotangent"]
-
 Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
 

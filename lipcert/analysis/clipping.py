@@ -21,8 +21,6 @@ from lipcert.ops.shape import Pad, PadMode
 from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.upper import Upper
 
-__all__ = ["with_clips"]
-
 _REFUSED: Final = frozenset({PadMode.REFLECT, PadMode.EDGE})
 
 

@@ -13,8 +13,6 @@ from lipcert.interval import Interval
 from lipcert.settings import Settings
 from lipcert.upper import Upper, norm_lower
 
-__all__ = ["input_facts"]
-
 
 def input_facts(shape: Shape, settings: Settings) -> ValueFacts:
     """‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared.

@@ -16,8 +16,6 @@ from lipcert.propagation.propagate import NetworkBounds
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 
-__all__ = ["findings", "unstated"]
-
 _NORMALIZATION: Final = frozenset({"layer_norm", "group_norm", "rms_norm"})
 _STEEP: Final = 30.0
 

@@ -14,8 +14,6 @@ from lipcert.facts import Bound
 from lipcert.ir import Graph, Parameter
 from lipcert.upper import INFINITE, Upper, root_sum_square
 
-__all__ = ["Group", "first_uses", "group_parameters", "joint_norm", "layer_of"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ from lipcert.losses.base import Loss, class_axis
 from lipcert.losses.factory import make_loss
 from lipcert.settings import Settings
 
-__all__ = ["assumed_loss", "doubt_of_loss", "planned_loss"]
-
 _NEEDS_CLASSES: Final = frozenset(
     {"cross-entropy", "nll", "focal", "multiclass-hinge", "multi-margin"}
 )

@@ -24,8 +24,6 @@ from lipcert.privacy.mechanisms import (
 from lipcert.settings import Settings
 from lipcert.upper import Lower, Upper, root_sum_square
 
-__all__ = ["clipped_grad_norms", "clipped_groups", "mechanism_of", "mechanism_record"]
-
 
 def mechanism_of(settings: Settings) -> Mechanism | None:
     """The mechanism that the settings name; None: the network bounds its gradients by itself."""

@@ -27,8 +27,6 @@ from lipcert.scope import NormRule
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
 
-__all__ = ["Progress", "analyze", "reported", "require_arguments"]
-
 _PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
 """Those under which gradients are what backpropagation finds at weights of the scope."""
 

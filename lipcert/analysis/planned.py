@@ -18,8 +18,6 @@ from lipcert.privacy.noise import NoiseGroup, joint_multiplier
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
 
-__all__ = ["account_of", "plan_of", "planned_multiplier"]
-
 _DEFAULT_MULTIPLIER: Final = 1.0
 
 

@@ -15,18 +15,6 @@ from lipcert.facts import Shape
 from lipcert.modes import EvalLayer
 from lipcert.privacy.account import Account
 
-__all__ = [
-    "AllocationReport",
-    "Analysis",
-    "Assumptions",
-    "GroupReport",
-    "ModelReport",
-    "NetworkReport",
-    "NodeReport",
-    "ParameterReport",
-    "is_attained",
-]
-
 _ATTAINED: Final = 1e-6
 
 

@@ -24,8 +24,6 @@ from lipcert.privacy.noise import (
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 
-__all__ = ["Release", "noise_groups_of", "planned_sensitivity"]
-
 
 def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
     """Sensitivity of a released gradient under the neighbouring and reduction of the settings."""

@@ -23,8 +23,6 @@ from lipcert.scope import (
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import ONE, Upper
 
-__all__ = ["constraints_of", "scope_of"]
-
 
 def scope_of(graph: Graph, settings: Settings, certify: NormRule = operator_norm) -> Scope:
     """The weights of the file, or every weight within the declared constraints.

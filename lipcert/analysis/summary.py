@@ -32,17 +32,6 @@ from lipcert.scope import Scope
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 
-__all__ = [
-    "allocation_reports",
-    "assumptions",
-    "group_reports",
-    "kept_in_eval_mode",
-    "model_report",
-    "network_report",
-    "node_report",
-    "parameter_reports",
-]
-
 
 def allocation_reports(released: Release) -> tuple[AllocationReport, ...]:
     """The three allocations side by side; empty where a bound is absent."""

@@ -13,8 +13,6 @@ from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.facts import Bound
 
-__all__ = ["unexplained"]
-
 _OVERFLOW: Final = "exceeds the range of float64, though every bound that it is made of is finite"
 _REMEDY: Final = (
     "declare a smaller input domain or constraints, or clip: --mechanism gradient-clipping"

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
-__all__ = ["DRAWN_IN", "outside", "settled"]
-
 DRAWN_IN: Final = 1.0 - 2.0**-20
 """of the radius: to which training draws examples in; what rounding the result adds is less"""
 _ROUNDING: Final = 2.0**-52

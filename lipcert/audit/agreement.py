@@ -24,8 +24,6 @@ from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.errors import NoVerdictError
 from lipcert.losses.base import Loss
 
-__all__ = ["Agreement", "active_parts", "agreement"]
-
 _CONSTANTS: Final = 1e-6
 """relative; a file rounds the constants of the architecture to float32, by 6e-8 each"""
 _SLACK: Final = 8.0

@@ -27,8 +27,6 @@ from lipcert.propagation.propagate import propagate
 from lipcert.scope import PointScope
 from lipcert.upper import FloatArray, Upper, norm
 
-__all__ = ["Allowance"]
-
 _AHEAD: Final = 2.0
 """times the longest example: so that the next longer one is seldom a reason to begin again"""
 

@@ -17,8 +17,6 @@ import torch
 from lipcert.audit.precision import Precision
 from lipcert.errors import NoVerdictError
 
-__all__ = ["Arithmetic", "exact_products"]
-
 _AUTOCAST: Final = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 _TF32_CAPABILITY: Final = (8, 0)
 

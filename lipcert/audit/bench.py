@@ -23,7 +23,8 @@ from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.decision import joint
 from lipcert.audit.gradient_norms.engine import NormEngine
-from lipcert.audit.losses import checked_labels, clipped_gradient, per_example_loss
+from lipcert.audit.labels import checked_labels
+from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured
 from lipcert.audit.precision import Precision
@@ -31,8 +32,6 @@ from lipcert.audit.speed import plain_step_ratio
 from lipcert.audit.tally import Family
 from lipcert.privacy.mechanisms import ClipScope, GradientClipping
 from lipcert.upper import FloatArray
-
-__all__ = ["Bench", "Norms", "clip_of"]
 
 
 @final

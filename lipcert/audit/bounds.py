@@ -15,9 +15,9 @@ from typing import Final, final
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.groups import Group
 from lipcert.audit.viewed import graph_at, is_shown
-from lipcert.certificate.fields import CertificateFormatError
-from lipcert.certificate.records import Certificate
-from lipcert.checker.ledger import Premises
+from lipcert.core.certificate.fields import CertificateFormatError
+from lipcert.core.certificate.records import Certificate
+from lipcert.core.ledger import Premises
 from lipcert.errors import NoVerdictError
 from lipcert.facts import Bound
 from lipcert.importer.model import ImportedModel
@@ -25,17 +25,6 @@ from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import FloatArray, Upper
-
-__all__ = [
-    "Claims",
-    "GroupBound",
-    "are_made_anew",
-    "bounded_at",
-    "claims_at",
-    "claims_of_analysis",
-    "claims_of_certificate",
-    "settings_of",
-]
 
 ANALYSIS: Final = "analysis"
 _ON_WEIGHTS: Final = frozenset({"clipless", "weight-clipping", "fixed-weight-norm"})

@@ -30,8 +30,6 @@ from lipcert.audit.unit_result import Total
 from lipcert.importer.evaluation import eval_notes
 from lipcert.modes import EvalLayer
 
-__all__ = ["conclude"]
-
 _MOST_NAMES = 4
 _WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE)
 _ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})

@@ -24,8 +24,6 @@ from lipcert.scope import PointScope
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
 
-__all__ = ["Excess", "excesses", "storage_unit"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from lipcert.errors import NoVerdictError
 from lipcert.facts import Shape
 
-__all__ = ["Examples", "checked_examples", "read_examples"]
-
 _FLOATS: Final = frozenset({"f"})
 _LARGEST: Final = 1 << 36
 

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from lipcert.audit.measured import Measured
 from lipcert.upper import FloatArray
 
-__all__ = ["Decision", "decide", "decided", "joint"]
-
 _TINY = 2.0**-1060
 """covers what underflows"""
 _NOTHING = 2.0**-400

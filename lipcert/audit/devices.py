@@ -6,8 +6,6 @@ import torch
 
 from lipcert.errors import UsageError
 
-__all__ = ["device_named", "use_gpu"]
-
 
 def device_named(name: str) -> torch.device:
     """The device of that name; "auto": a GPU where there is one. UsageError for no device's name.

@@ -23,8 +23,6 @@ from lipcert.audit.trace.records import Arithmetic, Batch, Gradients, IndexArray
 from lipcert.audit.trace.tensors import StoredTensor
 from lipcert.errors import UsageError
 
-__all__ = ["Flight", "index_of"]
-
 _LONGEST_INDEX: Final = 1 << 20
 
 

@@ -24,8 +24,6 @@ from lipcert.audit.job import Job, Unit
 from lipcert.audit.unit_result import UnitResult
 from lipcert.errors import NoVerdictError
 
-__all__ = ["WorkFolder"]
-
 _STAMP: Final = "job.json"
 _LEASE_SECONDS: Final = 600.0
 _POLL_SECONDS: Final = 0.2

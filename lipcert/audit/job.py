@@ -20,8 +20,6 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
-__all__ = ["Job", "Kind", "Unit", "units_of"]
-
 _SCHEMA: Final = "lipcert.audit-job/1"
 _SPECS: Final = frozenset({"constraint", "constraints"})
 

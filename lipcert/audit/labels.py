@@ -28,8 +28,6 @@ from lipcert.losses.margin import (
 )
 from lipcert.upper import FloatArray
 
-__all__ = ["checked_labels"]
-
 _Labels = npt.NDArray[Any]
 _SOFTMAX: Final = CrossEntropy | NegativeLogLikelihood | Focal
 _MARGIN: Final = MulticlassHinge | MultiMargin | KantorovichRubinstein | HingeKantorovichRubinstein

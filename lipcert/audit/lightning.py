@@ -18,8 +18,6 @@ from torch import nn
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.errors import UsageError
 
-__all__ = ["LipCertCallback", "RecordingHooks", "callback_class"]
-
 _HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.lowering.clips import with_clipped_cotangent
 from lipcert.audit.lowering.elementwise import SOFTPLUS_GUARD
 from lipcert.errors import NoVerdictError
@@ -28,8 +27,6 @@ from lipcert.losses.margin import (
     MulticlassHinge,
     MultiMargin,
 )
-
-__all__ = ["checked_labels", "clipped_gradient", "per_example_loss"]
 
 
 def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:

@@ -22,8 +22,6 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.upper import ONE, FloatArray, Lower, gamma, norm, norm_lower
 
-__all__ = ["Layer", "operator_norm_lower"]
-
 Layer = Dense | Conv | ConvTranspose
 _ITERATIONS: Final = 60
 

@@ -12,8 +12,6 @@ from typing import final
 
 from lipcert.upper import FloatArray
 
-__all__ = ["BatchNorms", "Measured"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,17 +22,6 @@ from lipcert.audit.trace.tensors import StoredTensor, stored
 from lipcert.errors import UsageError
 from lipcert.version import __version__
 
-__all__ = [
-    "arithmetic_of",
-    "copied",
-    "generator_digests",
-    "named_buffers",
-    "named_inputs",
-    "noise_generator_digest",
-    "unwrapped",
-    "versions",
-]
-
 _CONVOLUTIONS: Final[Any] = torch.backends.cudnn.conv  # type: ignore[attr-defined]
 _DIGITS: Final = 32
 """of a digest: 128 bits are enough to tell states apart"""

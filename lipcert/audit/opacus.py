@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import UsageError
 
-__all__ = ["attach_opacus"]
-
 _ALL: Final = "all"
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import final
 
-__all__ = ["Precision"]
-
 
 @final
 class Precision(Enum):

@@ -13,8 +13,6 @@ from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
 
-__all__ = ["random_examples"]
-
 
 def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
     """Examples of the input domain; NoVerdictError where the labels of the loss are not known."""

@@ -19,17 +19,15 @@ from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.random_examples import random_examples
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.certificate.fields import CertificateFormatError
-from lipcert.certificate.records import Certificate, read_certificate
-from lipcert.checker.files import CertificateFileError, read_certificate_file
+from lipcert.core.certificate.fields import CertificateFormatError
+from lipcert.core.certificate.records import Certificate, read_certificate
+from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 from lipcert.upper import FloatArray
-
-__all__ = ["MODEL", "Ready", "prepare"]
 
 MODEL: Final = "model"
 """the weights of the file"""

@@ -41,17 +41,6 @@ from lipcert.ops.normalization import BatchNorm
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
-__all__ = [
-    "checkpoints",
-    "examples_at",
-    "examples_gap",
-    "first_name",
-    "names_in",
-    "recorded_batches",
-    "step_name",
-    "weights_at",
-]
-
 INPUT: Final = "input"
 LABELS: Final = "labels"
 _AFTER: Final = "after "

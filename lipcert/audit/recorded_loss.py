@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from lipcert.audit.trace.records import Reduction
 
-__all__ = ["RecordedLoss", "examples_losses", "reduction_of"]
-
 Observer = Callable[[object, tuple[object, ...], object], None]
 
 

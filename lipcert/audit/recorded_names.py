@@ -21,8 +21,6 @@ from lipcert.facts import Shape
 from lipcert.ir import Graph
 from lipcert.upper import FloatArray
 
-__all__ = ["Match", "Snapshot", "matched"]
-
 Snapshot: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """recorded tensors by name"""
 _NAMED: Final = 3

@@ -53,8 +53,6 @@ from lipcert.conversion import number, table, whole
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.plan import Sampling
 
-__all__ = ["Chosen", "Recorder"]
-
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
 """which steps: every k-th beginning with the first, those listed, or those a function picks"""
 

@@ -13,21 +13,6 @@ from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic
 
-__all__ = [
-    "BINS_PER_OCTAVE",
-    "HIGHEST_BIN",
-    "LOWEST_BIN",
-    "AuditReport",
-    "CheckReport",
-    "ExampleReference",
-    "GroupAudit",
-    "Histogram",
-    "Modes",
-    "Quantity",
-    "ValueAudit",
-    "Verdict",
-]
-
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80
 HIGHEST_BIN: Final = 16

@@ -23,13 +23,11 @@ from lipcert.audit.bench import Bench, Norms, clip_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
 from lipcert.audit.decision import Decision, decided
-from lipcert.audit.losses import checked_labels
+from lipcert.audit.labels import checked_labels
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.tally import FAMILIES, Family, Places, Tallies, Tally, merged
 from lipcert.upper import FloatArray
-
-__all__ = ["Replayed", "Replayer"]
 
 _RESOLUTION: Final = 2.0**-30
 """In float64, what exceeds a bound by this share of it at most counts as attaining it: a clip, a

@@ -27,8 +27,6 @@ from lipcert.norms.operator_norm import operator_norm
 from lipcert.scope import NormRule
 from lipcert.threads import one_thread
 
-__all__ = ["audit", "merged_report"]
-
 
 @one_thread()
 def audit(

@@ -23,8 +23,6 @@ from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.viewed import is_shown
 from lipcert.upper import FloatArray
 
-__all__ = ["Settled", "bounds_hold_at", "settled_at", "settled_weights"]
-
 _MODEL: Final = "model"
 _MOST_NUMBERS: Final = 2**24
 """so many numbers of weights are remembered"""

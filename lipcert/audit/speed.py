@@ -18,8 +18,6 @@ from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.lowering.dispatch import constants, lower
 from lipcert.audit.lowering.network import LoweredNetwork
 
-__all__ = ["plain_step", "plain_step_ratio"]
-
 _REPETITIONS: Final = 5
 Losses = Callable[[Tensor], Tensor]
 

@@ -26,8 +26,6 @@ from lipcert.audit.records import (
 )
 from lipcert.upper import FloatArray
 
-__all__ = ["FAMILIES", "Family", "Places", "Tallies", "Tally", "merged"]
-
 Places = npt.NDArray[np.int64]
 """indices of examples in the data"""
 

@@ -17,8 +17,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.tally import FAMILIES, Tallies, Tally, merged
 from lipcert.errors import NoVerdictError
 
-__all__ = ["Total", "UnitResult", "total_of"]
-
 _SCHEMA: Final = "lipcert.audit-unit/2"
 
 

@@ -18,8 +18,6 @@ from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
-__all__ = ["graph_at", "is_shown", "viewed"]
-
 _ROUNDINGS: Final = 4 * float(np.finfo(np.float64).eps)
 
 

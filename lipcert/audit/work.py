@@ -26,8 +26,6 @@ from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
 from lipcert.upper import Upper, root_sum_square
 
-__all__ = ["audit_unit", "float_bounds", "speed_of"]
-
 
 @lru_cache(maxsize=1)
 def _prepared(job: Job) -> Ready:

@@ -12,8 +12,6 @@ from typing import Final, final
 
 from lipcert.errors import UsageError
 
-__all__ = ["Worker"]
-
 _LAUNCHERS: Final = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),

@@ -14,8 +14,6 @@ from typing import Final, cast, final
 from lipcert.cli.json_file import read_json
 from lipcert.errors import NoVerdictError
 
-__all__ = ["AnalysisFacts", "read_analysis"]
-
 _SCHEMA: Final = "lipcert.analysis/1"
 
 

@@ -18,8 +18,6 @@ from lipcert.progress import ProgressReport
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis
 
-__all__ = ["command"]
-
 _FORMATS: Final = ("text", "json", "markdown", "csv", "html", "sarif", "junit", "github")
 
 

@@ -21,8 +21,6 @@ from lipcert.report.audit_formats import AUDIT_FORMATS, audit_report
 if TYPE_CHECKING:
     from lipcert.audit.records import AuditReport
 
-__all__ = ["command"]
-
 
 @click.command("audit")
 @click.argument("target", type=click.Path(path_type=Path), required=False)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from lipcert.audit.job import Job
     from lipcert.settings import Settings
 
-__all__ = ["audit_options", "job_of", "require_inputs", "require_torch"]
-
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _PRECISIONS: Final = ("float32", "float64", "tf32", "bfloat16", "float16")
 _STEPS: Final = 30

@@ -17,8 +17,6 @@ from lipcert.cli.sources import CACHE_VARIABLE
 from lipcert.norm_cache import NormCache
 from lipcert.safe import safe
 
-__all__ = ["cache_directory", "open_cache", "with_note"]
-
 
 def open_cache(enabled: bool, environment: Mapping[str, str], rules: str) -> NormCache | None:
     """The cache of this user; None where there is none or it is not wanted.

@@ -17,8 +17,6 @@ from lipcert.progress import ProgressReport
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued
 
-__all__ = ["command"]
-
 
 @click.command("certify")
 @click.argument("model", type=click.Path(path_type=Path))

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lipcert.checker.budget import MAX_ENTRIES, MAX_SECONDS, Limits
-from lipcert.checker.files import CertificateFileError, read_certificate_file, trusted_text
-from lipcert.checker.main import EXIT_CODES, accepted_ids
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
+from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
+from lipcert.core.files import CertificateFileError, read_certificate_file, trusted_text
+from lipcert.core.main import EXIT_CODES, accepted_ids
 from lipcert.errors import NoVerdictError, UsageError
 
 if TYPE_CHECKING:
-    from lipcert.checker.verdict import Report
-
-__all__ = ["command"]
+    from lipcert.core.verdict import Report
 
 
 @click.command("check")
@@ -88,7 +86,7 @@ def command(
         raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
     paths.require_file(certificate)
     paths.require_writable([out_file])
-    from lipcert.checker.procedure import Choices, check
+    from lipcert.core.check import Choices, check
 
     try:
         data = read_certificate_file(certificate)
@@ -101,7 +99,7 @@ def command(
 
 
 def _rendered(report: Report, certificate: Path, output_format: str) -> str:
-    from lipcert.checker.text import report_json, report_text
+    from lipcert.core.text import report_json, report_text
 
     match output_format:
         case "text":

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from lipcert.checker.verdict import STAGES, Report, Verdict
+from lipcert.core.verdict import STAGES, Report, Verdict
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
-
-__all__ = ["check_ci"]
 
 _ASSUMED: Final = "LC208"
 _OUTCOMES: Final = {

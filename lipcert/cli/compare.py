@@ -17,8 +17,6 @@ from lipcert.errors import UsageError
 if TYPE_CHECKING:
     from lipcert.report.comparison import Comparison
 
-__all__ = ["command"]
-
 
 @click.command("compare")
 @click.argument("old", type=click.Path(path_type=Path))

@@ -12,8 +12,6 @@ from lipcert.report.json import dump
 from lipcert.safe import safe
 from lipcert.settings import ConstraintSpec
 
-__all__ = ["command"]
-
 
 @click.group("config")
 def command() -> None:

@@ -11,8 +11,6 @@ from typing import final
 
 from lipcert.errors import CertificationError, LipCertError, UsageError
 
-__all__ = ["ExitCode", "exit_code_of"]
-
 
 @final
 class ExitCode(IntEnum):

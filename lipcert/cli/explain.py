@@ -8,8 +8,6 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import format_option
 from lipcert.cli.output import write
 
-__all__ = ["command"]
-
 
 @click.command("explain")
 @click.argument("key", metavar="[RULE|LC-CODE]", required=False)

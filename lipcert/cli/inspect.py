@@ -17,8 +17,6 @@ from lipcert.errors import UnsupportedModelError
 if TYPE_CHECKING:
     from lipcert.report.inspection import Inspection
 
-__all__ = ["command"]
-
 
 @click.command("inspect")
 @click.argument("model", type=click.Path(path_type=Path))

@@ -13,8 +13,6 @@ from typing import Final
 from lipcert.cli.paths import require_file
 from lipcert.errors import NoVerdictError
 
-__all__ = ["read_json"]
-
 _LARGEST: Final = 256 * 1024 * 1024
 
 

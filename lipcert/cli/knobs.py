@@ -32,17 +32,6 @@ from lipcert.choices import (
 from lipcert.errors import UsageError
 from lipcert.settings import ConstraintSpec
 
-__all__ = [
-    "AS_EXPORTED",
-    "CONSTRAINTS",
-    "KNOBS",
-    "NOISE_MULTIPLIERS",
-    "TABLES",
-    "Knob",
-    "constraint_table",
-    "multiplier_table",
-]
-
 AS_EXPORTED: Final = (
     "Take the tensors of the file for the trained parameters, even where the exporter folded "
     "others into them."

@@ -31,8 +31,6 @@ from lipcert.errors import (
 from lipcert.safe import safe
 from lipcert.version import __version__
 
-__all__ = ["cli"]
-
 _INTERRUPTED: Final = "interrupted before there was a result"
 _VERBS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -17,17 +17,6 @@ from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
 from lipcert.settings import Settings
 
-__all__ = [
-    "chosen_settings",
-    "color_option",
-    "format_option",
-    "given",
-    "knob_options",
-    "out_option",
-    "progress_option",
-    "report_options",
-]
-
 _GIVEN: Final = "lipcert.given"
 _CONFIG: Final = "lipcert.config"
 _Command = TypeVar("_Command", bound=Callable[..., object])

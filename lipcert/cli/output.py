@@ -17,8 +17,6 @@ import click
 
 from lipcert.errors import NoVerdictError, UsageError
 
-__all__ = ["Destination", "parse_report", "text_width", "use_color", "write"]
-
 Destination = tuple[str, Path]
 """A format and the file that receives it."""
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from lipcert.errors import ModelFileError, NoVerdictError
 
-__all__ = ["require_file", "require_folder", "require_model", "require_writable"]
-
 _SIMILAR: Final = 0.8
 _KINDS: Final = (
     (b"PK\x03\x04", "a zip archive, as torch.save writes; export the module to ONNX"),

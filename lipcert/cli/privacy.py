@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
 
-__all__ = ["command"]
-
 _POINTS: Final = 16
 _CURVES: Final = ("steps", "noise-multiplier")
 

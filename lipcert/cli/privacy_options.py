@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lipcert.privacy.declaration import Declaration
     from lipcert.privacy.plan import TrainingPlan
 
-__all__ = ["RunOptions", "run_options"]
-
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _KEY: Final = "lipcert.run"
 _SAMPLINGS: Final = click.Choice(["poisson", "without-replacement", "shuffle", "full-batch"])

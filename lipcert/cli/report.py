@@ -15,8 +15,6 @@ from lipcert.cli.output import write
 if TYPE_CHECKING:
     from lipcert.report.study.records import Study
 
-__all__ = ["command"]
-
 
 @click.command("report")
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from lipcert.analysis.records import GroupReport
-from lipcert.certificate.fields import CertificateFormatError
-from lipcert.certificate.records import SCHEMA as CERTIFICATE
-from lipcert.certificate.records import Assumption, Certificate, PrivacyClaim, read_certificate
 from lipcert.cli.json_file import read_json
+from lipcert.core.certificate.fields import CertificateFormatError
+from lipcert.core.certificate.records import SCHEMA as CERTIFICATE
+from lipcert.core.certificate.records import Assumption, Certificate, PrivacyClaim, read_certificate
 from lipcert.errors import NoVerdictError
 from lipcert.report.study.fields import Fields
 from lipcert.report.study.privacy import plan_of
@@ -26,8 +26,6 @@ from lipcert.report.study.records import (
     Source,
     ValueBound,
 )
-
-__all__ = ["read_source"]
 
 _SCOPES: Final = {
     "point": "the weights of the file",

@@ -19,14 +19,6 @@ from lipcert.cli.knobs import KNOBS, TABLES
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 
-__all__ = [
-    "CACHE_VARIABLE",
-    "DEBUG_VARIABLE",
-    "EffectiveSettings",
-    "effective_settings",
-    "find_file",
-]
-
 DEBUG_VARIABLE: Final = "LIPCERT_DEBUG"
 CACHE_VARIABLE: Final = "LIPCERT_CACHE_DIR"
 _OTHER_VARIABLES: Final = (DEBUG_VARIABLE, CACHE_VARIABLE)

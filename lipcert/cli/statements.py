@@ -12,15 +12,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
 
-from lipcert.certificate.fields import CertificateFormatError
-from lipcert.certificate.records import SCHEMA as CERTIFICATE
-from lipcert.certificate.records import Assumption, Certificate, read_certificate
 from lipcert.cli.json_file import read_json
 from lipcert.cli.terms import Members, run_words, shared_terms, words
+from lipcert.core.certificate.fields import CertificateFormatError
+from lipcert.core.certificate.records import SCHEMA as CERTIFICATE
+from lipcert.core.certificate.records import Assumption, Certificate, read_certificate
 from lipcert.errors import NoVerdictError
 from lipcert.report.comparison import Assumed, Number, Place, Statement
-
-__all__ = ["read_statement"]
 
 _ANALYSIS: Final = "lipcert.analysis/1"
 _NOT_ASSUMED: Final = ("allocation", "noise_multiplier", "tier")

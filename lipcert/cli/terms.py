@@ -12,8 +12,6 @@ from typing import Final, TypeAlias, cast
 
 from lipcert.report.comparison import Assumed
 
-__all__ = ["Members", "run_words", "shared_terms", "words"]
-
 Members: TypeAlias = Mapping[str, object]
 
 _SAMPLING: Final = ("sampling", "dataset_size", "batch_size", "steps", "participations")

@@ -11,8 +11,6 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import color_option, format_option
 from lipcert.cli.output import text_width, use_color, write
 
-__all__ = ["command"]
-
 _FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["PAGES"]
-
 _EXPORT: Final = "torch.onnx.export(model.eval(), ..., dynamo=True, optimize=False)"
 
 PAGES: Final[Mapping[str, str]] = MappingProxyType(

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-__all__ = ["RulePage", "rule_pages"]
-
 _PACKAGE: Final = Path(__file__).parent.parent
 _RULE: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 _QUESTIONS: Final = ("output_facts", "input_lipschitz", "param_lipschitz", "input_cotangent")

@@ -14,8 +14,6 @@ from lipcert.interval import Interval
 from lipcert.norms.scaling import UNDERFLOW
 from lipcert.upper import UNIT_ROUNDOFF, FloatArray, Lower, Upper, gamma, norm
 
-__all__ = ["completed", "gap_between", "solved", "symmetric"]
-
 _LEAST_GAP: Final = 2.0**-40
 
 

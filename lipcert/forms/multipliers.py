@@ -23,8 +23,6 @@ from lipcert.forms.quadratic import Multipliers, default_multipliers, middle_and
 from lipcert.interval import Interval
 from lipcert.upper import FloatArray
 
-__all__ = ["tuned"]
-
 _TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.03, 8))
 _ROOM: Final = 0.98
 _TINY: Final = 1e-100

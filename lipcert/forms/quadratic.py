@@ -24,8 +24,6 @@ from lipcert.norms.eigenvalues import estimate_largest, largest_eigenvalue
 from lipcert.norms.scaling import UNDERFLOW, balanced, restored
 from lipcert.upper import INFINITE, ONE, UNIT_ROUNDOFF, ZERO, FloatArray, Upper, gamma, norm
 
-__all__ = ["Multipliers", "QuadraticForm", "default_multipliers", "middle_and_radius"]
-
 _LARGEST_SCALE: Final = 1000
 _UNKNOWN_SCALE: Final = 2**60
 _ENTRY_ERROR: Final = 4

@@ -19,8 +19,6 @@ from lipcert.importer.limits import MAX_CONSTANT_ELEMENTS
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import REARRANGERS, axes_of, rearranger, split_sizes
 
-__all__ = ["cumulation", "evaluate_constant", "is_known"]
-
 
 def is_known(op_type: str) -> bool:
     """Whether `evaluate_constant` can compute this op."""

@@ -38,8 +38,6 @@ from lipcert.importer.static_graph import StaticGraph, needed_values, values_rea
 from lipcert.importer.survey import distinct, operator_refusals
 from lipcert.ir import Graph
 
-__all__ = ["Assembled", "assemble"]
-
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
 _FOLDED: Final = (
     "the exporter computed other tensors from trained parameters that the file does not hold, and"

@@ -39,8 +39,6 @@ from lipcert.importer.layout import Layout, MixingError, ReadsAcrossError, is_to
 from lipcert.importer.raw import RawNode
 from lipcert.importer.static_graph import StaticGraph
 
-__all__ = ["moves_alone", "prove_independence"]
-
 Layouts = dict[str, Layout]
 Rule = Callable[[StaticGraph, Mapping[str, Layout], RawNode], Layout]
 

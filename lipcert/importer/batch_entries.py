@@ -11,8 +11,6 @@ from lipcert.importer.layout import Layout, MixingError
 from lipcert.importer.raw import RawNode
 from lipcert.importer.static_graph import StaticGraph
 
-__all__ = ["DynamicParameterError", "broadcast", "elementwise", "only", "spatial"]
-
 
 class DynamicParameterError(Exception):
     """What should be a constant of the layer depends on the data."""

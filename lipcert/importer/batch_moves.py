@@ -13,19 +13,6 @@ from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import axes_of, slices_of
 from lipcert.importer.static_graph import StaticGraph
 
-__all__ = [
-    "concat",
-    "cut",
-    "expand",
-    "gather",
-    "gather_elements",
-    "pad",
-    "reshape",
-    "same_axis",
-    "split",
-    "transpose",
-]
-
 
 def reshape(graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode) -> Layout:
     """Row-major order is kept, so P is."""

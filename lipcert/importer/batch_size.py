@@ -27,8 +27,6 @@ from lipcert.importer.arithmetic import evaluate_constant
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import REARRANGERS, slices_of
 
-__all__ = ["BatchSize", "BatchSizeError"]
-
 Marks = npt.NDArray[np.bool_]
 _Arrays = Sequence[Array | None]
 

@@ -13,8 +13,6 @@ from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import axes_of
 from lipcert.importer.static_graph import StaticGraph
 
-__all__ = ["cumulated", "matrix_axes", "one_axis", "product", "reduce", "softmax", "trailing"]
-
 
 def along(
     graph: StaticGraph, layouts: Mapping[str, Layout], node: RawNode, axes: set[int]

@@ -25,8 +25,6 @@ from lipcert.importer.constant import Constant, Origin, View
 from lipcert.importer.metadata import Provenance, rules_of
 from lipcert.importer.raw import Array, RawNode
 
-__all__ = ["Binding", "with_bindings"]
-
 _ONLY: Final = -1
 """the one input that is constant"""
 _DROPPED_BIAS: Final = "RemoveOptionalBias"

@@ -14,8 +14,6 @@ from typing import Final, final
 
 from lipcert.importer.raw import RawNode
 
-__all__ = ["FX_NODE", "Call", "call_of", "names_in"]
-
 FX_NODE: Final = "pkg.torch.onnx.fx_node"
 _CALL: Final = re.compile(
     r"(?:^%(?P<result>\w+) :.*)?target=torch\.ops\.aten\.(?P<name>\w+)[^\]]*\]"

@@ -32,8 +32,6 @@ from lipcert.importer.limits import Budget
 if sys.platform != "win32":
     import resource
 
-__all__ = ["ChildError", "run_in_child"]
-
 Work = Callable[[str], str]
 
 _ANSWER: Final = "answer"

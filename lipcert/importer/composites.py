@@ -21,8 +21,6 @@ from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.spelling import Speller, Spelling
 from lipcert.importer.static_graph import Value
 
-__all__ = ["is_composite", "spelled_out"]
-
 _MVN_EPSILON: Final = 1e-9
 """added to the standard deviation, by the definition of the operator"""
 

@@ -19,8 +19,6 @@ from lipcert.importer.constant import Constant, Origin, View
 from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import REARRANGERS, rearranger
 
-__all__ = ["Computed", "computed"]
-
 Inputs = Sequence[Constant | None]
 
 

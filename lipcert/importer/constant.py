@@ -20,8 +20,6 @@ from lipcert.importer.raw import Array
 from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray, Upper
 
-__all__ = ["Constant", "Origin", "View"]
-
 Rearrange = Callable[[Array], Array]
 _PIECE: Final = 1 << 20
 

@@ -17,8 +17,6 @@ from typing import Final, final
 from lipcert.errors import ModelFileError
 from lipcert.importer.limits import MAX_FILE_BYTES
 
-__all__ = ["ModelBytes", "read_bytes"]
-
 _GZIP: Final = b"\x1f\x8b"
 _ROOM: Final = 1 << 26
 _RATIO: Final = 20

@@ -17,8 +17,6 @@ from onnx import helper
 from lipcert.importer.limits import MAX_CONSTANT_ELEMENTS
 from lipcert.importer.raw import Array, RawNode
 
-__all__ = ["CREATION", "Evaluate", "Inputs", "given"]
-
 Inputs = Sequence[Array | None]
 Evaluate = Callable[[RawNode, Inputs], Array]
 

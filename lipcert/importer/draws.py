@@ -16,8 +16,6 @@ import numpy as np
 from lipcert.facts import Shape
 from lipcert.upper import FloatArray
 
-__all__ = ["NOWHERE", "Domain", "draws"]
-
 _SEED: Final = 20_240_817
 
 

@@ -14,8 +14,6 @@ from typing import Final, final
 
 from lipcert.importer.spelling import Speller
 
-__all__ = ["spell_einsum"]
-
 _ELLIPSIS: Final = "..."
 _Labels = tuple[str, ...]
 

@@ -26,8 +26,6 @@ from lipcert.importer.raw import RawNode
 from lipcert.importer.static_graph import needed_values
 from lipcert.modes import EvalLayer
 
-__all__ = ["eval_layers", "eval_notes"]
-
 _BATCH_NORM: Final = "BatchNormalization"
 _DROPOUT: Final = "Dropout"
 _KINDS: Final = {

@@ -27,8 +27,6 @@ from lipcert.importer.static_graph import StaticGraph, Value
 from lipcert.importer.survey import distinct, translation_refusals
 from lipcert.ir import BatchProof, BatchStatus
 
-__all__ = ["Examples", "separate_examples"]
-
 _PRIMES: Final = (
     11,
     13,

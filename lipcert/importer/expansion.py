@@ -18,8 +18,6 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from lipcert.errors import ModelFileError
 from lipcert.importer.limits import MAX_FILE_BYTES, MAX_NODES
 
-__all__ = ["check_expansion", "expanded", "names_read", "needed_nodes"]
-
 _MAX_NESTING: Final = 200
 _Key = tuple[str, str, str]
 _Size = tuple[int, int]

@@ -21,8 +21,6 @@ from onnx import ModelProto, TensorProto
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.importer.limits import MAX_FILE_BYTES
 
-__all__ = ["embed_external_data"]
-
 _KEYS: Final = frozenset({"location", "offset", "length"})
 _REMEDY: Final = "save the model in one file (torch.onnx.export(..., external_data=False))"
 

@@ -31,9 +31,6 @@ from lipcert.importer.sequences import as_split, part_sizes
 from lipcert.importer.spelling import ROOT_MULTIPLE
 from lipcert.importer.static_graph import StaticGraph, Value, needed_values
 
-__all__ = ["Folded", "fold"]
-
-
 _STATIC: Final = "export with axis 0 for the batch and fixed sizes for all other axes"
 _FLOATS: Final = "export the network before quantisation or without its discrete head"
 _SHAPES_ALONE: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"

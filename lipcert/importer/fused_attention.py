@@ -17,8 +17,6 @@ from lipcert.facts import Shape
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.spelling import Speller
 
-__all__ = ["spell_attention"]
-
 _MASK: Final = 3
 _CACHE: Final = (4, 5)
 _LENGTHS: Final = 6

@@ -26,8 +26,6 @@ from lipcert.importer.raw import RawModel
 from lipcert.importer.reader import GraphReader
 from lipcert.importer.survey import distinct, operator_refusals
 
-__all__ = ["Source", "open_model"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,8 +27,6 @@ from typing import Final, final
 from lipcert.importer.constant import Constant
 from lipcert.importer.raw import RawNode
 
-__all__ = ["STEPS", "Guards"]
-
 _COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 STEPS: Final = _COMPARISONS | {"IsNaN", "Sign"}
 """ops that jump, and that a continuous function may hide"""

@@ -19,8 +19,6 @@ from lipcert.importer.limits import MAX_VALUE_ELEMENTS
 from lipcert.importer.raw import RawModel, RawNode
 from lipcert.importer.static_graph import Value
 
-__all__ = ["ShapeError", "ShapeInference"]
-
 _SMALL: Final = 64
 """entries of a constant up to which its numbers may tell a shape"""
 _SHAPE_KEEPING: Final = frozenset(

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from lipcert.facts import Shape
 from lipcert.importer.constant import Constant
 
-__all__ = ["Layout", "MixingError", "ReadsAcrossError", "is_told", "locate"]
-
 
 class MixingError(Exception):
     """Examples of a batch influence each other, or cannot be told apart; says why."""

@@ -13,15 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-__all__ = [
-    "MAX_CONSTANT_ELEMENTS",
-    "MAX_FILE_BYTES",
-    "MAX_NODES",
-    "MAX_RANK",
-    "MAX_VALUE_ELEMENTS",
-    "Budget",
-]
-
 MAX_FILE_BYTES: Final = 1 << 30
 """bytes of a model file, after decompression and with its external data"""
 MAX_NODES: Final = 50_000

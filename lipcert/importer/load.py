@@ -31,8 +31,6 @@ from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
 from lipcert.threads import one_thread
 
-__all__ = ["load_model", "rehearse"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -23,17 +23,6 @@ from lipcert.importer.calls import FX_NODE, call_of, names_in
 from lipcert.importer.constant import Origin
 from lipcert.importer.raw import Array, RawGraph, RawNode
 
-__all__ = [
-    "NAMESPACE",
-    "Provenance",
-    "is_anonymous",
-    "is_recomputed",
-    "read_provenance",
-    "rules_of",
-    "statistic_owner",
-    "training_refusals",
-]
-
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"
 """key of the modules around the call that a node came from, outermost first: "name: class/…" """

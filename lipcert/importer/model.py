@@ -9,8 +9,6 @@ from typing import final
 from lipcert.diagnostics import Diagnostic
 from lipcert.ir import BatchProof, Graph
 
-__all__ = ["ImportedModel", "MacroLayer", "Verification"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

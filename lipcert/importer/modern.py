@@ -14,8 +14,6 @@ from typing import Final
 
 from onnx import ModelProto, NodeProto, defs
 
-__all__ = ["modernise"]
-
 _KNOWN: Final = 7
 _INFERENCE: Final = ("is_test", 1)
 _SIDES: Final = ("broadcast", 1)

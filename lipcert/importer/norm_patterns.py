@@ -17,8 +17,6 @@ from lipcert.importer.constant import Constant
 from lipcert.importer.pattern_matching import Matcher
 from lipcert.importer.raw import RawNode
 
-__all__ = ["NORM_PATTERNS"]
-
 
 def _layer_norm(matcher: Matcher, node: RawNode) -> RawNode | None:
     """(x − mean)/√(variance + ε), then perhaps ·γ and + β over the normalised axes."""

@@ -13,8 +13,6 @@ from typing import Final
 from lipcert.errors import Refusal
 from lipcert.importer.raw import RawNode
 
-__all__ = ["MICROSOFT", "RANDOM", "refusal_of"]
-
 MICROSOFT: Final = "com.microsoft"
 _MICROSOFT_OPS: Final = frozenset({"Gelu", "FastGelu", "QuickGelu"})
 

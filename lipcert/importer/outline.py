@@ -19,8 +19,6 @@ from lipcert.importer.container import read_bytes
 from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 
-__all__ = ["Outline", "outline_of"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

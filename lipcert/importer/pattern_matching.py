@@ -25,8 +25,6 @@ from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import axes_of, slices_of
 from lipcert.importer.static_graph import StaticGraph
 
-__all__ = ["FORMULAS", "Matcher"]
-
 _ONE: Final = Fraction(1)
 _VERSIONS: Final = {
     "Gelu": 20,

@@ -20,8 +20,6 @@ from lipcert.importer.pattern_matching import FORMULAS, Matcher
 from lipcert.importer.raw import RawNode
 from lipcert.importer.static_graph import StaticGraph, needed_values
 
-__all__ = ["recognise"]
-
 _LEAST: Final = Fraction(1, 2**20)
 """below which, as beyond its inverse, the numbers of a GELU by tanh are those of another layer"""
 _QUICK_GELU: Final = 1.702

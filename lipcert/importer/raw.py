@@ -13,8 +13,6 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "RawGraph", "RawInput", "RawModel", "RawNode"]
-
 Array = npt.NDArray[Any]
 
 

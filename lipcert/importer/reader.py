@@ -20,8 +20,6 @@ from lipcert.importer.opsets import refusal_of
 from lipcert.importer.raw import RawGraph, RawInput, RawNode
 from lipcert.importer.tensors import read_tensor
 
-__all__ = ["GraphReader"]
-
 _MAX_DEPTH: Final = 20
 _Scopes = tuple[set[str], ...]
 """names that are defined so far: in this graph, then in those around it"""

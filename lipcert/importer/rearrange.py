@@ -16,14 +16,6 @@ import numpy as np
 from lipcert.importer.limits import MAX_CONSTANT_ELEMENTS
 from lipcert.importer.raw import Array, RawNode
 
-__all__ = [
-    "REARRANGERS",
-    "axes_of",
-    "rearranger",
-    "slices_of",
-    "split_sizes",
-]
-
 Control = Sequence[Array | None]
 """the constant inputs after the first, None where left out"""
 Rearrange = Callable[[Array], Array]

@@ -14,8 +14,6 @@ from onnx import ModelProto, ValueInfoProto
 from lipcert.importer.container import read_bytes
 from lipcert.importer.external import embed_external_data
 
-__all__ = ["RunFailure", "Runtime", "new_session"]
-
 Array = npt.NDArray[Any]
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 

@@ -11,8 +11,6 @@ import numpy as np
 from lipcert.importer.constant import Constant
 from lipcert.importer.raw import Array, RawNode
 
-__all__ = ["as_split", "part_sizes"]
-
 
 def part_sizes(node: RawNode, sizes: Array | None, length: int) -> tuple[int, ...]:
     """Lengths of the parts along the axis: given, or of one given length, or 1 each."""

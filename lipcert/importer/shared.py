@@ -22,8 +22,6 @@ from typing import Final, final
 from lipcert.importer.metadata import Provenance, is_anonymous
 from lipcert.importer.raw import Array, RawModel, RawNode
 
-__all__ = ["Separated", "separate_shared"]
-
 _PRODUCER: Final = "pytorch"
 _STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
 

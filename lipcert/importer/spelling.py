@@ -20,8 +20,6 @@ from lipcert.importer.constant import Constant
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.static_graph import Value
 
-__all__ = ["ROOT_MULTIPLE", "Speller", "Spelling"]
-
 ROOT_MULTIPLE: Final = "RootMultiple"
 """√square·x for a value x that depends on the data; no file can hold such a node"""
 

@@ -16,8 +16,6 @@ from lipcert.facts import Shape
 from lipcert.importer.constant import Constant
 from lipcert.importer.raw import Array, RawGraph, RawNode
 
-__all__ = ["StaticGraph", "Value", "needed_values", "values_read"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,6 @@ from lipcert.importer.patterns import recognise
 from lipcert.importer.raw import RawGraph
 from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
 
-__all__ = ["distinct", "operator_refusals", "translation_refusals"]
-
 _SHAPES: Final = frozenset({"Shape", "Size"})
 _MOST_ENDS: Final = 8
 

@@ -15,8 +15,6 @@ from lipcert.errors import Refusal
 from lipcert.importer.limits import MAX_RANK, MAX_VALUE_ELEMENTS
 from lipcert.importer.raw import Array
 
-__all__ = ["read_tensor"]
-
 _TYPED_FIELDS: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 _NUMERIC: Final = frozenset(
     {

@@ -28,8 +28,6 @@ from lipcert.importer.runtime import new_session
 from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import BatchStatus, Graph, evaluate
 
-__all__ = ["verify"]
-
 _TOLERANCE: Final = {"float64": 1e-9, "float32": 2e-4, "float16": 3e-2}
 _EXAMPLES: Final = 3
 _ROUNDINGS: Final = 32.0

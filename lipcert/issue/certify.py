@@ -18,17 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from lipcert.analysis.pipeline import Progress, analyze, require_arguments
+from lipcert.analysis.bounded import Progress
+from lipcert.analysis.pipeline import analyze, require_arguments
 from lipcert.analysis.records import Analysis
-from lipcert.certificate.records import Certificate, write_certificate
-from lipcert.checker.budget import Limits
-from lipcert.checker.graph.errors import Unsupported
-from lipcert.checker.graph.lower import lower
-from lipcert.checker.procedure import Choices, check
-from lipcert.checker.reader.model import read_model
-from lipcert.checker.reader.records import Model, ModelReadError
-from lipcert.checker.verdict import Report, Verdict
 from lipcert.choices import check_choice
+from lipcert.core.budget import Limits
+from lipcert.core.certificate.records import Certificate, write_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.reader.model import read_model
+from lipcert.core.reader.records import Model, ModelReadError
+from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.agreement import check_agreement
@@ -37,8 +38,6 @@ from lipcert.issue.draft import Draft
 from lipcert.issue.reading import Reading
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
-
-__all__ = ["Issued", "certify"]
 
 
 @final

@@ -13,15 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.certificate.records import ChainWitness
-from lipcert.checker.coverage import operands, tensors_read
-from lipcert.checker.forms.links import Diagonal, Link, Matrix, links_of
-from lipcert.checker.graph.program import Activation, Dense, PRelu, Program, Step
-from lipcert.checker.interval import Interval as Slopes
-from lipcert.checker.refinements import COTANGENTS, VALUES
-from lipcert.checker.rules.facts import Fact
-from lipcert.checker.rules.nonlinear import slopes
-from lipcert.checker.rules.weights import Point
+from lipcert.core.certificate.records import ChainWitness
+from lipcert.core.coverage import operands, tensors_read
+from lipcert.core.forms.links import Diagonal, Link, Matrix, links_of
+from lipcert.core.interval import Interval as Slopes
+from lipcert.core.program import Activation, Dense, PRelu, Program, Step
+from lipcert.core.refinements import COTANGENTS, VALUES
+from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.nonlinear import slopes
+from lipcert.core.rules.weights import Point
 from lipcert.forms.multipliers import tuned
 from lipcert.forms.quadratic import (
     Multipliers,
@@ -31,8 +31,6 @@ from lipcert.forms.quadratic import (
 )
 from lipcert.interval import Interval
 from lipcert.upper import FloatArray
-
-__all__ = ["backward_chains", "forward_chains"]
 
 _LARGEST_RUN: Final = 600
 _LARGEST_CONVOLVED: Final = 800

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.analysis.records import Analysis
-from lipcert.certificate.records import Certificate
-
-__all__ = ["Cost", "costs_of"]
+from lipcert.core.certificate.records import Certificate
 
 _NOTEWORTHY: Final = 1.0 + 1e-3
 

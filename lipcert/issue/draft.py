@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, final
 
-from lipcert.analysis.pipeline import Progress
+from lipcert.analysis.bounded import Progress
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.scopes import constraints_of
-from lipcert.certificate.records import (
+from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.certificate.records import (
     SEMANTICS,
     Assumption,
     Certificate,
@@ -28,20 +29,19 @@ from lipcert.certificate.records import (
     Tool,
     ValueClaim,
 )
-from lipcert.checker.claims import (
+from lipcert.core.claims import (
     GroupBound,
     clipped_gradient,
     group_bounds,
     joint_multiplier,
 )
-from lipcert.checker.coverage import INPUT_RULE, eval_layers, expected_nodes, frozen_tensors
-from lipcert.checker.derivation import Derived
-from lipcert.checker.digest import structural_digest
-from lipcert.checker.graph.errors import Unsupported
-from lipcert.checker.ledger import Circumstances
-from lipcert.checker.privacy.sensitivity import total_sensitivity
-from lipcert.checker.spending import derived_epsilon
-from lipcert.checker.witnesses import Evidence
+from lipcert.core.coverage import INPUT_RULE, eval_layers, expected_nodes, frozen_tensors
+from lipcert.core.derive import Derived
+from lipcert.core.digest import structural_digest
+from lipcert.core.ledger import Circumstances
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.spending import derived_epsilon
+from lipcert.core.witnesses import Evidence
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.costs import Cost, costs_of
@@ -55,8 +55,6 @@ from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
 from lipcert.settings import Settings
 from lipcert.upper import Upper
 from lipcert.version import __version__
-
-__all__ = ["ROOM", "Draft"]
 
 ROOM: Final = 2.0**-24
 """how much more is claimed than is derived, relatively"""

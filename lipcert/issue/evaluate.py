@@ -17,9 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from lipcert.checker.graph import program as p
-
-__all__ = ["evaluate", "function_of", "values"]
+from lipcert.core import program as p
 
 Array: TypeAlias = npt.NDArray[Any]
 _Slices: TypeAlias = tuple[slice, ...]

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.certificate.records import NormClaim, RunWitness, ScopeClaim
-from lipcert.checker.coverage import tensors_read
-from lipcert.checker.derivation import Derived, derive, derive_facts
-from lipcert.checker.graph.program import (
+from lipcert.core.certificate.records import NormClaim, RunWitness, ScopeClaim
+from lipcert.core.coverage import tensors_read
+from lipcert.core.derive import Derived, derive, derive_facts
+from lipcert.core.ledger import Premises
+from lipcert.core.norms.fused import fused_kernel
+from lipcert.core.norms.steps import Kernel
+from lipcert.core.program import (
     Add,
     AveragePool,
     BatchNorm,
@@ -26,16 +29,11 @@ from lipcert.checker.graph.program import (
     Shift,
     Step,
 )
-from lipcert.checker.ledger import Premises
-from lipcert.checker.norms.fused import fused_kernel
-from lipcert.checker.norms.steps import Kernel
-from lipcert.checker.witnesses import ENGINES, Evidence, is_proved
+from lipcert.core.witnesses import ENGINES, Evidence, is_proved
 from lipcert.issue.chains import backward_chains, forward_chains
 from lipcert.issue.norms import norm_claim
 from lipcert.norms.operator_norm import Tier
 from lipcert.threads import worker_pool
-
-__all__ = ["Found", "Observer", "find_evidence", "with_chains"]
 
 Observer = Callable[[str], None]
 _BEHIND: Final = (BatchNorm, Scale, Shift, AveragePool)

@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.analysis.records import Analysis
-from lipcert.checker.derivation import Derived
-from lipcert.checker.refinements import VALUES
-from lipcert.checker.witnesses import Evidence
+from lipcert.core.derive import Derived
+from lipcert.core.refinements import VALUES
+from lipcert.core.witnesses import Evidence
 from lipcert.ir import Graph
-
-__all__ = ["Growth", "faults", "growths"]
 
 _EQUAL: Final = 1.0 + 1e-6
 _FAULTY: Final = 1.0 + 1e-3

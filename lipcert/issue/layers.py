@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lipcert.analysis.records import Analysis, NodeReport
-from lipcert.checker.graph.program import Program
-from lipcert.checker.ledger import BackpropagationClip, LayerEnds
+from lipcert.core.ledger import BackpropagationClip, LayerEnds
+from lipcert.core.program import Program
 from lipcert.errors import NoVerdictError
 from lipcert.privacy.mechanisms import BackpropClipping
-
-__all__ = ["clip_of"]
 
 _INPUT: Final = "InputClip"
 _COTANGENT: Final = "CotangentClip"

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from lipcert.checker.coverage import operands, tensors
-from lipcert.checker.graph.program import Program
-from lipcert.checker.reader.records import Model
+from lipcert.core.coverage import operands, tensors
+from lipcert.core.program import Program
+from lipcert.core.reader.records import Model
 from lipcert.ir import Graph
 from lipcert.upper import FloatArray
-
-__all__ = ["tensors_of"]
 
 
 def tensors_of(graph: Graph, model: Model, program: Program) -> Mapping[str, str]:

@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.certificate.records import NormClaim
-from lipcert.checker.norms.convolution import Convolution
-from lipcert.checker.norms.steps import Kernel
+from lipcert.core.certificate.records import NormClaim
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.steps import Kernel
 from lipcert.facts import Bound
 from lipcert.norms.boxes import TorusCertificate
 from lipcert.norms.circulant import circulant_norm
@@ -25,8 +25,6 @@ from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.norms.torus import torus_size
 from lipcert.operand import Operand
 from lipcert.upper import FloatArray
-
-__all__ = ["norm_claim"]
 
 _ROOM: Final = 4e-8
 _ROUTES: Final = {

@@ -6,15 +6,13 @@ from fractions import Fraction
 
 from lipcert.analysis.mechanism import mechanism_of
 from lipcert.analysis.records import Analysis
-from lipcert.certificate.records import Constraint, ScopeClaim
-from lipcert.checker.graph.program import Program
-from lipcert.checker.ledger import Premises, Run
+from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.ledger import Premises, Run
+from lipcert.core.program import Program
 from lipcert.issue.layers import clip_of
 from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
-
-__all__ = ["delta_of", "premises_of", "scope_claim"]
 
 
 def premises_of(settings: Settings, analysis: Analysis, program: Program) -> Premises:

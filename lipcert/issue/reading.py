@@ -9,18 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from lipcert.certificate.records import ScopeClaim
-from lipcert.checker.coverage import clip_faults
-from lipcert.checker.graph.clips import with_clips
-from lipcert.checker.graph.errors import Unsupported
-from lipcert.checker.graph.program import Program
-from lipcert.checker.ledger import BackpropagationClip
-from lipcert.checker.membership import constraint_faults
-from lipcert.checker.reader.records import Model
-from lipcert.checker.witnesses import Evidence
+from lipcert.core.certificate.records import ScopeClaim
+from lipcert.core.coverage import clip_faults
+from lipcert.core.ledger import BackpropagationClip
+from lipcert.core.lower.clips import with_clips
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.membership import constraint_faults
+from lipcert.core.program import Program
+from lipcert.core.reader.records import Model
+from lipcert.core.witnesses import Evidence
 from lipcert.errors import NoVerdictError
-
-__all__ = ["Reading", "check_within", "training_program"]
 
 
 @final

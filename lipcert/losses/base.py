@@ -18,17 +18,6 @@ from lipcert.errors import UsageError
 from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, no_bound
 from lipcert.upper import FloatArray, Lower, Upper
 
-__all__ = [
-    "ClassAxis",
-    "Loss",
-    "LossRecord",
-    "OutputReduction",
-    "class_axis",
-    "no_class_axis",
-    "require_nonnegative",
-    "require_positive",
-]
-
 _LARGEST_PARAMETER: Final = 1e100
 _RANGE: Final = "magnitudes from 1e-100 to 1e100"
 

@@ -14,8 +14,6 @@ from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound
 from lipcert.losses.base import Loss, LossRecord, require_positive
 from lipcert.upper import ONE, FloatArray, Lower, norm_lower
 
-__all__ = ["Cosine"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ from lipcert.losses.base import (
 from lipcert.losses.softmax_error import SoftmaxError, over_simplex, softmax_error
 from lipcert.upper import INFINITE, ONE, FloatArray, Lower, Upper
 
-__all__ = ["CrossEntropy", "Focal"]
-
 _FOCAL_CELLS: Final = 2**18
 _ULPS: Final = 8
 _INVERSE_E: Final = 0.3678794411714424  # 1/e = 0.36787944117144232…, rounded up

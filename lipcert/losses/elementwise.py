@@ -22,8 +22,6 @@ from lipcert.losses.base import (
 )
 from lipcert.upper import ONE, FloatArray, Lower, Upper, norm
 
-__all__ = ["AbsoluteError", "BinaryCrossEntropy", "Huber", "SquaredError"]
-
 _EXP_ULPS: Final = 8
 
 

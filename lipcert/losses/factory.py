@@ -25,8 +25,6 @@ from lipcert.losses.margin import (
     MultiMargin,
 )
 
-__all__ = ["LOSS_PARAMETERS", "make_loss"]
-
 LOSS_PARAMETERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "cross-entropy": frozenset({"temperature", "label-smoothing"}),

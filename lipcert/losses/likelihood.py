@@ -15,8 +15,6 @@ from lipcert.facts import Bound, CotangentFacts, ValueFacts
 from lipcert.losses.base import Loss, LossRecord, class_axis, no_class_axis
 from lipcert.upper import ONE, FloatArray
 
-__all__ = ["NegativeLogLikelihood"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

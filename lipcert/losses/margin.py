@@ -26,8 +26,6 @@ from lipcert.losses.base import (
 )
 from lipcert.upper import ONE, Upper
 
-__all__ = ["HingeKantorovichRubinstein", "KantorovichRubinstein", "MultiMargin", "MulticlassHinge"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

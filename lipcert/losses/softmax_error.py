@@ -21,8 +21,6 @@ import numpy as np
 from lipcert.interval import Interval
 from lipcert.upper import ONE, FloatArray, Lower, Upper
 
-__all__ = ["SoftmaxError", "softmax_error"]
-
 _ARC_POINTS: Final = 2**14
 _LARGEST_RADIUS: Final = 32.0  # beyond it the whole simplex is reached to 1e-6 for 1e6 classes
 _LARGEST_SPREAD: Final = 64.0

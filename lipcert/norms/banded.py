@@ -23,8 +23,6 @@ from lipcert.upper import INFINITE, UNIT_ROUNDOFF, ZERO, FloatArray, Upper, gamm
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["banded_norm", "is_affordable"]
-
 _SLACKS: Final = (1e-6, 1e-5, 1e-4, 1e-3)
 _ACCURACY: Final = 1e-8  # of the estimate
 _NEGLIGIBLE: Final = 2.0**-40  # of ‖K‖_F²: less remains where taps that read one entry cancel

@@ -26,8 +26,6 @@ from lipcert.norms.symbol import ComplexArray, Symbol
 from lipcert.norms.torus import Boxes, Torus, torus_size
 from lipcert.upper import INFINITE, ZERO, FloatArray, Upper
 
-__all__ = ["circulant_norm", "extended_axes", "norm_on_tori"]
-
 _MOST_POINTS: Final = 2500  # beyond, the supremum over all frequencies is as tight, and cheaper
 _SMALL: Final = 20  # frequencies along an axis, up to which one more is tried
 _LARGE: Final = 40  # frequencies along an axis, beyond which the twist hardly matters

@@ -27,8 +27,6 @@ from lipcert.norms.windows import window_multiplicity
 from lipcert.operand import Operand
 from lipcert.upper import UNIT_ROUNDOFF, ZERO, FloatArray, Upper, norm
 
-__all__ = ["Composite"]
-
 _UNIT: Final = Upper(UNIT_ROUNDOFF)
 _SMALLEST_NORMAL: Final = 2.0**-1022
 

@@ -20,8 +20,6 @@ from lipcert.norms.scaling import (
 )
 from lipcert.upper import ZERO, FloatArray, Upper, gamma, root_sum_square
 
-__all__ = ["dense_norm"]
-
 
 def dense_norm(matrices: FloatArray) -> Upper:
     """Returns B with B ≥ ‖W‖₂ for each matrix W of exact float64 numbers. matrices: [n, out, in].

@@ -16,8 +16,6 @@ from lipcert.norms.factor import BoolArray, Matrix, factor_in_place, factor_stac
 from lipcert.norms.scaling import UNDERFLOW
 from lipcert.upper import ONE, UNIT_ROUNDOFF, ZERO, FloatArray, Upper, row_norms
 
-__all__ = ["BoolArray", "estimate_largest", "largest_eigenvalue", "prove_below"]
-
 _DIRECT_SIZE: Final = 32  # up to here a full eigenvalue routine beats Lanczos
 _TOO_LARGE: Final = 1e-7  # a factor with a larger relative residual is useless
 _LARGEST_STACKED: Final = 96

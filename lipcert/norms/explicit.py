@@ -18,8 +18,6 @@ from lipcert.norms.scaling import UNDERFLOW, balanced, largest_norm, restored
 from lipcert.norms.windows import conv_positions, largest_overlap
 from lipcert.upper import ZERO, FloatArray, Upper, gamma
 
-__all__ = ["explicit_cost", "explicit_norm"]
-
 
 def explicit_cost(shape: tuple[int, ...], geometry: Geometry) -> float:
     """Floating-point operations, roughly, of `explicit_norm` for kernels of this shape."""

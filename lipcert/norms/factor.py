@@ -22,16 +22,6 @@ from scipy.linalg.blas import dtrsm, ztrsm
 from lipcert.norms.scaling import UNDERFLOW
 from lipcert.upper import INFINITE, FloatArray, Upper, gamma, root_sum_square, row_norms
 
-__all__ = [
-    "BoolArray",
-    "Matrix",
-    "PanelNorms",
-    "factor_in_place",
-    "factor_panel",
-    "factor_stack",
-    "frobenius_norm",
-]
-
 BoolArray = npt.NDArray[np.bool_]
 Matrix = npt.NDArray[np.float64 | np.complex128]
 

@@ -14,8 +14,6 @@ import numpy as np
 from lipcert.norms.geometry import IndexArray
 from lipcert.upper import FloatArray, Upper
 
-__all__ = ["TWIDDLE_ERROR", "half_space", "reduced_angles"]
-
 TWIDDLE_ERROR: Final = Upper(2.0**-48)
 """|computed − true| of cos and sin: the angle, at most π, is rounded three times (3 · 2^-53 · π
 < 2^-49) and the functions of numpy err by at most 4 units in the last place (< 2^-50)."""

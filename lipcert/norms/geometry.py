@@ -13,8 +13,6 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Geometry", "IndexArray", "Window"]
-
 IndexArray = npt.NDArray[np.int64]
 
 

@@ -20,8 +20,6 @@ from lipcert.norms.search import Search
 from lipcert.norms.symbol import Symbol
 from lipcert.upper import ZERO, FloatArray, Upper
 
-__all__ = ["is_representable", "laurent_norm", "symbol_of"]
-
 _TOLERANCE: Final = 1.003  # of the norm, where the budget allows
 _WORTHWHILE: Final = Upper(1.0 + 2.0**-10)  # improvements below this factor are not pursued
 _LARGEST_SYMBOL: Final = 1e8  # coefficients

@@ -14,8 +14,6 @@ from lipcert.norms.geometry import Geometry, Window
 from lipcert.norms.reads import Border, Reads
 from lipcert.operand import Operand
 
-__all__ = ["ConvMap", "DenseMap", "LinearMap", "PaddedConvMap"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

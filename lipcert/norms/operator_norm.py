@@ -33,8 +33,6 @@ from lipcert.norms.windows import largest_overlap, max_pool_norm, window_multipl
 from lipcert.norms.wrapped import wrapped_norm
 from lipcert.upper import ONE, ZERO, FloatArray, Upper, gamma, norm
 
-__all__ = ["RULES", "InnerBound", "Tier", "operator_norm"]
-
 
 class Tier(Enum):
     """How much work a bound may cost."""

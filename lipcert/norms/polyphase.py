@@ -13,8 +13,6 @@ import numpy as np
 from lipcert.norms.geometry import Geometry
 from lipcert.upper import FloatArray
 
-__all__ = ["live_kernels", "polyphase"]
-
 
 def live_kernels(kernels: FloatArray, geometry: Geometry) -> FloatArray:
     """The kernels with zeros at taps that never read anything but padding: the same operator.

@@ -14,8 +14,6 @@ from lipcert.norms.dense import dense_norm
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.upper import ONE, UNIT_ROUNDOFF, Upper
 
-__all__ = ["average_pool_norm"]
-
 _EXPLICIT_ENTRIES: Final = 300_000
 
 

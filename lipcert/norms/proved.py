@@ -11,8 +11,6 @@ from typing import Final, final
 from lipcert.facts import Witness
 from lipcert.upper import INFINITE, Upper
 
-__all__ = ["UNPROVED", "Proved"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

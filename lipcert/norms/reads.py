@@ -16,8 +16,6 @@ import numpy as np
 
 from lipcert.norms.geometry import IndexArray, Window
 
-__all__ = ["NOTHING", "Border", "Reads", "flat_positions"]
-
 NOTHING: Final = -1
 """In place of a position: the tap reads a zero."""
 

@@ -19,16 +19,6 @@ import numpy as np
 
 from lipcert.upper import ZERO, FloatArray, Upper, row_norms
 
-__all__ = [
-    "UNDERFLOW",
-    "balance_of",
-    "balanced",
-    "balanced_slices",
-    "largest_frobenius_norm",
-    "largest_norm",
-    "restored",
-]
-
 UNDERFLOW: Final = Upper(2.0**-900)
 _PORTION: Final = 2**22
 

@@ -18,8 +18,6 @@ from lipcert.norms.symbol import Symbol
 from lipcert.norms.tiling import Cells, Tiling
 from lipcert.upper import INFINITE, ZERO, FloatArray, Upper
 
-__all__ = ["Search"]
-
 _FINEST_ANGLE: Final = 0.0715  # 1/cos is 1.00256; the rest is for an underestimated peak
 _ACCURACY: Final = 1e-4
 _TOO_MUCH: Final = 1e3

@@ -22,8 +22,6 @@ from lipcert.norms.geometry import IndexArray
 from lipcert.norms.scaling import UNDERFLOW, largest_norm
 from lipcert.upper import ONE, FloatArray, Upper, gamma
 
-__all__ = ["ComplexArray", "Symbol"]
-
 ComplexArray = npt.NDArray[np.complex128]
 
 _PORTION: Final = 2_000_000  # entries

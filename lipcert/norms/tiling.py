@@ -22,8 +22,6 @@ import numpy as np
 from lipcert.norms.geometry import IndexArray
 from lipcert.upper import Lower, Upper
 
-__all__ = ["Cells", "Tiling", "cosine_squared", "cosine_squared_above"]
-
 _PI_BELOW: Final = Fraction(31415926535897932384, 10**19)
 _PI_ABOVE: Final = Fraction(31415926535897932385, 10**19)
 

@@ -21,8 +21,6 @@ from lipcert.norms.geometry import IndexArray, Window
 from lipcert.norms.tiling import cosine_squared, cosine_squared_above
 from lipcert.upper import FloatArray, Lower
 
-__all__ = ["Boxes", "Torus", "torus_size"]
-
 
 def torus_size(window: Window) -> int:
     """How many positions of one residue class suffice for a torus on which no window wraps.

@@ -12,8 +12,6 @@ import math
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.upper import Upper
 
-__all__ = ["conv_positions", "largest_overlap", "max_pool_norm", "window_multiplicity"]
-
 
 def window_multiplicity(geometry: Geometry) -> Upper:
     """Returns B with B ≥ sup ‖conv(w, x)‖₂ over all kernels ‖w‖_F ≤ 1 and inputs ‖x‖₂ ≤ 1.

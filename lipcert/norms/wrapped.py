@@ -21,8 +21,6 @@ from lipcert.norms.reads import Reads
 from lipcert.norms.torus import Torus
 from lipcert.upper import INFINITE, FloatArray
 
-__all__ = ["wrapped_norm"]
-
 
 def wrapped_norm(
     kernels: FloatArray, geometry: Geometry, reads: Sequence[Reads], budget: float

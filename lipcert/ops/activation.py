@@ -25,8 +25,6 @@ from lipcert.ops.scalar import constant, joined_at_zero
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Activation", "PRelu"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ from lipcert.ops.broadcasting import broadcast_shape, repetition_root, root_of, 
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray, Lower, Upper
 
-__all__ = ["Divide", "Scale", "Shift"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

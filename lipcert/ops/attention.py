@@ -21,8 +21,6 @@ from lipcert.ops.scalar import constant, exponential
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper, row_norms
 
-__all__ = ["Attention"]
-
 _ROOT_HALF: Final = Upper(0.5).sqrt()
 
 

@@ -15,8 +15,6 @@ from lipcert.operand import Operand
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray
 
-__all__ = ["Op"]
-
 
 class Op(ABC):
     """One operation of the graph; subclasses are final frozen dataclasses of its attributes."""

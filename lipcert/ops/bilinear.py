@@ -19,8 +19,6 @@ from lipcert.ops.broadcasting import aligned, broadcast_shape, slice_norm
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray
 
-__all__ = ["MatMul", "Multiply", "Quotient"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

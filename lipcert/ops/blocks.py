@@ -11,8 +11,6 @@ from typing import final
 
 from lipcert.upper import ONE, ZERO, Lower, Upper
 
-__all__ = ["Blocks"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

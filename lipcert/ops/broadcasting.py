@@ -16,8 +16,6 @@ import numpy as np
 from lipcert.facts import Bound, Shape, ValueFacts, tightest
 from lipcert.upper import FloatArray, Upper, row_norms
 
-__all__ = ["aligned", "broadcast_shape", "repetition_root", "root_of", "slice_norm"]
-
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     """The common shape; ValueError where the shapes do not fit."""

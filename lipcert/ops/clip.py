@@ -20,8 +20,6 @@ from lipcert.ops.base import Op
 from lipcert.scope import Scope
 from lipcert.upper import INFINITE, ONE, FloatArray, Upper
 
-__all__ = ["ClipNorm", "CotangentClip", "InputClip"]
-
 
 class ClipNorm(Enum):
     """The norm that a cotangent clip keeps below its radius."""

@@ -29,8 +29,6 @@ from lipcert.ops.broadcasting import aligned, broadcast_shape, repetition_root
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray, Upper, root_sum_square, total
 
-__all__ = ["Add", "Concat"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,6 @@ from lipcert.ops.broadcasting import root_of
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper, row_norms
 
-__all__ = ["Conv", "ConvTranspose"]
-
 _Mask = npt.NDArray[np.bool_]
 _TWO: Final = Upper(2.0)
 

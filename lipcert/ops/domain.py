@@ -19,8 +19,6 @@ from lipcert.ops.base import Op
 from lipcert.scope import Scope
 from lipcert.upper import INFINITE, FloatArray, Upper
 
-__all__ = ["DomainFunction", "OnDomain"]
-
 
 class DomainFunction(ABC):
     """A function of one number; subclasses are frozen dataclasses.

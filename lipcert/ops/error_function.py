@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from lipcert.upper import FloatArray
 
-__all__ = ["erf", "erfc"]
-
 
 def erf(x: FloatArray) -> FloatArray:
     """erf x, entry by entry; errs by far less than 64 ulp."""

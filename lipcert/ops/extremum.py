@@ -20,8 +20,6 @@ from lipcert.ops.broadcasting import aligned, broadcast_shape, repetition_root
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, root_sum_square
 
-__all__ = ["Extremum"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

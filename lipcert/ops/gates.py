@@ -32,18 +32,6 @@ from lipcert.ops.scalar import (
 )
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = [
-    "ERFC_ULPS",
-    "ERF_TURNS",
-    "Gated",
-    "Gelu",
-    "HardSwish",
-    "Mish",
-    "QuickGelu",
-    "Silu",
-    "Turns",
-]
-
 _ONE: Final = constant(1.0)
 _HALF: Final = constant(0.5)
 _TWO: Final = constant(2.0)

@@ -24,18 +24,6 @@ from lipcert.ops.scalar import (
 )
 from lipcert.upper import ONE, FloatArray, Lower, Upper, maximum
 
-__all__ = [
-    "Abs",
-    "Celu",
-    "Clip",
-    "Elu",
-    "HardSigmoid",
-    "LeakyRelu",
-    "Relu",
-    "Selu",
-    "SoftThreshold",
-]
-
 _ZERO: Final = constant(0.0)
 _ONE: Final = constant(1.0)
 

@@ -34,8 +34,6 @@ from lipcert.ops.broadcasting import root_of
 from lipcert.scope import Scope
 from lipcert.upper import ZERO, FloatArray, Upper, gamma, row_norms
 
-__all__ = ["Dense", "pair_norm"]
-
 _BLOCK_ENTRIES: Final = 2**22
 _LARGEST_HULL: Final = 5000
 _TWO: Final = Upper(2.0)

@@ -19,8 +19,6 @@ from lipcert.ops.scalar import constant
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Lrn"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

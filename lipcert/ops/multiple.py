@@ -12,8 +12,6 @@ from lipcert.interval import Interval
 from lipcert.ops.scalar import ScalarFunction, rational
 from lipcert.upper import FloatArray, Upper
 
-__all__ = ["RootMultiple"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,6 @@ from lipcert.ops.scalar import constant
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["BatchNorm", "GroupNorm", "LayerNorm", "RmsNorm"]
-
 
 def _require_epsilon(epsilon: float) -> None:
     if not (math.isfinite(epsilon) and epsilon >= 0.0):

@@ -32,8 +32,6 @@ from lipcert.ops.scalar import (
 )
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["ErfGate", "HardGate", "TanhGate"]
-
 _ONE: Final = constant(1.0)
 _HALF: Final = constant(0.5)
 _TWO: Final = constant(2.0)

@@ -25,8 +25,6 @@ from lipcert.ops.base import Op
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper
 
-__all__ = ["AveragePool", "LpPool", "MaxPool"]
-
 
 class _Pool(Op):
     """An op on [channels, *sizes] that treats every channel alike and window by window."""

@@ -18,8 +18,6 @@ from lipcert.ops.domain import DomainFunction
 from lipcert.ops.scalar import constant, exponential
 from lipcert.upper import INFINITE, FloatArray, Upper
 
-__all__ = ["Exp", "Exponential", "Log", "Power"]
-
 _NAMES: Final = {0.5: "Sqrt", -1.0: "Reciprocal"}
 
 

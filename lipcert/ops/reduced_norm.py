@@ -21,8 +21,6 @@ from lipcert.ops.scalar import constant
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray, Lower, Upper
 
-__all__ = ["DivideByNorm", "ReduceLogSumExp", "ReduceNorm"]
-
 
 class _OverAxes(Op):
     """Reduces every slice along the axes, counted from the front, to one number."""

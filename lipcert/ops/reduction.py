@@ -22,8 +22,6 @@ from lipcert.ops.scalar import constant
 from lipcert.scope import Scope
 from lipcert.upper import ONE, ZERO, FloatArray, Upper
 
-__all__ = ["Centre", "ReduceMean", "ReduceSum"]
-
 
 class _Reduction(Op):
     """Σ over the axes, times a weight that depends on their length only."""

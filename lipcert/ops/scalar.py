@@ -18,21 +18,6 @@ import numpy as np
 from lipcert.interval import Interval
 from lipcert.upper import ZERO, FloatArray, Upper
 
-__all__ = [
-    "ScalarFunction",
-    "Turn",
-    "between_turns",
-    "constant",
-    "decimal",
-    "expected_sign",
-    "exponential",
-    "joined_at_zero",
-    "logistic",
-    "rational",
-    "sigmoid",
-    "squared_sech",
-]
-
 
 class ScalarFunction(ABC):
     """A locally Lipschitz function of one real number; subclasses are frozen dataclasses."""

@@ -23,8 +23,6 @@ from lipcert.ops.broadcasting import aligned, broadcast_shape, root_of
 from lipcert.scope import Scope
 from lipcert.upper import ZERO, FloatArray, Upper, root_sum_square
 
-__all__ = ["Expand", "Pad", "PadMode", "Reshape", "Select", "Tile", "Transpose"]
-
 
 class _Rearrangement(Op):
     """An op each of whose outputs is one entry of x, or a constant.

@@ -30,8 +30,6 @@ from lipcert.ops.scalar import (
 )
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Atan", "Cos", "Erf", "Sigmoid", "Sin", "Softplus", "Softsign", "Tanh"]
-
 _ZERO: Final = constant(0.0)
 _ONE: Final = constant(1.0)
 _ERF_ULPS: Final = 64

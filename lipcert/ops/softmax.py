@@ -32,8 +32,6 @@ from lipcert.ops.scalar import constant, exponential
 from lipcert.scope import Scope
 from lipcert.upper import ZERO, FloatArray, Upper
 
-__all__ = ["LogSoftmax", "Softmax"]
-
 
 class _OverAxis(Op):
     """An op that treats every slice along one axis alike."""

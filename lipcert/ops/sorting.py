@@ -16,8 +16,6 @@ from lipcert.ops.base import Op
 from lipcert.scope import Scope
 from lipcert.upper import ONE, FloatArray
 
-__all__ = ["Sort"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ from lipcert.privacy.lints import lints
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.privacy.zcdp import ZeroConcentrated, zero_concentrated
 
-__all__ = ["Account", "Estimate", "account_for"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

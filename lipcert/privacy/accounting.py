@@ -24,15 +24,6 @@ from lipcert.privacy.plan import Sampling, TrainingPlan
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
 
-__all__ = [
-    "Accountant",
-    "accountant_named",
-    "accountants",
-    "check_multiplier",
-    "choose",
-    "epsilon",
-]
-
 _LEAST_DELTA: Final = 1e-8
 _COARSEST: Final = 1e-3
 _GRID: Final = 2e5

@@ -16,14 +16,6 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon
 from lipcert.privacy.plan import TrainingPlan
 
-__all__ = [
-    "CurvePoint",
-    "epsilon_over_noise",
-    "epsilon_over_steps",
-    "noise_for_epsilon",
-    "steps_for_epsilon",
-]
-
 _TOLERANCE: Final = 1e-3
 _LEAST_NOISE: Final = 2.0**-4
 _MOST_NOISE: Final = 2.0**40

@@ -17,8 +17,6 @@ from lipcert.privacy.noise import Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.upper import Lower, Upper
 
-__all__ = ["Composition", "Declaration", "Divisor"]
-
 
 class Composition(Enum):
     """How the claim counts the groups that one step noises."""

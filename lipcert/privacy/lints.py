@@ -15,9 +15,6 @@ from lipcert.privacy.declaration import Composition, Declaration
 from lipcert.privacy.noise import Reduction
 from lipcert.privacy.plan import TrainingPlan
 
-__all__ = ["POINT_ONLY", "lints"]
-
-
 POINT_ONLY: Final = Diagnostic(
     "LC408",
     Level.WARNING,

@@ -18,17 +18,6 @@ from typing import final
 
 from lipcert.errors import UsageError
 
-__all__ = [
-    "BackpropClipping",
-    "ClipScope",
-    "Clipless",
-    "Decay",
-    "FixedWeightNorm",
-    "GradientClipping",
-    "Mechanism",
-    "WeightClipping",
-]
-
 
 @final
 @dataclass(frozen=True, slots=True)

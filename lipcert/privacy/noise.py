@@ -21,20 +21,6 @@ from typing import Final, final
 from lipcert.errors import UsageError
 from lipcert.upper import ZERO, Lower, Upper, root_sum_square, total
 
-__all__ = [
-    "Allocated",
-    "Allocation",
-    "GroupNoise",
-    "Neighbouring",
-    "NoiseGroup",
-    "Reduction",
-    "allocate",
-    "effective_multiplier",
-    "joint_multiplier",
-    "sensitivity",
-]
-
-
 _LARGEST_EXACT: Final = 2**53  # every integer up to here is a float64
 
 

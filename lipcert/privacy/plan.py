@@ -21,8 +21,6 @@ from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.upper import Lower, Upper
 
-__all__ = ["Sampling", "SizeSource", "TrainingPlan"]
-
 _LARGEST: Final = 2**53  # every integer up to here is a float64
 _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {

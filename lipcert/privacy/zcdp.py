@@ -14,8 +14,6 @@ from typing import final
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.upper import Lower, Upper
 
-__all__ = ["ZeroConcentrated", "zero_concentrated"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

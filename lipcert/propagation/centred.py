@@ -22,8 +22,6 @@ from lipcert.propagation.chains import Chains
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray, Upper, norm
 
-__all__ = ["EnclosingBall", "centred_facts"]
-
 _LARGEST: Final = 2.0**500
 """norm of values whose squares are float64 numbers"""
 

@@ -29,8 +29,6 @@ from lipcert.interval import Interval
 from lipcert.ir import Node
 from lipcert.upper import ONE, FloatArray, Upper
 
-__all__ = ["Chain", "MultiplierWitness"]
-
 _TUNED_WORK: Final = 3e9
 
 

@@ -22,8 +22,6 @@ from lipcert.propagation.chain import Chain
 from lipcert.scope import Scope
 from lipcert.upper import FloatArray
 
-__all__ = ["Chains", "chains_of"]
-
 _LARGEST_RUN: Final = 1024
 _LARGEST_ENTRIES: Final = 2**24
 _LARGEST_WORK: Final = 3e10

@@ -21,8 +21,6 @@ from lipcert.ops.broadcasting import root_of
 from lipcert.ops.conv import Conv
 from lipcert.ops.shape import Pad, PadMode
 
-__all__ = ["PaddedConvs"]
-
 _REPEATING = frozenset({PadMode.WRAP, PadMode.REFLECT, PadMode.EDGE})
 
 

@@ -22,16 +22,6 @@ from lipcert.scope import Scope
 from lipcert.threads import worker_pool
 from lipcert.upper import ONE, ZERO
 
-__all__ = [
-    "NetworkBounds",
-    "Observer",
-    "backward",
-    "forward",
-    "grad_norms",
-    "input_lipschitz",
-    "propagate",
-]
-
 Observer = Callable[[Node], None]
 _NOTHING: Final[Mapping[str, ValueFacts]] = MappingProxyType({})
 _NO_CHAINS: Final = Chains({})

@@ -14,8 +14,6 @@ from lipcert.diagnostics import Level
 from lipcert.report.ci import Case, CiReport, Finding, Outcome, by_level
 from lipcert.report.statements import promise
 
-__all__ = ["analysis_ci"]
-
 _NO_NODE: Final = "LC101"
 _NO_GROUP: Final = "LC102"
 

@@ -12,14 +12,6 @@ from typing import Final, final
 
 from lipcert.analysis.records import Analysis, NodeReport
 
-__all__ = [
-    "Share",
-    "gradient_shares",
-    "largest_gradients",
-    "noise_shares",
-    "stretches",
-]
-
 _SHOWN: Final = 5
 _LEAST_SHARE: Final = 5e-4
 _LEAST_STRETCH: Final = 1.001

@@ -16,8 +16,6 @@ from lipcert.report.audit_held import Held, held_items
 from lipcert.report.audit_statements import answer, meaning
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
 
-__all__ = ["audit_ci"]
-
 _OUTCOMES: Final = {
     Verdict.PASS: Outcome.PASSED,
     Verdict.VIOLATION: Outcome.FAILED,

@@ -19,8 +19,6 @@ from lipcert.report.audit_held import Held, held_items, rank
 from lipcert.report.audit_numbers import beside, measured
 from lipcert.report.ci import Finding, by_level
 
-__all__ = ["audit_findings"]
-
 _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "LC102": "bound the node that the analysis names, or freeze these parameters",

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lipcert.audit.records import AuditReport
 
-__all__ = ["AUDIT_FORMATS", "audit_report"]
-
 AUDIT_FORMATS: Final = ("text", "json", "markdown", "sarif", "junit", "github")
 
 

@@ -15,8 +15,6 @@ from typing import Final, final
 from lipcert.audit.records import AuditReport, ExampleReference, GroupAudit, Quantity, ValueAudit
 from lipcert.report.audit_numbers import largest, tightness_of
 
-__all__ = ["QUANTITIES", "Held", "held_group", "held_items", "held_value", "rank"]
-
 QUANTITIES: Final = MappingProxyType(
     {Quantity.OUTPUT_NORM: "norm", Quantity.COTANGENT_NORM: "cotangent norm"}
 )

@@ -23,8 +23,6 @@ from lipcert.report.audit_findings import audit_findings
 from lipcert.report.audit_numbers import factor_of, report_factor, tightness_of
 from lipcert.report.json import JsonObject, diagnostic_list, dump
 
-__all__ = ["AUDIT_SCHEMA", "audit_document", "audit_json"]
-
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
 _Path = tuple[str | int, ...]
 

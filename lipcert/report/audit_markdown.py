@@ -27,8 +27,6 @@ from lipcert.report.audit_statements import answer, fact_rows, file_line, meanin
 from lipcert.report.markdown import escaped, table
 from lipcert.safe import shortened
 
-__all__ = ["LARGEST", "audit_markdown"]
-
 LARGEST: Final = 1024 * 1024 - 1
 """bytes in UTF-8; GitHub refuses a step summary of 1 MiB"""
 

@@ -14,16 +14,6 @@ from typing import Final
 from lipcert.audit.records import AuditReport, GroupAudit, ValueAudit
 from lipcert.report.numbers import at_most
 
-__all__ = [
-    "beside",
-    "factor_of",
-    "largest",
-    "measured",
-    "report_factor",
-    "share_of",
-    "tightness_of",
-]
-
 _DIGITS: Final = 4
 _NONE: Final = "–"
 

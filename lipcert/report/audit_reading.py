@@ -30,8 +30,6 @@ from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_json import AUDIT_SCHEMA
 
-__all__ = ["audit_from_document", "audit_from_json"]
-
 _NOT_FINITE: Final = frozenset({"nan", "inf", "-inf"})
 _Members = Mapping[str, object]
 _T = TypeVar("_T")

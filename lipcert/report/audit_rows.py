@@ -23,19 +23,6 @@ from lipcert.report.audit_held import QUANTITIES, held_group, held_value, rank
 from lipcert.report.audit_numbers import beside, factor_of, measured, share_of
 from lipcert.report.numbers import at_most
 
-__all__ = [
-    "GROUP_TITLES",
-    "VALUE_TITLES",
-    "Chosen",
-    "check_sentence",
-    "checks_in_order",
-    "chosen_groups",
-    "chosen_values",
-    "group_cells",
-    "told",
-    "value_cells",
-]
-
 GROUP_TITLES: Final = (
     "group",
     "dimension",

@@ -13,8 +13,6 @@ from lipcert.audit.records import AuditReport, Verdict
 from lipcert.report.audit_numbers import report_factor
 from lipcert.report.numbers import at_most
 
-__all__ = ["answer", "fact_rows", "file_line", "meaning"]
-
 _DIGITS: Final = 3
 Rows = list[tuple[str, str]]
 

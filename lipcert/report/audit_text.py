@@ -35,8 +35,6 @@ from lipcert.report.table import Column, print_table
 from lipcert.report.text import canvas, text_of, two_columns
 from lipcert.safe import safe, shortened
 
-__all__ = ["audit_text"]
-
 _MOST_ROWS: Final = 40
 _MOST_BARS: Final = 12
 _NAME_WIDTH: Final = 36

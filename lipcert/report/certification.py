@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lipcert.checker.promise import NOT_CHECKED
+from lipcert.core.promise import NOT_CHECKED
 from lipcert.diagnostics import Level
 from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
@@ -13,8 +13,6 @@ from lipcert.safe import safe
 
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued
-
-__all__ = ["certification_json", "certification_text"]
 
 _MOST: Final = 8
 

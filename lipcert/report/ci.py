@@ -15,8 +15,6 @@ from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic, Level
 
-__all__ = ["Case", "CiReport", "Finding", "Outcome", "by_level"]
-
 _OF_PARAMETERS: Final = frozenset({"LC023", "LC024", "LC102"})
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.INFO)
 

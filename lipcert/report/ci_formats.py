@@ -12,8 +12,6 @@ from lipcert.report.github import github_annotations
 from lipcert.report.junit import junit_xml
 from lipcert.report.sarif import sarif
 
-__all__ = ["CI_FORMATS", "ci_text"]
-
 CI_FORMATS: Final = ("sarif", "junit", "github")
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, NamedTuple, TypeAlias, final
 
-__all__ = ["Assumed", "AssumptionChange", "Change", "Comparison", "Place", "Statement", "compared"]
-
 Number: TypeAlias = float | Fraction
 
 _NOISE: Final = "noise_std"

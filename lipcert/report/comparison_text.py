@@ -14,8 +14,6 @@ from lipcert.report.json import JsonObject, dump
 from lipcert.report.numbers import NO_BOUND, at_most
 from lipcert.safe import safe
 
-__all__ = ["comparison_json", "comparison_markdown", "comparison_text"]
-
 _MODELS: Final = {
     "same": "both speak of the same file",
     "saved-again": "the files differ, what they compute does not",

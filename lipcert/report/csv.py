@@ -15,8 +15,6 @@ from typing import Final
 from lipcert.analysis.records import Analysis
 from lipcert.safe import safe
 
-__all__ = ["COLUMNS", "analysis_csv"]
-
 COLUMNS: Final = (
     "parameter",
     "shape",

@@ -20,8 +20,6 @@ from lipcert.report.inspection import InspectedParameter, Inspection
 from lipcert.report.numbers import shape_text
 from lipcert.safe import safe, shortened
 
-__all__ = ["inspection_dot", "inspection_mermaid"]
-
 _LABEL_WIDTH: Final = 60
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 ._-×")
 

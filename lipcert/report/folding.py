@@ -12,8 +12,6 @@ from typing import Final, Generic, TypeVar, final
 
 from lipcert.analysis.records import NodeReport
 
-__all__ = ["Fold", "fold", "fold_nodes"]
-
 _MOST_ROWS: Final = 40
 _Row = TypeVar("_Row")
 

@@ -13,8 +13,6 @@ from lipcert.diagnostics import Level
 from lipcert.report.ci import CiReport, Finding
 from lipcert.safe import safe, shortened
 
-__all__ = ["github_annotations"]
-
 _MOST: Final = 10
 _LONGEST: Final = 2000
 _LONGEST_TITLE: Final = 120

@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from lipcert.modes import EvalLayer
     from lipcert.ops.base import Op
 
-__all__ = [
-    "InspectedBatch",
-    "InspectedMacro",
-    "InspectedNode",
-    "InspectedParameter",
-    "InspectedRun",
-    "Inspection",
-    "inspection_of",
-    "refused_inspection",
-]
-
 Shape = tuple[int, ...]
 
 

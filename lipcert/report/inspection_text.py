@@ -20,8 +20,6 @@ from lipcert.safe import safe, shortened
 if TYPE_CHECKING:
     from lipcert.importer.outline import Outline
 
-__all__ = ["inspection_text"]
-
 _WIDTH: Final = 44
 _NODE_COLUMNS: Final = (
     Column("node", least=12),

@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from lipcert.modes import EvalLayer
     from lipcert.report.inspection import Inspection
 
-__all__ = [
-    "JsonObject",
-    "analysis_json",
-    "diagnostic_list",
-    "dump",
-    "error_json",
-    "inspection_json",
-]
-
 JsonObject = Mapping[str, object]
 _CODE: Final = re.compile(r"\[(LC\d{3})\]")
 

@@ -15,8 +15,6 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from lipcert.report.ci import Case, CiReport, Outcome
 from lipcert.safe import safe
 
-__all__ = ["junit_xml"]
-
 _HEADER: Final = '<?xml version="1.0" encoding="utf-8"?>\n'
 _ELEMENTS: Final = {
     Outcome.FAILED: "failure",

@@ -18,8 +18,6 @@ from lipcert.report.repeated import diagnostics_told
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 from lipcert.safe import safe
 
-__all__ = ["analysis_markdown", "escaped", "table"]
-
 _SPECIAL: Final = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#!&@$:"})
 
 

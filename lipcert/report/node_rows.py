@@ -7,8 +7,6 @@ from typing import Final
 from lipcert.analysis.records import NodeReport
 from lipcert.report.numbers import at_most, shape_text
 
-__all__ = ["NODE_TITLES", "node_cells"]
-
 NODE_TITLES: Final = (
     "node",
     "op",

@@ -10,8 +10,6 @@ import decimal
 import math
 from typing import Final
 
-__all__ = ["NO_BOUND", "at_most", "bar", "percent", "shape_text"]
-
 NO_BOUND: Final = "no bound"
 _DIGITS: Final = 5
 _BAR_WIDTH: Final = 12

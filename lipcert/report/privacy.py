@@ -16,8 +16,6 @@ from lipcert.privacy.calibration import CurvePoint
 from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.privacy_object import privacy_object
 
-__all__ = ["PrivacyReport", "privacy_csv", "privacy_json"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

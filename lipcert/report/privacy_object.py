@@ -9,8 +9,6 @@ from __future__ import annotations
 from lipcert.privacy.account import Account
 from lipcert.report.privacy_statement import statement_rows
 
-__all__ = ["privacy_object"]
-
 
 def privacy_object(account: Account, allocation: str | None) -> dict[str, object]:
     """The object `privacy`, here and in an analysis."""

@@ -15,8 +15,6 @@ from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.report.numbers import at_most
 
-__all__ = ["comparison_rows", "privacy_promise", "statement_rows"]
-
 _CHANGE: Final = {
     Neighbouring.ADD_OR_REMOVE_ONE: "added or removed",
     Neighbouring.REPLACE_ONE: "replaced by any other",

@@ -21,8 +21,6 @@ from lipcert.report.privacy import PrivacyReport
 from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
 from lipcert.report.text import canvas, diagnostic_lines, text_of, two_columns
 
-__all__ = ["privacy_text"]
-
 _CURVE_TITLES: Final[Mapping[str, str]] = MappingProxyType(
     {"steps": "steps", "noise-multiplier": "σ"}
 )

@@ -13,8 +13,6 @@ from typing import Final, final
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 
-__all__ = ["Line", "diagnostics_told", "refusals_told", "told_once"]
-
 _NAMES: Final = 3
 _ORDER: Final = tuple(Level)
 

@@ -21,8 +21,6 @@ from lipcert.report.json import JsonObject, dump
 from lipcert.safe import safe, shortened
 from lipcert.version import __version__
 
-__all__ = ["sarif"]
-
 _SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )

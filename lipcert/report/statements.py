@@ -11,8 +11,6 @@ from typing import Final
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.report.numbers import NO_BOUND, at_most
 
-__all__ = ["answer_rows", "assumption_rows", "headline", "promise"]
-
 _MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "
 Rows = list[tuple[str, str]]

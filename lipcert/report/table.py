@@ -21,8 +21,6 @@ from rich.text import Text
 from lipcert.report.numbers import NO_BOUND
 from lipcert.safe import safe, shortened
 
-__all__ = ["Column", "print_table"]
-
 _INDENT: Final = 2
 _GAP: Final = 2
 

@@ -27,8 +27,6 @@ from lipcert.report.statements import answer_rows, assumption_rows, headline, pr
 from lipcert.report.table import Column, print_table
 from lipcert.safe import safe, shortened
 
-__all__ = ["analysis_text", "canvas", "diagnostic_lines", "text_of", "two_columns"]
-
 _COMMAND: Final = re.compile(r"^(\s*)::")  # a word may have been folded in its middle
 _NAME_WIDTH: Final = 36
 _DIGITS: Final = 4

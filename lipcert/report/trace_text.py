@@ -23,15 +23,6 @@ from lipcert.report.json import JsonObject, dump
 from lipcert.report.text import canvas, text_of, two_columns
 from lipcert.safe import safe
 
-__all__ = [
-    "redaction_json",
-    "redaction_text",
-    "summary_json",
-    "summary_text",
-    "verification_json",
-    "verification_text",
-]
-
 _MOST_FAULTS: Final = 20
 _MOST_GROUPS: Final = 8
 _LONGEST: Final = 200

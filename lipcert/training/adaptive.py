@@ -14,8 +14,6 @@ from typing import Final, final
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.upper import Upper
 
-__all__ = ["AdaptiveNoise"]
-
 _LEAST: Final = 1e-3
 """of a radius: norms below it are taken for it, so that weights may start at 0"""
 

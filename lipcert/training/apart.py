@@ -15,8 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lipcert.errors import UsageError
 
-__all__ = ["apart"]
-
 
 @contextmanager
 def apart(module: nn.Module) -> Iterator[None]:

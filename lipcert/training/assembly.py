@@ -45,7 +45,8 @@ from lipcert.training.intake import (
     trained_parameters,
     with_frozen,
 )
-from lipcert.training.ledger import Ledger, LedgerHeader
+from lipcert.training.ledger import Ledger
+from lipcert.training.ledger_lines import LedgerHeader
 from lipcert.training.likeness import require_gradients
 from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism
 from lipcert.training.network import TrainedNetwork, copy_file, trained_network
@@ -66,8 +67,6 @@ from lipcert.training.settings_file import write_settings
 from lipcert.training.wiring import Parts, wired
 from lipcert.training.world import PATIENCE, World, checksum
 from lipcert.upper import Upper
-
-__all__ = ["SeedWarning", "make_private"]
 
 _MOST_AHEAD: Final = 16
 """so many releases are counted by one write to the disk, where that is 1 % of the run at most"""

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from lipcert.errors import UsageError
 
-__all__ = ["empty_batch", "examples_in", "split"]
-
 _CONSTANTS: Final = (str, bytes, bool, int, float, type(None))
 
 

@@ -16,8 +16,6 @@ from lipcert.privacy.calibration import steps_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.sampling import batches_per_epoch
 
-__all__ = ["PrivacyBudget"]
-
 
 @final
 class PrivacyBudget:

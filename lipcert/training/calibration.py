@@ -22,8 +22,6 @@ from lipcert.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
 
-__all__ = ["Calibration", "NoisedGroup", "calibrated", "literal", "recalculated", "recalibrated"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

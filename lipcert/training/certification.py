@@ -22,8 +22,6 @@ from lipcert.issue.certify import certify
 from lipcert.training.calibration import Calibration, recalculated
 from lipcert.upper import Upper
 
-__all__ = ["CertificateWarning", "certified", "warn_uncertified", "write_certificate"]
-
 
 @final
 class CertificateWarning(UserWarning):

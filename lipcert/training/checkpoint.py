@@ -18,8 +18,6 @@ import torch
 
 from lipcert.errors import NoVerdictError, UsageError
 
-__all__ = ["Stateful", "read_checkpoint", "write_checkpoint"]
-
 
 class Stateful(Protocol):
     """A module, an optimizer, a scheduler."""

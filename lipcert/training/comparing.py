@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["are_equal", "first_difference", "is_finite"]
-
 _MANY: Final = 2**16
 """entries from which numpy is faster, by up to five times"""
 _PLAIN: Final = frozenset({torch.float32, torch.float64})

@@ -26,8 +26,6 @@ from torch.nn.modules import module as torch_module
 
 from lipcert.training.comparing import are_equal
 
-__all__ = ["Composition", "Copies", "are_copies"]
-
 Copies: TypeAlias = list[tuple[Tensor, Tensor]]
 """tensors, and copies of them"""
 _Look: TypeAlias = Callable[[Any], Iterable[object]]

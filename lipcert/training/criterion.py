@@ -25,8 +25,6 @@ from lipcert.facts import Shape
 from lipcert.losses.base import Loss, class_axis
 from lipcert.training.guards import Passing, StepGuard
 
-__all__ = ["PrivateLoss"]
-
 _DIVISOR: Final = (
     "training: the loss was scaled by {factor:.6g} before backward(): the sum over the batch is "
     "divided by the constant {divisor:g} already, and any other factor changes what one example "

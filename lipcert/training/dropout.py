@@ -24,8 +24,6 @@ from torch.utils.hooks import RemovableHandle
 from lipcert.audit.agreement import active_parts
 from lipcert.errors import NoVerdictError
 
-__all__ = ["MASKED", "DropoutMasks", "at_rest", "dropouts", "refused_parts"]
-
 MASKED: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 """what multiplies its input by a mask, and does nothing else"""
 

@@ -36,8 +36,6 @@ from lipcert.training.mechanisms import (
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.projection import Projector
 
-__all__ = ["Enforcement", "enforced"]
-
 _EUCLIDEAN: Final = 1.0 + 2.0**-20
 """over the computed norm of at most 2^24 float64 numbers, whose error is below 2^-27 of it"""
 

@@ -27,8 +27,6 @@ from lipcert.training.likeness import Likeness
 from lipcert.training.shown import NO_NUMBER, Shown
 from lipcert.training.surroundings import refuse_autocast, refuse_modes
 
-__all__ = ["Passing", "StepGuard"]
-
 _ORDER: Final = (
     "in each step: draw a batch from private.loader, then optimizer.zero_grad(), "
     "private.criterion(model(x), y).backward(), optimizer.step(); evaluate under torch.no_grad()"

@@ -20,8 +20,6 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.training.apart import apart
 from lipcert.training.guards import StepGuard
 
-__all__ = ["Hooks"]
-
 
 @final
 class Hooks:

@@ -17,8 +17,6 @@ from lipcert.audit.admissibility import DRAWN_IN, outside, settled
 from lipcert.errors import NoVerdictError
 from lipcert.settings import Settings
 
-__all__ = ["admitted"]
-
 _ROUNDED: Final = 1.0 + 2.0**-16
 """of the radius: beyond it, rounding is not the reason; where thousands of entries were divided by
 their norm in float32, that norm was off by 1e-6 and more"""

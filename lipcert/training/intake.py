@@ -29,19 +29,6 @@ from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
 
-__all__ = [
-    "DatasetSizeWarning",
-    "FirstExamples",
-    "UntrainedWarning",
-    "batch_size_of",
-    "dataset_size_of",
-    "numbers_of",
-    "options_of",
-    "require_full_precision",
-    "trained_parameters",
-    "with_frozen",
-]
-
 _DTYPES: Final = (torch.float32, torch.float64)
 _FIRST: Final = 16
 _UNDECLARED: Final = (

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from lipcert.errors import UsageError
 from lipcert.training.comparing import first_difference
 
-__all__ = ["KeptNumbers"]
-
 _MOMENT: Final = (
     "forward and backward passes must see the weights of the last step: weights that are perturbed "
     "for a gradient and put back (SAM, weight noise, averaged weights) have other bounds; evaluate "

@@ -29,8 +29,6 @@ from lipcert.training.ledger_lines import (
 )
 from lipcert.training.sampling import batches_per_epoch
 
-__all__ = ["Ledger", "LedgerHeader", "LedgerReport"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from typing import BinaryIO, Final, final
 from lipcert.audit.trace.files import FILE_MODE, make_private_folder, sync_folder
 from lipcert.errors import NoVerdictError, UsageError
 
-__all__ = ["LedgerFile"]
-
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 

@@ -27,9 +27,6 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, check_multiplier
 from lipcert.privacy.plan import TrainingPlan
 
-__all__ = ["LedgerContent", "LedgerHeader", "header_line", "read_ledger", "require_same"]
-__all__ += ["spending_line"]
-
 _SCHEMA: Final = "lipcert.ledger/1"
 _BEGINNING: Final = ""
 _SPENDING: Final = frozenset({"release", "torn", "epoch"})

@@ -47,8 +47,6 @@ from lipcert.training.trainer import (
 )
 from lipcert.training.world import PATIENCE
 
-__all__ = ["PrivateEpochs", "PrivateTraining", "PrivateTrainingHooks"]
-
 _STATE: Final = "lipcert"
 
 

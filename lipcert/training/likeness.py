@@ -28,8 +28,6 @@ from lipcert.training.clipping.probe import Probe, Seen
 from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import TrainedNetwork
 
-__all__ = ["Likeness", "require_gradients", "require_numbers"]
-
 _ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
 """relative; a file rounds constants to float32, and float32 may turn a ReLU at its kink"""
 _FAINT: Final = 1e-3

@@ -30,10 +30,8 @@ from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
 from lipcert.progress import ProgressReport
-from lipcert.training.batches import empty_batch, split
+from lipcert.training.batches import empty_batch
 from lipcert.training.sampling import Drawn, Sampler
-
-__all__ = ["Budget", "PrivateLoader", "split"]
 
 _PLAIN: Final = (SequentialSampler, RandomSampler, DistributedSampler)
 """samplers that choose among all examples, so that another one may take their place"""

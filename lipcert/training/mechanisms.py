@@ -31,17 +31,6 @@ from lipcert.errors import UsageError
 from lipcert.losses.factory import make_loss
 from lipcert.settings import ConstraintSpec, Settings, kinds_of
 
-__all__ = [
-    "BackpropClipping",
-    "Clipless",
-    "FixedWeightNorm",
-    "GradientClipping",
-    "Loss",
-    "PlannedRun",
-    "TrainingMechanism",
-    "WeightClipping",
-]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,6 @@ from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
 from lipcert.training.dropout import at_rest, dropouts, refused_parts
 
-__all__ = ["TrainedNetwork", "copy_file", "export", "refuse_active", "trained_network"]
-
 _EXAMPLES: Final = 3
 _STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _AGREEMENT: Final = 1e-3

@@ -19,8 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NoiseSource", "with_gradients"]
-
 _OWN: Final = 1
 """tells this stream from those that samplers draw from the same seed"""
 

@@ -41,8 +41,6 @@ from lipcert.training.run_folder import CHECKPOINT, UNCERTIFIED
 from lipcert.training.step_numbers import level
 from lipcert.training.world import World
 
-__all__ = ["Private"]
-
 
 @final
 @dataclass(slots=True, eq=False)

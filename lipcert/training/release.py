@@ -26,8 +26,6 @@ from lipcert.training.ledger import Ledger
 from lipcert.training.noise import NoiseSource, with_gradients
 from lipcert.training.world import World, checksum
 
-__all__ = ["Release"]
-
 
 @final
 class Release:

@@ -28,8 +28,6 @@ from lipcert.training.dropout import MASKED
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import BackpropClipping, GradientClipping, TrainingMechanism
 
-__all__ = ["Trainable", "make_trainable"]
-
 _MOST_GROUPS: Final = 32
 _LEAST_CHANNELS: Final = 4
 """in a group: one channel alone, without positions, would be normalised to 0"""

@@ -19,8 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["LONGEST", "RollCall", "abandon", "roll_call"]
-
 LONGEST: Final = 1024
 """bytes of a word; what is longer loses its end"""
 _LEAST: Final = 0.01

@@ -13,18 +13,6 @@ from typing import Final
 
 from lipcert.errors import UsageError
 
-__all__ = [
-    "CERTIFICATE",
-    "CHECKPOINT",
-    "LEDGER",
-    "MODEL",
-    "SETTINGS",
-    "TRACE",
-    "UNCERTIFIED",
-    "opened",
-    "usable",
-]
-
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"
 SETTINGS: Final = "lipcert.toml"

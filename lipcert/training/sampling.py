@@ -19,8 +19,6 @@ from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling, TrainingPlan
 
-__all__ = ["Drawn", "Sampler", "Seed", "batches_per_epoch"]
-
 _BITS: Final = 256
 _ALONE: Final = frozenset({Sampling.POISSON, Sampling.FULL_BATCH})
 """samplings whose ranks need not know of one another"""

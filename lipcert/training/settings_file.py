@@ -14,8 +14,6 @@ from typing import Final
 
 from lipcert.settings import ConstraintSpec, Settings
 
-__all__ = ["settings_text", "write_settings"]
-
 _TABLES: Final = ("constraints", "noise_multipliers")
 _HEAD: Final = "# The settings of a private training run: lipcert certify MODEL --config THIS\n"
 

@@ -17,8 +17,6 @@ from torch.autograd.function import Function, FunctionCtx
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training.comparing import are_equal, is_finite
 
-__all__ = ["NO_NUMBER", "Shown"]
-
 NO_NUMBER: Final = (
     "NaN or infinite, which no noise hides; lower the learning rate, or look for examples that are "
     "not finite"

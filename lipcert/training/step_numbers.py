@@ -17,8 +17,6 @@ from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.training.world import World
 
-__all__ = ["level"]
-
 
 def level(folder: Path, world: World) -> None:
     """Add the steps that other ranks recorded and this one did not; all ranks must call it."""

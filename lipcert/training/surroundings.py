@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lipcert.errors import UsageError
 
-__all__ = ["refuse_autocast", "refuse_modes"]
-
 _KEEPING: Final = ("torch.autograd.graph", "torch.utils.checkpoint")
 """modules whose hooks give saved tensors back as they were"""
 

@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader
 
 from lipcert.errors import UsageError
 
-__all__ = ["called_module", "data_source", "loader_of", "planned_length", "require_plain"]
-
 _PRECISIONS: Final = ("32-true", "64-true", "32", "64", 32, 64)
 
 

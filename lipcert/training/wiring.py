@@ -32,8 +32,6 @@ from lipcert.training.release import Release
 from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.world import World
 
-__all__ = ["Parts", "wired"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,8 +24,6 @@ from torch import Tensor
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.training.roll_call import abandon, roll_call
 
-__all__ = ["PATIENCE", "World", "WorldError", "checksum"]
-
 PATIENCE: Final = 120.0
 """seconds that ranks wait for one another"""
 _FAREWELL: Final = 5.0

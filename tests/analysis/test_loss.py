@@ -13,8 +13,8 @@ from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Level
 from lipcert.errors import UsageError
 from lipcert.report.statements import assumption_rows
-from tests.checker.graph.cases import model as onnx_model
-from tests.checker.graph.cases import node
+from tests.core.lower.cases import model as onnx_model
+from tests.core.lower.cases import node
 
 RNG = np.random.default_rng(3)
 FOUR, SIX = (RNG.standard_normal((6, n)).astype(np.float32) for n in (4, 6))

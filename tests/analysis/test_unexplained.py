@@ -16,7 +16,7 @@ from lipcert.analysis.unexplained import unexplained
 from lipcert.facts import Bound, no_bound
 from lipcert.report.json import analysis_json
 from lipcert.upper import Upper
-from tests.checker.graph.cases import model, node
+from tests.core.lower.cases import model, node
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 MLP = load_model(MODELS / "digits_mlp.onnx")

@@ -18,7 +18,7 @@ from lipcert.audit.attack.field import Field
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.data import Examples
-from lipcert.audit.losses import checked_labels
+from lipcert.audit.labels import checked_labels
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.random_examples import random_examples

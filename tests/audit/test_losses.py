@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lipcert.audit.losses import checked_labels, clipped_gradient, per_example_loss
+from lipcert.audit.labels import checked_labels
+from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.errors import NoVerdictError
 from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lipcert.audit.admissibility import outside
 from lipcert.audit.attack.domain import Domain, lengths
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.losses import checked_labels
+from lipcert.audit.labels import checked_labels
 from lipcert.audit.random_examples import random_examples
 from lipcert.facts import Bound, ValueFacts
 from lipcert.interval import Interval

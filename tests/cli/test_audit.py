@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from torch.nn import functional
 
 from lipcert.audit.recorder import Recorder
-from lipcert.certificate.canonical import write_canonical
 from lipcert.cli.main import cli
+from lipcert.core.certificate.canonical import write_canonical
 from tests.models.shipped import digits, module, path_of
 
 MODEL = path_of("digits_mlp")

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.certificate.records import Certificate, read_certificate, write_certificate
-from lipcert.checker.verdict import STAGES
+from lipcert.core.certificate.records import Certificate, read_certificate, write_certificate
+from lipcert.core.verdict import STAGES
 from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = ("scipy", "onnxruntime", "click", "rich", "torch", "dp_accounting", "absl")
-TRUSTED = ("lipcert.checker", "lipcert.certificate")
+TRUSTED = ("lipcert.core", "lipcert.core.certificate")
 
 
 @pytest.fixture(name="file")
@@ -174,11 +174,11 @@ def test_what_must_be_trusted_is_listed() -> None:
     assert done.stdout == program("--tcb").stdout
     files = {line.split()[2]: line.split()[1] for line in done.stdout.splitlines() if "  " in line}
     named = {name for name in files if name.startswith("lipcert/")}
-    folders = (ROOT / "lipcert" / name for name in ("certificate", "checker"))
+    folders = (ROOT / "lipcert" / name for name in ("core",))
     sources = [file for folder in folders for file in folder.rglob("*.py")]
     sources.append(ROOT / "lipcert" / "__init__.py")
     assert named == {file.relative_to(ROOT).as_posix() for file in sources}
-    assert files["lipcert/checker/main.py"] == digest_of("lipcert/checker/main.py")
+    assert files["lipcert/core/main.py"] == digest_of("lipcert/core/main.py")
 
 
 def digest_of(name: str) -> str:
@@ -188,7 +188,7 @@ def digest_of(name: str) -> str:
 def program(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """`lipcert-check` as a process of its own, with the names of its modules on standard error."""
     code = (
-        "import sys; from lipcert.checker.main import main\n"
+        "import sys; from lipcert.core.main import main\n"
         "try: code = main(sys.argv[1:])\n"
         "finally: sys.stderr.write('MODULES ' + ' '.join(sorted(sys.modules)) + '\\n')\n"
         "sys.exit(code)"
@@ -247,4 +247,4 @@ def test_the_program_leaves_with_the_codes_of_the_verb(file: Path, tmp_path: Pat
 
 def test_the_program_is_installed_under_its_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["scripts"]["lipcert-check"] == "lipcert.checker.main:main"
+    assert project["scripts"]["lipcert-check"] == "lipcert.core.main:main"

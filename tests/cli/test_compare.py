@@ -14,8 +14,8 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.certificate.records import Certificate, read_certificate, write_certificate
 from lipcert.cli.statements import read_statement
+from lipcert.core.certificate.records import Certificate, read_certificate, write_certificate
 from lipcert.report.comparison import Assumed, Place, Statement, compared
 from lipcert.report.json import analysis_json
 from tests.cli.issued import MODEL, WORDS, call, certificate_bytes

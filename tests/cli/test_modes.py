@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.checker.graph.cases import model as onnx_model
-from tests.checker.graph.cases import node
 from tests.cli.issued import call
+from tests.core.lower.cases import model as onnx_model
+from tests.core.lower.cases import node
 
 STATED = ("--input-norm", "3", "--loss", "nll", "--batch-size", "8")
 

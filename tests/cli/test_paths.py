@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from lipcert.cli.main import cli
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
-SLOW = ("torch", "lipcert.importer.load", "lipcert.checker.procedure", "lipcert.audit.run")
+SLOW = ("torch", "lipcert.importer.load", "lipcert.core.check", "lipcert.audit.run")
 
 
 @pytest.fixture(name="folder", autouse=True)

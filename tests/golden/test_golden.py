@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from lipcert.certificate.records import read_certificate, write_certificate
-from lipcert.checker.procedure import Choices, check
-from lipcert.checker.verdict import Verdict
+from lipcert.core.certificate.records import read_certificate, write_certificate
+from lipcert.core.procedure import Choices, check
+from lipcert.core.verdict import Verdict
 
 HERE = Path(__file__).parent
 MODELS = HERE.parents[1] / "models"

@@ -12,8 +12,8 @@ from onnx import NodeProto
 from lipcert import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.modes import EvalLayer
-from tests.checker.graph.cases import model as onnx_model
-from tests.checker.graph.cases import node
+from tests.core.lower.cases import model as onnx_model
+from tests.core.lower.cases import node
 
 CHANNELS = 4
 STATISTICS = {

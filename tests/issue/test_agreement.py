@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert import Settings, load_model
-from lipcert.checker.graph.lower import lower
-from lipcert.checker.graph.program import Dense, Move, Operand, Place, Program, Step
-from lipcert.checker.reader.model import read_model
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
+from lipcert.core.reader.model import read_model
 from lipcert.errors import UnsupportedModelError
 from lipcert.issue import certify as certifying
 from lipcert.issue.agreement import disagreement, draws
 from lipcert.issue.reading import Reading
-from tests.checker.graph.cases import model, node
-from tests.checker.models import SHIPPED
 from tests.commands import lipcert
+from tests.core.lower.cases import model, node
+from tests.core.models import SHIPPED
 
 CNN = next(path for path in SHIPPED if path.name == "digits_cnn.onnx")
 RNG = np.random.default_rng(5)

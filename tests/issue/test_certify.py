@@ -8,8 +8,8 @@ import pytest
 from onnx import helper
 
 from lipcert import ConstraintSpec, Settings, load_model
-from lipcert.checker.procedure import Choices, check
-from lipcert.checker.verdict import Verdict
+from lipcert.core.check import Choices, check
+from lipcert.core.verdict import Verdict
 from lipcert.errors import NoVerdictError
 from lipcert.issue.certify import Issued, certify
 from lipcert.issue.draft import ROOM

@@ -1,13 +1,13 @@
-"""Programs computed in numpy; that steps mean what onnxruntime computes, `tests/checker/graph`."""
+"""Programs computed in numpy; that steps mean what onnxruntime computes, `tests/core/lower`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from lipcert.checker.graph.program import Activation, CotangentClip, InputClip, Place, Program, Step
+from lipcert.core.program import Activation, CotangentClip, InputClip, Place, Program, Step
 from lipcert.issue.evaluate import evaluate, function_of
-from tests.checker.graph.cases import model, node, program
+from tests.core.lower.cases import model, node, program
 
 RNG = np.random.default_rng(3)
 

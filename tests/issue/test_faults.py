@@ -19,7 +19,7 @@ from lipcert.issue.certify import certify
 from lipcert.losses import make_loss
 from lipcert.ops import base
 from lipcert.upper import Upper
-from tests.checker.graph.cases import model, node
+from tests.core.lower.cases import model, node
 
 _SETTINGS = Settings(batch_size=16, tier="quick")
 _LESS = Upper(0.9)

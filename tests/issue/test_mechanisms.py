@@ -13,15 +13,15 @@ from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
 from lipcert.audit.bounds import settings_of
-from lipcert.certificate.records import Certificate, read_certificate, write_certificate
-from lipcert.checker.ledger import Premises
-from lipcert.checker.procedure import Choices, check
-from lipcert.checker.verdict import Report, Verdict
+from lipcert.core.certificate.records import Certificate, read_certificate, write_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.ledger import Premises
+from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
 from lipcert.issue.certify import Issued, certify
-from tests.checker.graph.cases import model as onnx_model
-from tests.checker.graph.cases import node
-from tests.checker.random_models import random_model
+from tests.core.lower.cases import model as onnx_model
+from tests.core.lower.cases import node
+from tests.core.random_models import random_model
 from tests.issue.clipped_attack import excesses
 
 RUN = {
@@ -140,7 +140,7 @@ def test_circular_padding_is_certified_and_other_borders_are_refused(tmp_path) -
 
 def test_reflected_borders_do_not_get_the_published_bound(tmp_path) -> None:
     """The checker by itself: the certificate of circular padding for a file that reflects."""
-    from tests.checker.forged import Forgery
+    from tests.core.forged import Forgery
 
     wrapped = issued(saved(tmp_path, padding="wrap"), **CLIPS, batch_size=8)
     premises = Premises.read(wrapped.certificate.assumptions)
@@ -220,7 +220,7 @@ def test_epsilon_is_that_of_the_stated_multiplier(tmp_path) -> None:
     certificate = issued(path, **SCALED, **RUN).certificate
     premises = Premises.read(certificate.assumptions)
     assert premises.stepwise == 1.5
-    from tests.checker.mutants.assumptions import rewritten
+    from tests.core.mutants.assumptions import rewritten
 
     for stepwise, accepted in ((1.5, True), (2.0, True), (1.49, False), (0.0, False)):
         changed = rewritten(certificate, replace(premises, stepwise=stepwise))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from lipcert.checker.privacy import account
+from lipcert.core.accounting import account
 from lipcert.privacy import accounting
 from lipcert.training import network
 

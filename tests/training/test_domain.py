@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from lipcert import NoVerdictError, Settings, UsageError, analyze, load_model
-from lipcert.certificate.records import read_certificate
-from lipcert.checker.procedure import Choices, check
-from lipcert.checker.verdict import Verdict
+from lipcert.core.certificate.records import read_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.verdict import Verdict
 from lipcert.issue.certify import certify
 from lipcert.report.json import analysis_json
 from lipcert.training import (

@@ -19,8 +19,8 @@ from torch.optim.lr_scheduler import StepLR
 
 from lipcert import load_model
 from lipcert.analysis.pipeline import analyze
-from lipcert.certificate.records import read_certificate
 from lipcert.cli.sources import effective_settings
+from lipcert.core.certificate.records import read_certificate
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import epsilon
 from lipcert.training import (

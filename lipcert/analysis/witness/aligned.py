@@ -23,8 +23,6 @@ from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Upper, norm
 
-__all__ = ["aligned_graph"]
-
 _INWARD: Final = 1e-12
 _VANISHED: Final = 1e-9
 """relative to the input: an output that is nothing but rounding"""

@@ -32,8 +32,6 @@ from lipcert.ops.sorting import Sort
 from lipcert.scope import PointScope
 from lipcert.upper import FloatArray
 
-__all__ = ["Backprop", "Pull", "Values"]
-
 Values = Mapping[str, FloatArray]
 Pull = Callable[[FloatArray], list[FloatArray]]
 """From the cotangent at the output of an op to those at its inputs, for one batch of examples."""

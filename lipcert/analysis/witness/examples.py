@@ -11,8 +11,6 @@ import numpy as np
 from lipcert.facts import ValueFacts
 from lipcert.upper import FloatArray, norm
 
-__all__ = ["admitted", "farthest"]
-
 _HALVINGS = 30
 _INWARD = 1e-12
 

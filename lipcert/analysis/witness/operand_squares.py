@@ -18,8 +18,6 @@ from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm
 from lipcert.upper import FloatArray
 
-__all__ = ["operand_squares"]
-
 
 def operand_squares(op: Op, x: FloatArray, g: FloatArray) -> Mapping[str, FloatArray]:
     """‖∂loss/∂operand‖² by slot, [examples] each."""

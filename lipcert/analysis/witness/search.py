@@ -26,8 +26,6 @@ from lipcert.losses.base import Loss
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.upper import FloatArray
 
-__all__ = ["NO_WITNESS", "Witness", "find_witness"]
-
 _MOST_STARTS: Final = 16
 _LEAST_STARTS: Final = 4
 _ROUNDS: Final = 12

@@ -7,8 +7,6 @@ from collections import Counter
 from lipcert.ir import Graph, Node
 from lipcert.upper import ONE
 
-__all__ = ["plain_slots", "trained_slots"]
-
 
 def trained_slots(graph: Graph, node: Node) -> frozenset[str]:
     """The slots of a node that hold a trained parameter, or some view of one."""

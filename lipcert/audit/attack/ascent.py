@@ -19,8 +19,6 @@ from lipcert.audit.attack.field import Field, Slopes
 from lipcert.audit.attack.label_sets import Labels, LabelSet
 from lipcert.upper import FloatArray
 
-__all__ = ["Best", "Ground", "Rows", "climb"]
-
 _Mask = npt.NDArray[np.bool_]
 
 _LEAP: Final = 64.0

@@ -18,8 +18,6 @@ from lipcert.facts import ValueFacts
 from lipcert.interval import Interval
 from lipcert.upper import FloatArray, Upper, norm
 
-__all__ = ["Domain", "lengths"]
-
 _HALVINGS: Final = 60
 _WINDOW: Final = Upper(1.0)
 _SMALLEST_FACTOR: Final = 1e-18

@@ -24,8 +24,6 @@ from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.upper import FloatArray
 
-__all__ = ["NETWORK", "Field", "Slopes"]
-
 NETWORK: Final = "network"
 _Rows = npt.NDArray[np.int64]
 _MEMORY: Final = 1 << 29

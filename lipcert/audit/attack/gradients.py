@@ -22,8 +22,6 @@ from lipcert.ir import Graph, Node
 from lipcert.ops.linear import Dense
 from lipcert.upper import ONE
 
-__all__ = ["GradientSquares"]
-
 _Losses = Callable[[Tensor], Tensor]
 _Gradients = Mapping[str, Tensor]
 

@@ -31,8 +31,6 @@ from lipcert.losses.margin import (
 )
 from lipcert.upper import FloatArray
 
-__all__ = ["LabelSet", "Labels", "label_set"]
-
 Labels = npt.NDArray[Any]
 """class numbers [examples], or targets [examples, *output shape]"""
 

@@ -24,10 +24,8 @@ from lipcert.audit.attack.weight_ascent import climb_weights, weight_starts
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
-from lipcert.audit.losses import checked_labels
+from lipcert.audit.labels import checked_labels
 from lipcert.upper import FloatArray
-
-__all__ = ["Progress", "Proposal", "proposals"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many steps of it are done, and how many there are."""

@@ -14,8 +14,6 @@ from lipcert.audit.attack.ascent import Best, Ground, Rows
 from lipcert.audit.attack.label_sets import Labels
 from lipcert.upper import FloatArray
 
-__all__ = ["starting_rows"]
-
 _TRIED: Final = 640
 """so many pairs of an example and a label are tried"""
 _ALIKE: Final = 2

@@ -20,8 +20,6 @@ from lipcert.audit.attack.weight_set import Weights, WeightSet
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.upper import FloatArray
 
-__all__ = ["WeightStart", "climb_weights", "weight_starts"]
-
 _ROWS: Final = 4
 _BURST: Final = 3
 _LONGER: Final = 2.0

@@ -26,8 +26,6 @@ from lipcert.scope import PointScope
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, norm
 
-__all__ = ["WeightSet", "Weights"]
-
 Weights = Mapping[str, FloatArray]
 
 _TRIES: Final = 8

@@ -14,8 +14,6 @@ from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.recorded import INPUT
 from lipcert.audit.records import CheckReport, Verdict
 
-__all__ = ["admissible_batches"]
-
 
 def admissible_batches(run: RecordedRun) -> Checked:
     """A report for each step with an inadmissible example."""

@@ -23,8 +23,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.errors import UsageError
 
-__all__ = ["batch_independence", "moving_statistics"]
-
 _NAME: Final = "batch-independence"
 _STATISTICS: Final = (".running_mean", ".running_var")
 _Array = npt.NDArray[Any]

@@ -24,8 +24,6 @@ from scipy.stats import binom
 from lipcert.audit.checks.chance import Surprise, power_of_ten
 from lipcert.upper import FloatArray
 
-__all__ = ["size_surprises"]
-
 _BEYOND: Final = 1e-15
 _SLOPES: Final = 200
 

@@ -15,12 +15,10 @@ import numpy.typing as npt
 
 from lipcert.audit.checks.subject import RecordedRun
 from lipcert.audit.checks.units import Scale, scale_of
-from lipcert.audit.losses import checked_labels
+from lipcert.audit.labels import checked_labels
 from lipcert.audit.recorded import examples_at
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
-
-__all__ = ["Batch", "Release", "batch_of", "releases"]
 
 _Array = npt.NDArray[Any]
 

@@ -22,16 +22,6 @@ from scipy.stats import hypergeom
 
 from lipcert.upper import FloatArray
 
-__all__ = [
-    "FALSE_ALARM",
-    "SHARE",
-    "Surprise",
-    "log_binomial_at_least",
-    "log_chernoff",
-    "log_overlap_tails",
-    "power_of_ten",
-]
-
 FALSE_ALARM: Final = 1e-9
 SHARE: Final = FALSE_ALARM / 3.0
 _STEEPEST: Final = 60.0

@@ -40,8 +40,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.upper import FloatArray
 
-__all__ = ["clean_gradients"]
-
 _NAME: Final = "agreement"
 _FACTOR: Final = 8.0
 _KINKS: Final = 1.0 / 16.0

@@ -33,8 +33,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.settled import Settled
 from lipcert.errors import NoVerdictError
 
-__all__ = ["contribution"]
-
 _NAME: Final = "contribution"
 _STORED: Final = 1.0 + 2.0**-22
 

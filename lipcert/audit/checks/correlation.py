@@ -30,17 +30,6 @@ from scipy.stats import beta
 
 from lipcert.upper import FloatArray
 
-__all__ = [
-    "SHORTEST",
-    "Likeness",
-    "Piece",
-    "likeness",
-    "self_likeness",
-    "self_shifts",
-    "shifts",
-    "unshifted",
-]
-
 SHORTEST: Final = 8
 """entries of a segment; shorter ones are compared unshifted only"""
 _LOOKED_AT: Final = 4

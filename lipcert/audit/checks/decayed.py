@@ -16,8 +16,6 @@ from lipcert.audit.checks.differentiable import DifferentiableNetwork
 from lipcert.audit.measured import Measured
 from lipcert.upper import FloatArray
 
-__all__ = ["Decay"]
-
 
 @final
 class Decay:

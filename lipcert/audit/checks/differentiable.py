@@ -25,8 +25,6 @@ from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.upper import FloatArray
 
-__all__ = ["DifferentiableNetwork", "Pulled"]
-
 _Array = npt.NDArray[Any]
 
 

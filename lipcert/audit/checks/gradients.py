@@ -33,8 +33,6 @@ from lipcert.audit.precision import Precision
 from lipcert.audit.tally import Family
 from lipcert.upper import FloatArray
 
-__all__ = ["Gradients", "Pass", "passes_of"]
-
 _CHUNK: Final = 128
 _ROOM: Final = 2.0**-19
 _Array = npt.NDArray[Any]

@@ -14,8 +14,6 @@ from lipcert.audit.trace.faults import FaultKind
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.verification import verify
 
-__all__ = ["integrity"]
-
 _NAME = "trace-integrity"
 
 

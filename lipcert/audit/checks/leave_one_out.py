@@ -25,8 +25,6 @@ import numpy.typing as npt
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.errors import UsageError
 
-__all__ = ["GradientFunction", "leave_one_out"]
-
 _Array: TypeAlias = npt.NDArray[Any]
 GradientFunction: TypeAlias = Callable[[_Array, _Array], Mapping[str, _Array]]
 """examples and labels → the quantity that is noised, by name of the tensor"""

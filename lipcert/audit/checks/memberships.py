@@ -42,8 +42,6 @@ from lipcert.audit.checks.chance import (
 )
 from lipcert.upper import FloatArray
 
-__all__ = ["Members", "member_surprises"]
-
 Members = Sequence[tuple[int, npt.NDArray[np.int64]]]
 """step and different examples of its batch, from 0"""
 _LAGS: Final = 64

@@ -36,8 +36,6 @@ from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.upper import FloatArray
 
-__all__ = ["noise"]
-
 _NAME: Final = "noise"
 _SHAPE_FROM: Final = 1000
 _SHAPE_UP_TO: Final = 1_000_000

@@ -19,8 +19,6 @@ from lipcert.audit.checks.units import noise_stds
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
-__all__ = ["AddedNoise", "added_noises", "storage_unit"]
-
 _BFLOAT16: Final = 2.0**-8
 
 

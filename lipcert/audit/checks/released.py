@@ -30,8 +30,6 @@ from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
-__all__ = ["released"]
-
 _NAME: Final = "release"
 _ROUNDINGS: Final = 8.0
 _Tensors = Mapping[str, npt.NDArray[Any]]

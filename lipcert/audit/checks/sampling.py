@@ -27,8 +27,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
-__all__ = ["sampling_faults", "too_rare"]
-
 _TESTS: Final = 7
 """four of sizes, three of members"""
 _Index = npt.NDArray[np.int64]

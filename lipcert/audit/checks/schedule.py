@@ -22,8 +22,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.privacy.plan import Sampling
 
-__all__ = ["schedule"]
-
 _NAME: Final = "schedule"
 _RATE: Final = 1.0 + 2.0**-40
 

@@ -44,8 +44,6 @@ from lipcert.audit.checks.noises import AddedNoise, added_noises
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 
-__all__ = ["seed_reuse"]
-
 _NAME: Final = "seed-reuse"
 _MOST_RELEASES: Final = 24
 _WHOLE: Final = 1 << 20

@@ -24,8 +24,6 @@ from lipcert.audit.trace.records import Step
 from lipcert.privacy.noise import Neighbouring, Reduction, effective_multiplier, sensitivity
 from lipcert.upper import Lower, Upper
 
-__all__ = ["STORED", "noise_faults"]
-
 STORED: Final = 1.0 + 2.0**-22
 """what rounding a number to float32 may take away"""
 _NAME: Final = "schedule"

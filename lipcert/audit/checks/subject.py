@@ -27,8 +27,6 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
-__all__ = ["Checked", "RecordedRun", "joined", "shortened"]
-
 _MOST: Final = 4
 
 

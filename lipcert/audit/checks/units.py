@@ -20,18 +20,6 @@ from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.privacy.noise import Neighbouring
 from lipcert.settings import Settings
 
-__all__ = [
-    "Scale",
-    "claimed_divisor",
-    "decay_of",
-    "decays_inside",
-    "group_stds",
-    "moved",
-    "noise_stds",
-    "scale_of",
-    "stated_noise",
-]
-
 _CLIPS_WHOLE_GRADIENTS: Final = "gradient-clipping"
 
 

@@ -26,8 +26,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.viewed import is_shown
 from lipcert.upper import FloatArray
 
-__all__ = ["file_weights", "recorded_weights"]
-
 _NAME: Final = "weight-constraint"
 _MODEL: Final = "model"
 

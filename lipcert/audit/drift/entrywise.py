@@ -24,8 +24,6 @@ from lipcert.ops.functions import ScalarFunction
 from lipcert.ops.powers import Exponential, Power
 from lipcert.upper import ONE, ZERO, Upper
 
-__all__: list[str] = []
-
 _COMPOSED: Final = (
     functions.Celu,
     functions.ErfGate,

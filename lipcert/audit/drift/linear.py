@@ -23,8 +23,6 @@ from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm
 from lipcert.upper import ONE, Lower, Upper, norm
 
-__all__: list[str] = []
-
 
 @local_errors.register
 def _dense(op: Dense, site: Site) -> LocalErrors:

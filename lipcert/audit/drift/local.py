@@ -19,8 +19,6 @@ from lipcert.ops.base import Op
 from lipcert.scope import Scope
 from lipcert.upper import ZERO, FloatArray, Upper
 
-__all__ = ["EXACT", "Growth", "LocalErrors", "Site", "carried", "linear_growth", "local_errors"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,6 @@ from lipcert.losses.margin import (
 )
 from lipcert.upper import ONE, ZERO, Lower, Upper
 
-__all__ = ["loss_error"]
-
 _HALF = Upper(0.5)
 
 

@@ -12,8 +12,6 @@ from lipcert.norms.windows import window_multiplicity
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.upper import ONE, ZERO, FloatArray, Upper, gamma, maximum, norm
 
-__all__ = ["convolution_mass", "matrix_mass"]
-
 _STEPS = 4
 _SHARE = 2.0**-20
 

@@ -16,8 +16,6 @@ from lipcert.ops.shape import Expand, Pad, Reshape, Select, Tile, Transpose
 from lipcert.ops.sorting import Sort
 from lipcert.upper import ONE, ZERO, Upper, total
 
-__all__: list[str] = []
-
 
 @local_errors.register(Reshape)
 @local_errors.register(Transpose)

@@ -51,8 +51,6 @@ from lipcert.propagation.propagate import NetworkBounds, backward, grad_norms
 from lipcert.scope import Scope
 from lipcert.upper import INFINITE, ZERO, FloatArray, Upper
 
-__all__ = ["Drift", "drift_of"]
-
 _RULES = (entrywise, linear, moves, normalized, softmax, sums)
 """imported so that their rules are known"""
 _RULE = "audit.drift"

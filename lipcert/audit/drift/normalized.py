@@ -20,8 +20,6 @@ from lipcert.ops.lrn import Lrn
 from lipcert.ops.normalization import GroupNorm, LayerNorm, RmsNorm
 from lipcert.upper import INFINITE, ONE, Lower, Upper, norm
 
-__all__ = ["LANES"]
-
 LANES: Final = 4
 """partial sums that statistics are at least split into"""
 _SHORT: Final = 64

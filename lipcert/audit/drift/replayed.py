@@ -14,8 +14,6 @@ from lipcert.ir import Node
 from lipcert.operand import Operand
 from lipcert.upper import FloatArray
 
-__all__ = ["replayed_arrays"]
-
 
 def replayed_arrays(
     node: Node, weights: Mapping[str, FloatArray] | None

@@ -24,8 +24,6 @@ from typing import Final, final
 from lipcert.audit.precision import Precision
 from lipcert.upper import INFINITE, Upper
 
-__all__ = ["FAST_ALGORITHM", "Rounding", "joined", "root"]
-
 FAST_ALGORITHM: Final = 64
 """additions by which Winograd or FFT convolutions may be worse than sums of products"""
 _LARGEST_EXPONENT: Final = 1100

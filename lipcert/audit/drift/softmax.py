@@ -19,8 +19,6 @@ from lipcert.ops.attention import Attention
 from lipcert.ops.softmax import LogSoftmax, Softmax
 from lipcert.upper import INFINITE, ONE, Upper, row_norms
 
-__all__ = ["log_share_error", "share_error"]
-
 _TWO = Upper(2.0)
 
 

@@ -22,8 +22,6 @@ from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
 from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from lipcert.upper import ONE, ZERO, Lower, Upper
 
-__all__: list[str] = []
-
 
 @local_errors.register(ReduceSum)
 @local_errors.register(ReduceMean)

@@ -22,8 +22,6 @@ from lipcert.audit.gradient_norms.method import Method, OperandGradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 
-__all__ = ["Chooser", "by_chunks", "shared_chooser"]
-
 _TYPICAL: Final = 2**24
 _MODEST: Final = 2**22
 _SCRATCH: Final = {"cpu": (2**20, 2**22, 2**24), "cuda": (2**26, 2**29)}

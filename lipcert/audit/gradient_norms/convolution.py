@@ -30,8 +30,6 @@ from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 from lipcert.norms.geometry import Geometry
 
-__all__ = ["KernelGradient"]
-
 _MOST_PIXELS: Final = 600
 _SLOWNESS: Final = 8
 _MANY_CHANNELS: Final = 8

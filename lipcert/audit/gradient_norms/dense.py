@@ -24,8 +24,6 @@ from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.rounding import OUTWARD
 from lipcert.audit.gradient_norms.squares import Squares
 
-__all__ = ["DenseWeight"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,6 @@ from lipcert.audit.measured import BatchNorms, Measured
 from lipcert.ir import Node
 from lipcert.ops.shape import Reshape, Transpose
 
-__all__ = ["MEMORY_LIMIT", "NormEngine"]
-
 MEMORY_LIMIT: Final = 2**26
 """bytes of scratch memory, on top of what a training step holds"""
 

@@ -17,14 +17,6 @@ from lipcert.ir import Graph
 from lipcert.ops.conv import Conv
 from lipcert.ops.normalization import GroupNorm
 
-__all__ = [
-    "channels_last",
-    "dense",
-    "in_memory_order",
-    "is_channels_last",
-    "prefers_channels_last",
-]
-
 _PRODUCTS_PER_ENTRY: Final = 500
 
 

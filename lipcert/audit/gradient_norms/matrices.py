@@ -15,8 +15,6 @@ from torch import Tensor
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 
-__all__ = ["from_gram", "instantiated_distance", "product", "product_of_grams", "with_distance"]
-
 _VECTOR: Final = 8
 
 

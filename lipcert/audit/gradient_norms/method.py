@@ -18,8 +18,6 @@ from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.facts import Shape
 
-__all__ = ["Gradients", "Method", "OperandGradient"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

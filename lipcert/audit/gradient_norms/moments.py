@@ -17,8 +17,6 @@ from torch import Tensor
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 
-__all__ = ["ChannelSums", "Statistics", "squares_of_channels"]
-
 _BLOCK: Final = 64
 _LEAST_BLOCK: Final = 16
 _SQUARE_BLOCK: Final = 256

@@ -23,8 +23,6 @@ from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 from lipcert.facts import Shape
 
-__all__ = ["BlockScale", "ChannelScale"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

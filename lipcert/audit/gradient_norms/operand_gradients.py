@@ -30,8 +30,6 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 
-__all__ = ["operand_gradient"]
-
 
 def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> OperandGradient:
     """The gradient of the operand in `slot`; `tensors`: the node's operands in torch."""

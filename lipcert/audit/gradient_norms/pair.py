@@ -15,8 +15,6 @@ from torch import Tensor
 from lipcert.audit.gradient_norms.moments import ChannelSums, squares_of_channels
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
 
-__all__ = ["Pair"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,6 @@ from lipcert.ir import Node
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 
-__all__ = ["NodePlan", "OperandPlan", "Plan"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

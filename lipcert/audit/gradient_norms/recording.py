@@ -20,8 +20,6 @@ from lipcert.audit.gradient_norms.plan import NodePlan, Plan
 from lipcert.audit.gradient_norms.shared import Contribution, shared_squares
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
 
-__all__ = ["Recording", "wide_enough"]
-
 
 @final
 class Recording:

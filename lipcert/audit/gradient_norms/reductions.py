@@ -23,16 +23,6 @@ from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 from lipcert.facts import Shape
 
-__all__ = [
-    "BiasGradient",
-    "DivisorGradient",
-    "EntrywiseGradient",
-    "ScaleGradient",
-    "SlopeGradient",
-    "reduced",
-    "summing",
-]
-
 _BLOCK: Final = 64
 
 

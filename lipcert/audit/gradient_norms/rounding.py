@@ -13,8 +13,6 @@ from typing import Final
 
 import torch
 
-__all__ = ["OUTWARD", "gamma", "underflow"]
-
 OUTWARD: Final = 1.0 + 2.0**-40
 
 

@@ -21,8 +21,6 @@ from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 from lipcert.audit.gradient_norms.uses import Use
 
-__all__ = ["Contribution", "Scatter", "shared_squares"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

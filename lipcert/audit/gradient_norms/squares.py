@@ -16,8 +16,6 @@ from lipcert.audit.gradient_norms.layout import in_memory_order
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.measured import Measured
 
-__all__ = ["Squares", "sum_of_squares", "widened"]
-
 _BLOCK: Final = 256
 
 

@@ -21,8 +21,6 @@ from lipcert.ir import Graph, Node
 from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray
 
-__all__ = ["ParameterUses", "Use", "uses_of"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

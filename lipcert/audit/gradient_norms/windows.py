@@ -16,19 +16,6 @@ from torch.nn.functional import pad
 from lipcert.audit.gradient_norms.layout import dense
 from lipcert.norms.geometry import Geometry, Window
 
-__all__ = [
-    "flat_run",
-    "library_gradient",
-    "on_padded_lines",
-    "padded",
-    "pads",
-    "pads_evenly",
-    "readable",
-    "sum_over_taps",
-    "unfolded",
-    "unfolded_within_lines",
-]
-
 
 def pads(geometry: Geometry) -> bool:
     """Whether there is any padding."""

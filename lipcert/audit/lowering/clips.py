@@ -16,8 +16,6 @@ from torch.autograd.function import Function, FunctionCtx
 from lipcert.audit.lowering.dispatch import Tensors, lower
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 
-__all__ = ["with_clipped_cotangent"]
-
 
 def with_clipped_cotangent(x: Tensor, radius: float, norm: ClipNorm = ClipNorm.L2) -> Tensor:
     """x, whose cotangent g becomes g·min(1, radius/|g|) in the backward pass, per example."""

@@ -16,8 +16,6 @@ from lipcert.audit.lowering.dispatch import Tensors, lower, obstacle
 from lipcert.norms.geometry import Geometry, Window
 from lipcert.ops.conv import Conv, ConvTranspose
 
-__all__ = ["pad_widths", "shared_pads"]
-
 _FORWARD: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED: Final = {
     1: functional.conv_transpose1d,

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from lipcert.ops.base import Op
 
-__all__ = ["Tensors", "aligned", "constants", "lower", "lowered", "obstacle"]
-
 Tensors = Mapping[str, Tensor]
 
 

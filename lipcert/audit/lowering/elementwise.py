@@ -51,8 +51,6 @@ from lipcert.ops.functions import (
 )
 from lipcert.ops.powers import Exp, Exponential, Log, Power
 
-__all__ = ["SOFTPLUS_GUARD", "domain_function", "scalar_function"]
-
 SOFTPLUS_GUARD: Final = 40.0
 """above it ln(1 + e^x) and x are the same number even in float64"""
 

@@ -15,8 +15,6 @@ from lipcert.ops.combine import Concat
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
 from lipcert.ops.sorting import Sort
 
-__all__: list[str] = []
-
 _Run = tuple[int, int, int]
 """first place, number of places, step (−1, 0 or 1)"""
 

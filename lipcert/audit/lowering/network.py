@@ -24,8 +24,6 @@ from lipcert.ops.base import Op
 from lipcert.ops.domain import OnDomain
 from lipcert.upper import FloatArray
 
-__all__ = ["LoweredNetwork", "Tap"]
-
 Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
 """Sees a node, its inputs and its output; what it returns is taken for the output."""
 

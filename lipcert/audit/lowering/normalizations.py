@@ -12,8 +12,6 @@ from lipcert.audit.lowering.dispatch import Tensors, constants, lower
 from lipcert.ops.lrn import Lrn
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 
-__all__: list[str] = []
-
 
 @lower.register
 def _batch_norm(op: BatchNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:

@@ -20,8 +20,6 @@ from lipcert.ir import Graph
 from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray
 
-__all__ = ["operand_tensor", "parameters_of", "replaced"]
-
 _ROUNDINGS: Final = 4 * np.finfo(np.float64).eps
 
 

@@ -19,8 +19,6 @@ from lipcert.audit.lowering.dispatch import Tensors, constants, lower, obstacle
 from lipcert.norms.geometry import Geometry
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 
-__all__: list[str] = []
-
 _MAXIMUM: Final = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _AVERAGE: Final = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 _CONVOLUTION: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

@@ -13,8 +13,6 @@ from lipcert.ops.attention import Attention
 from lipcert.ops.bilinear import MatMul
 from lipcert.ops.linear import Dense
 
-__all__: list[str] = []
-
 
 @lower.register
 def _dense(op: Dense, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:

@@ -16,8 +16,6 @@ from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
 from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from lipcert.ops.softmax import LogSoftmax, Softmax
 
-__all__: list[str] = []
-
 
 @lower.register
 def _reduce_sum(op: ReduceSum, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:

@@ -17,8 +17,6 @@ from lipcert.audit.trace.faults import Fault, FaultKind, FormError, TraceError
 from lipcert.audit.trace.files import BLOBS, make_private_folder, open_regular, replace_durably
 from lipcert.audit.trace.tensors import Array, StoredTensor, bytes_of, tensors_in
 
-__all__ = ["MAX_BLOB_BYTES", "Blob", "BlobStore", "Expected"]
-
 MAX_BLOB_BYTES: Final = 1 << 36
 Shape = tuple[int, ...]
 

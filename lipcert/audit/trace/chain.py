@@ -17,8 +17,6 @@ from typing import BinaryIO, Final, final
 from lipcert.audit.trace.faults import Fault, FaultKind, FormError, TraceError
 from lipcert.audit.trace.spelling import Json, JsonObject, spelled, understood
 
-__all__ = ["MAX_LINE", "Link", "links", "sealed"]
-
 MAX_LINE: Final = 1 << 26
 """bytes of a line"""
 _SEAL: Final = re.compile(rb',"h":"([0-9a-f]{64})"\}\n')

@@ -17,9 +17,6 @@ from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
 from lipcert.settings import kinds_of
 
-__all__ = ["declaration_of", "is_part", "merged", "word_of"]
-
-
 _BY_GROUP: Final = ("noise_std", "clip_norms")
 
 

@@ -12,8 +12,6 @@ from typing import final
 
 from lipcert.errors import NoVerdictError
 
-__all__ = ["Fault", "FaultKind", "FormError", "TraceError"]
-
 
 @final
 class FaultKind(Enum):

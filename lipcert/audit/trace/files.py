@@ -13,16 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "BLOBS",
-    "FILE_MODE",
-    "MANIFEST",
-    "make_private_folder",
-    "open_regular",
-    "replace_durably",
-]
-__all__ += ["steps_name", "sync_folder"]
-
 MANIFEST: Final = "manifest.json"
 BLOBS: Final = "blobs"
 FILE_MODE: Final = 0o600

@@ -24,8 +24,6 @@ from lipcert.audit.trace.files import MANIFEST, open_regular, replace_durably
 from lipcert.audit.trace.tensors import StoredTensor, bytes_of
 from lipcert.errors import NoVerdictError, UsageError
 
-__all__ = ["ExamplesKey", "key_path"]
-
 _BYTES: Final = 32
 _PATIENCE_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.05

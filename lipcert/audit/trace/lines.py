@@ -33,8 +33,6 @@ from lipcert.audit.trace.records import (
 from lipcert.audit.trace.spelling import Json, JsonObject, spelled_number
 from lipcert.privacy.plan import Sampling
 
-__all__ = ["EventReader", "event_members"]
-
 _GRADIENTS: Final = ("clean", "noised", "applied")
 _WEIGHTS: Final = ("weights_before", "weights_after")
 

@@ -18,8 +18,6 @@ from lipcert.audit.trace.records import SCHEMA, Declaration, Manifest, Redaction
 from lipcert.audit.trace.spelling import Json, JsonObject, spelled, spelled_number, understood
 from lipcert.privacy.plan import Sampling
 
-__all__ = ["declared_members", "manifest_bytes", "manifest_in", "read_manifest"]
-
 _MAX_BYTES: Final = 1 << 26
 _MAX_RANKS: Final = 1 << 16
 _COUNTS: Final = ("dataset_size", "batch_size", "steps", "examples")

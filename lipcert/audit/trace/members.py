@@ -14,8 +14,6 @@ from typing import Final, TypeVar, final
 from lipcert.audit.trace.faults import FormError
 from lipcert.audit.trace.spelling import Json, JsonObject, number_of
 
-__all__ = ["Members", "is_digest"]
-
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_TEXT: Final = 1 << 16
 _MAX_INTEGER: Final = 1 << 62

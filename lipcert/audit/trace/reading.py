@@ -20,8 +20,6 @@ from lipcert.audit.trace.lines import EventReader
 from lipcert.audit.trace.manifest import read_manifest
 from lipcert.audit.trace.records import Close, Event, Manifest, Resume, Start, Step
 
-__all__ = ["Trace", "read_trace"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

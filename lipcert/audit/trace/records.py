@@ -19,26 +19,6 @@ from lipcert.audit.precision import Precision
 from lipcert.audit.trace.blobs import Blob
 from lipcert.privacy.plan import Sampling
 
-__all__ = [
-    "SCHEMA",
-    "Arithmetic",
-    "Batch",
-    "Close",
-    "Declaration",
-    "Event",
-    "ExamplesName",
-    "Gradients",
-    "IndexArray",
-    "Manifest",
-    "Noise",
-    "Norms",
-    "Redaction",
-    "Reduction",
-    "Resume",
-    "Start",
-    "Step",
-]
-
 SCHEMA: Final = "lipcert.trace/1"
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]

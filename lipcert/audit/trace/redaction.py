@@ -39,8 +39,6 @@ from lipcert.audit.trace.verification import verify
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
 
-__all__ = ["redact"]
-
 _TAG_DIGITS: Final = 32
 _KEY_BYTES: Final = 32
 

@@ -14,8 +14,6 @@ from typing import Final, NoReturn, TypeAlias
 
 from lipcert.audit.trace.faults import FormError
 
-__all__ = ["Json", "JsonObject", "number_of", "spelled", "spelled_number", "understood"]
-
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json]"
 JsonObject: TypeAlias = "dict[str, Json]"
 

@@ -15,8 +15,6 @@ from lipcert.audit.trace.files import BLOBS
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Arithmetic, Close, Event, Manifest, Resume, Start, Step
 
-__all__ = ["TraceSummary", "summary_of"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

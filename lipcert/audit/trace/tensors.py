@@ -20,9 +20,6 @@ import numpy.typing as npt
 from lipcert.audit.trace.faults import FormError
 from lipcert.audit.trace.members import Members
 
-__all__ = ["MAX_TENSORS", "Array", "StoredTensor", "bytes_of", "stored", "stored_as"]
-__all__ += ["tensors_in"]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 MAX_TENSORS: Final = 100_000

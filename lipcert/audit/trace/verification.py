@@ -20,8 +20,6 @@ from lipcert.audit.trace.members import is_digest
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Close, Step
 
-__all__ = ["RankVerification", "Verification", "verify"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

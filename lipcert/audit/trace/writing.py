@@ -38,8 +38,6 @@ from lipcert.audit.trace.records import Close, Declaration, Event, Manifest, Res
 from lipcert.audit.trace.tensors import StoredTensor
 from lipcert.errors import NoVerdictError, UsageError
 
-__all__ = ["SYNC_LINES", "SYNC_SECONDS", "PrivateDataWarning", "TraceWriter"]
-
 SYNC_LINES: Final = 256
 SYNC_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 60.0

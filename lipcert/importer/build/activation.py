@@ -46,8 +46,6 @@ from lipcert.ops.functions import (
     TanhGate,
 )
 
-__all__ = ["HANDLERS"]
-
 Read = Callable[[RawNode], ScalarFunction]
 
 

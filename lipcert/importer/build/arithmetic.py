@@ -22,8 +22,6 @@ from lipcert.ops.extremum import Extremum
 from lipcert.ops.functions import Clip, Relu
 from lipcert.ops.powers import Power
 
-__all__ = ["HANDLERS"]
-
 
 def _full(builder: Builder, node: RawNode, name: str) -> str:
     """A data input, broadcast to the shape of the output."""

@@ -24,9 +24,6 @@ from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.shape import Expand, Reshape
 
-__all__ = ["MASK", "Builder", "Handler", "RefusedNodeError", "WeightNaming"]
-
-
 MASK: Final = "mask"
 """the one slot of an operator that may hold −∞"""
 _INFINITE: Final = "−∞ may only mask the scores of softmax(scores + mask)·values; repair the rest"

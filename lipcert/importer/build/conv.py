@@ -14,8 +14,6 @@ from lipcert.norms.geometry import Geometry, Window
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 
-__all__ = ["HANDLERS"]
-
 
 def _conv(builder: Builder, node: RawNode) -> str:
     value = builder.channels_first(node)

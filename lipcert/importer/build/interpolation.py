@@ -16,8 +16,6 @@ import numpy.typing as npt
 from lipcert.importer.build.builder import RefusedNodeError
 from lipcert.upper import FloatArray
 
-__all__ = ["Interpolation"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

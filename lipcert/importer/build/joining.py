@@ -15,8 +15,6 @@ from lipcert.ops.affine import Shift
 from lipcert.ops.combine import Concat
 from lipcert.ops.shape import Pad, PadMode
 
-__all__ = ["HANDLERS"]
-
 
 def _pad(builder: Builder, node: RawNode) -> str:
     layout = builder.layout(node.inputs[0])

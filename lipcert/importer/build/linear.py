@@ -26,8 +26,6 @@ from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Transpose
 from lipcert.upper import FloatArray
 
-__all__ = ["HANDLERS", "along_axis"]
-
 
 def _gemm(builder: Builder, node: RawNode) -> str:
     """Y = alpha·A'·B' + beta·C, one of A and B constant."""

@@ -17,8 +17,6 @@ from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.shape import Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
 
-__all__ = ["HANDLERS"]
-
 
 def _epsilon(node: RawNode) -> float:
     epsilon = node.real("epsilon", 1e-5)

@@ -15,8 +15,6 @@ from lipcert.ops.lrn import Lrn
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import ReduceMean
 
-__all__ = ["HANDLERS"]
-
 
 def _windows(builder: Builder, node: RawNode) -> tuple[str, Sliding, Geometry]:
     value = builder.channels_first(node)

@@ -15,8 +15,6 @@ from lipcert.ops.bilinear import Quotient
 from lipcert.ops.domain import DomainFunction, OnDomain
 from lipcert.ops.powers import Exp, Exponential, Log, Power
 
-__all__ = ["HANDLERS"]
-
 
 def _applied(function: DomainFunction) -> Handler:
     return lambda builder, node: builder.emit(OnDomain(function), builder.value(node.inputs[0]))

@@ -20,8 +20,6 @@ from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
 from lipcert.ops.shape import Select
 from lipcert.ops.sorting import Sort
 
-__all__ = ["HANDLERS"]
-
 
 def _reduced_axes(builder: Builder, node: RawNode) -> Shape:
     """The axes of an example over which a Reduce node works."""

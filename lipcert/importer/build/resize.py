@@ -12,8 +12,6 @@ from lipcert.importer.build.linear import along_axis
 from lipcert.importer.build.shape import pick
 from lipcert.importer.raw import RawNode
 
-__all__ = ["HANDLERS"]
-
 _MIXED: Final = "examples of a batch influence each other: it resizes the batch axis"
 
 

@@ -15,8 +15,6 @@ from lipcert.importer.rearrange import slices_of, split_sizes
 from lipcert.ops.shape import Select, Tile, Transpose
 from lipcert.ops.sorting import Sort
 
-__all__ = ["HANDLERS", "pick"]
-
 
 def _same(builder: Builder, node: RawNode) -> str:
     """Ops that keep the row-major order; the builder adds the reshape."""

@@ -25,8 +25,6 @@ from lipcert.importer.layout import Layout
 from lipcert.importer.static_graph import StaticGraph
 from lipcert.ir import Graph
 
-__all__ = ["translate"]
-
 _HANDLERS: Final[Mapping[str, Handler]] = MappingProxyType(
     {
         **activation.HANDLERS,

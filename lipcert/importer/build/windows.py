@@ -10,8 +10,6 @@ from lipcert.importer.build.builder import RefusedNodeError
 from lipcert.importer.raw import RawNode
 from lipcert.norms.geometry import Geometry, Window
 
-__all__ = ["Sliding", "reach", "read_sliding", "split_padding"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

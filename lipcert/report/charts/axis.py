@@ -10,8 +10,6 @@ from lipcert.report.charts.marks import Role, mark
 from lipcert.report.charts.scale import Scale, Tick
 from lipcert.report.charts.svg import WIDTH, line, text, text_width
 
-__all__ = ["LEGEND_HEIGHT", "bottom_axis", "left_axis", "legend", "ticks_that_fit"]
-
 LEGEND_HEIGHT: Final = 22.0
 _GAP: Final = 14.0
 _COUNT: Final = 6

@@ -14,8 +14,6 @@ from lipcert.report.charts.marks import Role, mark
 from lipcert.report.charts.scale import Scale, scale_from_zero, scale_of
 from lipcert.report.charts.svg import WIDTH, Drawing, element, fitted, line, text, text_width
 
-__all__ = ["Bar", "BarChart", "bar_chart"]
-
 _ROW: Final = 22.0
 _THICK: Final = 12.0
 _NAMES: Final = 160.0

@@ -17,8 +17,6 @@ from lipcert.report.charts.marks import Role
 from lipcert.report.charts.scale import scale_from_zero, superscript
 from lipcert.report.charts.svg import WIDTH, Drawing, element, fitted, line, text, text_width
 
-__all__ = ["Strip", "histogram_chart", "lowest_bin", "ratio_label", "strip_chart"]
-
 _HEIGHT: Final = 170.0
 _BELOW: Final = 40.0
 _NAMES: Final = 160.0

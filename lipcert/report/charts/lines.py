@@ -15,8 +15,6 @@ from lipcert.report.charts.marks import Role, mark
 from lipcert.report.charts.scale import Scale, scale_from_zero, scale_of
 from lipcert.report.charts.svg import WIDTH, Drawing, element, text, text_width
 
-__all__ = ["LineChart", "Series", "line_chart"]
-
 _HEIGHT: Final = 190.0
 _BELOW: Final = 38.0
 _MOST_MARKS: Final = 40  # on a line

@@ -7,8 +7,6 @@ from typing import final
 
 from lipcert.report.charts.svg import element
 
-__all__ = ["Role", "mark"]
-
 
 @final
 class Role(Enum):

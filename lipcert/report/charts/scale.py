@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-__all__ = ["Scale", "Tick", "number_label", "scale_from_zero", "scale_of", "superscript"]
-
 _WIDE: Final = 50.0
 _DECADES: Final = 12
 _SMALLEST: Final = 1e-290  # what is smaller is drawn as 0, what is larger at the end

@@ -15,18 +15,6 @@ from typing import Final, final
 
 from lipcert.safe import safe, shortened
 
-__all__ = [
-    "WIDTH",
-    "Drawing",
-    "element",
-    "escaped",
-    "figure",
-    "fitted",
-    "line",
-    "text",
-    "text_width",
-]
-
 WIDTH: Final = 440.0
 """of every chart, in the units in which text is `_SIZE` high"""
 _SIZE: Final = 11.5

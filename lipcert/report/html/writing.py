@@ -19,8 +19,6 @@ from lipcert.report.study.records import Study
 from lipcert.safe import safe
 from lipcert.version import __version__
 
-__all__ = ["study_html"]
-
 
 def study_html(study: Study) -> str:
     """The whole file."""

@@ -20,8 +20,6 @@ from lipcert.report.page.view import Figure, Page, Tone
 from lipcert.report.repeated import Line, told_once
 from lipcert.report.study.records import Study
 
-__all__ = ["figures_of", "page_of"]
-
 _MOST_FINDINGS: Final = 100
 _LEVELS: Final = {"error": Tone.BAD, "warning": Tone.OPEN}
 

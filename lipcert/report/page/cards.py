@@ -21,8 +21,6 @@ from lipcert.report.study.records import (
     Study,
 )
 
-__all__ = ["cards_of"]
-
 _MOST_REASONS: Final = 5
 _CHECKED: Final[Mapping[str, tuple[Tone, str]]] = {
     "valid": (Tone.GOOD, "Everything claimed is proved."),

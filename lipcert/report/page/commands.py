@@ -12,8 +12,6 @@ from typing import Final
 from lipcert.report.study.joining import ANALYSIS, AUDIT, CERTIFICATE, CHECK, PRIVACY
 from lipcert.report.study.records import Study
 
-__all__ = ["commands_of"]
-
 _UNWRITTEN: Final = "analysis.json"
 """what a document is called that was never written"""
 

@@ -28,8 +28,6 @@ from lipcert.report.page.view import Figure
 from lipcert.report.study.groups import GroupRow, group_rows, noise_shares
 from lipcert.report.study.records import Study
 
-__all__ = ["MOST_BARS", "bound_figure", "histogram_figures", "noise_figure", "tightness_figure"]
-
 MOST_BARS: Final = 30
 _MANY: Final = 10**15  # more observations than there can be
 _TRIED: Final = (

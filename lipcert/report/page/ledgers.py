@@ -9,8 +9,6 @@ from lipcert.report.audit_statements import fact_rows
 from lipcert.report.page.view import Ledger, LedgerRow, Tone
 from lipcert.report.study.records import LedgerEntry, Rows, Study
 
-__all__ = ["ledgers_of"]
-
 _STATUS: Final[Mapping[str, Tone]] = {
     "checked": Tone.GOOD,
     "accepted": Tone.GOOD,

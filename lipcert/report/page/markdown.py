@@ -11,8 +11,6 @@ from lipcert.report.page.view import Card, Ledger, Table
 from lipcert.report.study.records import Study
 from lipcert.safe import safe
 
-__all__ = ["study_markdown"]
-
 
 def study_markdown(study: Study) -> str:
     """The whole report."""

@@ -20,8 +20,6 @@ from lipcert.report.page.tables import table
 from lipcert.report.page.view import Figure
 from lipcert.report.study.records import Study, ValueBound
 
-__all__ = ["profile_figures", "share_figure", "stretch_figure"]
-
 _MOST: Final = 12
 _TITLES: Final = {
     Quantity.OUTPUT_NORM: (

@@ -19,8 +19,6 @@ from lipcert.report.page.view import Figure
 from lipcert.report.study.privacy import ACCOUNTANTS, curve_over_noise, curve_over_steps
 from lipcert.report.study.records import Curve, PrivacyFacts, Study
 
-__all__ = ["privacy_figures"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,6 @@ from lipcert.report.page.view import Column, Table
 from lipcert.report.study.groups import GroupRow, group_rows, noise_shares
 from lipcert.report.study.records import AnalysisFacts, CertificateFacts, CheckFacts, Study
 
-__all__ = ["key_numbers", "table", "tables_of"]
-
 _MOST_ROWS: Final = 300
 _RELEASE: Final = ("group", "dimension", "G", "Δ", "noise std", "noise energy")
 _AUDIT: Final = ("observed", "attacked", "tightness", "noticed from", "violations")

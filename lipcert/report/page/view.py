@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
-__all__ = ["Card", "Column", "Figure", "Ledger", "LedgerRow", "Page", "Table", "Tone"]
-
 
 @final
 class Tone(Enum):

@@ -22,8 +22,6 @@ from lipcert.report.statements import answer_rows, assumption_rows, promise
 from lipcert.report.study.fields import FieldError, Fields
 from lipcert.report.study.records import AnalysisFacts, Finding
 
-__all__ = ["findings_of", "read_analysis"]
-
 
 def read_analysis(document: Fields) -> AnalysisFacts:
     """The analysis in a document; `FieldError` where it is not a complete one."""

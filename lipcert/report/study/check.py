@@ -7,8 +7,6 @@ from typing import Final
 from lipcert.report.study.fields import FieldError, Fields
 from lipcert.report.study.records import CheckFacts, LedgerEntry
 
-__all__ = ["VERDICTS", "read_check"]
-
 VERDICTS: Final = ("valid", "conditional", "unknown", "invalid")
 
 

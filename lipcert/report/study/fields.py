@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-__all__ = ["FieldError", "Fields"]
-
 _LARGEST: Final = 2**63
 
 

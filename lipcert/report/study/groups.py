@@ -13,8 +13,6 @@ from lipcert.analysis.records import GroupReport
 from lipcert.audit.records import GroupAudit
 from lipcert.report.study.records import Study
 
-__all__ = ["GroupRow", "group_rows", "noise_shares"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

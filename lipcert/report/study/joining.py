@@ -31,17 +31,6 @@ from lipcert.report.study.records import (
     Study,
 )
 
-__all__ = [
-    "ANALYSIS",
-    "AUDIT",
-    "CERTIFICATE",
-    "CHECK",
-    "KINDS",
-    "PRIVACY",
-    "analysis_study",
-    "joined",
-]
-
 ANALYSIS: Final = "lipcert.analysis/1"
 CERTIFICATE: Final = "lipcert.certificate/1"
 CHECK: Final = "lipcert.check/1"

@@ -6,8 +6,6 @@ from lipcert.report.json import JsonObject, dump
 from lipcert.report.study.records import Study
 from lipcert.version import __version__
 
-__all__ = ["study_document", "study_json"]
-
 
 def study_document(study: Study) -> JsonObject:
     """The study as an object of JSON."""

@@ -19,8 +19,6 @@ from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.report.study.fields import FieldError, Fields
 from lipcert.report.study.records import Curve, PrivacyFacts
 
-__all__ = ["ACCOUNTANTS", "curve_over_noise", "curve_over_steps", "plan_of", "read_privacy"]
-
 ACCOUNTANTS: Final[Mapping[str, str]] = {
     "pld": "privacy loss distributions",
     "rdp": "Rényi divergences",

@@ -15,20 +15,6 @@ from lipcert.analysis.records import Analysis, GroupReport
 from lipcert.audit.records import AuditReport
 from lipcert.privacy.plan import TrainingPlan
 
-__all__ = [
-    "AnalysisFacts",
-    "CertificateFacts",
-    "CheckFacts",
-    "Curve",
-    "Finding",
-    "LedgerEntry",
-    "PrivacyFacts",
-    "Rows",
-    "Source",
-    "Study",
-    "ValueBound",
-]
-
 Rows = tuple[tuple[str, str], ...]
 
 

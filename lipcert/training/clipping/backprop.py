@@ -23,8 +23,6 @@ from lipcert.errors import UsageError
 from lipcert.ir import Graph, Node
 from lipcert.ops.clip import CotangentClip, InputClip
 
-__all__ = ["ClippedLayer", "clipped_layers", "install_clips"]
-
 _REMEDY: Final = (
     "give every trained parameter to a torch layer of its own that the network calls once "
     "(nn.Linear, nn.Conv2d, …; for learned positions, and whatever else is added, "

@@ -24,8 +24,6 @@ from lipcert.ir import Graph
 from lipcert.training.clipping.backprop import clipped_layers
 from lipcert.training.clipping.probe import Probe, Seen
 
-__all__ = ["check_clips"]
-
 _DIFFERENCE: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
 """relative; a file rounds constants to float32, and float32 may turn a ReLU at its kink"""
 _FAINT: Final = 1e-3

@@ -32,8 +32,6 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.training.clipping.passing import Caught
 
-__all__ = ["Inner", "decayed_squares", "inner_products", "weight_squares"]
-
 _DOUBLE: Final = torch.float64
 
 

@@ -21,8 +21,6 @@ from lipcert.training.clipping.decay import Inner, decayed_squares, inner_produc
 from lipcert.training.clipping.passing import Passed, exact_arithmetic
 from lipcert.training.clipping.rule import ClippedGroup, ClipRule
 
-__all__ = ["OUTWARD", "clip_factors", "factors_of"]
-
 OUTWARD: Final = 1.0 + 2.0**-40
 _SHARE: Final = 1.0 - 2.0**-20
 """of the radius: rounding a factor to float32, and its product with a cotangent, adds less"""

@@ -25,8 +25,6 @@ from lipcert.training.clipping.passing import Caught, GradientPass, Passed, exac
 from lipcert.training.clipping.rule import ClipRule
 from lipcert.training.clipping.uses import trained_uses
 
-__all__ = ["ClippedGradients", "ClippedSum"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

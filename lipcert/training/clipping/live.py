@@ -21,8 +21,6 @@ from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.operand import Operand
 
-__all__ = ["LiveNetwork"]
-
 _WHOLE: Final = (torch.float32, torch.float64)
 
 

@@ -21,8 +21,6 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.training.clipping.uses import TrainedUse
 
-__all__ = ["in_parameter", "summed_gradient"]
-
 
 def summed_gradient(
     use: TrainedUse, value: Tensor | None, cotangent: Tensor, operands: Mapping[str, Tensor]

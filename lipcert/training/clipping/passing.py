@@ -27,8 +27,6 @@ from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.precision import Precision
 from lipcert.ir import Node
 
-__all__ = ["Caught", "GradientPass", "Passed", "exact_arithmetic"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

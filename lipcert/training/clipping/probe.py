@@ -23,8 +23,6 @@ from lipcert.ir import Graph, Node
 from lipcert.training.clipping.backprop import ClippedLayer
 from lipcert.training.dropout import at_rest
 
-__all__ = ["Probe", "Seen"]
-
 _EXAMPLES: Final = 3
 _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 

@@ -17,8 +17,6 @@ from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.choices import check_nonnegative
 from lipcert.losses.base import Loss
 
-__all__ = ["ClipRule", "ClippedGroup"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,6 @@ from lipcert.training.clipping.factors import OUTWARD, factors_of
 from lipcert.training.clipping.rule import ClipRule
 from lipcert.training.dropout import DropoutMasks
 
-__all__ = ["SingleGradients"]
-
 _CHUNK: Final = 2**26
 """so many numbers of gradients are held at once"""
 

@@ -16,8 +16,6 @@ from lipcert.audit.lowering import LoweredNetwork
 from lipcert.ir import Node
 from lipcert.operand import Operand
 
-__all__ = ["TrainedUse", "trained_uses"]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from lipcert.errors import UsageError
 
-__all__ = ["divided", "example_axis", "unflattened"]
-
 
 def example_axis(layer: str, axis: int, x: Tensor) -> int:
     """The axis of a batch x, which is not that of the examples."""

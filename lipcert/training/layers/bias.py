@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from lipcert.errors import UsageError
 
-__all__ = ["AddBias"]
-
 
 @final
 class AddBias(nn.Module):

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from lipcert.training.layers.axes import example_axis
 
-__all__ = ["LayerCentering"]
-
 
 @final
 class LayerCentering(nn.Module):

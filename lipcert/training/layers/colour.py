@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from lipcert.errors import UsageError
 
-__all__ = ["ColourName", "ColourSpace"]
-
 ColourName = Literal["grey", "yiq", "yuv"]
 
 _LUMINANCE: Final = (0.299, 0.587, 0.114)

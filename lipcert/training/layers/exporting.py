@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["is_exporting"]
-
 
 def is_exporting() -> bool:
     """Whether torch.onnx or torch.export is tracing."""

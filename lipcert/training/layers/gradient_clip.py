@@ -14,8 +14,6 @@ from lipcert.audit.lowering.clips import with_clipped_cotangent
 from lipcert.choices import check_positive
 from lipcert.training.layers.exporting import is_exporting
 
-__all__ = ["LossGradientClip"]
-
 
 @final
 class LossGradientClip(nn.Module):

@@ -18,8 +18,6 @@ from lipcert.errors import UsageError
 from lipcert.training.layers.axes import divided, example_axis, unflattened
 from lipcert.training.layers.exporting import is_exporting
 
-__all__ = ["Householder"]
-
 
 @final
 class Householder(nn.Module):

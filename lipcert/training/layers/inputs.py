@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from lipcert.choices import check_positive
 
-__all__ = ["InputClip", "InputNormalization"]
-
 
 @final
 class InputClip(nn.Module):

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from lipcert.training.layers.residual import HalfResidual
 from lipcert.training.layers.sorting import MaxMin
 
-__all__ = ["MixerBlock"]
-
 
 @final
 class MixerBlock(nn.Module):

@@ -21,8 +21,6 @@ from lipcert.choices import check_positive
 from lipcert.errors import UsageError
 from lipcert.training.layers.axes import divided, unflattened
 
-__all__ = ["BoundedGroupNorm", "BoundedLayerNorm"]
-
 
 @final
 class BoundedGroupNorm(nn.Module):

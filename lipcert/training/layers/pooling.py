@@ -18,8 +18,6 @@ from lipcert.errors import UsageError
 from lipcert.training.layers.axes import unflattened
 from lipcert.training.layers.exporting import is_exporting
 
-__all__ = ["ScaledL2NormPool2d"]
-
 _SAFE: Final = 2.0**32
 """sums of squares so many times the smallest normal number do not suffer from underflow"""
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from lipcert.errors import UsageError
 
-__all__ = ["HalfResidual", "Residual"]
-
 
 @final
 class Residual(nn.Module):

@@ -17,8 +17,6 @@ from lipcert.errors import UsageError
 from lipcert.training.layers.axes import divided, example_axis, unflattened
 from lipcert.training.layers.exporting import is_exporting
 
-__all__ = ["GroupSort", "MaxMin"]
-
 
 @final
 class GroupSort(nn.Module):

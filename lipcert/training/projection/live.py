@@ -19,8 +19,6 @@ from lipcert.errors import UsageError
 from lipcert.training.projection.uses import Constrained
 from lipcert.upper import FloatArray
 
-__all__ = ["LiveTensor", "live_tensors"]
-
 _ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
 

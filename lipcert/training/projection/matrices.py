@@ -30,8 +30,6 @@ from lipcert.ops.linear import Dense
 from lipcert.training.projection.written_out import written_out
 from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Lower, gamma
 
-__all__ = ["Matrices", "matrices_of"]
-
 _EXPLICIT: Final = 2**20  # multiplications for which a map is always written out
 _WORTH: Final = 4  # how many times the work by frequencies its border effects are worth
 _SAMPLES: Final = 16  # per degree of the symbol: costs 0.5 % of the norm per axis

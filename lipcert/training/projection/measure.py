@@ -19,8 +19,6 @@ from lipcert.audit.viewed import viewed
 from lipcert.training.projection.uses import Norm, Use
 from lipcert.upper import FloatArray, gamma
 
-__all__ = ["Entrywise", "Measure", "Numbers"]
-
 Numbers = Mapping[str, FloatArray]
 """by the graph's names of parameters, exact"""
 

@@ -19,8 +19,6 @@ from lipcert.ops.linear import Dense
 from lipcert.training.projection.uses import Constrained, Norm, Use
 from lipcert.upper import ONE, FloatArray
 
-__all__ = ["Orthogonal", "orthogonal_of"]
-
 _INSIDE: Final = 1.0 - 2.0**-20
 
 

@@ -25,8 +25,6 @@ from lipcert.training.projection.orthogonal import Orthogonal, orthogonal_of
 from lipcert.training.projection.stack import stacks_of
 from lipcert.training.projection.uses import Constrained, Norm, constrained_parameters
 
-__all__ = ["Projector"]
-
 _SPARE: Final = 2.0**-26  # of a radius: what is scaled is proved again to be inside, next time
 _CLOSE: Final = 1.0 - 2.0**-9  # a norm between this and 1 times the radius is the radius
 _NOTHING: Final = 2.0**-39  # of a radius: weights below are not scaled up

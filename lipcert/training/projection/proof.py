@@ -17,11 +17,8 @@ from typing import Final
 import numpy as np
 from scipy.linalg.lapack import dlauum, dpotrf
 
-from lipcert.norms.eigenvalues import BoolArray
-from lipcert.norms.factor import Matrix
+from lipcert.norms.factor import BoolArray, Matrix
 from lipcert.upper import UNIT_ROUNDOFF, FloatArray, gamma
-
-__all__ = ["below", "frobenius_norms", "product_margin"]
 
 _RESIDUAL: Final = 2.0**-36
 _TOO_LARGE: Final = 0.25

@@ -15,8 +15,8 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.norms.eigenvalues import BoolArray, estimate_largest
-from lipcert.norms.factor import Matrix
+from lipcert.norms.eigenvalues import estimate_largest
+from lipcert.norms.factor import BoolArray, Matrix
 from lipcert.norms.geometry import IndexArray
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
@@ -25,8 +25,6 @@ from lipcert.training.projection.measure import Measure, Numbers
 from lipcert.training.projection.proof import below, frobenius_norms, product_margin
 from lipcert.training.projection.uses import Use
 from lipcert.upper import FloatArray
-
-__all__ = ["Stack", "stacks_of"]
 
 _SLACK: Final = 2.0**-10  # of an eigenvalue
 _EXACT_SLACK: Final = 2.0**-40  # where a matrix is a number

@@ -21,8 +21,6 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 
-__all__ = ["Constrained", "Norm", "Use", "constrained_parameters"]
-
 _SMALLEST: Final = 2.0**-40
 _LARGEST: Final = 2.0**80
 

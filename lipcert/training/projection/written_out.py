@@ -20,8 +20,6 @@ from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.upper import FloatArray
 
-__all__ = ["written_out"]
-
 _ENTRIES: Final = 2**19
 
 

@@ -1,0 +1,214 @@
+"""Composition: the ε of T independent releases, from the discrete pair of one.
+
+The T-fold convolution is formed of tilted masses p_i·g^i/M, g > 1, and tilted back where δ is
+read off: so its error is small against δ, however small δ is. Choices (g, M, the window) are made
+by ordinary floating-point arithmetic and affect tightness alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.accounting.pair import Losses
+from lipcert.core.accounting.transform import convolution_power
+from lipcert.core.arithmetic import add_up, round_up
+from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.interval import Array
+
+_Reals: TypeAlias = npt.NDArray[np.floating]
+
+_LONGEST: Final = 1 << 21
+_TINY: Final = 1e-300
+_BITS: Final = 128
+
+
+def composed_epsilon(losses: Losses, steps: int, delta: Fraction) -> float | None:
+    """Returns ε ≥ 0 such that `steps` releases are (ε, δ)-close this way round; None: none found.
+
+    Proof: δ(ε) ≤ T·infinite + Σ_j (1 − e^ε/E_j)₊·(p^{*T})_j. At two neighbours E of the grid an
+    upper bound of it is formed; between them it is below the chord, being convex in E.
+    """
+    kept = _without_rare(losses, float(delta) / steps * 2.0**-20)
+    rest = delta - steps * Fraction(kept.infinite)
+    if rest <= 0:
+        return None
+    tilted = _tilted(kept, steps, delta)
+    composed = None if tilted is None else _composed(tilted, steps)
+    if composed is None:
+        return None
+    low, high = composed.start - 1, composed.start + len(composed.tail) - 1
+    if composed.delta(high) > rest:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if composed.delta(middle) <= rest:
+            high = middle
+        else:
+            low = middle
+    return _between(composed, low, high, rest, kept.gap)
+
+
+def _without_rare(losses: Losses, share: float) -> Losses:
+    """The largest losses, of probability below `share` in all, are counted as infinite."""
+    above = np.cumsum(losses.masses[::-1])[::-1] * (1.0 + 2.0**-20)
+    cut = max(int(np.count_nonzero(above > share)), 1)
+    rare = float(above[cut]) if cut < len(above) else 0.0
+    infinite = add_up(losses.infinite, rare)
+    return Losses(losses.gap, losses.indices[:cut], losses.masses[:cut], infinite)
+
+
+def _between(composed: _Composed, low: int, high: int, rest: Fraction, gap: Fraction) -> float:
+    """The ε at which the chord from `low` (if it was tried: above `rest`) to `high` is `rest`."""
+    part = Fraction(1)
+    if low >= composed.start:
+        above, below = composed.delta(low), composed.delta(high)
+        part = (above - rest) / (above - below)
+    elif high + composed.origin == 0:
+        return 0.0
+    step = log_bounds(1 + gap, _BITS)
+    index = low + composed.origin
+    rise = log_bounds(1 + part * gap, _BITS)[1]
+    return max(0.0, round_up(index * step[index >= 0] + rise))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Tilted:
+    """masses[i] ≥ p_j·g^(j−origin)/M at the loss index j = origin + offsets[i]."""
+
+    masses: Array
+    offsets: npt.NDArray[np.int64]
+    origin: int
+    growth: float
+    norm: float
+    gap: Fraction
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    """tail[j−start] ≥ (tilted T-fold)_j for j from `start`, up to the end of the window.
+
+    `weights[m]` ≥ (1 − r^−m)·g^−m. origin: the loss index of j = 0. beyond: whether losses above
+    the window exist.
+    """
+
+    tail: Array
+    start: int
+    origin: int
+    weights: Array
+    log_norm: Fraction
+    log_growth: tuple[Fraction, Fraction]
+    beyond: bool
+
+    def delta(self, j: int) -> Fraction:
+        """Upper bound of δ at the ε of index j.
+
+        Proof: p^{*T}_i = M^T·g^−i·tilted_i; the tilted masses above the window add up to 2 at
+        most. A sum of n products ≥ 0 has a relative error below n·2^−52.
+        """
+        seen = self.tail[j - self.start :]
+        total = float(np.dot(self.weights[: len(seen)], seen))
+        inside = Fraction(total) * (1 + Fraction(len(seen) + 2, 1 << 51))
+        found = self._scale(j) * inside
+        return found + 2 * self._scale(self.start + len(self.tail)) if self.beyond else found
+
+    def _scale(self, j: int) -> Fraction:
+        """Upper bound of M^T·g^−j."""
+        return exp_bounds(self.log_norm - j * self.log_growth[j < 0], _BITS)[1]
+
+
+def _tilted(losses: Losses, steps: int, delta: Fraction) -> _Tilted | None:
+    """Proof: powers of g by repeated quotients are off by one rounding each."""
+    step = math.log1p(float(losses.gap))
+    logs = np.log(losses.masses)
+    rise = min(0.4, _best_tilt(logs, losses.indices * step, steps, delta) * step)
+    growth = math.exp(rise)
+    peak = int(losses.indices[np.argmax(logs + losses.indices * rise)])
+    offsets = losses.indices - peak
+    distance = np.abs(offsets)
+    powers = _powers_down(growth, int(np.max(distance)))
+    if powers[np.max(offsets)] < _TINY or not growth > 1.0:
+        return None
+    weights = np.where(offsets > 0, 1.0 / np.maximum(powers, _TINY)[distance], powers[distance])
+    masses = losses.masses * weights * (1.0 + (distance + 8) * 2.0**-51) + _TINY
+    norm = float(np.sum(masses)) * (1.0 + 2.0**-40)
+    if not math.isfinite(norm):
+        return None
+    return _Tilted(masses / norm * (1.0 + 2.0**-51), offsets, peak, growth, norm, losses.gap)
+
+
+def _best_tilt(logs: _Reals, losses: _Reals, steps: int, delta: Fraction) -> float:
+    """About the minimiser of (T·log Σ p·e^(θ·loss) − log δ)/θ, which is near the ε looked for."""
+    surprise = math.log(delta.denominator) - math.log(delta.numerator)
+
+    def value(log_theta: float) -> float:
+        theta = math.exp(log_theta)
+        exponents = logs + theta * losses
+        top = float(np.max(exponents))
+        moment = top + math.log(float(np.sum(np.exp(exponents - top))))
+        return (steps * moment + surprise) / theta
+
+    low, high = -12.0, 14.0
+    for _ in range(50):
+        third = (high - low) / 3.0
+        if value(low + third) < value(high - third):
+            high -= third
+        else:
+            low += third
+    return math.exp(low)
+
+
+def _composed(tilted: _Tilted, steps: int) -> _Composed | None:
+    """The window is 8 deviations to both sides of the mean; what wraps around is counted twice.
+
+    Proof: cyclic sums hold the terms they stand for, and more. Folding adds few terms in each bin.
+    """
+    offsets = tilted.offsets
+    mean = float(np.dot(offsets, tilted.masses))
+    variance = max(0.0, float(np.dot((offsets - mean) ** 2, tilted.masses)))
+    half = 8.0 * math.sqrt(steps * variance) + 64.0
+    if not half < _LONGEST / 2:
+        return None
+    size = 1 << math.ceil(math.log2(2.0 * half))
+    bottom = math.floor(steps * mean - half)
+    bins = np.bincount(offsets % size, tilted.masses, size)
+    folded = np.asarray(bins * (1.0 + (len(offsets) // size + 4) * 2.0**-51), dtype=np.float64)
+    power, error = convolution_power(folded, steps)
+    excess = Fraction(float(np.sum(folded))) * (1 + Fraction(1, 1 << 30)) - 1
+    if not error < math.inf or steps * excess > Fraction(1, 2):
+        return None
+    return _window(tilted, steps, bottom, np.maximum(power, 0.0) + error * (1.0 + 2.0**-50))
+
+
+def _window(tilted: _Tilted, steps: int, bottom: int, cyclic: Array) -> _Composed | None:
+    origin = steps * tilted.origin
+    top = bottom + len(cyclic)
+    start = max(bottom, -origin)
+    if start >= top - 1:
+        return None
+    tail = np.roll(cyclic, -bottom % len(cyclic))[start - bottom :]
+    fine = _powers_down(1.0 + float(tilted.gap), len(cyclic))
+    steep = _powers_down(tilted.growth, len(cyclic))
+    weights = steep * ((1.0 - fine) + (np.arange(len(fine)) + 8) * 2.0**-50) + _TINY
+    largest = steps * int(np.max(tilted.offsets))
+    return _Composed(
+        tail,
+        start,
+        origin,
+        weights,
+        steps * log_bounds(Fraction(tilted.norm), _BITS)[1],
+        log_bounds(Fraction(tilted.growth), _BITS),
+        largest >= top,
+    )
+
+
+def _powers_down(base: float, count: int) -> Array:
+    """base^0, base^−1, … base^−count, each off by one rounding per factor (or underflowing)."""
+    return np.divide.accumulate(np.concatenate([[1.0], np.full(count, base)]))

@@ -1,0 +1,107 @@
+"""ε of Poisson-sampled Gaussian releases: which pair dominates one of them, and on which grid.
+
+What enters: the noise multiplier, the sampling rate, the number of releases, δ, the relation.
+What leaves: an ε, or None. The grid decides how tight it is, never whether it is right.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from lipcert.core.accounting.compose import composed_epsilon
+from lipcert.core.accounting.curve import Removed, Replaced, bits_for
+from lipcert.core.accounting.fixed import NormalTail
+from lipcert.core.accounting.pair import (
+    STRIDE,
+    Grid,
+    Losses,
+    both_directions,
+    symmetric_direction,
+)
+from lipcert.core.exponential import exp_bounds
+
+_MOST_NODES: Final = 1e7
+_MOST_FINE: Final = 20_000
+_FARTHEST: Final = 256.0
+_RAREST: Final = 2.0**-40
+_WIDEST: Final = 2.0**19
+_RESOLUTION: Final = 200.0
+_COARSEST: Final = 1e-3
+_COARSENINGS: Final = (1, 4, 16)
+
+
+def poisson_epsilon(
+    multiplier: float, rate: Fraction, releases: int, delta: Fraction, *, replaced: bool
+) -> float | None:
+    """Returns ε such that the run is (ε, δ)-DP; None: the numbers are too extreme.
+
+    Proof: each release is dominated by the pair of `_pairs`, and domination composes adaptively.
+    The ε of a run is the larger of those of its two directions.
+    """
+    shift = max(1 / Fraction(multiplier) / (2 if replaced else 1), Fraction(1, 1 << 30))
+    for coarseness in _COARSENINGS:
+        grid = _grid(float(shift), rate, releases, delta, replaced, coarseness)
+        pairs = () if grid is None else _pairs(shift, rate, grid, replaced=replaced)
+        found = [composed_epsilon(pair, releases, delta) for pair in pairs]
+        known = [epsilon for epsilon in found if epsilon is not None]
+        if known and len(known) == len(pairs):
+            return max(known)
+    return None
+
+
+def _pairs(shift: Fraction, rate: Fraction, grid: Grid, *, replaced: bool) -> tuple[Losses, ...]:
+    """Add-remove and zero-out: N(0) against (1−q)·N(0) + q·N(1/σ), either way round.
+
+    Replace-one: given the rest of the sample, (1−q)·N(0) + q·N(a) against (1−q)·N(0) + q·N(b) with
+    ‖a‖, ‖b‖ ≤ G/s = 1/(2σ). For α ≥ 1 the hockey-stick divergence is q·E(1 − α·e^X − v·e^Y)₊ with
+    v = (1−q)(α−1)/q and e^X, e^Y log-normal of mean 1; by Kahane's inequality it grows with the
+    covariances of X and Y, which are largest at b = −a, ‖a‖ = 1/(2σ). For α < 1 swap the pair.
+    """
+    one = 1 << grid.bits
+    fixed, tail = math.floor(shift * one) + 1, NormalTail(grid.bits)
+    if not replaced:
+        return both_directions(Removed(fixed, rate, tail), grid)
+    weight = math.floor(exp_bounds(-shift * shift / 2, grid.bits)[0] * rate * one)
+    return (symmetric_direction(Replaced(fixed, rate, tail, weight), grid),)
+
+
+def _grid(  # noqa: PLR0917
+    shift: float,
+    rate: Fraction,
+    releases: int,
+    delta: Fraction,
+    replaced: bool,
+    coarseness: float,
+) -> Grid | None:
+    """Fine where most losses are: against their deviation `spread`, as far as time allows."""
+    chance = float(rate)
+    stay = math.log1p(-chance) if chance < 1.0 else -math.inf
+    rise = shift * _quantile(delta / releases / (1 << 20)) + shift * shift / 2.0
+    reach = float(np.logaddexp(stay, math.log(chance) + rise))
+    if replaced:
+        reach -= float(np.logaddexp(stay, math.log(chance) - rise - shift * shift))
+    bits = bits_for(reach + shift * shift, rate)
+    if bits is None or rise > _FARTHEST or stay < -_FARTHEST or chance < _RAREST:
+        return None
+    spread = min(shift, chance * math.sqrt(math.expm1(min(shift * shift, 700.0))))
+    gap = coarseness * max(
+        min(_COARSEST, spread / _RESOLUTION),
+        max(reach, -stay) * bits / STRIDE / _MOST_NODES,
+        16.0 * math.sqrt(releases) * spread / _WIDEST,
+    )
+    scale = math.ceil(-math.log2(gap)) + 7
+    exact = Fraction(math.ceil(gap * 2.0**scale), 1 << scale)
+    step = math.log1p(exact)
+    fine = math.ceil(min(24.0 * spread, reach) / step)
+    lowest = -math.ceil(reach / step) if replaced else math.floor(stay / step)
+    return Grid(bits, exact, lowest, math.ceil(reach / step), min(fine, _MOST_FINE))
+
+
+def _quantile(probability: Fraction) -> float:
+    """The x with e^(−x²/2) = probability; P(N(0,1) > x) is less."""
+    surprise = math.log(probability.denominator) - math.log(probability.numerator)
+    return math.sqrt(2.0 * max(surprise, 0.0))

@@ -1,0 +1,73 @@
+"""Budget: how many entries, and how much time, one check may take.
+
+What enters: limits, for the work inside of `limited`. What leaves: `OverBudget` from the `spend`
+that exceeds them: a check that ran out of its budget has established nothing. Outside of `limited`
+nothing is counted.
+
+Invariant: what is kept and is not in the file itself is spent as it is made, and every piece of
+work looks at the time before it begins. One piece has a limit of its own (`MAX_SIZE`, a matrix, a
+stack of frequencies), which is all that a check can overdraw.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, final
+
+
+@final
+class OverBudget(Exception):  # noqa: N818 (no failure of the program)
+    """The limit that was reached, in one printable line."""
+
+
+MAX_ENTRIES: Final = 1 << 27
+MAX_SECONDS: Final = 3600.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """entries: of tables and constants that are computed and kept; seconds: of wall-clock time."""
+
+    entries: int = MAX_ENTRIES
+    seconds: float = MAX_SECONDS
+
+
+@final
+@dataclass(slots=True)
+class _Account:
+    limits: Limits
+    deadline: float
+    spent: int = 0
+
+
+_CURRENT: ContextVar[_Account | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Count what the block spends."""
+    token = _CURRENT.set(_Account(limits, time.monotonic() + limits.seconds))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def spend(entries: int = 0) -> None:
+    """Take so many entries from the budget, and look at the time."""
+    account = _CURRENT.get()
+    if account is None:
+        return
+    account.spent += entries
+    if account.spent > account.limits.entries:
+        raise OverBudget(
+            f"it computes tables and constants of more than {account.limits.entries} entries "
+            "(--max-entries)"
+        )
+    if time.monotonic() > account.deadline:
+        raise OverBudget(f"it takes more than {account.limits.seconds:g} seconds (--max-seconds)")

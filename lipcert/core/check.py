@@ -1,0 +1,346 @@
+"""The procedure: a certificate and a model in, a verdict out.
+
+The stages are those of `verdict.STAGES`, in their order; a check ends at the first that fails.
+What is only claimed never enters a derivation: norms and witnesses are proved first, all else is
+derived from the model, and claims are compared with the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, final
+
+from lipcert.core.budget import Limits, OverBudget, limited
+from lipcert.core.certificate.fields import CertificateFormatError
+from lipcert.core.certificate.records import (
+    SEMANTICS,
+    Assumption,
+    Certificate,
+    ExternalFile,
+    ValueClaim,
+    read_certificate,
+)
+from lipcert.core.claims import (
+    GroupBound,
+    cotangent_faults,
+    group_bounds,
+    joint_multiplier,
+    output_faults,
+    value_faults,
+)
+from lipcert.core.coverage import (
+    INPUT_RULE,
+    clip_faults,
+    drops,
+    eval_layers,
+    expected_nodes,
+    frozen_tensors,
+    scope_faults,
+    tensors,
+)
+from lipcert.core.derive import Derived, derive
+from lipcert.core.digest import structural_digest
+from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
+from lipcert.core.lower.clips import with_clips
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.membership import constraint_faults, membership_faults
+from lipcert.core.program import Program
+from lipcert.core.promise import promise
+from lipcert.core.reader.model import read_model
+from lipcert.core.reader.records import Model, ModelReadError, shown
+from lipcert.core.refinements import COTANGENTS, VALUES
+from lipcert.core.spending import derived_epsilon
+from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict
+from lipcert.core.weights import read_weights
+from lipcert.core.witnesses import ENGINES, Proved, prove
+
+_KINDS: Final = frozenset({"spectral", "frobenius"})
+_MOST_WITNESSES: Final = 8
+"""chains and runs for each step, so that the work of a check grows with the model only"""
+_MOST_UNUSED: Final = 4
+"""names of tensors that a note lists"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the user of the checker decides: an engine, accepted assumptions, a budget."""
+
+    engine: str = "float"
+    accepted: frozenset[str] = frozenset()
+    weights: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+def check(data: bytes, path: Path, choices: Choices) -> Report:
+    """The verdict on a certificate of the model in a file."""
+    with limited(choices.limits):
+        return _checked(data, path, choices)
+
+
+def _checked(data: bytes, path: Path, choices: Choices) -> Report:
+    state = _State(data, path, choices)
+    stages: list[Stage] = []
+    verdict = Verdict.VALID
+    for number, stage in enumerate(_STAGES):
+        try:
+            reasons = tuple(stage(state))
+            verdict = Verdict.INVALID if reasons else verdict
+        except CertificateFormatError as error:
+            verdict, reasons = Verdict.INVALID, (str(error),)
+        except (OverBudget, Unsupported, ModelReadError) as error:
+            verdict, reasons = Verdict.UNKNOWN, (str(error),)
+        except MemoryError:
+            verdict, reasons = Verdict.UNKNOWN, ("there is not enough memory",)
+        stages.append(Stage(number, reasons))
+        if reasons:
+            break
+    if verdict is Verdict.VALID and state.open_assumptions():
+        verdict = Verdict.CONDITIONAL
+    return state.report(verdict, tuple(stages))
+
+
+@final
+class _State:
+    """What a check has established so far; each stage adds to it."""
+
+    certificate: Certificate
+    premises: Premises
+    model: Model
+    program: Program
+    proved: Proved
+    derived: Derived
+    groups: tuple[GroupBound, ...]
+
+    def __init__(self, data: bytes, path: Path, choices: Choices) -> None:
+        self.data = data
+        self.path = path
+        self.choices = choices
+        self.notes: list[str] = []
+        self.assumptions: tuple[Assumption, ...] = ()
+        self.weights: tuple[StoredWeight, ...] = ()
+
+    def open_assumptions(self) -> tuple[str, ...]:
+        """Assumptions that are neither checked nor accepted."""
+        return tuple(
+            item.id
+            for item in self.assumptions
+            if item.status != CHECKED and item.id not in self.choices.accepted
+        )
+
+    def report(self, verdict: Verdict, stages: tuple[Stage, ...]) -> Report:
+        """The outcome."""
+        proved = verdict in {Verdict.VALID, Verdict.CONDITIONAL}
+        return Report(
+            verdict=verdict,
+            sha256=hashlib.sha256(self.data).hexdigest(),
+            stages=stages,
+            assumptions=self.assumptions,
+            open_assumptions=self.open_assumptions(),
+            promise=promise(self.certificate, self.assumptions) if proved else (),
+            notes=tuple(self.notes),
+            weights=self.weights,
+        )
+
+
+def _read(state: _State) -> Iterator[str]:
+    """0: the grammar, and premises of known kinds."""
+    state.certificate = read_certificate(state.data)
+    state.premises = Premises.read(state.certificate.assumptions)
+    state.assumptions = state.certificate.assumptions
+    certificate, scope = state.certificate, state.certificate.scope
+    if certificate.model.semantics != SEMANTICS:
+        yield f"the semantics are not {SEMANTICS!r}"
+    trained, constrained = scope.trained, [item.tensor for item in scope.constraints]
+    names = [claim.name for claim in certificate.parameters]
+    members = [name for group in certificate.groups for name in group.parameters]
+    for what, items in (
+        ("a trained tensor", trained),
+        ("a constrained tensor", constrained),
+        ("a parameter", names),
+        ("a group", [group.name for group in certificate.groups]),
+        ("a member of a group", members),
+        ("a chain", [(chain.use, chain.start, chain.stop) for chain in certificate.chains]),
+        ("a run", [run.values for run in certificate.runs]),
+    ):
+        if len(set(items)) != len(items):
+            yield f"{what} is listed twice"
+    if {claim.tensor for claim in certificate.parameters} != set(trained):
+        yield "the parameters are not those of the trained tensors"
+    if set(members) != set(names) or not all(group.parameters for group in certificate.groups):
+        yield "the groups do not hold every parameter, or one holds none"
+    held = scope.kind == "constraint-set" or state.premises.mechanism == "weight-clipping"
+    if scope.kind not in {"point", "constraint-set"} or (constrained and not held):
+        yield "the scope is neither the weights of the file nor a set of constraints"
+    if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:
+        yield "a constraint is of an unknown kind, or of a tensor that is not trained"
+    if {chain.use for chain in certificate.chains} - {COTANGENTS, VALUES}:
+        yield "a chain is of an unknown use"
+    if certificate.privacy is not None and not certificate.groups:
+        yield "an epsilon is claimed, and nothing is released"
+
+
+def _identify(state: _State) -> Iterator[str]:
+    """1: the model computes what the certificate is about, in this file or saved again."""
+    state.model = read_model(state.path)
+    model, claimed = state.model, state.certificate.model
+    if structural_digest(model) != claimed.structure:
+        yield "the model computes something else: its structure has another digest"
+        return
+    if dict(claimed.opset) != dict(model.opset) or claimed.output not in model.outputs:
+        yield "the operator sets or the output are not those of the model"
+    external = tuple(ExternalFile(f.location, f.sha256, f.size) for f in model.external)
+    same_file = (claimed.sha256, claimed.size) == (model.sha256, model.size)
+    if not (same_file and claimed.external == external):
+        state.notes.append(
+            "the model was saved again: the files differ, what they compute does not"
+        )
+
+
+def _account(state: _State) -> Iterator[str]:
+    """2: every node once, with the operands and the role that the checker itself finds."""
+    state.program = lower(state.model, state.certificate.model.output)
+    certificate, program = state.certificate, state.program
+    expected = expected_nodes(state.model, program)
+    if len(expected) != len(certificate.nodes):
+        yield f"the model has {len(expected)} nodes, the certificate {len(certificate.nodes)}"
+        return
+    for found, node in zip(expected, certificate.nodes, strict=True):
+        bare = tuple(
+            replace(claim, output_norm=None, cotangent_norm=None, operator_norm=None)
+            for claim in node.claims
+        )
+        if found != replace(node, claims=bare):
+            yield f"node {shown(node.name)} ({shown(node.op)}) is not the one of the model"
+    at_input = replace(certificate.input, output_norm=None, cotangent_norm=None)
+    if at_input != ValueClaim(program.input, INPUT_RULE, None, None):
+        yield "the claims about the input are of another value, or by another rule"
+    yield from scope_faults(certificate.scope, state.model, program)
+    if len(certificate.chains) + len(certificate.runs) > _MOST_WITNESSES * len(program.steps):
+        yield "there are more witnesses than a model of this size has uses for"
+    if state.premises.layer_clip is not None:
+        trained = frozenset(certificate.scope.trained)
+        yield from clip_faults(state.premises.layer_clip, state.model, program, trained)
+
+
+def _prove(state: _State) -> Iterator[str]:
+    """3: claimed norms of linear steps and runs, by the chosen engine.
+
+    From here on the program is the one that training runs, with its clips.
+    """
+    if state.premises.layer_clip is not None:
+        state.program = with_clips(state.program, state.premises.layer_clip)
+    state.proved = prove(state.certificate, state.program, ENGINES[state.choices.engine])
+    yield from state.proved.faults
+
+
+def _values(state: _State) -> Iterator[str]:
+    """4: norms of values."""
+    state.derived = derive(state.program, state.premises, state.proved.evidence)
+    yield from value_faults(state.certificate, state.derived)
+
+
+def _cotangents(state: _State) -> Iterator[str]:
+    """5: norms of cotangents."""
+    yield from cotangent_faults(state.certificate, state.derived)
+
+
+def _outputs(state: _State) -> Iterator[str]:
+    """6: gradients, sensitivities, noise."""
+    certificate, premises = state.certificate, state.premises
+    gradients = {name: state.derived.gradients.get(name, 0.0) for name in certificate.scope.trained}
+    random = drops(state.model, state.program)
+    state.groups = group_bounds(certificate, gradients, premises, drops=random)
+    known = tensors(state.model)
+    sizes = {item.name: math.prod(known[item.tensor].dims) for item in certificate.parameters}
+    yield from output_faults(certificate, gradients, state.groups, sizes, premises, drops=random)
+
+
+def _privacy(state: _State) -> Iterator[str]:
+    """7: ε of the run, by an accounting of the checker's own."""
+    claim, run = state.certificate.privacy, state.premises.run
+    if (claim is None) != (run is None):
+        yield "epsilon is claimed of no run, or a run is described without one"
+    if claim is None or run is None:
+        return
+    if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
+        yield "delta is not between 0 and 1, or the status of epsilon is not known"
+        return
+    multiplier = joint_multiplier(state.certificate.groups, state.groups)
+    if state.premises.stepwise is not None:
+        multiplier = min(multiplier, state.premises.stepwise)
+    derived = derived_epsilon(claim, run, multiplier, state.premises.relation)
+    if claim.status == "recomputed" and not claim.epsilon >= derived:
+        yield f"epsilon is claimed to be {claim.epsilon!r}, {derived!r} is derived"
+
+
+def _ledger(state: _State) -> Iterator[str]:
+    """8: the assumptions are those that the claims need, in the checker's words."""
+    certificate = state.certificate
+    circumstances = Circumstances(
+        batch_proved=state.program.batch_proved,
+        frozen=frozen_tensors(state.program, frozenset(certificate.scope.trained)),
+        constrained=certificate.scope.kind != "point" and bool(certificate.scope.constraints),
+        releases=bool(certificate.groups),
+        epsilon_declared=certificate.privacy is not None
+        and certificate.privacy.status == "declared",
+        fixed=certificate.scope.kind == "point",
+        eval_layers=eval_layers(
+            state.model, state.program, clipped=state.premises.clip is not None
+        ),
+    )
+    expected = state.assumptions = state.premises.assumptions(circumstances)
+    if circumstances.eval_layers and not state.premises.eval_layers:
+        # it was written before there was A-EVAL, or hides it: the verdict rests on it all the same
+        expected = state.premises.assumptions(replace(circumstances, eval_layers=()))
+        state.notes.append(
+            f"[LC026] the certificate is silent about layers in eval mode: {EVALUATION} was added"
+        )
+    if certificate.assumptions != expected:
+        found = {item.id: item for item in certificate.assumptions}
+        wrong = [item.id for item in expected if found.get(item.id) != item]
+        extra = sorted(set(found) - {item.id for item in expected})
+        yield f"the assumptions are not those that the claims need: {', '.join(wrong + extra)}"
+
+
+def _leftovers(state: _State) -> Iterator[str]:
+    """9: every witness proves something; weights lie within the constraints.
+
+    Those of the file where bounds are about them, and those that are given.
+    """
+    for chain in state.derived.unused:
+        yield f"the chain from {shown(chain.start)} to {shown(chain.stop)} proves nothing"
+    engine = ENGINES[state.choices.engine]
+    if state.certificate.scope.kind == "point":
+        norms = state.proved.evidence.norms
+        held = state.certificate.scope.constraints
+        yield from constraint_faults(held, state.model, state.program, norms, engine)
+    if state.choices.weights is not None:
+        weights = read_weights(state.choices.weights, state.model, state.certificate)
+        state.weights = weights.found
+        if weights.unused:
+            names = ", ".join(shown(name) for name in weights.unused[:_MOST_UNUSED])
+            more = " and others" if len(weights.unused) > _MOST_UNUSED else ""
+            state.notes.append(
+                f"tensors of the weights that nothing was held against: {names}{more}"
+            )
+        yield from membership_faults(state.certificate, state.model, weights, engine)
+
+
+_STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (
+    _read,
+    _identify,
+    _account,
+    _prove,
+    _values,
+    _cotangents,
+    _outputs,
+    _privacy,
+    _ledger,
+    _leftovers,
+)

@@ -1,0 +1,148 @@
+"""Claims against what is derived: nothing but comparisons, without tolerance.
+
+What enters: a certificate and the bounds derived from verified premises. What leaves: a sentence
+for each claim that is below what is derived; an absent claim is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.core.accounting.sensitivity import (
+    effective_multiplier,
+    sensitivity_up,
+    total_sensitivity,
+)
+from lipcert.core.arithmetic import divide_up, sqrt_down
+from lipcert.core.certificate.records import Certificate, GroupClaim
+from lipcert.core.derive import Derived
+from lipcert.core.ledger import Premises
+from lipcert.core.reader.records import shown
+
+
+def value_faults(certificate: Certificate, derived: Derived) -> Iterator[str]:
+    """Norms of values that are claimed too small."""
+    claims = (claim for node in certificate.nodes for claim in node.claims)
+    for claim in (certificate.input, *claims):
+        found = derived.facts[claim.value].norm if claim.value in derived.facts else math.inf
+        yield from _below("norm", claim.value, claim.output_norm, found)
+
+
+def cotangent_faults(certificate: Certificate, derived: Derived) -> Iterator[str]:
+    """Norms of cotangents, and the Lipschitz constant, that are claimed too small."""
+    claims = (claim for node in certificate.nodes for claim in node.claims)
+    for claim in (certificate.input, *claims):
+        cotangent = derived.cotangents.get(claim.value)
+        found = 0.0 if cotangent is None else cotangent.norm
+        yield from _below("cotangent", claim.value, claim.cotangent_norm, found)
+    yield from _below(
+        "Lipschitz constant", "network", certificate.network.lipschitz, derived.lipschitz
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupBound:
+    """What is derived for parameters noised together."""
+
+    grad_norm: float
+    sensitivity: float
+
+
+def group_bounds(
+    certificate: Certificate,
+    gradients: Mapping[str, float],
+    premises: Premises,
+    *,
+    drops: bool = False,
+) -> tuple[GroupBound, ...]:
+    """The joint gradient bound of each group and what it can move of the released sum or mean.
+
+    Proof: the gradient with respect to several tensors is their concatenation. One example more
+    or less moves a sum by at most G; one replaced by another moves it by at most 2G; a public
+    divisor divides both. A clip of the whole gradient to C bounds every part by C, one of each of
+    K groups to C/√K bounds each by that. During a run the weights move: what holds of those of the
+    file holds of its later steps only if the ledger says so, which with a clip it does not; and
+    nothing that is derived of the network holds of one that drops entries at random in training.
+    drops: whether the file has such layers, which a clipped run need not keep in eval mode.
+    """
+    tensors = {claim.name: claim.tensor for claim in certificate.parameters}
+    found = []
+    for group in certificate.groups:
+        norms = [gradients[tensors[name]] for name in group.parameters]
+        lasts = not drops and (certificate.scope.kind == "constraint-set" or premises.run is None)
+        bound = _clipped(total_sensitivity(norms), len(certificate.groups), premises, lasts=lasts)
+        reduction = "sum" if premises.divisor is None else "mean"
+        moved = sensitivity_up(bound, reduction, premises.divisor, premises.relation)
+        found.append(GroupBound(bound, moved))
+    return tuple(found)
+
+
+def clipped_gradient(bound: float, premises: Premises, *, drops: bool = False) -> float:
+    """The bound of one parameter's gradient after the clip of the whole, where there is one."""
+    if premises.clip is None:
+        return bound
+    norm, _, decay = premises.clip
+    return norm if drops or decay == "inside" else min(norm, bound)
+
+
+def _clipped(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
+    """lasts: whether the bound holds at every step that is spoken of, as it is trained."""
+    if premises.clip is None:
+        return bound
+    norm, scope, decay = premises.clip
+    if scope == "group":
+        norm = divide_up(norm, sqrt_down(float(groups)))
+    elif groups != 1:
+        return math.inf  # a clip of everything says nothing of the parts together
+    return min(norm, bound) if lasts and decay == "decoupled" else norm
+
+
+def output_faults(
+    certificate: Certificate,
+    gradients: Mapping[str, float],
+    groups: tuple[GroupBound, ...],
+    sizes: Mapping[str, int],
+    premises: Premises,
+    *,
+    drops: bool = False,
+) -> Iterator[str]:
+    """What is claimed too small of parameters, groups and the network, or noise too large."""
+    for claim in certificate.parameters:
+        found = clipped_gradient(gradients[claim.tensor], premises, drops=drops)
+        yield from _below("gradient", claim.name, claim.grad_norm, found)
+    for group, bound in zip(certificate.groups, groups, strict=True):
+        yield from _below("gradient of the group", group.name, group.grad_norm, bound.grad_norm)
+        yield from _below("sensitivity", group.name, group.sensitivity, bound.sensitivity)
+        yield from _dimension_fault(group, sizes)
+    network = certificate.network
+    total = total_sensitivity([bound.grad_norm for bound in groups])
+    yield from _below("gradient", "network", network.grad_norm, total)
+    moved = total_sensitivity([bound.sensitivity for bound in groups])
+    yield from _below("sensitivity", "network", network.sensitivity, moved)
+    multiplier = joint_multiplier(certificate.groups, groups)
+    if network.noise_multiplier is not None and not network.noise_multiplier <= multiplier:
+        yield (
+            f"the noise multiplier is claimed to be {network.noise_multiplier!r}, but the noise of "
+            f"the groups amounts to {multiplier!r}"
+        )
+
+
+def joint_multiplier(claims: tuple[GroupClaim, ...], bounds: tuple[GroupBound, ...]) -> float:
+    """The noise multiplier of the whole release: the groups of a step are one mechanism."""
+    moved = [bound.sensitivity for bound in bounds]
+    return effective_multiplier(moved, [claim.noise_std for claim in claims])
+
+
+def _dimension_fault(group: GroupClaim, sizes: Mapping[str, int]) -> Iterator[str]:
+    dimension = sum(sizes[name] for name in group.parameters)
+    if group.dimension != dimension:
+        yield f"the group {shown(group.name)} has {dimension} numbers, not {group.dimension}"
+
+
+def _below(what: str, where: str, claimed: float | None, derived: float) -> Iterator[str]:
+    if claimed is not None and not claimed >= derived:
+        yield f"{what} of {shown(where)}: {claimed!r} is claimed, {derived!r} is derived"

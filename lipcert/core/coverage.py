@@ -1,0 +1,196 @@
+"""Coverage: the list of nodes that a certificate of a model must hold, without its claims.
+
+What enters: a model and its program. What leaves: for each node what it is and what became of it,
+and for each step the value it computes and the rule that speaks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from lipcert.core.certificate.records import NodeClaim, ScopeClaim, ValueClaim
+from lipcert.core.ledger import (
+    DROPOUT,
+    MODAL_OPERATORS,
+    BackpropagationClip,
+    EvalLayer,
+    LayerEnds,
+)
+from lipcert.core.lower.clips import layer_faults, layer_steps
+from lipcert.core.program import (
+    Activation,
+    Attention,
+    BatchNorm,
+    Conv,
+    Dense,
+    Op,
+    Operand,
+    PRelu,
+    Program,
+    Scale,
+    Shift,
+    Step,
+)
+from lipcert.core.reader.records import Model, Tensor, shown
+
+_VERSION = 1
+INPUT_RULE: Final = "input/1"
+"""the rule that speaks of the input of the network"""
+
+
+def expected_nodes(model: Model, program: Program) -> tuple[NodeClaim, ...]:
+    """Every node in the order of the model, with an empty claim for each value it computes."""
+    claims: dict[int, list[ValueClaim]] = {}
+    for step in program.steps:
+        claims.setdefault(step.node, []).append(
+            ValueClaim(step.output, rule_of(step.op), None, None)
+        )
+    return tuple(
+        NodeClaim(
+            name=node.name,
+            op=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+            inputs=tuple(name for name in node.inputs if name not in model.initializers),
+            parameters=tuple(name for name in node.inputs if name in model.initializers),
+            outputs=node.outputs,
+            role=program.covered[index],
+            claims=tuple(claims.get(index, ())),
+        )
+        for index, node in enumerate(model.nodes)
+    )
+
+
+def without_gradient(program: Program) -> frozenset[str]:
+    """Tensors that take part in ways of which no rule of a gradient speaks: as plain numbers."""
+    masks = (step.op.mask for step in program.steps if isinstance(step.op, Attention))
+    hidden = (name for mask in masks if mask is not None for name in mask.sources)
+    return program.untracked.union(hidden)
+
+
+def rule_of(op: Op) -> str:
+    """The versioned name of the rule for a step: its kind, and the function of an activation."""
+    kind = type(op).__name__.lower()
+    return f"{kind}.{op.name}/{_VERSION}" if isinstance(op, Activation) else f"{kind}/{_VERSION}"
+
+
+def operands(op: Op) -> Iterator[Operand]:
+    """The constant tensors of a step that training may change."""
+    match op:
+        case Dense(weight, bias) | Conv(weight, bias):
+            yield weight
+            if bias is not None:
+                yield bias
+        case BatchNorm(scale, shift, mean, inverse):
+            yield from (scale, shift, mean, inverse)
+        case Scale(operand) | Shift(operand) | PRelu(operand):
+            yield operand
+        case Attention(_, mask) if mask is not None:
+            yield mask
+
+
+def tensors_read(steps: Iterable[Step]) -> frozenset[str]:
+    """The initializers that steps use as operands."""
+    return frozenset(
+        name for step in steps for operand in operands(step.op) for name in operand.sources
+    )
+
+
+def tensors(model: Model) -> dict[str, Tensor]:
+    """The initializers of a model, and the constants that nodes hold, by name."""
+    found = dict(model.initializers)
+    for node in model.nodes:
+        value = node.attributes.get("value")
+        if node.op_type == "Constant" and value is not None and isinstance(value.value, Tensor):
+            found[node.outputs[0]] = value.value
+    return found
+
+
+def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[str]:
+    """What is wrong with the trained tensors of a scope.
+
+    Proof: a rule speaks of a tensor that changes only where that is an operand. One that enters as
+    a plain number has no gradient bound (`without_gradient`), and no bound for other numbers; of
+    integers, and of what is read in yet another way, nothing is known to the rules.
+    """
+    known = tensors(model)
+    read = {
+        name
+        for node, role in zip(model.nodes, program.covered, strict=True)
+        if role != "unused"
+        for name in node.inputs
+    }
+    plain = without_gradient(program)
+    for name in scope.trained:
+        if name not in known:
+            yield f"the trained tensor {shown(name)} is not in the model"
+        elif known[name].values().dtype.kind != "f":
+            yield f"the trained tensor {shown(name)} does not hold real numbers"
+        elif name in read - tensors_read(program.steps) - plain or (
+            scope.kind == "constraint-set" and name in program.untracked
+        ):
+            yield f"no rule speaks of the trained tensor {shown(name)} as it is used"
+
+
+def clip_faults(
+    clip: BackpropagationClip, model: Model, program: Program, trained: frozenset[str]
+) -> Iterator[str]:
+    """What is wrong with the places of clips, besides `layer_faults`.
+
+    The ends of a layer are values of the file, between which it holds no value that something else
+    reads: then the nodes between them are the layer, whatever steps became of them. A layer holds
+    something trained.
+    """
+    yield from layer_faults(program, clip)
+    known = {program.input, *(name for node in model.nodes for name in node.outputs)}
+    for ends in clip.layers:
+        if not known.issuperset(ends):
+            yield f"the layer that ends in {shown(ends[1])} does not lie between values of the file"
+        elif not _is_closed(ends, model, program):
+            yield f"the layer that ends in {shown(ends[1])} is read from within"
+        if trained.isdisjoint(tensors_read(layer_steps(program, ends))):
+            yield f"the layer that ends in {shown(ends[1])} holds nothing that is trained"
+
+
+def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
+    """Whether the nodes from one value to another are read through the latter only."""
+    first, last = ends
+    paired = zip(model.nodes, program.covered, strict=True)
+    nodes = [node for node, role in paired if role in {"step", "part"}]
+    reached, needed = {first}, {last}
+    for node in nodes:
+        if not reached.isdisjoint(node.inputs):
+            reached.update(node.outputs)
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs)
+    inside = (reached & needed) - {first, last}
+    outside = [
+        node for node in nodes if reached.isdisjoint(node.inputs) or needed.isdisjoint(node.outputs)
+    ]
+    return program.output not in inside and all(inside.isdisjoint(n.inputs) for n in outside)
+
+
+def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:
+    """The tensors that the output depends on and training does not change, sorted."""
+    return tuple(sorted((tensors_read(program.steps) | program.untracked) - trained))
+
+
+def drops(model: Model, program: Program) -> bool:
+    """Whether a node behind the output drops entries at random in train mode."""
+    return any(kind == DROPOUT for kind, _ in eval_layers(model, program, clipped=False))
+
+
+def eval_layers(model: Model, program: Program, *, clipped: bool) -> tuple[EvalLayer, ...]:
+    """The nodes behind the output that have to stay in eval mode.
+
+    clipped: whether training clips the gradient of every example. It may then drop what it likes,
+    as long as nothing but the clip bounds the gradient (`claims.group_bounds`).
+    """
+    return tuple(
+        (node.op_type, node.name or node.outputs[0])
+        for node, role in zip(model.nodes, program.covered, strict=True)
+        if role != "unused"
+        and not node.domain
+        and node.op_type in MODAL_OPERATORS
+        and not (clipped and node.op_type == DROPOUT)
+    )

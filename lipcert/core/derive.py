@@ -1,0 +1,123 @@
+"""The derivation: from a program, premises and proved witnesses to every bound of a certificate.
+
+    input → facts forward → loss → cotangents backward → gradients per tensor
+
+What enters: nothing that is only claimed. What leaves: upper bounds, inf where none is derived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import final
+
+import numpy as np
+
+from lipcert.core.certificate.records import ChainWitness
+from lipcert.core.coverage import without_gradient
+from lipcert.core.interval import Interval
+from lipcert.core.ledger import Premises
+from lipcert.core.losses import loss_cotangent
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import Program
+from lipcert.core.reader.records import shown
+from lipcert.core.refinements import Chains, Runs, Witnessed, centred_facts
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.passes import backward, forward, gradients, input_lipschitz
+from lipcert.core.rules.weights import Constrained, Point, Weights
+from lipcert.core.witnesses import Evidence
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Derived:
+    """Bounds by value and by initializer; lipschitz: of the output in the input.
+
+    unused: chains that prove nothing.
+    """
+
+    facts: Mapping[str, Fact]
+    cotangents: Mapping[str, Cotangent]
+    gradients: Mapping[str, float]
+    lipschitz: float
+    unused: tuple[ChainWitness, ...] = ()
+
+
+def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
+    """All bounds of a network with one loss.
+
+    What enters a step as a plain number is read from the file: no other weights are admitted.
+    """
+    weights = _weights(evidence)
+    facts, refined = derive_facts(program, premises, evidence)
+    refined = replace(refined, chains=Chains.of(program, facts, evidence))
+    at_output = _loss(program, premises, facts[program.output])
+    cotangents = backward(program, facts, weights, at_output, refined)
+    return Derived(
+        facts=facts,
+        cotangents=cotangents,
+        gradients={
+            **gradients(program, facts, cotangents, weights),
+            **dict.fromkeys(without_gradient(program), math.inf),
+        },
+        lipschitz=input_lipschitz(program, facts, weights, refined),
+        unused=refined.chains.unused,
+    )
+
+
+def derive_facts(
+    program: Program, premises: Premises, evidence: Evidence
+) -> tuple[dict[str, Fact], Witnessed]:
+    """The facts of every value, and what refined them."""
+    moving = program.untracked & evidence.free
+    if moving:
+        raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
+    weights, at_input = _weights(evidence), input_fact(program, premises)
+    refined = Witnessed(program, weights, Runs.of(program, evidence))
+    facts = forward(program, at_input, weights, refined)
+    centred = centred_facts(program, facts, weights, evidence)
+    if centred:
+        refined = replace(refined, centred=centred)
+        facts = forward(program, at_input, weights, refined)
+    return facts, refined
+
+
+def input_fact(program: Program, premises: Premises) -> Fact:
+    """What A-INPUT says of one example."""
+    shape, box = program.shapes[program.input], None
+    if premises.input_box is not None:
+        low, high = (np.full((1,) * len(shape), end) for end in premises.input_box)
+        box = Interval(low, high)
+    if premises.input_norm is None:
+        return Fact.of(shape, box=box)
+    return Fact.of(shape, premises.input_norm, box)
+
+
+def _weights(evidence: Evidence) -> Weights:
+    """What the scope says of every operand."""
+    if evidence.scope.kind == "point":
+        return Point(evidence.norms)
+    constraints = {item.tensor: (item.kind, item.radius) for item in evidence.scope.constraints}
+    return Constrained(constraints, evidence.trained, evidence.norms)
+
+
+def _loss(program: Program, premises: Premises, logits: Fact) -> Cotangent:
+    """The gradient of the loss at the output, clipped where training clips it.
+
+    Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member; the
+    only entry of a gradient is no larger than its norm.
+    """
+    parameters = {name: _parameter(value) for name, value in premises.loss_parameters}
+    found = loss_cotangent(premises.loss, parameters, logits, program.shapes[program.output])
+    if premises.loss_clip is None:
+        return found
+    label = None if found.label is None else min(found.label, premises.loss_clip)
+    return Cotangent(min(found.norm, premises.loss_clip), found.hull, label=label)
+
+
+def _parameter(value: float | str) -> Fraction | bool | str:
+    if isinstance(value, float):
+        return Fraction(value)
+    return {"true": True, "false": False}.get(value, value)

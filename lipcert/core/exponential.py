@@ -1,0 +1,99 @@
+"""exp and log of rational numbers, enclosed by exact integers.
+
+What enters: a rational number, and how many bits are wanted. What leaves: two rational numbers
+with the exact result between them. No floating-point number is involved.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from typing import Final
+
+_LARGEST: Final = 1 << 17
+
+
+def exp_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
+    """Returns lo ≤ e^x ≤ hi with hi/lo ≤ 1 + 2^-bits; ValueError for |x| > 2^17.
+
+    Proof: e^−x = 1/e^x, so let x ≥ 0, and r = x/2^k ≤ 2^-6. In units of 2^-p, each term of
+    Σ r^n/n! is formed from the one before, all rounded downwards or all upwards, until the lower
+    one vanishes. The terms behind are at most 2^-6 of their predecessors, so that twice the first
+    unused one covers them. Squaring k times, rounded down or up, gives e^x.
+    Widths: fewer than p/6 + 2 terms err by less than 2 units each, a squaring doubles the relative
+    error, and p = bits + k + 16 + log2(bits) leaves room for all.
+    """
+    if x < 0:
+        low, high = exp_bounds(-x, bits)
+        return 1 / high, 1 / low
+    if x > _LARGEST:
+        raise ValueError("the argument of exp is too large")
+    halvings = max(0, (x.numerator << 6).bit_length() - x.denominator.bit_length() + 1)
+    unit = bits + halvings + 16 + bits.bit_length()
+    below, above = _small_exp(x / (1 << halvings), unit)
+    for _ in range(halvings):
+        below, above = (below * below) >> unit, _shifted_up(above * above, unit)
+    return Fraction(below, 1 << unit), Fraction(above, 1 << unit)
+
+
+def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
+    """Returns lo ≤ log x ≤ hi with hi − lo ≤ 2^-bits·(1 + |log x|), for x > 0.
+
+    Proof: x = m·2^e with ½ ≤ m < 2, and log m = 2·artanh((m − 1)/(m + 1)); log 2 = 2·artanh(1/3).
+    Both arguments lie in [−1/3, 1/3].
+    """
+    if x <= 0:
+        raise ValueError("the argument of log is not positive")
+    exponent = x.numerator.bit_length() - x.denominator.bit_length()
+    scaled = x / (1 << exponent) if exponent >= 0 else x * (1 << -exponent)
+    unit = bits + 16 + bits.bit_length()
+    low, high = _artanh((scaled - 1) / (scaled + 1), unit)
+    two = _log_two(unit)
+    below, above = sorted((exponent * two[0], exponent * two[1]))
+    return Fraction(2 * (low + below), 1 << unit), Fraction(2 * (high + above), 1 << unit)
+
+
+def _small_exp(r: Fraction, unit: int) -> tuple[int, int]:
+    """e^r in units of 2^-unit, for 0 ≤ r ≤ 2^-6."""
+    below, above = _rounded(r, unit)
+    low = high = 0
+    term_low = term_high = 1 << unit
+    n = 0
+    while term_low:
+        low, high, n = low + term_low, high + term_high, n + 1
+        term_low = (term_low * below >> unit) // n
+        term_high = -(-_shifted_up(term_high * above, unit) // n)
+    return low, high + 2 * term_high
+
+
+@cache
+def _log_two(unit: int) -> tuple[int, int]:
+    """Half of log 2."""
+    return _artanh(Fraction(1, 3), unit)
+
+
+def _artanh(z: Fraction, unit: int) -> tuple[int, int]:
+    """artanh z = Σ z^(2n+1)/(2n+1) in units of 2^-unit, for |z| ≤ 1/3.
+
+    The rest behind a term is at most 1/8 of it, since z² ≤ 1/9.
+    """
+    if z < 0:
+        low, high = _artanh(-z, unit)
+        return -high, -low
+    below, above = _rounded(z, unit)
+    square_low, square_high = _rounded(z * z, unit)
+    low = high = n = 0
+    while above > 1:
+        low, high, n = low + below // (2 * n + 1), high - (-above // (2 * n + 1)), n + 1
+        below, above = below * square_low >> unit, _shifted_up(above * square_high, unit)
+    return low, high + 2 * above
+
+
+def _rounded(x: Fraction, unit: int) -> tuple[int, int]:
+    """The integers around x·2^unit."""
+    scaled = x.numerator << unit
+    return scaled // x.denominator, -(-scaled // x.denominator)
+
+
+def _shifted_up(number: int, unit: int) -> int:
+    return -(-number >> unit)

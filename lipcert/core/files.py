@@ -1,0 +1,104 @@
+"""The certificate file, and the files that must be trusted to believe a verdict on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, final
+
+from lipcert.core.certificate.canonical import MAX_BYTES
+
+_DEPENDENCIES: Final = ("numpy", "onnx", "protobuf")
+
+
+@final
+class CertificateFileError(ValueError):
+    """A certificate that cannot be read at all."""
+
+
+def read_certificate_file(path: Path) -> bytes:
+    """The bytes of a regular file, at most one more than a certificate may have."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CertificateFileError(f"{str(path)!a} is not a regular file")
+            return file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, CertificateFileError):
+            raise
+        raise CertificateFileError(f"{str(path)!a} cannot be read") from None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrustedFile:
+    """A module of the checker. lines: with code, without comments, docstrings and blank lines."""
+
+    name: str
+    lines: int
+    sha256: str
+
+
+def trusted_base() -> tuple[TrustedFile, ...]:
+    """Every module of the checker and of the language of certificates, and their package."""
+    root = Path(__file__).resolve().parents[1]
+    folders = ("core",)
+    modules = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
+    paths = [root / "__init__.py", *modules]
+    return tuple(
+        TrustedFile(
+            path.relative_to(root.parent).as_posix(),
+            _code_lines(path.read_text(encoding="utf-8")),
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for path in paths
+    )
+
+
+def trusted_text() -> str:
+    """The trusted base as a table, its total first."""
+    files = trusted_base()
+    lines = [
+        f"trusted base: {sum(file.lines for file in files)} lines of code in {len(files)} files",
+        *(f"{file.lines:6d}  {file.sha256}  {file.name}" for file in files),
+        *(f"depends on {name} {_version(name)}" for name in _DEPENDENCIES),
+        f"depends on Python {sys.version.split()[0]}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _code_lines(source: str) -> int:
+    """Lines that hold a statement other than a docstring."""
+    import ast  # noqa: PLC0415  for this report only
+
+    tree = ast.parse(source)
+    words = set(_docstring_lines(tree))
+    lines = enumerate(source.splitlines(), start=1)
+    return sum(
+        1
+        for number, line in lines
+        if line.strip() and not line.strip().startswith("#") and number not in words
+    )
+
+
+def _docstring_lines(tree: object) -> Iterator[int]:
+    import ast  # noqa: PLC0415
+
+    for node in ast.walk(tree) if isinstance(tree, ast.AST) else ():
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)

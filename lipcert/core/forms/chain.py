@@ -1,0 +1,105 @@
+"""From a chain of links and multipliers to a form: P is proposed, and proved by one factorisation.
+
+What enters: links with multipliers, which are not trusted. What leaves: a form that bounds every
+Jacobian of the chain, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from lipcert.core.arithmetic import round_up
+from lipcert.core.forms.descent import Inequality, inequality_of, unknowns
+from lipcert.core.forms.form import Form
+from lipcert.core.forms.links import Diagonal, Link, Matrix, links_of
+from lipcert.core.interval import Array, Interval, exact
+from lipcert.core.norms.definite import MAX_SIZE, Definite, room_for
+from lipcert.core.norms.factor import lower_factor
+from lipcert.core.program import Shape, Step
+
+
+def chain_form(
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    slopes: Mapping[str, Interval],
+    multipliers: Sequence[Sequence[float]],
+    proof: Definite,
+) -> Form | None:
+    """A form with JJᵀ ≤ P for every Jacobian J of these steps; None where none is proved.
+
+    Arguments as for `links_of`; the operands of the steps are those of the file. proof: which
+    arithmetic decides.
+    Proof: `descent`. For ‖δ‖ alone, slopes at the very bottom, where no matrix follows, are their
+    largest magnitudes: ‖Ds‖² is a sum over the entries. The runs of a value have one form.
+    """
+    try:
+        found = links_of(steps, shapes, slopes, multipliers)
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    links, runs = _at_the_bottom(found[0]), found[1]
+    size = int(np.prod(steps[-1].shape)) // runs
+    if unknowns(links) + size > MAX_SIZE:
+        return None
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        rough = inequality_of(links, size, 0)
+        guess = None if rough is None else _completion(rough, 0.0)
+        if rough is None or guess is None:
+            return None
+        exponent = -_half_exponent(guess - rough.block) - 2
+        scaled = inequality_of(links, size, exponent)
+        if scaled is None:
+            return None
+        matrix = _proved(scaled, np.ldexp(guess, 2 * exponent), proof)
+        return None if matrix is None else Form(matrix, -exponent, runs, proof)
+
+
+def _proved(inequality: Inequality, guess: Array, proof: Definite) -> Array | None:
+    """P, proposed and proved. guess: roughly what is added to the block of g to make it CᵀA⁻¹C.
+
+    Proof: all is scaled by a power of two so that entries are below 1, and the error of the
+    inequality is left as the least eigenvalue.
+    """
+    matrix = inequality.matrix
+    scale = 2 * max(_half_exponent(matrix), _half_exponent(guess)) + 1
+    error = inequality.error(guess - inequality.block)
+    room = round_up(2 * error + room_for(len(matrix)) * Fraction(2) ** scale)
+    completed = _completion(inequality, room)
+    if completed is None:
+        return None
+    form: Array = completed - inequality.block + room * np.eye(len(guess))
+    whole = matrix.copy()
+    whole[-len(form) :, -len(form) :] += form
+    least = inequality.error(form) / Fraction(2) ** scale
+    return form if proof(np.ldexp(whole, -scale), least) else None
+
+
+def _completion(inequality: Inequality, room: float) -> Array | None:
+    """Untrusted: CᵀA⁻¹C for M − room·I = [[A, C], [Cᵀ, ·]]; None unless A is positive definite."""
+    below = len(inequality.matrix) - len(inequality.block)
+    shifted = inequality.matrix - room * np.eye(len(inequality.matrix))
+    factor = lower_factor(shifted, below)
+    if factor is None:
+        return None
+    half = factor[below:]
+    completed: Array = half @ half.T
+    return 0.5 * (completed + completed.T) if np.isfinite(completed).all() else None
+
+
+def _half_exponent(matrix: Array) -> int:
+    """The least k with entries below 4^k."""
+    return int(-(-np.frexp(np.max(np.abs(matrix), initial=1e-300))[1] // 2))
+
+
+def _at_the_bottom(links: Sequence[Link]) -> tuple[Link, ...]:
+    """Links of which those below every matrix are known."""
+    first = next((i for i, link in enumerate(links) if isinstance(link, Matrix)), len(links))
+    lowest: list[Link] = []
+    for link in links[:first]:
+        if isinstance(link, Diagonal):
+            lowest.append(Diagonal(exact(link.slopes.magnitude()), None))
+    return (*lowest, *links[first:])

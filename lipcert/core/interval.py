@@ -1,0 +1,144 @@
+"""Directed rounding of arrays: intervals of float64 numbers that hold the exact results.
+
+What enters: arrays taken as exact, or intervals. What leaves: intervals, whose ends are moved
+outwards by one float64 after every operation that rounds to nearest. inf is "not known".
+
+Proof: IEEE 754 operations (+, −, ×, ÷, √) rounded to nearest give one of the two float64 next to
+the exact result, and np.nextafter steps beyond it; an overflow gives inf, which is outwards, and
+its neighbour on the wrong side is the largest float64, which is outwards too. Sums of n terms err
+by at most γ_{n−1}·Σ|terms| in any order, and by nothing else: additions do not underflow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.arithmetic import round_up, sqrt_up
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+
+def up(array: Array) -> Array:
+    """The next float64 above each entry."""
+    return np.asarray(np.nextafter(array, np.inf), dtype=np.float64)
+
+
+def down(array: Array) -> Array:
+    """The next float64 below each entry."""
+    return np.asarray(np.nextafter(array, -np.inf), dtype=np.float64)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Interval:
+    """lo ≤ x ≤ hi entry by entry; the two arrays have one shape. Never NaN."""
+
+    lo: Array
+    hi: Array
+
+    def __post_init__(self) -> None:
+        if self.lo.shape != self.hi.shape or not (self.lo <= self.hi).all():
+            raise ValueError("the ends of an interval do not fit each other")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the ends."""
+        return self.lo.shape
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(down(self.lo + other.lo), up(self.hi + other.hi))
+
+    def __neg__(self) -> Interval:
+        return Interval(-self.hi, -self.lo)
+
+    def __sub__(self, other: Interval) -> Interval:
+        return self + -other
+
+    def __mul__(self, other: Interval) -> Interval:
+        """The products of ends bound all products; 0·inf counts as 0, the value at a finite end."""
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            products = [
+                np.where((a == 0.0) | (b == 0.0), 0.0, a * b)
+                for a in (self.lo, self.hi)
+                for b in (other.lo, other.hi)
+            ]
+        low, high = np.minimum.reduce(products), np.maximum.reduce(products)
+        return Interval(down(low), up(high))
+
+    def reciprocal(self) -> Interval:
+        """1/x, the whole line where 0 lies in the interval."""
+        crosses = (self.lo <= 0.0) & (self.hi >= 0.0)
+        low = 1.0 / np.where(crosses, 1.0, self.hi)
+        high = 1.0 / np.where(crosses, 1.0, self.lo)
+        return Interval(np.where(crosses, -np.inf, down(low)), np.where(crosses, np.inf, up(high)))
+
+    def meet(self, other: Interval) -> Interval:
+        """What lies in both; ValueError where nothing does."""
+        return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
+
+    def broadcast(self, shape: tuple[int, ...]) -> Interval:
+        """Of a larger shape, without copying."""
+        return Interval(np.broadcast_to(self.lo, shape), np.broadcast_to(self.hi, shape))
+
+    def magnitude(self) -> Array:
+        """The largest |x| of each entry."""
+        return np.maximum(np.abs(self.lo), np.abs(self.hi))
+
+    def sum(self, axes: tuple[int, ...]) -> Interval:
+        """Sum over axes, which keep the length 1."""
+        terms = math.prod(self.lo.shape[axis] for axis in axes)
+        error = up(up(np.sum(self.magnitude(), axis=axes, keepdims=True)) * (terms * 2.0**-51))
+        with np.errstate(invalid="ignore"):
+            low = down(np.sum(self.lo, axis=axes, keepdims=True) - error)
+            high = up(np.sum(self.hi, axis=axes, keepdims=True) + error)
+        unknown = ~np.isfinite(error)
+        return Interval(np.where(unknown, -np.inf, low), np.where(unknown, np.inf, high))
+
+
+def exact(array: Array | float) -> Interval:
+    """The numbers themselves."""
+    known = np.asarray(array, dtype=np.float64)
+    return Interval(known, known)
+
+
+def symmetric(radius: float, shape: tuple[int, ...]) -> Interval:
+    """[−radius, radius] everywhere."""
+    ends = np.full(shape, radius)
+    return Interval(-ends, ends)
+
+
+def square_sum_up(array: Array) -> float:
+    """A float64 ≥ Σ x²; inf where an entry or the sum is too large.
+
+    Proof: scaled by a power of two so that the largest entry is below 1 (what underflows is below
+    2^-1022 of it, and covered by n·2^-1000), N terms give a relative error of γ_{N+1}, and
+    1/(1 − γ) ≤ 1 + 2γ.
+    """
+    largest = float(np.max(np.abs(array), initial=0.0))
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    exponent = math.frexp(largest)[1]
+    flat = np.ldexp(array.ravel(), -exponent)
+    computed = Fraction(float(np.dot(flat, flat)))
+    relative = 1 + Fraction(flat.size + 2, 1 << 52)
+    total = computed * relative + Fraction(flat.size, 1 << 1000)
+    return round_up(total * Fraction(4) ** exponent)
+
+
+def norm_up(array: Array) -> float:
+    """A float64 ≥ √Σ x²; inf where an entry is infinite.
+
+    Computed from the scaled sum, so that squares neither overflow nor vanish.
+    """
+    largest = float(np.max(np.abs(array), initial=0.0))
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    exponent = math.frexp(largest)[1]
+    root = sqrt_up(square_sum_up(np.ldexp(array, -exponent)))
+    return round_up(Fraction(root) * Fraction(2) ** exponent)

@@ -1,0 +1,54 @@
+"""Entries of the ledger that no number stands in, and how an entry is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from lipcert.core.certificate.canonical import Json
+from lipcert.core.certificate.records import Assumption
+
+CHECKED: Final = "checked"
+DECLARED: Final = "declared"
+
+Members: TypeAlias = dict[str, Json]
+
+
+def declared(name: str, text: str, data: Mapping[str, Json]) -> Assumption:
+    """What the checker cannot establish."""
+    return Assumption(name, DECLARED, text, data)
+
+
+def examples(*, proved: bool, in_eval_mode: bool) -> Assumption:
+    """Whether the model itself keeps the examples of a batch apart."""
+    if proved:
+        mode = "In eval mode, examples" if in_eval_mode else "Examples"
+        text = f"{mode} of a batch do not influence each other, for batches of every size."
+        return Assumption("A-PERSAMPLE", CHECKED, text, {})
+    text = "The file computes one example at a time, and training applies it to each separately."
+    return declared("A-PERSAMPLE", text, {})
+
+
+def frozen(tensors: tuple[str, ...]) -> Assumption:
+    """What takes part and is not trained."""
+    text = f"{len(tensors)} tensors of the file are constants that training does not change."
+    return declared("A-FROZEN", text, {"tensors": list(tensors)})
+
+
+PROJECTION: Final = declared(
+    "A-PROJ", "Training holds every trained tensor within its constraint at every step.", {}
+)
+FIXED: Final = declared(
+    "A-POINT", "At every step of the run the weights are those of the file.", {}
+)
+ACCOUNTING: Final = declared(
+    "A-EPSILON",
+    "The accountant that found epsilon is right: the checker did not find as small a one.",
+    {},
+)
+RANDOMNESS: Final = declared(
+    "A-RNG", "The noise is Gaussian, fresh and independent at every step, and kept secret.", {}
+)
+ARITHMETIC: Final = declared(
+    "A-NUMERIC", "Real arithmetic: the rounding of the training run is not included.", {}
+)

@@ -1,0 +1,252 @@
+"""Premises: the assumptions of a certificate as numbers and names.
+
+What enters: the assumptions of a certificate. What leaves: `Premises`, from which every number of
+the assumptions reaches the derivation. The premises write the assumptions again, texts included,
+and the two must agree exactly: a text cannot say anything but what its data say, and no assumption
+can be added, dropped or declared checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
+from lipcert.core.certificate.fields import CertificateFormatError, Fields
+from lipcert.core.certificate.numbers import write_float
+from lipcert.core.certificate.records import Assumption
+from lipcert.core.ledger.entries import (
+    ACCOUNTING,
+    ARITHMETIC,
+    FIXED,
+    PROJECTION,
+    RANDOMNESS,
+    Members,
+    declared,
+    examples,
+    frozen,
+)
+from lipcert.core.ledger.evaluation import (
+    EVALUATION,
+    EvalLayer,
+    evaluation,
+    read_eval_layers,
+)
+from lipcert.core.ledger.mechanism import (
+    LAYERS,
+    MECHANISM,
+    MECHANISMS,
+    STEPWISE,
+    BackpropagationClip,
+    GradientClip,
+    mechanism_entry,
+    read_gradient_clip,
+    stepwise,
+)
+from lipcert.core.ledger.run import Run
+
+LossParameter: TypeAlias = tuple[str, float | str]
+
+_NEEDED: Final = ("A-INPUT", "A-LOSS", MECHANISM, "A-NEIGH", "A-GRAD-AGG")
+_RELATIONS: Final = {
+    "add-remove": "one data set has one example more than the other",
+    "replace-one": "one example of the data set is another one",
+    "zero-out": "one example contributes nothing, and the batches stay as they are",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the checker itself knows when it writes the ledger.
+
+    frozen: tensors that reach the data path as constants. eval_layers: those of the file that
+    compute something else in train mode. constrained: the scope is a set of
+    weights within constraints. releases: whether sensitivities and noise are claimed.
+    epsilon_declared: whether an ε is claimed that was not recomputed. fixed: the scope is the
+    weights of the file.
+    """
+
+    batch_proved: bool
+    frozen: tuple[str, ...]
+    constrained: bool
+    releases: bool
+    epsilon_declared: bool
+    fixed: bool
+    eval_layers: tuple[EvalLayer, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """The assumptions as numbers and names. None: not assumed.
+
+    divisor: the public constant that a mean divides the sum of gradients by; None for a sum.
+    clip: of the whole gradient; layer_clip: round layers. stepwise: the noise multiplier of every
+    step of a run that proves its bounds anew at each. eval_layers: those that a certificate names.
+    loss_assumed: whether nobody stated the loss.
+    """
+
+    input_norm: float | None
+    input_box: tuple[float, float] | None
+    loss: str
+    loss_parameters: tuple[LossParameter, ...]
+    loss_clip: float | None
+    mechanism: str
+    clip: GradientClip | None
+    relation: str
+    divisor: int | None
+    run: Run | None
+    layer_clip: BackpropagationClip | None = None
+    stepwise: float | None = None
+    eval_layers: tuple[EvalLayer, ...] = ()
+    loss_assumed: bool = False
+
+    @classmethod
+    def read(cls, assumptions: Sequence[Assumption]) -> Premises:
+        """From the assumptions of a certificate; `CertificateFormatError` where they are others."""
+        known = {item.id: Fields(dict(item.data), item.id) for item in assumptions}
+        for name in _NEEDED:
+            if name not in known:
+                raise CertificateFormatError(f"the assumption {name} is missing")
+        loss, mechanism = known["A-LOSS"], known[MECHANISM]
+        norm, box = _input(known["A-INPUT"])
+        found = cls(
+            input_norm=norm,
+            input_box=box,
+            loss=loss.text("kind"),
+            loss_parameters=_loss_parameters(loss.object("parameters")),
+            loss_clip=loss.optional("clip", loss.bound),
+            loss_assumed=loss.has("assumed"),
+            mechanism=mechanism.text("kind"),
+            clip=read_gradient_clip(mechanism),
+            relation=known["A-NEIGH"].text("relation"),
+            divisor=_divisor(known["A-GRAD-AGG"]),
+            run=Run.read(known["A-SAMPLING"]) if "A-SAMPLING" in known else None,
+            layer_clip=_layer_clip(known),
+            stepwise=known[STEPWISE].bound("noise_multiplier") if STEPWISE in known else None,
+            eval_layers=read_eval_layers(known[EVALUATION]) if EVALUATION in known else (),
+        )
+        if found.relation not in _RELATIONS or found.mechanism not in MECHANISMS:
+            raise CertificateFormatError("a relation or a mechanism is not known")
+        return found
+
+    def assumptions(self, known: Circumstances) -> tuple[Assumption, ...]:
+        """The ledger of a certificate with these premises."""
+        layers = {*self.eval_layers, *known.eval_layers}
+        together = examples(proved=known.batch_proved, in_eval_mode=bool(layers))
+        entries = [self._input(), self._loss(), together]
+        if layers:
+            entries.append(evaluation(layers))
+        if known.frozen:
+            entries.append(frozen(known.frozen))
+        if known.constrained:
+            entries.append(PROJECTION)
+        entries += [*self._mechanism(), self._neighbours(), self._aggregation()]
+        if self.run is not None:
+            entries.append(self.run.written())
+            entries += self._steps(known)
+        if known.epsilon_declared:
+            entries.append(ACCOUNTING)
+        if known.releases:
+            entries.append(RANDOMNESS)
+        return (*entries, ARITHMETIC)
+
+    def _input(self) -> Assumption:
+        parts, data = [], Members()
+        if self.input_norm is not None:
+            parts.append(f"a Euclidean norm of at most {self.input_norm!r}")
+            data["norm"] = write_float(self.input_norm)
+        if self.input_box is not None:
+            low, high = self.input_box
+            parts.append(f"entries between {low!r} and {high!r}")
+            data["box"] = [write_float(low), write_float(high)]
+        what = f"has {' and '.join(parts)}" if parts else "is admitted, whatever its entries are"
+        return declared("A-INPUT", f"Every example {what}.", data)
+
+    def _loss(self) -> Assumption:
+        numbers = ", ".join(f"{name} = {value}" for name, value in self.loss_parameters)
+        text = f"The loss of one example is {self.loss}" + (f" with {numbers}" if numbers else "")
+        data: Members = {
+            "kind": self.loss,
+            "parameters": {
+                name: value if isinstance(value, str) else write_float(value)
+                for name, value in self.loss_parameters
+            },
+        }
+        if self.loss_clip is not None:
+            text += f"; its gradient at the output is clipped to {self.loss_clip!r}"
+            data["clip"] = write_float(self.loss_clip)
+        if self.loss_assumed:
+            text += "; nobody stated it"
+            data["assumed"] = "true"
+        return declared("A-LOSS", f"{text}.", data)
+
+    def _mechanism(self) -> tuple[Assumption, ...]:
+        if self.layer_clip is not None:
+            return self.layer_clip.written()
+        return (mechanism_entry(self.mechanism, self.clip),)
+
+    def _steps(self, known: Circumstances) -> Iterator[Assumption]:
+        """Why bounds at the weights of the file say something of all steps of the run.
+
+        Bounds for a set of weights need no reason, nor does a clip of the gradient, of which alone
+        `claims.group_bounds` then makes use.
+        """
+        if not known.fixed or self.clip is not None:
+            return
+        if self.stepwise is not None and self.mechanism == "weight-clipping":
+            yield stepwise(self.stepwise)
+        else:
+            yield FIXED
+
+    def _neighbours(self) -> Assumption:
+        text = f"Data sets are neighbours if {_RELATIONS[self.relation]}."
+        return declared("A-NEIGH", text, {"relation": self.relation})
+
+    def _aggregation(self) -> Assumption:
+        if self.divisor is None:
+            text, data = "The gradients of a batch are summed.", Members(reduction="sum")
+        else:
+            text = f"The sum of the gradients of a batch is divided by {self.divisor}, "
+            text += "a constant whatever the batch holds."
+            data = Members(reduction="mean", divisor=self.divisor)
+        return declared("A-GRAD-AGG", text, data)
+
+
+def _input(fields: Fields) -> tuple[float | None, tuple[float, float] | None]:
+    norm = fields.optional("norm", fields.bound)
+    box: tuple[float, float] | None = None
+    if fields.has("box"):
+        ends = fields.numbers("box")
+        if len(ends) != 2 or ends[0] > ends[1]:
+            raise CertificateFormatError(f"{fields.where}.box is not an interval")
+        box = (ends[0], ends[1])
+    return norm, box
+
+
+def _loss_parameters(fields: Fields) -> tuple[LossParameter, ...]:
+    """Numbers are written as such; what is no number is a word."""
+    found: list[LossParameter] = []
+    for name in sorted(fields.members()):
+        word = fields.text(name)
+        is_number = word.removeprefix("-").startswith("0x")
+        found.append((name, fields.number(name) if is_number else word))
+    return tuple(found)
+
+
+def _layer_clip(known: Mapping[str, Fields]) -> BackpropagationClip | None:
+    if known[MECHANISM].text("kind") != "backprop-clipping":
+        return None
+    if LAYERS not in known:
+        raise CertificateFormatError(f"the assumption {LAYERS} is missing")
+    return BackpropagationClip.read(known[MECHANISM], known[LAYERS])
+
+
+def _divisor(fields: Fields) -> int | None:
+    if fields.text("reduction") == "sum":
+        return None
+    divisor = fields.integer("divisor")
+    if fields.text("reduction") != "mean" or divisor < 1:
+        raise CertificateFormatError(f"{fields.where} is neither a sum nor a mean")
+    return divisor

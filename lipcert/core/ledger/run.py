@@ -1,0 +1,89 @@
+"""The training run that ε speaks of: A-SAMPLING."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from lipcert.core.certificate.fields import CertificateFormatError, Fields
+from lipcert.core.certificate.records import Assumption
+from lipcert.core.ledger.entries import Members, declared
+
+_SCHEMES: Final = {
+    "poisson": "every example is in every batch with probability B/N, independently",
+    "without-replacement": "every batch is a uniformly random set of B of the N examples",
+    "shuffle": "the batches of an epoch are disjoint and do not depend on the examples",
+    "full-batch": "every batch holds all examples",
+}
+
+
+_SIZES: Final = {
+    "declared": " N, B and the number of steps are public constants, the same for neighbouring data"
+    " sets.",
+    "data": " N was counted in the data set, so that neighbours of other sizes have other rates.",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The training run that ε speaks of.
+
+    participations: the largest number of steps whose batches hold one example (of a shuffle).
+    size: where N comes from; None where an earlier certificate does not say.
+    """
+
+    scheme: str
+    dataset_size: int
+    batch_size: int
+    steps: int
+    participations: int
+    size: str | None = None
+
+    @classmethod
+    def read(cls, fields: Fields) -> Run:
+        """From the data of A-SAMPLING."""
+        run = cls(
+            scheme=fields.text("scheme"),
+            dataset_size=fields.integer("dataset_size"),
+            batch_size=fields.integer("batch_size"),
+            steps=fields.integer("steps"),
+            participations=fields.integer("participations"),
+            size=fields.optional("size", fields.text),
+        )
+        fields.finish()
+        fits = 1 <= run.batch_size <= run.dataset_size and 1 <= run.participations <= run.steps
+        whole = run.scheme in {"shuffle"} or run.participations == run.steps
+        full = run.scheme != "full-batch" or run.batch_size == run.dataset_size
+        said = run.size is None or run.size in _SIZES
+        if run.scheme not in _SCHEMES or not (
+            said and fits and whole and full and run.is_possible()
+        ):
+            raise CertificateFormatError(f"{fields.where} describes no run")
+        return run
+
+    def is_possible(self) -> bool:
+        """Whether some example may indeed be in no more batches than is said.
+
+        Proof: an epoch of disjoint batches has at most ⌈N/B⌉ of them, so that T steps begin at
+        least T/⌈N/B⌉ epochs, and an example is in one batch of each that is complete.
+        """
+        return self.steps <= self.participations * -(-self.dataset_size // self.batch_size)
+
+    def written(self) -> Assumption:
+        """As an entry of the ledger."""
+        text = (
+            f"{self.steps} steps; N = {self.dataset_size}, B = {self.batch_size}: "
+            f"{_SCHEMES[self.scheme]}; an example is in at most {self.participations} batches."
+            f"{_SIZES.get(self.size or '', '')}"
+        )
+        data: Members = {
+            "scheme": self.scheme,
+            "dataset_size": self.dataset_size,
+            "batch_size": self.batch_size,
+            "steps": self.steps,
+            "participations": self.participations,
+        }
+        if self.size is not None:
+            data["size"] = self.size
+        return declared("A-SAMPLING", text, data)

@@ -1,0 +1,49 @@
+"""The scale of the focal loss: the supremum of a function of the probability of the label."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.losses.search import largest_on
+
+_SPLITS: Final = 2000
+_VANISHING: Final = Fraction(-(1 << 16))
+_BITS: Final = 48
+_INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
+
+
+def focal_scale(gamma: Fraction, miss: Fraction) -> float:
+    """≥ sup of (1 − p)^{γ+1} + γ(1 − p)^γ·(−p·log p) over 1 − miss ≤ p ≤ 1, for γ ≥ 0.
+
+    Proof: on [l, r] the powers are at most those at l, and the concave −p·log p is at most 1/e,
+    its value at 1/e; where that point lies outside, at most the larger end value.
+    Attained: up to the search.
+    """
+
+    def bound(left: Fraction, right: Fraction) -> Fraction:
+        rest = 1 - left
+        return _power(rest, gamma) * (rest + gamma * _largest_entropy(left, right))
+
+    return largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound, _SPLITS)
+
+
+def _largest_entropy(left: Fraction, right: Fraction) -> Fraction:
+    """≥ −p·log p on [left, right]."""
+    low, high = _INVERSE_E
+    if left <= high and right >= low:
+        return high
+    return max(_entropy(left), _entropy(right))
+
+
+def _entropy(p: Fraction) -> Fraction:
+    return -p * log_bounds(p, _BITS)[0] if p > 0 else Fraction(0)
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    """≥ base^exponent for 0 ≤ base ≤ 1, which falls with the exponent."""
+    if base == 0:
+        return Fraction(int(exponent == 0))
+    logarithm = min(log_bounds(base, _BITS)[1], Fraction(0))
+    return exp_bounds(max(exponent * logarithm, _VANISHING), _BITS)[1]

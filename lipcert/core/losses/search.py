@@ -1,0 +1,43 @@
+"""The supremum of a function of one number, from bounds of it on intervals.
+
+What enters: an interval, and a function that bounds another one from above on any interval in it.
+What leaves: a bound on the whole interval. Where the search looks first is of no consequence.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+from lipcert.core.arithmetic import round_up
+
+_SPLITS: Final = 400
+_FINEST: Final = Fraction(1, 1 << 24)
+
+
+def largest_on(
+    left: Fraction,
+    right: Fraction,
+    bound: Callable[[Fraction, Fraction], Fraction],
+    splits: int = _SPLITS,
+) -> float:
+    """The largest bound of the cells of a partition of [left, right].
+
+    Proof: the cells always cover the interval, so the largest of their bounds holds everywhere.
+    The cell that has it is halved, until it is narrow or patience ends.
+    """
+
+    def cell(low: Fraction, high: Fraction) -> tuple[float, Fraction, Fraction]:
+        return -round_up(bound(low, high)), low, high
+
+    cells = [cell(left, right)]
+    for _ in range(splits):
+        _, low, high = cells[0]
+        if high - low <= _FINEST:
+            break
+        middle = (low + high) / 2
+        heapq.heapreplace(cells, cell(low, middle))
+        heapq.heappush(cells, cell(middle, high))
+    return -cells[0][0]

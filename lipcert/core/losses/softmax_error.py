@@ -1,0 +1,187 @@
+"""How far a softmax can be from the label: the suprema of ‖p − t‖₂ and 1 − p_y, p = softmax(z).
+
+Here t = (1 − a)·e_y + (a/K)·1 is the target of a label y of K classes, a the smoothing. The logits
+z lie in the ball ‖z‖₂ ≤ R and in a cube, max z − min z ≤ w. By symmetry y = 0. All arithmetic is
+rational; inf stands for a radius or a width that is not known.
+
+Notation: b = 1 − a, S = ‖p‖², F = ½‖p − t‖² = ½S − b·p_0 + const, c = S − b·p_0, so that
+∂F/∂z_i = p_i(p_i − c) for i ≥ 1 and ∂F/∂z_0 = p_0(p_0 − b − c).
+
+Rounding: ‖∂p/∂z‖ ≤ ½ and ‖p − t‖ ≤ √2, so an error of z by ε in the norm moves ‖p − t‖² and log
+odds by at most 3ε/2. Logits and weights e^z are formed to 2^-80, relative to R and to the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, final
+
+from lipcert.core.arithmetic import round_up, sqrt_up
+from lipcert.core.exponential import exp_bounds
+from lipcert.core.losses.search import largest_on
+
+_BITS: Final = 80
+_LARGEST_RADIUS: Final = 12
+_LARGEST_WIDTH: Final = 64
+_MOST_CORNERS: Final = 1 << 14
+_ROUGHLY_ROOT_2: Final = Fraction(3, 2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SoftmaxDomain:
+    """Logits of `classes` ≥ 2 classes with ‖z‖₂ ≤ radius and max z − min z ≤ width."""
+
+    classes: int
+    radius: float
+    width: float
+
+    def error(self, smoothing: Fraction) -> float:
+        """≥ sup ‖p − t‖₂: the least that the simplex, the ball and the cube yield."""
+        squares = [self._square_on_simplex(smoothing)]
+        if self.radius <= _LARGEST_RADIUS:
+            squares.append(self._on_ball(self._near_square(smoothing)))
+        if self.width <= _LARGEST_WIDTH and self.classes <= _MOST_CORNERS:
+            squares.append(self._square_on_cube(smoothing))
+        return sqrt_up(min(squares))
+
+    def miss(self) -> float:
+        """≥ sup (1 − p_0) = sup o/(1 + o), o the odds Σ_{i≥1} e^{z_i − z_0}.
+
+        Proof: on the cube every z_i − z_0 is at most w. Attained.
+        """
+        odds = []
+        if self.radius <= _LARGEST_RADIUS:
+            odds.append(self._on_ball(self._near_odds))
+        if self.width <= _LARGEST_WIDTH:
+            odds.append((self.classes - 1) * exp_bounds(Fraction(self.width), _BITS)[1])
+        return round_up(min((o / (1 + o) for o in odds), default=Fraction(1)))
+
+    def _square_on_simplex(self, smoothing: Fraction) -> Fraction:
+        """sup ‖p − t‖² over all distributions p.
+
+        Proof: a convex function is largest at a vertex e_j, and j ≠ 0 is no better than j = 0.
+        Attained: in the limit of growing logits.
+        """
+        return _square(smoothing, Fraction(0), (Fraction(1), 1), (Fraction(0), self.classes - 2))
+
+    def _square_on_cube(self, smoothing: Fraction) -> Fraction:
+        """sup ‖p − t‖² over max z − min z ≤ w.
+
+        Proof: shifted, z fills [0, w]^K. No logit is inside at a maximum: where ∂F/∂z_i = 0 for
+        i ≥ 1, p_i = c and the second derivative is p_i²(1 − S + 2b·p_0) > 0; where ∂F/∂z_0 = 0, it
+        is p_0²(1 − p_0)(1 − b) ≥ 0, positive unless b = 1, when ∂F/∂z_0 = −p_0(1 − 2p_0 + S) < 0.
+        So the supremum is at a corner: the label and any number of other classes at w. Attained.
+        """
+        top = exp_bounds(Fraction(self.width), _BITS)[0]
+        low = Fraction(1)
+        corners = (
+            _square(smoothing, label, (top, count), (low, self.classes - 1 - count))
+            for label in (low, top)
+            for count in range(self.classes)
+        )
+        return max(corners) + self._rounding()
+
+    def _on_ball(self, near: Callable[[Fraction, Fraction, Fraction], Fraction]) -> Fraction:
+        """The supremum of ‖p − t‖², or of the odds, over ‖z‖ ≤ R. near: as `_near_square`.
+
+        Proof. *Few levels.* At a maximum ∇F = μz, μ ≥ 0 (0 inside). Two classes i, j ≥ 1 of equal
+        logit allow the tangent e_i − e_j, along which p_i(2p_i − c) ≤ μ. The z_i, i ≥ 1, are roots
+        of h(t) = A²e^{2t} − cAe^t − μt, A = p_i/e^{z_i}, and that condition is h'(z_i) ≤ 0. If
+        μ = 0, then p_i = c for all i ≥ 1 and 2c² − c² ≤ 0, which is absurd for K ≥ 3. If μ > 0,
+        then h tends to ∞ on both sides and h'' changes sign once at most, so that h has two roots
+        at most, of an even total multiplicity; h' > 0 at the larger of two, where so one class at
+        most sits. ∇F sums to 0, hence so does z. For log odds, h(t) = Ae^t − μt and Ae^t ≤ μ lead
+        to the same: z = R(cos θ·e + sin θ·f), e = (−1, 1, 0, …)/√2, f = (1, 1, −2/m, …)/√(2K/m),
+        m = K − 2. For K = 2 both functions are monotone in z_1 − z_0, on each side of the target,
+        and θ = 0 or π. In terms of differences to z_0: √2·x for the one class and
+        x/√2 − √(K/2m)·y for the m others, where (x, y) = R(cos θ, sin θ).
+        *From points to the circle.* With s = tan(θ/2) in [−1, 1], and its antipodes, the points
+        are rational, and θ moves by at most twice what s moves.
+        """
+        radius = Fraction(self.radius)
+        if self.classes == 2:
+            return max(
+                near(radius, Fraction(0), Fraction(0)), near(-radius, Fraction(0), Fraction(0))
+            )
+
+        def on_half(scale: Fraction) -> Fraction:
+            def bound(left: Fraction, right: Fraction) -> Fraction:
+                s = (left + right) / 2
+                unit = scale / (1 + s * s)
+                return near((1 - s * s) * unit, 2 * s * unit, right - left)
+
+            return Fraction(largest_on(Fraction(-1), Fraction(1), bound))
+
+        return max(on_half(radius), on_half(-radius))
+
+    def _near_square(
+        self, smoothing: Fraction
+    ) -> Callable[[Fraction, Fraction, Fraction], Fraction]:
+        """From a point (x, y) and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
+
+        Proof: at the largest value on the circle the derivative by θ is 0, so that a point at
+        distance δ loses at most ½δ²·max|φ''|, and |φ''| ≤ R²‖D²φ‖ + R‖Dφ‖ ≤ 5R²/2 + 3R/2: with
+        J = ∂p/∂z, ‖Dφ‖ ≤ 2·½·√2, and D²φ[d, d] = 2‖Jd‖² + 2⟨p − t, D²p[d, d]⟩ is at most
+        ½ + 2·max|p − t|·2Var_p(d) ≤ ½ + 2 for ‖d‖ = 1, since Var_p(d) ≤ ½.
+        """
+        radius = Fraction(self.radius)
+        curvature = Fraction(5, 2) * radius**2 + Fraction(3, 2) * radius
+
+        def near(x: Fraction, y: Fraction, distance: Fraction) -> Fraction:
+            one, others = (exp_bounds(z, _BITS)[0] for z in self._differences(x, y))
+            square = _square(smoothing, Fraction(1), (one, 1), (others, self.classes - 2))
+            return square + curvature * distance**2 / 2 + self._rounding()
+
+        return near
+
+    def _near_odds(self, x: Fraction, y: Fraction, distance: Fraction) -> Fraction:
+        """The same for the odds, whose logarithm has |φ''| ≤ ½R² + √2·R.
+
+        Proof: with the softmax q of the classes i ≥ 1, the gradient of log odds is (−1, q), its
+        Hessian the covariance of q, whose norm is at most ½.
+        """
+        radius = Fraction(self.radius)
+        curvature = radius**2 / 2 + _ROUGHLY_ROOT_2 * radius
+        one, others = (exp_bounds(z, _BITS)[1] for z in self._differences(x, y))
+        excess = curvature * distance**2 / 2 + self._rounding()
+        return (one + (self.classes - 2) * others) * exp_bounds(excess, _BITS)[1]
+
+    def _differences(self, x: Fraction, y: Fraction) -> tuple[Fraction, Fraction]:
+        """Logits minus z_0 of the one class and of the others, within (3R + 1)·2^-80."""
+        one = _root(2, 1) * x
+        others = one / 2 - _root(self.classes, 2 * max(self.classes - 2, 1)) * y
+        return _dyadic(one), _dyadic(others)
+
+    def _rounding(self) -> Fraction:
+        """3/2 of the errors of all K logits, those of R and the relative ones of the weights."""
+        size = Fraction(min(self.radius, _LARGEST_RADIUS))
+        return self.classes * (5 * size + 5) / (1 << _BITS)
+
+
+def _square(
+    smoothing: Fraction,
+    label: Fraction,
+    first: tuple[Fraction, int],
+    second: tuple[Fraction, int],
+) -> Fraction:
+    """‖p − t‖², where p is proportional to a weight of the label and two of other classes."""
+    classes = 1 + first[1] + second[1]
+    total = label + sum(weight * count for weight, count in (first, second))
+    share = smoothing / classes * total
+    parts = sum(count * (weight - share) ** 2 for weight, count in (first, second))
+    return ((label - (1 - smoothing) * total - share) ** 2 + parts) / total**2
+
+
+def _root(numerator: int, denominator: int) -> Fraction:
+    """√(numerator/denominator), at most 2^-80 below."""
+    scaled = (numerator << 2 * _BITS) // denominator
+    return Fraction(math.isqrt(scaled), 1 << _BITS)
+
+
+def _dyadic(number: Fraction) -> Fraction:
+    """A short number, at most 2^-80 below."""
+    return Fraction(math.floor(number * (1 << _BITS)), 1 << _BITS)

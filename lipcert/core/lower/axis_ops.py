@@ -1,0 +1,194 @@
+"""Ops that read along axes: pools, reductions, softmax, normalizations, sorting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.functions import activated
+from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
+from lipcert.core.lower.linear_ops import images
+from lipcert.core.lower.selection_ops import select
+from lipcert.core.lower.values import Constant, Data, Value, indices
+from lipcert.core.lower.windows import check_covered, ends_within, windows
+from lipcert.core.program import (
+    AveragePool,
+    LpPool,
+    MaxPool,
+    Normalize,
+    Op,
+    ReduceMax,
+    ReduceNorm,
+    ReduceSum,
+    Scale,
+    Shape,
+    Shift,
+    Softmax,
+    Sort,
+)
+
+
+def pool(call: Call) -> Value:
+    """Pooling over windows."""
+    value = images(call)
+    sizes = value.shape[2:]
+    window, end = windows(call, sizes, tuple(call.integers("kernel_shape") or ()))
+    check_covered(window, sizes)
+    op: Op
+    match call.node.op_type:
+        case "MaxPool":
+            call.integer("storage_order", 0)
+            op = MaxPool(window)
+        case "AveragePool":
+            counts = bool(call.integer("count_include_pad", 0))
+            if counts and not ends_within(window, sizes, end):
+                raise Unsupported("a window reaches beyond the padding that counts")
+            op = AveragePool(window, counts)
+        case _:
+            op = LpPool(window, _order(call))
+    return call.step(op, value, shape=(*value.shape[:2], *window.outputs), place=value.place)
+
+
+def _order(call: Call) -> int:
+    p = call.integer("p", 2)
+    if p not in {1, 2}:
+        raise Unsupported("only the norms 1 and 2 are supported")
+    return p
+
+
+def global_pool(call: Call) -> Value:
+    """Pooling over all positions."""
+    value = images(call)
+    axes = tuple(range(2, len(value.shape)))
+    match call.node.op_type:
+        case "GlobalAveragePool":
+            return _reduced(call, value, ReduceSum(axes, mean=True), axes)
+        case "GlobalMaxPool":
+            return _reduced(call, value, ReduceMax(axes, minimum=False), axes)
+        case _:
+            return _reduced(call, value, ReduceNorm(axes, _order(call), 0.0), axes)
+
+
+def _reduced(call: Call, value: Data, op: Op, axes: Shape) -> Data:
+    check_apart(value, axes)
+    if not axes:
+        raise Unsupported("a reduction over no axis")
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(value.shape))
+    return call.step(op, value, shape=shape, place=value.place)
+
+
+def reduction(call: Call) -> Value:
+    """Reduce nodes; without axes over all of them, or over none."""
+    value, kind = call.data(), call.node.op_type
+    rank = len(value.shape)
+    given = call.axes(1, 13 if kind == "ReduceSum" else 18)
+    idle, keeps = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
+    if not given and idle:
+        raise Unsupported("a reduction over no axis")
+    axes = normal_axes(given, rank) if given else tuple(range(rank))
+    op: Op
+    match kind:
+        case "ReduceSum" | "ReduceSumSquare":
+            op = ReduceSum(axes, mean=False)
+        case "ReduceMean":
+            op = ReduceSum(axes, mean=True)
+        case "ReduceMax" | "ReduceMin":
+            op = ReduceMax(axes, minimum=kind == "ReduceMin")
+        case _:
+            op = ReduceNorm(axes, 1 if kind == "ReduceL1" else 2, 0.0)
+    check_apart(value, axes)
+    if kind == "ReduceSumSquare":
+        value = activated(call, value, "power", 2.0)
+    result = _reduced(call, value, op, axes)
+    if keeps:
+        return result
+    kept = [axis for axis in range(rank) if axis not in axes]
+    own = -1 if result.place is None else result.place.axis
+    shape = tuple(result.shape[axis] for axis in kept)
+    return same_order(call, result, shape, [axis == own for axis in kept])
+
+
+def softmax(call: Call) -> Value:
+    """Along one axis; before operator set 13, along all axes from one on together."""
+    value = call.data()
+    rank = len(value.shape)
+    logarithm = call.node.op_type == "LogSoftmax"
+    (axis,) = normal_axes([call.integer("axis", -1 if call.version >= 13 else 1)], rank)
+    if call.version >= 13 or axis == rank - 1:
+        check_apart(value, (axis,))
+        return call.step(Softmax(axis, logarithm), value, shape=value.shape, place=value.place)
+    check_apart(value, range(axis, rank))
+    flat = (*value.shape[:axis], math.prod(value.shape[axis:]))
+    joined = call.moved(value, indices(flat), value.place)
+    result = call.step(Softmax(axis, logarithm), joined, shape=flat, place=value.place)
+    return call.moved(result, indices(value.shape), value.place)
+
+
+def _normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool = True) -> Data:
+    epsilon = call.real("epsilon", 1e-5)
+    if epsilon < 0.0 or not axes:
+        raise Unsupported("epsilon is negative, or there is no axis")
+    check_apart(value, axes)
+    op = Normalize(tuple(axes), epsilon, centred)
+    return call.step(op, value, shape=value.shape, place=value.place)
+
+
+def normalization(call: Call) -> Value:
+    """LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormalization."""
+    value, kind = call.data(), call.node.op_type
+    rank = len(value.shape)
+    if kind in {"LayerNormalization", "RMSNormalization"}:
+        (first,) = normal_axes([call.integer("axis", -1)], rank)
+        call.integer("stash_type", 1)
+        axes = range(first, rank)
+        result = _normalized(call, value, axes, centred=kind == "LayerNormalization")
+        return _affine(call, result, value.shape[first:])
+    value = images(call)
+    channels = value.shape[1]
+    shape = (channels, *(1,) * (rank - 2))
+    if kind == "InstanceNormalization":
+        result = _normalized(call, value, range(2, rank))
+        return _affine(call, result, shape)
+    groups = call.integer("num_groups", 0)
+    call.integer("stash_type", 1)
+    if groups < 1 or channels % groups:
+        raise Unsupported("the groups do not divide the channels")
+    parts = (value.shape[0], groups, math.prod(value.shape[1:]) // groups)
+    split = call.moved(value, indices(parts), value.place)
+    result = call.moved(_normalized(call, split, (2,)), indices(value.shape), value.place)
+    return _affine(call, result, shape, repeats=1 if call.version >= 21 else channels // groups)
+
+
+def _affine(call: Call, value: Data, shape: Shape, repeats: int = 1) -> Data:
+    """Times scale, plus shift, each of this trailing shape."""
+    for place, op in ((1, Scale), (2, Shift)):
+        if call.has(place):
+            operand = _fitted(call.constant(place), shape, repeats).operand(len(value.shape))
+            value = call.step(op(operand), value, shape=value.shape, place=value.place)
+    return value
+
+
+def _fitted(constant: Constant, shape: Shape, repeats: int) -> Constant:
+    index = np.repeat(indices(constant.shape), repeats) if repeats > 1 else indices(constant.shape)
+    if index.size != math.prod(shape) or constant.place is not None:
+        raise Unsupported("a parameter does not fit the value")
+    return constant.rearranged(index.reshape(shape), None)
+
+
+def top(call: Call) -> list[Value]:
+    """The largest or smallest entries along an axis, in order: sorted, and the rest dropped."""
+    value = call.data()
+    (axis,) = normal_axes([call.integer("axis", -1)], len(value.shape))
+    count = call.integer("k", 0) if call.version < 10 else call.whole(1)[0]
+    size = value.shape[axis]
+    largest, ordered = call.integer("largest", 1), call.integer("sorted", 1)
+    if not 1 <= count <= size or (not ordered and count > 1):
+        raise Unsupported("the entries are in no known order, or too many")
+    check_apart(value, (axis,))
+    rising = call.step(Sort(axis), value, shape=value.shape, place=value.place)
+    places = range(size - 1, size - 1 - count, -1) if largest else range(count)
+    return [select(call, rising, axis, places)]

@@ -1,0 +1,188 @@
+"""Call: one node of the file as a rule reads it, and the steps that the rule leaves.
+
+Every attribute must be read, with the kind it is declared to have: one that a rule does not know
+may change what the node means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
+from lipcert.core.program import IndexArray, Move, Op, Place, Shape, Step
+from lipcert.core.reader.records import Attribute, Node, Tensor, shown
+
+
+@final
+@dataclass(slots=True)
+class Sink:
+    """The steps so far.
+
+    taken: names that are not free; halves: whether the file may hold reals narrower than float32;
+    untracked: as of a `Program`.
+    """
+
+    taken: set[str]
+    batched: bool
+    halves: bool
+    steps: list[Step] = field(default_factory=list)
+    untracked: set[str] = field(default_factory=set)
+    stacks: dict[tuple[str, str], Data] = field(default_factory=dict)
+
+    def fresh(self, name: str) -> str:
+        """A name for a further value of the node that computes `name`."""
+        number = 1
+        while f"{name}#{number}" in self.taken:
+            number += 1
+        self.taken.add(f"{name}#{number}")
+        return f"{name}#{number}"
+
+
+@final
+class Call:
+    """Inputs and attributes of a node; `version` is that of its operator set."""
+
+    def __init__(
+        self, node: Node, position: int, version: int, inputs: Sequence[Value | None], sink: Sink
+    ) -> None:
+        self.node = node
+        self.version = version
+        self.sink = sink
+        self._position = position
+        self._inputs = inputs
+        self._unread = set(node.attributes)
+
+    # inputs -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def has(self, place: int) -> bool:
+        """Whether an optional input is given."""
+        return place < len(self._inputs) and self._inputs[place] is not None
+
+    def value(self, place: int) -> Value:
+        """An input, whatever it is computed from."""
+        found = self._inputs[place] if place < len(self._inputs) else None
+        if found is None:
+            raise Unsupported(f"its input {place} is missing")
+        return found
+
+    def values(self) -> list[Value]:
+        """All inputs."""
+        return [self.value(place) for place in range(len(self._inputs))]
+
+    def data(self, place: int = 0) -> Data:
+        """An input that depends on the data."""
+        found = self.value(place)
+        if isinstance(found, Constant):
+            raise Unsupported(f"its input {place} is constant")
+        return found
+
+    def constant(self, place: int) -> Constant:
+        """An input that does not depend on the data."""
+        found = self.value(place)
+        if isinstance(found, Data):
+            raise Unsupported(f"its input {place} depends on the data")
+        return found
+
+    def whole(self, place: int) -> list[int]:
+        """A constant input of integers."""
+        return self.constant(place).whole()
+
+    def number(self, place: int) -> float:
+        """A constant input of one real number, which no longer counts as a parameter."""
+        found = self.constant(place)
+        found.check_fixed()
+        if found.lo.size != 1 or found.lo is not found.hi:
+            raise Unsupported(f"its input {place} is not one exact number")
+        self.sink.untracked.update(found.sources)
+        return float(found.lo.reshape(-1)[0])
+
+    # attributes -------------------------------------------------------------------------------
+
+    def given(self, name: str) -> bool:
+        """Whether an attribute is present."""
+        return name in self.node.attributes
+
+    def _read(self, name: str, kind: str) -> Attribute | None:
+        self._unread.discard(name)
+        found = self.node.attributes.get(name)
+        if found is not None and found.kind != kind:
+            raise Unsupported(f"its attribute {shown(name)} is of the kind {found.kind}")
+        return found
+
+    def integer(self, name: str, default: int) -> int:
+        """An attribute that is an integer."""
+        found = self._read(name, "INT")
+        return default if found is None else int(found.value)  # type: ignore[arg-type]
+
+    def real(self, name: str, default: float) -> float:
+        """An attribute that is a finite number."""
+        found = self._read(name, "FLOAT")
+        number = default if found is None else float(found.value)  # type: ignore[arg-type]
+        if not math.isfinite(number) and found is not None:
+            raise Unsupported(f"its attribute {shown(name)} is not finite")
+        return number
+
+    def text(self, name: str, default: str) -> str:
+        """An attribute that is a word."""
+        found = self._read(name, "STRING")
+        return default if found is None else bytes(found.value).decode("ascii")  # type: ignore[arg-type]
+
+    def integers(self, name: str) -> list[int] | None:
+        """An attribute that is a list of integers."""
+        found = self._read(name, "INTS")
+        return None if found is None else [int(item) for item in found.value]  # type: ignore[union-attr]
+
+    def reals(self, name: str) -> list[float] | None:
+        """An attribute that is a list of numbers."""
+        found = self._read(name, "FLOATS")
+        return None if found is None else [float(item) for item in found.value]  # type: ignore[union-attr]
+
+    def tensor(self, name: str) -> Tensor | None:
+        """An attribute that is a tensor."""
+        found = self._read(name, "TENSOR")
+        return None if found is None else found.value  # type: ignore[return-value]
+
+    def check_read(self) -> None:
+        """Refuse a node with an attribute that its rule did not read."""
+        if self._unread:
+            raise Unsupported(f"its attribute {shown(min(self._unread))} is not understood")
+
+    def axes(self, place: int, since: int) -> list[int] | None:
+        """Axes: an attribute up to an operator set, from then on an input; None where absent."""
+        if self.version < since:
+            return self.integers("axes")
+        return self.whole(place) if self.has(place) else None
+
+    # results ----------------------------------------------------------------------------------
+
+    def step(self, op: Op, *inputs: Data, shape: Shape, place: Place | None) -> Data:
+        """One more step; the examples are apart in its output as `place` says."""
+        if 0 in check_size(shape):
+            raise Unsupported("a tensor has no entries")
+        if self.sink.batched and place is None:
+            raise MixingError("the examples of a batch cannot be told apart")
+        name = self.sink.fresh(next(filter(None, self.node.outputs)))
+        names = tuple(value.name for value in inputs)
+        self.sink.steps.append(Step(op, names, name, shape, self._position))
+        return Data(name, shape, place)
+
+    def move(self, value: Value, index: IndexArray, place: Place | None) -> Value:
+        """Entry k of the result is entry index[k] of the value, or 0 where that is −1."""
+        if isinstance(value, Constant):
+            return value.rearranged(index, place)
+        return self.moved(value, index, place)
+
+    def moved(self, value: Data, index: IndexArray, place: Place | None) -> Data:
+        """`move` of data; where nothing changes, the value itself."""
+        if index.shape == value.shape and np.array_equal(index, indices(value.shape)):
+            return Data(value.name, value.shape, place)
+        return self.step(Move(index), value, shape=index.shape, place=place)

@@ -1,0 +1,74 @@
+"""Clips of backpropagation: the program that training runs, from the one that the file holds.
+
+What enters: a program and the clips of the premises. What leaves: the program with a clip before
+and behind every layer, or the layers that are none. All values of the file keep their names: of
+the output of a layer, the cotangent is the one behind its clip, which enters the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lipcert.core.ledger import BackpropagationClip, LayerEnds
+from lipcert.core.paths import is_only_way, steps_between
+from lipcert.core.program import Conv, CotangentClip, InputClip, Program, Step
+from lipcert.core.reader.records import shown
+
+
+def layer_faults(program: Program, clip: BackpropagationClip) -> Iterator[str]:
+    """What is wrong with the places of clips.
+
+    A layer is a path of steps that nothing else reads into, and layers share no step: so it is
+    beyond doubt what stands behind a clip of the input and before one of the cotangent.
+    """
+    if len(clip.layers) > len(program.steps):
+        yield "there are more layers that clip than steps"
+        return
+    taken: set[str] = set()
+    for ends in clip.layers:
+        steps = layer_steps(program, ends)
+        if not steps or not is_only_way(program, steps):
+            yield f"from {shown(ends[0])} to {shown(ends[1])} there is no layer that could clip"
+        elif not taken.isdisjoint(step.output for step in steps):
+            yield f"the layer that ends in {shown(ends[1])} is part of another"
+        taken.update(step.output for step in steps)
+
+
+def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:
+    """The steps of a layer; none where there is no path."""
+    first, last = ends
+    known = first in program.shapes and last in program.shapes
+    return (steps_between(program, first, last) or ()) if known else ()
+
+
+def with_clips(program: Program, clip: BackpropagationClip) -> Program:
+    """The program with its clips in place, for layers that have no `layer_faults`."""
+    layers = [layer_steps(program, ends) for ends in clip.layers]
+    first = {steps[0].output for steps in layers}
+    convolutions = {
+        steps[-1].output: any(isinstance(step.op, Conv) for step in steps) for steps in layers
+    }
+    shapes = dict(program.shapes)
+    renamed: dict[str, str] = {}
+    found: list[Step] = []
+
+    def inserted(op: InputClip | CotangentClip, value: str, step: Step) -> str:
+        name = f"{value}#clip"
+        while name in shapes:
+            name += "'"
+        shapes[name] = shapes[value]
+        found.append(Step(op, (value,), name, shapes[value], step.node))
+        return name
+
+    for step in program.steps:
+        inputs = tuple(renamed.get(name, name) for name in step.inputs)
+        if step.output in first:
+            inputs = (inserted(InputClip(clip.input_clip), inputs[0], step),)
+        found.append(replace(step, inputs=inputs))
+        if step.output in convolutions:
+            by_channel = clip.is_by_channel and convolutions[step.output]
+            behind = CotangentClip(clip.cotangent_clip, by_channel)
+            renamed[step.output] = inserted(behind, step.output, step)
+    output = renamed.get(program.output, program.output)
+    return replace(program, output=output, shapes=shapes, steps=tuple(found))

@@ -1,0 +1,15 @@
+"""What lowering refuses."""
+
+from __future__ import annotations
+
+
+class Unsupported(ValueError):  # noqa: N818 (a verdict on the model, not a failure of the program)
+    """The model holds something that is not understood exactly; one printable line."""
+
+
+class MixingError(Unsupported):
+    """Examples of a batch influence each other."""
+
+
+class ReadsAcrossError(MixingError):
+    """A node sums, sorts or normalises over the batch, which would mean nothing for one example."""

@@ -1,0 +1,65 @@
+"""Concat of values, perhaps with constants between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.entry_ops import combined
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.values import Constant, Data, Value, indices
+from lipcert.core.program import Concat, IndexArray
+
+
+def concat(call: Call) -> Value:
+    """Data one after another, with room for constants, which are then added."""
+    values = call.values()
+    rank = len(values[0].shape)
+    axis = call.integer("axis", 1)
+    if not -rank <= axis < rank or any(len(value.shape) != rank for value in values):
+        raise Unsupported("the axis or the ranks do not fit")
+    axis %= rank
+    places = {value.place for value in values}
+    others = {(*value.shape[:axis], *value.shape[axis + 1 :]) for value in values}
+    if len(places) > 1 or len(others) > 1:
+        raise Unsupported("its inputs carry the batch in different ways, or do not fit")
+    (place,) = places
+    if place is not None and place.axis == axis:
+        raise Unsupported("it joins along the batch axis")
+    data = [value for value in values if isinstance(value, Data)]
+    total = data[0]
+    if len(data) > 1:
+        shape = (*total.shape[:axis], sum(v.shape[axis] for v in data), *total.shape[axis + 1 :])
+        total = call.step(Concat(axis), *data, shape=shape, place=place)
+    if len(data) == len(values):
+        return total
+    source = np.moveaxis(indices(total.shape), axis, 0)
+    return _filled(call, total, values, axis, source)
+
+
+def _filled(
+    call: Call,
+    total: Data,
+    values: Sequence[Value],
+    axis: int,
+    source: IndexArray,
+) -> Data:
+    """Zeros between the data where constants stand; every constant, with zeros around, added."""
+    length = sum(value.shape[axis] for value in values)
+    whole = np.full((length, *source.shape[1:]), -1, dtype=np.int64)
+    slabs: list[Constant] = []
+    position = taken = 0
+    for value in values:
+        size = value.shape[axis]
+        if isinstance(value, Data):
+            whole[position : position + size] = source[taken : taken + size]
+            taken += size
+        else:
+            slab = np.full(whole.shape, -1, dtype=np.int64)
+            slab[position : position + size] = np.moveaxis(indices(value.shape), axis, 0)
+            slabs.append(value.rearranged(np.moveaxis(slab, 0, axis), value.place))
+        position += size
+    result = call.moved(total, np.moveaxis(whole, 0, axis), total.place)
+    return combined(call, [result, *slabs], (1,) * (1 + len(slabs)))

@@ -1,0 +1,185 @@
+"""Ops that keep the entries and change their arrangement, for constants and data alike.
+
+Each rule computes which entry of the input every entry of the output is, at N = 1, and the place
+of the batch in the output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, check_size, indices, reshaped
+from lipcert.core.program import IndexArray, Place, Shape
+
+
+def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, in order."""
+    if any(not -rank <= axis < rank for axis in axes):
+        raise Unsupported("an axis is out of range")
+    result = tuple(sorted(axis % rank for axis in axes))
+    if len(set(result)) < len(result):
+        raise Unsupported("an axis is named twice")
+    return result
+
+
+def check_apart(value: Value, axes: Sequence[int]) -> None:
+    """Refuse an op that reads across these axes if the batch lies on one of them."""
+    if value.place is not None and value.place.axis in axes:
+        raise ReadsAcrossError(f"it reads across the batch axis {value.place.axis}")
+
+
+def same_order(call: Call, value: Value, shape: Shape, grows: Sequence[bool]) -> Value:
+    """The entries in the same row-major order."""
+    place = reshaped(value, shape, grows)
+    return call.move(value, indices(value.shape).reshape(shape), place)
+
+
+def _batch_axis(value: Value) -> int:
+    return -1 if value.place is None else value.place.axis
+
+
+def reshape(call: Call) -> Value:
+    """Reshape: 0 copies a dimension, −1 takes what is left."""
+    value, target = call.value(0), call.constant(1)
+    sizes = [int(item) for item in target.lo.reshape(-1)]
+    grows = [False] * len(sizes) if target.grows is None else target.grows.reshape(-1).tolist()
+    if target.lo.dtype.kind != "i" or target.lo.ndim != 1 or min(sizes, default=0) < -1:
+        raise Unsupported("the shape is no list of sizes")
+    if call.integer("allowzero", 0) == 0:
+        for axis, size in enumerate(sizes):
+            if size == 0:
+                sizes[axis], grows[axis] = value.shape[axis], axis == _batch_axis(value)
+    if sizes.count(-1) > 1:
+        raise Unsupported("two sizes are unknown")
+    if -1 in sizes:
+        rest = -math.prod(sizes)
+        if rest == 0 or math.prod(value.shape) % rest:
+            raise Unsupported("the shape does not fit")
+        axis = sizes.index(-1)
+        grows[axis] = value.place is not None and not any(grows)
+        sizes[axis] = math.prod(value.shape) // rest
+    return same_order(call, value, tuple(sizes), grows)
+
+
+def flatten(call: Call) -> Value:
+    """All axes before one, and all from it on, become one each."""
+    value = call.value(0)
+    rank = len(value.shape)
+    axis = call.integer("axis", 1)
+    if not -rank <= axis <= rank:
+        raise Unsupported("the axis is out of range")
+    axis = axis + rank if axis < 0 else axis
+    shape = (math.prod(value.shape[:axis]), math.prod(value.shape[axis:]))
+    first = 0 <= _batch_axis(value) < axis
+    return same_order(call, value, shape, (first, value.place is not None and not first))
+
+
+def squeeze(call: Call) -> Value:
+    """Axes of size 1 are dropped: all of them where none is named, as in an empty list."""
+    value = call.value(0)
+    own, axes = _batch_axis(value), call.axes(1, 13)
+    if not axes:
+        if own >= 0 and value.shape[own] == 1:
+            raise Unsupported("it drops the batch axis of a single example")
+        axes = [axis for axis, size in enumerate(value.shape) if size == 1]
+    gone = normal_axes(axes, len(value.shape))
+    if own in gone or any(value.shape[axis] != 1 for axis in gone):
+        raise Unsupported(FIXED)
+    kept = [axis for axis in range(len(value.shape)) if axis not in gone]
+    shape = tuple(value.shape[axis] for axis in kept)
+    return same_order(call, value, shape, [axis == own for axis in kept])
+
+
+def unsqueeze(call: Call) -> Value:
+    """New axes of size 1, counted in the result."""
+    value, given = call.value(0), call.axes(1, 13)
+    if given is None:
+        raise Unsupported("its axes are missing")
+    new = normal_axes(given, len(value.shape) + len(given))
+    own = iter(range(len(value.shape)))
+    axes = [-2 if axis in new else next(own) for axis in range(len(value.shape) + len(new))]
+    shape = tuple(1 if axis == -2 else value.shape[axis] for axis in axes)
+    return same_order(call, value, shape, [axis == _batch_axis(value) for axis in axes])
+
+
+def permuted(call: Call, value: Value, order: Sequence[int]) -> Value:
+    """Axis k of the result is axis order[k]; the batch axis goes where the order puts it."""
+    if sorted(order) != list(range(len(value.shape))):
+        raise Unsupported("the axes are no permutation")
+    place = value.place and Place(list(order).index(value.place.axis), value.place.before)
+    return call.move(value, np.transpose(indices(value.shape), order), place)
+
+
+def transpose(call: Call) -> Value:
+    """The axes in another order, reversed by default."""
+    value = call.value(0)
+    order = call.integers("perm")
+    return permuted(call, value, order or list(range(len(value.shape)))[::-1])
+
+
+def expand(call: Call) -> Value:
+    """Broadcast to a shape; a constant may be repeated for every example."""
+    value, target = call.value(0), call.constant(1)
+    sizes = tuple(int(item) for item in target.lo.reshape(-1))
+    if target.lo.dtype.kind != "i" or min(sizes, default=1) < 1:
+        raise Unsupported("the shape is no list of sizes")
+    if target.grows is None or not target.grows.any():
+        return _broadcast_to(call, value, sizes)
+    shape = check_size(np.broadcast_shapes(value.shape, sizes))
+    grown = [axis + len(shape) - len(sizes) for axis in np.flatnonzero(target.grows).tolist()]
+    own = grown[0] - len(shape) + len(value.shape)
+    index = np.broadcast_to(indices(value.shape), shape)
+    if len(grown) == 1 and value.place is not None:
+        place = Place(grown[0], value.place.before)
+        if own == value.place.axis and shape[grown[0]] == sizes[grown[0] - len(shape)]:
+            if value.shape[own] != shape[grown[0]]:
+                raise Unsupported(FIXED)
+            return call.move(value, index, place)
+    return _repeated(value, index, grown, own)
+
+
+def _repeated(value: Value, index: IndexArray, grown: Sequence[int], own: int) -> Constant:
+    """A constant that is the same for all examples, and now stretches over them.
+
+    Proof: along the growing axis it had the size 1, so all its entries there are equal, and any
+    split of that axis into before·N·after gives every example the same.
+    """
+    if isinstance(value, Data) or value.place is not None or len(grown) != 1:
+        raise Unsupported("data, or several axes, are repeated as often as there are examples")
+    if own >= 0 and value.shape[own] != 1:
+        raise Unsupported(FIXED)
+    return value.rearranged(index, Place(int(grown[0])))
+
+
+def _broadcast_to(call: Call, value: Value, sizes: Shape) -> Value:
+    """To a shape that does not depend on N; the batch axis is not touched."""
+    shape = check_size(np.broadcast_shapes(value.shape, sizes))
+    place = None
+    if value.place is not None:
+        axis = value.place.axis + len(shape) - len(value.shape)
+        fixed = axis - len(shape) + len(sizes)
+        if fixed >= 0 and sizes[fixed] != 1:
+            raise Unsupported(FIXED)
+        place = Place(axis, value.place.before)
+    return call.move(value, np.broadcast_to(indices(value.shape), shape), place)
+
+
+def tile(call: Call) -> Value:
+    """The whole tensor again and again along its axes."""
+    value, times = call.value(0), call.constant(1)
+    counts = [int(item) for item in times.lo.reshape(-1)]
+    if len(counts) != len(value.shape) or min(counts, default=1) < 1:
+        raise Unsupported("the numbers of repetitions do not fit")
+    check_size(tuple(a * b for a, b in zip(counts, value.shape, strict=True)))
+    index = np.tile(indices(value.shape), counts)
+    if times.grows is not None and times.grows.any():
+        grown = np.flatnonzero(times.grows).tolist()
+        return _repeated(value, index, grown, grown[0])
+    if value.place is not None and counts[value.place.axis] != 1:
+        raise MixingError("it repeats the batch axis")
+    return call.move(value, index, value.place)

@@ -1,0 +1,202 @@
+"""Products with constant matrices and kernels, and products of two values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.core.interval import Interval, exact
+from lipcert.core.interval import down as below
+from lipcert.core.interval import up as above
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.entry_ops import combined, scaled
+from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
+from lipcert.core.lower.layout_ops import permuted
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices
+from lipcert.core.lower.windows import adjoint_windows, windows
+from lipcert.core.program import BatchNorm, Conv, Dense, MatMul, Operand
+
+
+def _permuted(call: Call, value: Data, order: list[int]) -> Data:
+    result = permuted(call, value, order)
+    if not isinstance(result, Data):
+        raise Unsupported("it is used in a way that is not understood")
+    return result
+
+
+def _dense(call: Call, value: Data, weight: Constant) -> Data:
+    """The last axis times a matrix [outputs, inputs]; the batch may lie on any other axis."""
+    outputs, inputs = weight.shape
+    if value.place is not None and value.place.axis == len(value.shape) - 1:
+        raise Unsupported(FIXED)
+    if value.shape[-1] != inputs:
+        raise Unsupported("the sizes of a product do not fit")
+    shape = (*value.shape[:-1], outputs)
+    return call.step(Dense(weight.operand(2), None), value, shape=shape, place=value.place)
+
+
+def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
+    """The last axis times a vector: a matrix of one row, whose axis of size 1 is dropped."""
+    if weight.place is not None:
+        raise Unsupported(FIXED)
+    row = weight.rearranged(indices(weight.shape).reshape(1, -1), None)
+    product = _dense(call, value, row)
+    return call.moved(product, indices(product.shape)[..., 0], product.place)
+
+
+def _turned(weight: Constant) -> Constant:
+    """A matrix, transposed."""
+    return weight.rearranged(indices(weight.shape).T, None)
+
+
+def _matrix(weight: Constant, rank: int) -> Constant:
+    """A matrix, perhaps behind axes of size 1; `rank` is that of the value it multiplies."""
+    if weight.place is not None:
+        raise Unsupported(FIXED)
+    if len(weight.shape) < 2 or len(weight.shape) > rank or set(weight.shape[:-2]) - {1}:
+        raise Unsupported("a product with a stack of constant matrices")
+    return weight.rearranged(indices(weight.shape).reshape(weight.shape[-2:]), None)
+
+
+def matmul(call: Call) -> Value:
+    """A product in numpy's sense; one factor may be constant."""
+    first, second = call.value(0), call.value(1)
+    if isinstance(first, Data) and isinstance(second, Data):
+        return _product(call, first, second)
+    if isinstance(second, Constant):
+        value = call.data(0)
+        if len(second.shape) == 1:
+            return _times_vector(call, value, second)
+        return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
+    if not isinstance(first, Constant):
+        raise Unsupported("it is used in a way that is not understood")
+    value = call.data(1)
+    rank = len(value.shape)
+    if rank == 1 and value.place is None:
+        return _dense(call, value, _matrix(first, 2))
+    if rank < 2:
+        raise Unsupported("a constant matrix times a vector of examples")
+    swap = [*range(rank - 2), rank - 1, rank - 2]
+    product = _dense(call, _permuted(call, value, swap), _matrix(first, rank))
+    return permuted(call, product, swap)
+
+
+def _product(call: Call, first: Data, second: Data) -> Data:
+    """Both computed from the input: the batch lies on the same axis before the matrices."""
+    if min(len(first.shape), len(second.shape)) < 2:
+        raise Unsupported("a product of vectors")
+    for value in (first, second):
+        if value.place is not None and value.place.axis >= len(value.shape) - 2:
+            raise ReadsAcrossError("a product of two values reads across the batch axis")
+    stacks = [Data(value.name, value.shape[:-2], value.place) for value in (first, second)]
+    stack, place = broadcast(stacks)
+    if first.shape[-1] != second.shape[-2]:
+        raise Unsupported("the sizes of a product do not fit")
+    shape = (*stack, first.shape[-2], second.shape[-1])
+    return call.step(MatMul(), first, second, shape=shape, place=place)
+
+
+def gemm(call: Call) -> Value:
+    """alpha·A·B + beta·C, A and B perhaps transposed."""
+    factors = []
+    for place, name in enumerate(("transA", "transB")):
+        value = call.value(place)
+        if len(value.shape) != 2:
+            raise Unsupported("a factor is no matrix")
+        flipped = call.integer(name, 0)
+        factors.append(permuted(call, value, [1, 0]) if flipped else value)
+    first, second = factors
+    product: Value
+    if isinstance(first, Data) and isinstance(second, Data):
+        product = _product(call, first, second)
+    elif isinstance(first, Data):
+        if not isinstance(second, Constant):
+            raise Unsupported("it is used in a way that is not understood")
+        product = _dense(call, first, _turned(_matrix(second, 2)))
+    else:
+        if not isinstance(second, Data):
+            raise Unsupported("it is used in a way that is not understood")
+        column = _dense(call, _permuted(call, second, [1, 0]), _matrix(first, 2))
+        product = permuted(call, column, [1, 0])
+    if not isinstance(product, Data):
+        raise Unsupported("it is used in a way that is not understood")
+    product = scaled(call, product, call.real("alpha", 1.0))
+    beta = call.real("beta", 1.0)
+    if not call.has(2):
+        return product
+    addend = call.value(2)
+    if isinstance(addend, Data):
+        addend = scaled(call, addend, beta)
+    elif beta != 1.0:
+        if not (np.isfinite(addend.lo).all() and np.isfinite(addend.hi).all()):
+            raise Unsupported("a constant is not finite")
+        known = exact(np.asarray(beta)).broadcast(addend.shape) * Interval(addend.lo, addend.hi)
+        addend = Constant(known.lo, known.hi, _scaled_sources(addend, beta), addend.place)
+    total = combined(call, [product, addend], (1, 1))
+    if total.shape != product.shape:
+        raise Unsupported("its third input enlarges the product")
+    return total
+
+
+def _scaled_sources(constant: Constant, factor: float) -> dict[str, float]:
+    return {
+        name: float(above(np.asarray(abs(factor) * gain)))
+        for name, gain in constant.sources.items()
+    }
+
+
+def images(call: Call) -> Data:
+    """The first input: examples on axis 0, channels on axis 1, positions behind."""
+    value = call.data()
+    if len(value.shape) < 2 or (value.place is not None and value.place.axis != 0):
+        raise Unsupported("the batch does not lie on axis 0")
+    return value
+
+
+def conv(call: Call) -> Value:
+    """Conv and ConvTranspose of one image at a time."""
+    value, weight = images(call), call.constant(1)
+    transposed = call.node.op_type == "ConvTranspose"
+    groups = call.integer("group", 1)
+    channels, sizes, taps = value.shape[1], value.shape[2:], weight.shape[2:]
+    declared = call.integers("kernel_shape")
+    if declared is not None and tuple(declared) != taps:
+        raise Unsupported("kernel_shape contradicts the weight")
+    if value.shape[0] != 1 or len(sizes) == 0 or weight.place is not None:
+        raise Unsupported("a convolution of several images of one example")
+    if transposed:
+        window, spatial = adjoint_windows(call, sizes, taps)
+        inputs, outputs = weight.shape[0], weight.shape[1] * groups
+    else:
+        window, _ = windows(call, sizes, taps)
+        spatial, inputs, outputs = window.outputs, weight.shape[1] * groups, weight.shape[0]
+    if inputs != channels or groups < 1 or weight.shape[0] % groups:
+        raise Unsupported("the weight does not fit the channels")
+    bias: Operand | None = None
+    if call.has(2):
+        bias = call.constant(2).operand(1)
+        if bias.shape != (outputs,):
+            raise Unsupported("the bias does not fit the channels")
+    op = Conv(weight.operand(len(weight.shape)), bias, window, groups, transposed)
+    return call.step(op, value, shape=(1, outputs, *spatial), place=value.place)
+
+
+def batch_norm(call: Call) -> Value:
+    """BatchNormalization with running statistics."""
+    value = images(call)
+    epsilon = call.real("epsilon", 1e-5)
+    call.real("momentum", 0.9)
+    extra = [name for name in call.node.outputs[1:] if name]
+    if call.integer("training_mode", 0) or extra or call.integer("spatial", 1) != 1:
+        raise Unsupported("a batch normalization in training mode, or of every position")
+    operands = [call.constant(place).operand(1) for place in range(1, 5)]
+    if any(operand.shape != (value.shape[1],) for operand in operands):
+        raise Unsupported("a parameter does not fit the channels")
+    scale, shift, mean, variance = operands
+    total = Interval(variance.lo, variance.hi) + exact(np.full(value.shape[1], epsilon))
+    if not (total.lo > 0.0).all():
+        raise Unsupported("a variance is not positive")
+    root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
+    inverse = root.reciprocal()
+    sources = dict.fromkeys(variance.sources, np.inf)
+    op = BatchNorm(scale, shift, mean, Operand(inverse.lo, inverse.hi, sources))
+    return call.step(op, value, shape=value.shape, place=value.place)

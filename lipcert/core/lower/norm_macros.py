@@ -1,0 +1,129 @@
+"""Norms and normalizations that exporters write in several nodes, put together again.
+
+As in `macros`, every rule is an identity of real functions, for the numbers that stand in the file.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from lipcert.core.lower.rewriter import ONE, Rewriter, as_operand
+from lipcert.core.program import (
+    Activation,
+    Add,
+    Centre,
+    Divide,
+    DivideByNorm,
+    Move,
+    Multiply,
+    Normalize,
+    ReduceNorm,
+    ReduceSum,
+    Step,
+)
+
+
+def length(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """√(Σx² + c) with one number c ≥ 0."""
+    if not isinstance(step.op, Activation) or step.op.name != "sqrt":
+        return None
+    offset, total = rewriter.shifted(step.inputs[0]) or (None, step.inputs[0])
+    summed = rewriter.made(total, ReduceSum)
+    square = rewriter.function(summed[1].inputs[0], "power") if summed else None
+    if summed is None or summed[0].mean or square is None or square[0].numbers != (2.0,):
+        return None
+    if offset is not None and not (offset.is_exact and offset.lo.item() >= 0.0):
+        return None
+    rewriter.swallow(offset)
+    floor = 0.0 if offset is None else float(offset.lo.item())
+    return [replace(step, op=ReduceNorm(summed[0].axes, 2, floor), inputs=(square[1],))]
+
+
+def normalize(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """d/√(mean of d² + ε), where d may be x less its mean over the same axes."""
+    value, under = _over_root(rewriter, step)
+    offset, total = rewriter.shifted(under) or (None, "")
+    mean = rewriter.made(total, ReduceSum)
+    square = rewriter.function(mean[1].inputs[0], "power") if mean else None
+    if offset is None or mean is None or square is None or not mean[0].mean:
+        return None
+    if square[0].numbers != (2.0,) or square[1] != value or step.shape != rewriter.shapes[value]:
+        return None
+    if not offset.is_exact or offset.lo.item() <= 0.0:
+        return None
+    rewriter.swallow(offset)
+    axes, epsilon = mean[0].axes, float(offset.lo.item())
+    x = _centred(rewriter, value, axes)
+    op = Normalize(axes, epsilon, centred=x is not None)
+    return [replace(step, op=op, inputs=(x or value,))]
+
+
+def _over_root(rewriter: Rewriter, step: Step) -> tuple[str, str]:
+    """d and t for a value d/√t."""
+    if isinstance(step.op, Divide):
+        root = rewriter.function(step.inputs[1], "sqrt")
+        return (step.inputs[0], root[1]) if root else ("", "")
+    if isinstance(step.op, Multiply):
+        for value, other in (step.inputs, step.inputs[::-1]):
+            inverse = rewriter.function(other, "reciprocal")
+            root = rewriter.function(inverse[1], "sqrt") if inverse else None
+            power = rewriter.function(other, "power")
+            if root is not None:
+                return value, root[1]
+            if power is not None and power[0].numbers == (-0.5,):
+                return value, power[1]
+    return "", ""
+
+
+def _centred(rewriter: Rewriter, value: str, axes: tuple[int, ...]) -> str | None:
+    """x, where the value is x less its mean over the axes."""
+    found = rewriter.made(value, Centre)
+    return found[1].inputs[0] if found is not None and found[0].axes == axes else None
+
+
+def centre(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """x less its mean over axes."""
+    if not isinstance(step.op, Add) or step.op.signs != (1, -1):
+        return None
+    x, average = step.inputs
+    mean = rewriter.made(average, ReduceSum)
+    if mean is None or not mean[0].mean or mean[1].inputs != (x,):
+        return None
+    return [replace(step, op=Centre(mean[0].axes), inputs=(x,))]
+
+
+def divide_by_norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """x over its norm times a number, or over a floor where that is larger."""
+    if not isinstance(step.op, Divide):
+        return None
+    x, divisor = step.inputs
+    clip = rewriter.function(_unstretched(rewriter, divisor), "clip")
+    if clip is None or not 0.0 < clip[0].numbers[0] < math.inf == clip[0].numbers[1]:
+        return None
+    share, inner = rewriter.scaled(clip[1])
+    norm = rewriter.made(inner, ReduceNorm)
+    if norm is None or norm[0] != ReduceNorm(norm[0].axes, 2, 0.0) or norm[1].inputs != (x,):
+        return None
+    if share is not None and not 0.0 < share.lo.item() <= share.hi.item() < math.inf:
+        return None
+    rewriter.swallow(share)
+    op = DivideByNorm(norm[0].axes, share or as_operand(ONE, len(step.shape)), clip[0].numbers[0])
+    return [replace(step, op=op, inputs=(x,))]
+
+
+def _unstretched(rewriter: Rewriter, name: str) -> str:
+    """The value that a move only repeats along axes, as broadcasting would."""
+    move = rewriter.made(name, Move)
+    if move is None:
+        return name
+    before, after = rewriter.shapes[move[1].inputs[0]], move[1].shape
+    if len(before) != len(after) or any(
+        b not in {1, a} for b, a in zip(before, after, strict=True)
+    ):
+        return name
+    entries = np.arange(math.prod(before), dtype=np.int64).reshape(before)
+    is_repeat = np.array_equal(np.broadcast_to(entries, after), move[0].sources)
+    return move[1].inputs[0] if is_repeat else name

@@ -1,0 +1,188 @@
+"""Rewriter: looks at the steps before one, and replaces it by others that compute the same value.
+
+Invariant: a rule returns steps whose last one computes, in real arithmetic, exactly the value of
+the step it replaces, from values that are still computed. What nobody reads any more is dropped,
+so a value that has another reader stays; it gets a name of its own, because what passes by it
+does not count in its cotangent, which is not that of the tensor of the file then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TypeVar, final
+
+import numpy as np
+
+from lipcert.core.budget import spend
+from lipcert.core.interval import Interval, exact
+from lipcert.core.lower.call import Sink
+from lipcert.core.lower.values import indices
+from lipcert.core.program import (
+    Activation,
+    Move,
+    Op,
+    Operand,
+    Scale,
+    Shape,
+    Shift,
+    Step,
+    kept_entries,
+)
+
+ONE = exact(1.0)
+_Kind = TypeVar("_Kind", bound=Op)
+
+
+def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
+    """The steps that a value is computed from."""
+    names, kept = {output}, []
+    for step in reversed(steps):
+        if step.output in names:
+            kept.append(step)
+            names.update(step.inputs)
+    return tuple(reversed(kept))
+
+
+def _number(factor: Interval) -> Fraction | None:
+    same = factor.lo.reshape(-1)[0] == factor.hi.reshape(-1)[0]
+    return Fraction(float(factor.lo.reshape(-1)[0])) if same else None
+
+
+def product(*factors: Interval) -> Interval:
+    """The product of numbers known as intervals, exact where it is a float64."""
+    result = ONE
+    for factor in factors:
+        left, right = _number(result), _number(factor)
+        rounded = float(result.lo.reshape(-1)[0] * factor.lo.reshape(-1)[0])
+        if left is not None and right is not None and Fraction(rounded) == left * right:
+            result = exact(rounded)
+        else:
+            result = result * factor
+    return result
+
+
+@final
+class Rewriter:
+    """The steps rewritten so far."""
+
+    def __init__(self, start: str, shape: Shape, raw: Sequence[Step], sink: Sink) -> None:
+        self.sink = sink
+        self.shapes: dict[str, Shape] = {start: shape}
+        self.readers: dict[str, int] = {}
+        self.steps: list[Step] = []
+        self._producers: dict[str, Step] = {}
+        self._same: dict[str, str] = {}
+        self._seen: set[str] = set()
+        self._passed: set[str] = set()
+        for step in raw:
+            for name in step.inputs:
+                self.readers[name] = self.readers.get(name, 0) + 1
+
+    def run(self, raw: Sequence[Step], rules: Sequence[Rule], output: str) -> tuple[Step, ...]:
+        """Every step, or what the first rule that applies makes of it."""
+        for old in raw:
+            spend()
+            step = replace(old, inputs=tuple(self._same.get(name, name) for name in old.inputs))
+            while True:
+                found = next(filter(None, (self._tried(rule, step) for rule in rules)), None)
+                if found is None:
+                    break
+                for made in found[:-1]:
+                    self._append(made)
+                step = found[-1]
+            if step.output != output and self._changes_nothing(step):
+                self._same[step.output] = step.inputs[0]
+            else:
+                self._append(step)
+        return self._renamed(needed_steps(self.steps, output), output)
+
+    def _tried(self, rule: Rule, step: Step) -> list[Step] | None:
+        """What a rule makes of a step; what it looked at and no longer reads is passed by."""
+        self._seen.clear()
+        found = rule(self, step)
+        if found is not None:
+            self._passed |= self._seen.difference(*(made.inputs for made in found))
+        return found
+
+    def _renamed(self, steps: tuple[Step, ...], output: str) -> tuple[Step, ...]:
+        """With other names for the values that were passed by and are still computed."""
+        kept = {step.output for step in steps} & self._passed - {output}
+        names = {name: self.sink.fresh(name) for name in sorted(kept)}
+        return tuple(
+            replace(
+                step,
+                output=names.get(step.output, step.output),
+                inputs=tuple(names.get(name, name) for name in step.inputs),
+            )
+            for step in steps
+        )
+
+    def _append(self, step: Step) -> None:
+        spend(kept_entries(step))
+        self.steps.append(step)
+        self.shapes[step.output] = step.shape
+        self._producers[step.output] = step
+
+    def _changes_nothing(self, step: Step) -> bool:
+        if not isinstance(step.op, Move) or step.shape != self.shapes[step.inputs[0]]:
+            return False
+        return np.array_equal(step.op.sources, indices(step.shape))
+
+    def made(self, name: str, kind: type[_Kind]) -> tuple[_Kind, Step] | None:
+        """The step that computes a value, if it is of this kind."""
+        self._seen.add(name)
+        step = self._producers.get(name)
+        return (step.op, step) if step is not None and isinstance(step.op, kind) else None
+
+    def function(self, name: str, *kinds: str) -> tuple[Activation, str] | None:
+        """The function and its argument, if a value is one of these functions of another."""
+        found = self.made(name, Activation)
+        return (found[0], found[1].inputs[0]) if found and found[0].name in kinds else None
+
+    def scaled(self, name: str) -> tuple[Operand | None, str]:
+        """c and x for a value c·x with one number c; otherwise None and the value itself."""
+        found = self.made(name, Scale)
+        if found is None or found[0].factor.lo.size != 1:
+            return None, name
+        return found[0].factor, found[1].inputs[0]
+
+    def shifted(self, name: str) -> tuple[Operand, str] | None:
+        """c and x for a value x + c with one number c."""
+        found = self.made(name, Shift)
+        if found is None or found[0].offset.lo.size != 1:
+            return None
+        return found[0].offset, found[1].inputs[0]
+
+    def swallow(self, *operands: Operand | None) -> None:
+        """These numbers are part of a function now, and parameters no longer."""
+        for operand in operands:
+            self.sink.untracked.update({} if operand is None else operand.sources)
+
+    def chain(self, step: Step, start: str, *ops: Op | Interval) -> list[Step]:
+        """Steps of one shape that end in the value of `step`; a number is a scaling by it."""
+        made: list[Step] = []
+        value, kept = start, [op for op in ops if not isinstance(op, Interval) or _number(op) != 1]
+        for place, op in enumerate(kept):
+            name = step.output if place == len(kept) - 1 else self.sink.fresh(step.output)
+            real: Op = Scale(as_operand(op, len(step.shape))) if isinstance(op, Interval) else op
+            made.append(Step(real, (value,), name, step.shape, step.node))
+            value = name
+        return made
+
+
+def as_interval(operand: Operand | None) -> Interval:
+    """The one number of an operand; 1 where there is none."""
+    if operand is None:
+        return ONE
+    return Interval(operand.lo.reshape(()), operand.hi.reshape(()))
+
+
+def as_operand(factor: Interval, rank: int) -> Operand:
+    """A number, for a value of this rank."""
+    low = factor.lo.reshape((1,) * rank)
+    return Operand(low, low if _number(factor) is not None else factor.hi.reshape((1,) * rank))
+
+
+Rule = Callable[[Rewriter, Step], "list[Step] | None"]

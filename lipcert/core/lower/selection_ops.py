@@ -1,0 +1,200 @@
+"""Ops that select, repeat or surround entries along axes other than the batch axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.layout_ops import check_apart, normal_axes
+from lipcert.core.lower.values import FIXED, Constant, Value, check_size, indices
+from lipcert.core.program import IndexArray, Operand, Place, Shift
+
+_ENDLESS = 2**31 - 1
+"""the end of a slice that stands for the end of the axis"""
+
+
+def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:
+    """Entries of one axis, which is not that of the batch."""
+    check_apart(value, (axis,))
+    check_size((*value.shape[:axis], len(places), *value.shape[axis + 1 :]))
+    index = np.take(indices(value.shape), np.asarray(places, dtype=np.int64), axis=axis)
+    return call.move(value, index, value.place)
+
+
+def slice_(call: Call) -> Value:
+    """Ranges of entries; of the batch axis everything, in order."""
+    value = call.value(0)
+    rank = len(value.shape)
+    if call.version < 10:
+        starts, ends = call.integers("starts") or [], call.integers("ends") or []
+        axes, steps, grows = call.integers("axes"), None, [False] * len(ends)
+    else:
+        end = call.constant(2)
+        grows = [False] * end.lo.size if end.grows is None else end.grows.reshape(-1).tolist()
+        starts, ends = call.whole(1), [int(item) for item in end.lo.reshape(-1)]
+        axes = call.whole(3) if call.has(3) else None
+        steps = call.whole(4) if call.has(4) else None
+    named = list(range(len(starts))) if axes is None else [axis % rank for axis in axes]
+    normal_axes(named, rank)
+    steps = steps or [1] * len(starts)
+    for axis, start, stop, step, grown in zip(named, starts, ends, steps, grows, strict=True):
+        size = value.shape[axis]
+        if value.place is not None and axis == value.place.axis:
+            is_whole = stop == size if grown else stop >= _ENDLESS
+            if start != 0 or step != 1 or not is_whole:
+                raise Unsupported(f"it selects along the batch axis {axis}")
+            continue
+        if grown or step == 0:
+            raise Unsupported("a slice depends on the size of the batch, or has no step")
+        if step < 0 and start < -size:
+            raise Unsupported("a slice begins outside of its axis")
+        places = range(size)[start:stop:step]
+        value = select(call, value, axis, places)
+    return value
+
+
+def split(call: Call) -> list[Value]:
+    """Parts along an axis."""
+    value = call.value(0)
+    (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    check_apart(value, (axis,))
+    count, size = len(call.node.outputs), value.shape[axis]
+    given = call.whole(1) if call.has(1) and call.version >= 13 else None
+    sizes = call.integers("split") if call.version < 13 else given
+    if call.integer("num_outputs", count) != count:
+        raise Unsupported("it has another number of outputs than it says")
+    if sizes is None:
+        part = -(-size // count)
+        if call.version < 18 and size % count:
+            raise Unsupported("its parts are not equal")
+        sizes = [min(part, size - part * k) for k in range(count)]
+    if len(sizes) != count or min(sizes) < 0 or sum(sizes) != size:
+        raise Unsupported("its parts do not make up the whole")
+    starts = np.cumsum([0, *sizes]).tolist()
+    return [
+        select(call, value, axis, range(start, start + length))
+        for start, length in zip(starts, sizes, strict=False)
+    ]
+
+
+def gather(call: Call) -> Value:
+    """Entries of an axis at constant places, whose axes replace it."""
+    value, places = call.value(0), call.constant(1)
+    (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    check_apart(value, (axis,))
+    size = value.shape[axis]
+    wanted = np.asarray(places.whole(), dtype=np.int64).reshape(places.shape)
+    if places.place is not None or ((wanted < -size) | (wanted >= size)).any():
+        raise Unsupported("an index is out of range")
+    check_size((*value.shape[:axis], wanted.size, *value.shape[axis + 1 :]))
+    index = np.take(indices(value.shape), wanted % size, axis=axis)
+    place = value.place
+    if place is not None and place.axis > axis:
+        place = Place(place.axis + wanted.ndim - 1, place.before)
+    return call.move(value, index, place)
+
+
+def pad(call: Call) -> Value:
+    """Surrounded by a number, or by entries of its own; negative pads cut."""
+    value = call.value(0)
+    rank = len(value.shape)
+    mode = call.text("mode", "constant")
+    if mode not in {"constant", "reflect", "edge", "wrap"}:
+        raise Unsupported("its mode is not known")
+    if call.version < 11:
+        pads, number, axes = call.integers("pads") or [], call.real("value", 0.0), None
+    else:
+        pads, number = call.whole(1), call.number(2) if call.has(2) else 0.0
+        axes = call.whole(3) if call.has(3) else None
+    named = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    normal_axes(named, rank)
+    if len(pads) != 2 * len(named):
+        raise Unsupported("its pads do not fit")
+    index = indices(value.shape)
+    for axis, begin, end in zip(named, pads[: len(named)], pads[len(named) :], strict=True):
+        if begin or end:
+            check_apart(value, (axis,))
+            index = _padded(index, axis, begin, end, mode)
+    result = call.move(value, index, value.place)
+    if mode != "constant" or number == 0.0 or not (index < 0).any():
+        return result
+    if isinstance(result, Constant):
+        raise Unsupported("a constant is padded with another number than 0")
+    offset = np.where(index < 0, number, 0.0)
+    return call.step(Shift(Operand(offset, offset)), result, shape=result.shape, place=result.place)
+
+
+def _padded(index: IndexArray, axis: int, begin: int, end: int, mode: str) -> IndexArray:
+    size = index.shape[axis]
+    start, stop = max(0, -begin), size - max(0, -end)
+    if start > stop or (mode != "constant" and (begin < 0 or end < 0)):
+        raise Unsupported("its pads cut more than there is")
+    if mode in {"reflect", "wrap"} and max(begin, end) > size - (mode == "reflect"):
+        raise Unsupported("its pads repeat more than there is")
+    kept = np.take(index, range(start, stop), axis=axis)
+    widths = [(0, 0)] * index.ndim
+    widths[axis] = (max(0, begin), max(0, end))
+    check_size((*index.shape[:axis], size + sum(widths[axis]), *index.shape[axis + 1 :]))
+    padded: IndexArray = (
+        np.pad(kept, widths, constant_values=-1)
+        if mode == "constant"
+        else np.pad(kept, widths, mode=mode)  # type: ignore[call-overload]
+    )
+    return padded
+
+
+_WHOLE: Final = frozenset(
+    {
+        ("asymmetric", "floor"),
+        ("half_pixel", "round_prefer_ceil"),
+        ("half_pixel", "round_prefer_floor"),
+        ("pytorch_half_pixel", "round_prefer_ceil"),
+        ("pytorch_half_pixel", "round_prefer_floor"),
+        ("tf_half_pixel_for_nn", "floor"),
+    }
+)
+"""coordinates and roundings by which every entry is repeated k times"""
+
+
+def resize(call: Call) -> Value:
+    """Resize and Upsample to the nearest neighbour, by whole factors.
+
+    Proof: output q = k·i + r, 0 ≤ r < k, lies at q/k or (q + 1/2)/k in [i, i + 1), which is rounded
+    down to i, or at (q + 1/2)/k − 1/2, which lies within 1/2 of i and of nothing else.
+    """
+    value = call.value(0)
+    old = call.version < 11
+    coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    rounding = call.text("nearest_mode", "floor" if old else "round_prefer_floor")
+    call.real("cubic_coeff_a", -0.75), call.integer("exclude_outside", 0)
+    if call.text("mode", "nearest") != "nearest" or (coordinates, rounding) not in _WHOLE:
+        raise Unsupported("only the nearest neighbour is supported")
+    for axis, factor in enumerate(_factors(call, value)):
+        if factor != 1:
+            check_size((*value.shape, factor))
+            value = select(call, value, axis, np.repeat(range(value.shape[axis]), factor).tolist())
+    return value
+
+
+def _factors(call: Call, value: Value) -> list[int]:
+    """By how much every axis grows, from scales or from sizes."""
+    given, position = call.reals("scales"), 2 if call.version >= 11 else 1
+    if given is None and call.has(position) and call.constant(position).lo.size:
+        scales = call.constant(position)
+        scales.check_fixed()
+        call.sink.untracked.update(scales.sources)
+        given = (scales.lo if scales.lo is scales.hi else np.zeros(1)).reshape(-1).tolist()
+    if given is None:
+        sizes = call.constant(3)
+        grows = np.zeros(sizes.shape, bool) if sizes.grows is None else sizes.grows
+        own = -1 if value.place is None else value.place.axis
+        if grows.tolist() != [axis == own for axis in range(len(value.shape))]:
+            raise Unsupported(FIXED)
+        given = [b / a for a, b in zip(value.shape, sizes.lo.tolist(), strict=True)]
+    if len(given) != len(value.shape) or any(item < 1 or item != int(item) for item in given):
+        raise Unsupported("its factors are not whole")
+    return [int(item) for item in given]

@@ -1,0 +1,191 @@
+"""Values: tensors of the file as lowering knows them, and where the batch lies in them.
+
+Every tensor is kept as it is for a batch of one example, N = 1. A `Place` says what it is for any
+other N: dimension `axis` is `before`·N·after, all others do not depend on N, and, in row-major
+order, element (p·N + i)·S + s of the tensor is element p·S + s of example i's, where P is the
+product of the dimensions before the axis, times `before`. Without a place it does not depend on N
+at all. So a tensor at N is N tensors of examples side by side, and an op keeps the examples apart
+if that remains true of its output, with example i's output computed from example i's input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, final
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.arithmetic import multiply_up, sqrt_up
+from lipcert.core.budget import spend
+from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.program import IndexArray, Operand, Place, Shape
+
+FIXED = "it has sizes that fit one batch size only"
+MAX_SIZE = 1 << 25
+_TABLES: WeakValueDictionary[int, IndexArray] = WeakValueDictionary()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A tensor computed from the input: a value of the program."""
+
+    name: str
+    shape: Shape
+    place: Place | None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A tensor that does not depend on the input: every entry lies in [lo, hi].
+
+    Of whole numbers and truth values lo is hi. sources: as of an `Operand`. grows: entries that
+    are to be multiplied by N, for sizes read off other tensors (None: none).
+    """
+
+    lo: npt.NDArray[Any]
+    hi: npt.NDArray[Any]
+    sources: Mapping[str, float] = field(default_factory=dict)
+    place: Place | None = None
+    grows: npt.NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        if self.is_float and (np.isnan(self.lo).any() or np.isnan(self.hi).any()):
+            raise Unsupported("a constant is not a number")
+
+    @property
+    def shape(self) -> Shape:
+        """Its dimensions at N = 1."""
+        return self.lo.shape
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds real numbers."""
+        return self.lo.dtype.kind == "f"
+
+    def check_fixed(self) -> None:
+        """Refuse entries that are multiples of N."""
+        if self.grows is not None and self.grows.any():
+            raise Unsupported("it computes with the size of the batch")
+
+    def whole(self) -> list[int]:
+        """The entries as integers that do not depend on N."""
+        self.check_fixed()
+        if self.lo.dtype.kind not in "iu" or self.lo is not self.hi:
+            raise Unsupported("a size or an index is not a whole number")
+        return [int(item) for item in self.lo.reshape(-1)]
+
+    def operand(self, rank: int) -> Operand:
+        """As a step uses it on a value of this rank, leading dimensions being 1."""
+        self.check_fixed()
+        if not self.is_float or len(self.shape) > rank:
+            raise Unsupported("a constant of another type or rank is expected")
+        shape = (1,) * (rank - len(self.shape)) + self.shape
+        low = self.lo.reshape(shape)
+        high = low if self.lo is self.hi else self.hi.reshape(shape)
+        return Operand(low, high, self.sources)
+
+    def rearranged(self, index: IndexArray, place: Place | None) -> Constant:
+        """Entry k is entry index[k] of this one, or 0 where that is −1.
+
+        Linear, with the norm √m if no entry is read more than m times.
+        """
+
+        def taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.append(array.reshape(-1), np.zeros(1, array.dtype))[index]
+
+        low = taken(self.lo)
+        high = low if self.lo is self.hi else taken(self.hi)
+        grows = None if self.grows is None else taken(self.grows)
+        return Constant(low, high, self._spread(index), place, grows)
+
+    def _spread(self, index: IndexArray) -> Mapping[str, float]:
+        if not self.sources:
+            return {}
+        read = index[index >= 0]
+        copies = int(np.bincount(read).max()) if read.size else 0
+        gain = sqrt_up(float(copies))
+        return {name: multiply_up(own, gain) for name, own in self.sources.items()}
+
+
+Value: TypeAlias = Data | Constant
+
+
+def indices(shape: Shape) -> IndexArray:
+    """The flat index of every entry of a tensor of this shape.
+
+    All tensors of one size share one table as long as somebody uses it: it cannot be written to,
+    and what is a view of it takes no room.
+    """
+    size = math.prod(check_size(shape))
+    table = _TABLES.get(size)
+    if table is None:
+        spend(size)
+        table = np.arange(size, dtype=np.int64)
+        table.setflags(write=False)
+        _TABLES[size] = table
+    return table.reshape(shape)
+
+
+def check_size(shape: Shape) -> Shape:
+    """The shape, unless it has more entries than can be followed."""
+    spend()
+    if math.prod(shape) > MAX_SIZE:
+        raise Unsupported(f"a tensor has more than {MAX_SIZE} entries")
+    return shape
+
+
+def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
+    """The common shape of tensors combined entry by entry, and the place of the batch in it.
+
+    Proof: all that depend on N have its dimension before·N·after on the same axis of the result,
+    and all others are repeated along that axis, so an entry of example i meets those of example i.
+    """
+    shape = check_size(np.broadcast_shapes(*(value.shape for value in values)))
+    found = {
+        (value.place.axis + len(shape) - len(value.shape), value.place.before, _length(value))
+        for value in values
+        if value.place is not None
+    }
+    if len(found) > 1:
+        raise MixingError("its inputs carry the batch on different axes, or in different ways")
+    if not found:
+        return shape, None
+    axis, before, _ = next(iter(found))
+    for value in values:
+        own = axis - len(shape) + len(value.shape)
+        if value.place is None and own >= 0 and value.shape[own] != 1:
+            raise Unsupported(FIXED)
+    return shape, Place(axis, before)
+
+
+def _length(value: Value) -> int:
+    if value.place is None:
+        raise Unsupported("it is used in a way that is not understood")
+    return value.shape[value.place.axis]
+
+
+def reshaped(value: Value, shape: Shape, grows: Sequence[bool]) -> Place | None:
+    """The place of the batch after a reshape to `shape`, of which the marked dimensions grow.
+
+    Proof: the row-major order stays, so P does. Behind the leading dimensions, whose product B
+    does not depend on N, the growing one is (P/B)·N·after, if B divides P and P/B divides it.
+    """
+    if math.prod(shape) != math.prod(value.shape):
+        raise Unsupported("a reshape changes the number of entries")
+    grown = [axis for axis, is_grown in enumerate(grows) if is_grown]
+    if value.place is None and not grown:
+        return None
+    if value.place is None or len(grown) != 1:
+        raise Unsupported(FIXED)
+    axis = grown[0]
+    prefix = math.prod(value.shape[: value.place.axis]) * value.place.before
+    before, left = divmod(prefix, math.prod(shape[:axis]))
+    if left or shape[axis] % before:
+        raise Unsupported("a reshape spreads the batch over several axes")
+    return Place(axis, before)

@@ -1,0 +1,100 @@
+"""`lipcert-check`: the checker as a program of its own.
+
+    lipcert-check CERTIFICATE --model MODEL
+
+It imports the standard library, numpy and the message classes of onnx, and nothing of the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
+from lipcert.core.files import CertificateFileError, read_certificate_file, trusted_text
+
+EXIT_CODES: Final = {"valid": 0, "invalid": 1, "conditional": 3, "unknown": 3}
+"""by verdict; 2 is for usage, 4 for an error of the checker itself"""
+_PURPOSE: Final = "Hold a certificate against the ONNX file that it speaks of."
+_EPILOG: Final = (
+    "Leaves with 0 if the certificate is valid, 1 if it is invalid, 2 for wrong usage, 3 if it is "
+    "conditional on assumptions that are not accepted or cannot be judged, 4 for a defect of the "
+    "checker. The last line of output is the verdict with the digest of the certificate."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check, print the report, return the exit code.
+
+    Linear algebra runs in one thread unless the environment says otherwise, as in `lipcert check`.
+    """
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")  # read when numpy is imported, below
+    options = _parser().parse_args(arguments)
+    if options.tcb:
+        sys.stdout.write(trusted_text())
+        return 0
+    if options.certificate is None or options.model is None:
+        _parser().error("a certificate and --model are needed")
+    from lipcert.core.check import Choices, check  # noqa: PLC0415  numpy only when needed
+    from lipcert.core.text import report_json, report_text  # noqa: PLC0415
+
+    try:
+        data = read_certificate_file(options.certificate)
+        accepted = accepted_ids(options.accept_assumption)
+        limits = Limits(options.max_entries, options.max_seconds)
+        choices = Choices(options.engine, accepted, options.weights, limits)
+        report = check(data, options.model, choices)
+    except CertificateFileError as error:
+        sys.stderr.write(f"lipcert-check: error: {error}\n")
+        return EXIT_CODES["unknown"]
+    except Exception as error:  # noqa: BLE001  a defect is no verdict
+        sys.stderr.write(f"lipcert-check: defect: {type(error).__name__}: {str(error)!a}\n")
+        return 4
+    sys.stdout.write(report_json(report) if options.format == "json" else report_text(report))
+    return EXIT_CODES[report.verdict.value]
+
+
+def accepted_ids(words: Sequence[str]) -> frozenset[str]:
+    """Assumption ids, given one by one or joined by commas."""
+    return frozenset(name.strip() for word in words for name in word.split(",") if name.strip())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("lipcert-check", description=_PURPOSE, epilog=_EPILOG)
+    parser.add_argument("certificate", type=Path, nargs="?", help="the certificate file")
+    parser.add_argument("--model", type=Path, help="the ONNX file that it speaks of")
+    parser.add_argument("--weights", type=Path, help="weights to be within the constraints")
+    parser.add_argument("--engine", choices=("float", "exact"), default="float")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "--accept-assumption",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="take a declared assumption for granted (A-INPUT, say); repeat, or join by commas",
+    )
+    parser.add_argument(
+        "--max-entries",
+        type=int,
+        default=MAX_ENTRIES,
+        metavar="N",
+        help="of tables and constants that are computed; beyond: UNKNOWN (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=float,
+        default=MAX_SECONDS,
+        metavar="S",
+        help="that a check may take; beyond: UNKNOWN (default: %(default)g)",
+    )
+    parser.add_argument("--tcb", action="store_true", help="list what must be trusted, and leave")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

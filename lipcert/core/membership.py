@@ -1,0 +1,169 @@
+"""Membership: whether other weights of a model lie within the constraints of a certificate.
+
+What enters: a certificate for a set of weights, the model it speaks of, and the same model with
+other weights. What leaves: a sentence for each tensor that is not within its constraint, or is not
+the file's although it is not trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from lipcert.core.certificate.records import Certificate, Constraint
+from lipcert.core.coverage import operands, tensors
+from lipcert.core.digest import structural_digest
+from lipcert.core.interval import Array, norm_up
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.norms.steps import NormWitness, frobenius_at_most, step_norm_at_most
+from lipcert.core.program import Conv, Dense, Op, Operand, Program, Step
+from lipcert.core.reader.records import Model, shown
+from lipcert.core.weights import Weights, exchanged
+from lipcert.core.witnesses import Engine
+
+_METHODS: Final = ("windows", "explicit")
+_CLEARLY: Final = 2.0**-20
+
+
+def membership_faults(
+    certificate: Certificate, model: Model, weights: Weights, engine: Engine
+) -> Iterator[str]:
+    """What is wrong with the weights in a file, by exact norms.
+
+    Raises Unsupported where a tensor is neither proved to be within nor seen to be outside: a norm
+    that equals the radius, say, cannot be proved in finite precision.
+    Proof: with the trained tensors exchanged the model is the certified one again, so that nothing
+    but these tensors differs; each of them is held against its constraint by itself.
+    """
+    for name in weights.other:
+        yield f"the tensor {shown(name)} is not trained, and the weights hold other numbers for it"
+    trained = certificate.scope.trained
+    missing = [name for name in trained if name not in weights.model.initializers]
+    if missing:
+        yield f"the weights lack the trained tensor {shown(missing[0])}"
+        return
+    originals = {name: model.initializers[name] for name in trained if name in model.initializers}
+    if structural_digest(exchanged(weights.model, originals)) != certificate.model.structure:
+        yield "more than trained tensors differ from the model of the certificate"
+        return
+    program = lower(weights.model, certificate.model.output)
+    yield from constraint_faults(certificate.scope.constraints, weights.model, program, {}, engine)
+
+
+def constraint_faults(
+    constraints: Sequence[Constraint],
+    weights: Model,
+    program: Program,
+    norms: Mapping[str, float],
+    engine: Engine,
+) -> Iterator[str]:
+    """The tensors that are outside their constraints. norms: proved ones of steps, by output.
+
+    Raises Unsupported where it is not proved that the others are within.
+    """
+    unproved = []
+    for constraint in constraints:
+        limit = f"{constraint.kind} {constraint.radius!r}"
+        if _is_outside(constraint, weights, program):
+            yield f"the tensor {shown(constraint.tensor)} is not within {limit}"
+        elif not _is_within(constraint, weights, program, norms, engine):
+            unproved.append(f"{shown(constraint.tensor)} within {limit}")
+    if unproved:
+        raise Unsupported(f"it could not be proved that the weights hold {'; '.join(unproved)}")
+
+
+def _is_within(
+    constraint: Constraint,
+    weights: Model,
+    program: Program,
+    norms: Mapping[str, float],
+    engine: Engine,
+) -> bool:
+    """Frobenius: of the tensor. Spectral: of every step that uses it, as `_has_norm` says."""
+    values = tensors(weights)[constraint.tensor].values()
+    if not np.isfinite(values).all():
+        return False
+    if constraint.kind == "frobenius":
+        return frobenius_at_most(np.asarray(values, dtype=np.float64), constraint.radius)
+    users = [
+        step
+        for step in program.steps
+        if any(constraint.tensor in operand.sources for operand in operands(step.op))
+    ]
+    return all(_has_norm(step, constraint, program, norms, engine) for step in users)
+
+
+def _is_outside(constraint: Constraint, weights: Model, program: Program) -> bool:
+    """Whether the Euclidean norm, what a matrix does to one vector, or an entry is too large.
+
+    Proof: ‖W‖ ≥ ‖Wv‖/‖v‖ for every v; the rounding of Wv is at most γ_n·‖|W||v|‖, which is far
+    below the margin unless Wv cancels, and then the norm of |W||v| stands in its way. A number in
+    [lo, hi] is at least lo, and its negative at least −hi. Of steps that use another function of
+    the tensor than a linear one, neither says anything.
+    """
+    values = np.asarray(tensors(weights)[constraint.tensor].values(), dtype=np.float64)
+    if not np.isfinite(values).all():
+        return True
+    if constraint.kind == "frobenius":
+        return norm_up(values) * (1.0 - _CLEARLY) > constraint.radius
+    tensor = constraint.tensor
+    ops = [step.op for step in program.steps if _is_linear_in(step.op, tensor)]
+    dense = [op.weight for op in ops if isinstance(op, Dense)]
+    matrices = [weight.lo for weight in dense if tensor in weight.sources]
+    entries = [item for op in ops for item in _entrywise(op, tensor)]
+    return any(
+        np.max(np.maximum(item.lo, -item.hi), initial=0.0) > constraint.radius for item in entries
+    ) or any(_reached(matrix) > constraint.radius for matrix in matrices)
+
+
+def _reached(matrix: Array) -> float:
+    """‖Wv‖/‖v‖ for a good v, rounded down."""
+    v = np.linalg.svd(matrix)[2][0]
+    rounding = norm_up(np.abs(matrix) @ np.abs(v)) * len(v) * 2.0**-50
+    length = norm_up(matrix @ v) * (1.0 - _CLEARLY) - rounding
+    return max(length, 0.0) / (norm_up(v) * (1.0 + _CLEARLY))
+
+
+def _has_norm(
+    step: Step,
+    constraint: Constraint,
+    program: Program,
+    norms: Mapping[str, float],
+    engine: Engine,
+) -> bool:
+    """Whether the linear map of a step is within the radius, and every entry of other operands.
+
+    Proof: from a spectral constraint on a factor, a slope or an offset it is derived that no entry
+    is larger than the radius r (so that n of them have a norm of at most √n·r), and nothing else:
+    x ↦ s·x has the norm max|s|. Entries are compared as they are, which rounds nothing. Of what
+    is no linear function of the tensor, a reciprocal say, no constraint on it says anything.
+    """
+    op, radius = step.op, constraint.radius
+    if not _is_linear_in(op, constraint.tensor):
+        return False
+    if isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources:
+        before = program.shapes[step.inputs[0]]
+        if norms.get(step.output, math.inf) > radius and not any(
+            step_norm_at_most(op, before, step.shape, radius, NormWitness(way), engine.norms)
+            for way in _METHODS
+        ):
+            return False
+    return all(
+        np.max(np.maximum(-item.lo, item.hi), initial=0.0) <= radius
+        for item in _entrywise(op, constraint.tensor)
+    )
+
+
+def _is_linear_in(op: Op, tensor: str) -> bool:
+    """Whether all operands of a step are linear functions of a tensor, or do not show it."""
+    return all(item.sources.get(tensor, 0.0) < math.inf for item in operands(op))
+
+
+def _entrywise(op: Op, tensor: str) -> list[Operand]:
+    """The operands of a step that show a tensor and are no linear map."""
+    weight = op.weight if isinstance(op, Dense | Conv) else None
+    return [item for item in operands(op) if tensor in item.sources and item is not weight]

@@ -1,0 +1,54 @@
+"""A claim ‖W‖₂ ≤ c brought to a common scale.
+
+What enters: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0. What leaves:
+the claim decided, where that takes no proof, or the matrix lying or standing so that its Gram
+matrix is small, with c = fraction·2^exponent and 1/2 ≤ fraction < 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+FloatMatrix: TypeAlias = npt.NDArray[np.float64]
+
+MAX_SHORT_SIDE: Final = 8192
+"""rows and columns of a Gram matrix, half a gigabyte; several are held at once"""
+MAX_LONG_SIDE: Final = 1 << 20
+"""terms of an inner product, so that the integers of `integer_engine` stay below 2^63"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NormClaim:
+    """A tall matrix (rows ≥ columns) and the claimed bound of its spectral norm."""
+
+    matrix: FloatMatrix
+    fraction: float
+    exponent: int
+
+    @classmethod
+    def of(cls, matrix: FloatMatrix, claim: float) -> NormClaim | bool:
+        """The claim to be proved, or whether it holds where that is plain.
+
+        Proof: ‖W‖₂ ≥ max|w_ij|, so a smaller claim is false, and a claim of 0 that is not
+        smaller means W = 0. A transpose has the same norm. ValueError where nothing can be said:
+        numbers that are not finite, a negative claim, a matrix beyond the limits.
+        """
+        if matrix.ndim != 2 or matrix.dtype != np.float64:
+            raise ValueError("a norm is checked of a float64 matrix")
+        if not (math.isfinite(claim) and claim >= 0.0):
+            raise ValueError(f"{claim!r} is not a bound")
+        if min(matrix.shape) > MAX_SHORT_SIDE or max(matrix.shape) > MAX_LONG_SIDE:
+            raise ValueError(f"a matrix of shape {matrix.shape} is beyond this check")
+        if not np.isfinite(matrix).all():
+            raise ValueError("the norm of a matrix with NaN or infinite entries is not defined")
+        largest = float(np.abs(matrix).max(initial=0.0))
+        if largest == 0.0 or claim < largest:
+            return largest == 0.0
+        tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+        return cls(tall, *math.frexp(claim))

@@ -1,0 +1,162 @@
+"""A convolution T with exact kernel: which tap of which output reads what, and two plain bounds.
+
+Two routes, each a proof by itself, for any number of dimensions, strides, dilations, groups and
+paddings, also of an input whose entries were moved about before:
+
+* windows: T = K∘P, where P lays out the window of every output position and K is the kernel as
+  a matrix. An input entry lies in at most r windows, counted exactly, so ‖Px‖² ≤ r‖x‖² and
+  ‖T‖ ≤ √r·‖K‖ (T = 0 if r = 0); with groups, T is block diagonal and the largest group counts.
+  Attained where a kernel matrix is an isometry on the windows of an input whose entries all lie
+  in r of them.
+* explicit: T written out as a matrix, entry by entry, where it is small enough. Exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.arithmetic import divide_down, sqrt_up
+from lipcert.core.norms.claim import FloatMatrix
+from lipcert.core.program import IndexArray, Window
+
+NormCheck = Callable[[FloatMatrix, float], bool]
+
+MAX_ENTRIES: Final = 1 << 24
+"""entries of a convolution written out as a matrix"""
+_MAX_TAPS: Final = 1 << 12
+_MAX_SIDE: Final = 1 << 16
+_MAX_WINDOWS: Final = 1 << 22
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Convolution:
+    """A kernel [outputs, inputs of a group, *taps] and where its windows lie.
+
+    size: the spatial shape of the input. moved: empty where the windows lie on the input itself;
+    otherwise, for each axis, the numbers of the input entries that the windowed line is made of,
+    −1 for 0.
+    """
+
+    kernel: npt.NDArray[np.float64]
+    size: tuple[int, ...]
+    window: Window
+    groups: int = 1
+    moved: tuple[IndexArray, ...] = ()
+
+    def __post_init__(self) -> None:
+        window = self.window
+        geometry = (self.size, window.strides, window.dilations, window.before, window.outputs)
+        if self.kernel.ndim < 3 or self.kernel.dtype != np.float64:
+            raise ValueError("a kernel has outputs, inputs and at least one dimension of float64")
+        if any(len(numbers) != self.kernel.ndim - 2 for numbers in geometry):
+            raise ValueError("a convolution needs one number for each dimension of its kernel")
+        if window.taps != self.kernel.shape[2:]:
+            raise ValueError("the taps of a window are not those of the kernel")
+        if any(abs(number) > _MAX_SIDE for numbers in geometry for number in numbers):
+            raise ValueError("a size, stride, dilation or padding is too large")
+        if (
+            min(*self.kernel.shape, self.groups, *(min(g) for g in (*geometry[:3], geometry[4])))
+            < 1
+        ):
+            raise ValueError("a size, stride, dilation or number of groups is not positive")
+        if self.kernel.shape[0] % self.groups:
+            raise ValueError("the outputs of a convolution cannot be divided among its groups")
+        if any(
+            m * taps > _MAX_WINDOWS for m, taps in zip(window.outputs, window.taps, strict=True)
+        ):
+            raise ValueError("a convolution has too many windows")
+        if self.moved and (
+            len(self.moved) != len(self.size)
+            or any(line.ndim != 1 or len(line) < 1 for line in self.moved)
+            or any(line.max() >= n for line, n in zip(self.moved, self.size, strict=True))
+        ):
+            raise ValueError("moved entries do not come from the input")
+
+    def reads(self, axis: int) -> IndexArray:
+        """[outputs, taps]: the number of the input entry read along an axis, −1 for none."""
+        window = self.window
+        places = (
+            np.arange(window.outputs[axis], dtype=np.int64)[:, None] * window.strides[axis]
+            + np.arange(window.taps[axis], dtype=np.int64) * window.dilations[axis]
+            - window.before[axis]
+        )
+        line = self.moved[axis] if self.moved else np.arange(self.size[axis], dtype=np.int64)
+        inside = (places >= 0) & (places < len(line))
+        return np.where(inside, np.maximum(line[np.where(inside, places, 0)], -1), -1)
+
+    def overlap(self) -> int:
+        """The largest number of windows that an input entry lies in, counted as often as it does.
+
+        Windows are products of one-dimensional ones, so the count is a product too.
+        """
+        tables = [self.reads(axis) for axis in range(len(self.size))]
+        counts = [np.bincount(table[table >= 0], minlength=1).max() for table in tables]
+        return math.prod(max(int(count), 1) for count in counts)
+
+    def by_windows(self, claim: float, check: NormCheck) -> bool:
+        """Whether ‖T‖₂ ≤ claim follows from the norms of the kernels as matrices."""
+        share = divide_down(claim, sqrt_up(float(self.overlap())))
+        matrices = np.split(self.kernel.reshape(len(self.kernel), -1), self.groups)
+        return all(check(matrix, share) for matrix in matrices)
+
+    def by_matrix(self, claim: float, check: NormCheck) -> bool:
+        """Whether T can be written out, and ‖T‖₂ ≤ claim."""
+        return self.is_small and check(self.matrix(), claim)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether T is written out as a matrix."""
+        outputs, inputs = self.kernel.shape[0], self.kernel.shape[1] * self.groups
+        entries = outputs * math.prod(self.window.outputs) * inputs * math.prod(self.size)
+        few = entries <= MAX_ENTRIES and math.prod(self.window.taps) <= _MAX_TAPS
+        return few and self._reads_once()
+
+    def _reads_once(self) -> bool:
+        """Whether no window reads an entry through two taps, so that no entry of T is a sum."""
+        tables = [np.sort(self.reads(axis), axis=1) for axis in range(len(self.size))]
+        return not any(((t[:, 1:] == t[:, :-1]) & (t[:, 1:] >= 0)).any() for t in tables)
+
+    def matrix(self) -> FloatMatrix:
+        """T itself: rows by output channel and position, columns by input channel and position."""
+        if not self.is_small:
+            raise ValueError("a convolution of this size is not written out as a matrix")
+        m, n = math.prod(self.window.outputs), math.prod(self.size)
+        blocks = [self._block(kernel, m, n) for kernel in np.split(self.kernel, self.groups)]
+        rows, columns = blocks[0].shape
+        result = np.zeros((self.groups, rows, self.groups, columns))
+        for group, block in enumerate(blocks):
+            result[group, :, group] = block
+        return result.reshape(self.groups * rows, self.groups * columns)
+
+    def _block(self, kernel: FloatMatrix, m: int, n: int) -> FloatMatrix:
+        """The matrix of one group, with m output and n input positions."""
+        outputs, inputs = kernel.shape[:2]
+        result = np.zeros((outputs, m, inputs, n))
+        taps = kernel.reshape(outputs, inputs, -1)
+        axes = [_pairs(self.reads(axis)) for axis in range(len(self.size))]
+        for tap, pairs in enumerate(itertools.product(*axes)):
+            y = _flat([pair[0] for pair in pairs], self.window.outputs)
+            x = _flat([pair[1] for pair in pairs], self.size)
+            result[:, y, :, x] = taps[:, :, tap]
+        return result.reshape(outputs * m, inputs * n)
+
+
+def _pairs(table: IndexArray) -> list[tuple[npt.NDArray[np.intp], IndexArray]]:
+    """For each tap along an axis, the output positions and the input positions it joins."""
+    readers = [np.flatnonzero(column >= 0) for column in table.T]
+    return [(y, column[y]) for y, column in zip(readers, table.T, strict=True)]
+
+
+def _flat(
+    places: list[npt.NDArray[np.intp]] | list[IndexArray], shape: tuple[int, ...]
+) -> npt.NDArray[np.intp]:
+    """Flat indices of a grid of positions, one array for each dimension."""
+    return np.ravel_multi_index(np.ix_(*places), shape).ravel()

@@ -1,0 +1,128 @@
+"""‖A‖₂ ≤ c for the linear part A of a run of steps around one convolution or matrix.
+
+What enters: steps of the program. What leaves: one interval kernel in their place, or whether its
+norm is within a claim. A run of maps can have a far smaller norm than the product of theirs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lipcert.core.interval import Interval
+from lipcert.core.norms.compose import averaged, behind, plus_identity, scaled
+from lipcert.core.norms.convolution import NormCheck
+from lipcert.core.norms.moves import lines_of
+from lipcert.core.norms.steps import Kernel, NormWitness
+from lipcert.core.program import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Conv,
+    Dense,
+    Move,
+    Scale,
+    Shape,
+    Shift,
+    Step,
+)
+
+
+def fused_norm_at_most(
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    claim: float,
+    witness: NormWitness,
+    check: NormCheck,
+) -> bool:
+    """Whether ‖A‖₂ ≤ claim could be proved, A the linear part from first input to last output.
+
+    shapes: of all values, as in `Program`. False where the steps are no such run.
+    """
+    kernel = fused_kernel(steps, shapes)
+    return kernel is not None and kernel.norm_at_most(claim, witness, check)
+
+
+def fused_kernel(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
+    """The run as one kernel, None where the steps are no run.
+
+    Hypotheses (checked): each step reads only the one before, or is the sum of that and of the
+    input of the run; exactly one is a Dense or Conv; the others are a Scale or BatchNorm with a
+    factor per channel, a Shift, and around a Conv a Move of whole positions before it or
+    an AveragePool behind it.
+    Proof: each step is affine, and `compose` folds it into the kernel.
+    """
+    places = [i for i, step in enumerate(steps) if isinstance(step.op, Dense | Conv)]
+    if len(places) != 1 or not _is_chain(steps):
+        return None
+    (middle,) = places
+    kernel = _of(steps[middle], shapes)
+    for step in reversed(steps[:middle]):
+        kernel = None if kernel is None else _preceded(kernel, step, shapes)
+    for step in steps[middle + 1 :]:
+        kernel = None if kernel is None else _followed(kernel, step, steps[0].inputs[0], shapes)
+    return kernel
+
+
+def _of(step: Step, shapes: Mapping[str, Shape]) -> Kernel | None:
+    """The convolution or matrix of a run."""
+    if not isinstance(step.op, Dense | Conv):
+        return None
+    return Kernel.of(step.op, shapes[step.inputs[0]], step.shape)
+
+
+def _is_chain(steps: Sequence[Step]) -> bool:
+    """Whether each step reads the one before, a sum also the input of the first."""
+    start = steps[0].inputs[0]
+    if steps[0].inputs != (start,):
+        return False
+    for before, step in itertools.pairwise(steps):
+        expected = (before.output, start) if isinstance(step.op, Add) else (before.output,)
+        if before.output == start or sorted(step.inputs) != sorted(expected):
+            return False
+    return True
+
+
+def _preceded(kernel: Kernel, step: Step, shapes: Mapping[str, Shape]) -> Kernel | None:
+    """A kernel behind a step."""
+    shape = shapes[step.inputs[0]]
+    if isinstance(step.op, Move):
+        lines = lines_of(step.op.sources, shape)
+        return None if lines is None or kernel.is_matrix else behind(kernel, lines, shape[2:])
+    factors = _factors(kernel, step, shape)
+    return None if factors is None else scaled(kernel, factors, outputs=False)
+
+
+def _followed(kernel: Kernel, step: Step, start: str, shapes: Mapping[str, Shape]) -> Kernel | None:
+    """A kernel before a step; start: the input of the run."""
+    shape = shapes[step.inputs[0]]
+    if isinstance(step.op, Add):
+        if any(shapes[value] != step.shape for value in step.inputs):
+            return None
+        through, around = step.op.signs if step.inputs[1] == start else step.op.signs[::-1]
+        return plus_identity(kernel, through, around)
+    if isinstance(step.op, AveragePool):
+        return None if kernel.is_matrix else averaged(kernel, step.op.window)
+    factors = _factors(kernel, step, shape)
+    return None if factors is None else scaled(kernel, factors, outputs=True)
+
+
+def _factors(kernel: Kernel, step: Step, shape: Shape) -> Interval | None:
+    """The factor of each channel of an affine step that keeps the shape; None for another."""
+    axis = len(shape) - 1 if kernel.is_matrix else 1
+    if step.shape != shape:
+        return None
+    match step.op:
+        case Shift():
+            return Interval(np.ones(shape[axis]), np.ones(shape[axis]))
+        case Scale(factor):
+            others = (n for i, n in enumerate(factor.shape) if i != axis)
+            if len(factor.shape) != len(shape) or any(n != 1 for n in others):
+                return None
+            ends = Interval(factor.lo.reshape(-1), factor.hi.reshape(-1))
+            return ends.broadcast((shape[axis],))
+        case BatchNorm(scale, _, _, inverse) if axis == 1:
+            return Interval(scale.lo, scale.hi) * Interval(inverse.lo, inverse.hi)
+    return None

@@ -1,0 +1,134 @@
+"""Lines: along one axis, a convolution as part of a circular one with shifts and phases.
+
+Output o reads entry reads[o, t] through tap t, or nothing. Let s, d be stride and dilation,
+g = gcd(s, d), D = d/g, and, counted from the first tap in use, tap t = (s/g)·j + r. A line of N
+places for every phase r carries the input: tap t of output o looks at place (o + D·j) mod N of
+line r. `fits` checks on the whole table that
+1. the outputs are different modulo N (one that reads nothing is 0, and left out),
+2. no place is looked at both for one entry and for another, or for nothing,
+3. no entry has two places; with a twist, not even before reduction modulo N.
+Nothing about strides, dilations and padding is believed: another choice of r, j and D would be as
+good a proof, if it passed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from lipcert.core.interval import Array
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.program import IndexArray
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """The taps in use along an axis, their phases r (renumbered) and shifts j.
+
+    outputs: those that read something; reads: what, [outputs, taps]; phases: how many; apart: D.
+    """
+
+    taps: tuple[int, ...]
+    phase: IndexArray
+    shift: IndexArray
+    outputs: IndexArray
+    reads: IndexArray
+    phases: int
+    apart: int
+
+    @classmethod
+    def of(cls, convolution: Convolution, axis: int) -> Axis:
+        """Taps that read the input somewhere and are not all zero, and outputs that read any."""
+        reads, live = convolution.reads(axis), _live_kernel(convolution)
+        others = tuple(a for a in range(live.ndim) if a != axis + 2)
+        used = np.flatnonzero(live.any(axis=others))
+        stride, dilation = (
+            n[axis] for n in (convolution.window.strides, convolution.window.dilations)
+        )
+        divisor = math.gcd(stride, dilation)
+        numbers = (used - used.min(initial=reads.shape[1])).astype(np.int64)
+        shift, residue = numbers // (stride // divisor), numbers % (stride // divisor)
+        residues, phase = np.unique(residue, return_inverse=True)
+        reads = reads[:, used]
+        outputs = np.flatnonzero((reads >= 0).any(axis=1)).astype(np.int64)
+        taps = tuple(used.tolist())
+        apart = dilation // divisor
+        return cls(taps, phase, shift, outputs, reads[outputs], len(residues), apart)
+
+    @property
+    def length(self) -> int:
+        """Number of shifts."""
+        return int(self.shift.max(initial=0)) + 1
+
+    def fits(self, count: int, twist: int) -> bool:
+        """Whether the lines of some N with this many frequencies carry the axis."""
+        sizes = [
+            count * g for g in range(1, self.apart + 1) if math.gcd(count * g, self.apart) == g
+        ]
+        return any(self._fits(size, twist == 1) for size in sizes)
+
+    def fits_alone(self) -> bool:
+        """Whether lines carry an axis without shifts: P does not depend on its frequency."""
+        return self._fits(int(self.outputs.max()) + 1, False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an entry has one phase, and one reader through each tap."""
+        outputs, taps = np.nonzero(self.reads >= 0)
+        entries = self.reads[outputs, taps]
+        readers = entries * len(self.taps) + taps
+        return _determines(entries, self.phase[taps]) and _determines(readers, outputs)
+
+    def _fits(self, size: int, twisted: bool) -> bool:
+        """The three conditions, and the one of the twist."""
+        place = self.outputs[:, None] + self.apart * self.shift
+        line = np.broadcast_to(self.phase, place.shape)
+        cells, entries = (line * size + place % size).ravel(), self.reads.ravel()
+        whole = (line * (place.max() + 1) + place).ravel() if twisted else cells
+        inside = entries >= 0
+        return (
+            _determines(self.outputs % size, self.outputs)
+            and _determines(cells, entries)
+            and _determines(entries[inside], cells[inside])
+            and _determines(entries[inside], whole[inside])
+        )
+
+
+def _determines(keys: IndexArray, values: IndexArray) -> bool:
+    """Whether equal keys have equal values."""
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], values[order]
+    return not ((keys[1:] == keys[:-1]) & (values[1:] != values[:-1])).any()
+
+
+def _live_kernel(convolution: Convolution) -> Array:
+    """The kernel with zeros at taps that read nothing along some axis: the same map."""
+    kernel = convolution.kernel.copy()
+    for axis in range(len(convolution.size)):
+        unread = ~(convolution.reads(axis) >= 0).any(axis=0)
+        np.moveaxis(kernel, axis + 2, 0)[unread] = 0.0
+    return kernel
+
+
+def axes_of(convolution: Convolution) -> list[Axis]:
+    """All axes, in order."""
+    return [Axis.of(convolution, axis) for axis in range(len(convolution.size))]
+
+
+def phases_of(convolution: Convolution, axes: list[Axis]) -> Array:
+    """The kernel as [shifts, groups, outputs of a group, inputs · phases of all axes]."""
+    kernel = convolution.kernel
+    for number, axis in enumerate(axes):
+        moved = np.moveaxis(kernel, number + 2, 0)
+        split = np.zeros((axis.length, axis.phases, *moved.shape[1:]))
+        split[axis.shift, axis.phase] = moved[list(axis.taps)]
+        lines = np.moveaxis(split, 1, 3)  # [shifts, outputs, inputs, phases, other axes]
+        joined = lines.reshape(*lines.shape[:2], -1, *lines.shape[4:])
+        kernel = np.moveaxis(joined, 0, number + 2)
+    outputs, inputs = kernel.shape[:2]
+    by_group = kernel.reshape(convolution.groups, outputs // convolution.groups, inputs, -1)
+    return np.ascontiguousarray(np.moveaxis(by_group, 3, 0))

@@ -1,0 +1,76 @@
+"""B = LLᵀ + E in float64: a triangular factor from anywhere, and how large E is at most.
+
+Hypotheses. Additions and multiplications round to nearest in binary64, and the matrix product is
+the conventional one: each entry is a sum of the products in some order, perhaps with fused
+multiply-add (not Strassen's). Gradual underflow is not assumed; η = 2^-1022 covers what is lost.
+
+Proof. With M = fl(LLᵀ) and D = fl(B − M): ‖M − LLᵀ‖_F ≤ γ_n ‖L‖_F² + 4n³η, because
+|M − LLᵀ| ≤ γ_n |L||L|ᵀ + 4nη entrywise, and no entry needs a sum of more terms than L has columns
+that are not 0 in a panel of rows: that number serves in γ. Each
+subtraction errs by at most u times its result, or η.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from lipcert.core.arithmetic import sqrt_up
+from lipcert.core.budget import spend
+from lipcert.core.norms.claim import FloatMatrix
+from lipcert.core.norms.factor import lower_factor
+
+U: Final = Fraction(1, 1 << 53)
+ETA: Final = Fraction(1, 1 << 1022)
+_PANEL: Final = 256
+
+
+def unexplained(B: FloatMatrix) -> Fraction | None:
+    """An upper bound of ‖B − LLᵀ‖₂ for some lower triangular L, None for no such L.
+
+    Hypotheses: B is symmetric, its entries are below 1 in magnitude.
+    """
+    n = len(B)
+    L = lower_factor(B)
+    if (
+        L is None or not (np.abs(L) <= 1.0).all()
+    ):  # a factor of B, whose diagonal is below 1, has no such entry
+        return None
+    product, terms = _times_transpose(L)
+    measured = norm(B - product)
+    product_error = gamma(terms) * square_sum(L) + 4 * n**3 * ETA
+    return measured + product_error + U * measured + 2 * n * ETA
+
+
+def norm(array: FloatMatrix) -> Fraction:
+    """An upper bound of the Frobenius norm."""
+    return Fraction(sqrt_up(square_sum(array)))
+
+
+def square_sum(array: FloatMatrix) -> Fraction:
+    """An upper bound of Σ v²: (fl(Σv²) + 2Nη)/(1 − γ_N)."""
+    flat = array.ravel()
+    computed = Fraction(float(np.dot(flat, flat)))
+    return (computed + 2 * flat.size * ETA) / (1 - gamma(flat.size))
+
+
+def gamma(terms: int) -> Fraction:
+    """γ_n = n·u/(1 − n·u); n is below 2^33 here."""
+    return terms * U / (1 - terms * U)
+
+
+def _times_transpose(L: FloatMatrix) -> tuple[FloatMatrix, int]:
+    """LLᵀ, and how many terms an entry has: none from columns that are 0 in its panel of rows."""
+    product, terms = np.empty_like(L), 0
+    for start in range(0, len(L), _PANEL):
+        spend()
+        stop = min(start + _PANEL, len(L))
+        used = np.flatnonzero(L[start:stop].any(axis=0))
+        first = int(used[0]) if used.size else 0
+        terms = max(terms, stop - first)
+        block = L[start:, first:stop] @ L[start:stop, first:stop].T
+        product[start:, start:stop] = block
+        product[start:stop, start:] = block.T
+    return product, terms

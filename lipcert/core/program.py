@@ -1,0 +1,424 @@
+"""Program: what a model computes for one example, as steps of few kinds with one meaning each.
+
+Values are named by tensors of the file, or by such a name with "#" and a number behind it where
+one node of the file is several steps. Shapes are those of the file's tensors for a batch of one
+example, batch axis included. A step reads values that stand before it. Constants of the file, and
+what is computed from constants only, are operands of steps and no values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IndexArray: TypeAlias = npt.NDArray[np.int64]
+Shape: TypeAlias = tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """A constant tensor: every entry lies in [lo, hi] (the same array twice where it is exact).
+
+    sources: the initializers it is computed from. A finite number g says that the operand is a
+    linear function of that initializer alone, with ‖operand‖ ≤ g·‖initializer‖ (so that the norm
+    of a gradient grows by at most g on the way back); inf that it depends on it in another way.
+    """
+
+    lo: FloatArray
+    hi: FloatArray
+    sources: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the tensor as the step uses it."""
+        return self.lo.shape
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every entry is known exactly."""
+        return self.lo is self.hi
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the examples of a batch lie in a tensor: dimension `axis` is before·N·after."""
+
+    axis: int
+    before: int = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows along the spatial axes: tap t of output o reads o·stride + t·dilation − before.
+
+    One number per axis; positions outside the input read as padding.
+    """
+
+    taps: Shape
+    strides: Shape
+    dilations: Shape
+    before: Shape
+    outputs: Shape
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense:
+    """y[..., o] = Σ_i weight[o, i]·x[..., i] + bias[o]: along the last axis of x."""
+
+    weight: Operand
+    bias: Operand | None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Conv:
+    """Convolution of x [1, channels, *spatial] with zero padding.
+
+    weight: [outputs, inputs of a group, *taps]. transposed: the linear map is the transpose of the
+    convolution by `weight` and `window` from an input of the shape of y to an output of the shape
+    of x, so that weight is [channels of x, outputs of a group, *taps]. bias: per output channel.
+    """
+
+    weight: Operand
+    bias: Operand | None
+    window: Window
+    groups: int
+    transposed: bool
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """y = factor·x entry by entry; factor has the rank of x, with 1 where it is repeated."""
+
+    factor: Operand
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Shift:
+    """y = x + offset entry by entry; offset has the rank of x, with 1 where it is repeated."""
+
+    offset: Operand
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchNorm:
+    """y = scale·(x − mean)·inverse + shift per channel (axis 1), inverse = 1/√(variance + ε).
+
+    All of shape [channels].
+    """
+
+    scale: Operand
+    shift: Operand
+    mean: Operand
+    inverse: Operand
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """y = f(x) entry by entry. name: which f; numbers: its parameters in the order of ONNX.
+
+    gelu_tanh(a, b) = x/2·(1 + tanh(a·(x + b·x³))); without numbers a = √(2/π), b = 0.044715.
+
+    relu · leaky_relu(alpha) · abs · clip(low, high) · hard_sigmoid(alpha, beta) · hard_swish ·
+    elu(alpha) · selu(alpha, gamma) · celu(alpha) · sigmoid · tanh · atan · softplus · softsign ·
+    erf · sin · cos · gelu · gelu_tanh · silu · quick_gelu(alpha) = x·sigmoid(alpha·x) · mish ·
+    exp · log · sqrt · reciprocal · power(exponent) · soft_threshold(lambda)
+    """
+
+    name: str
+    numbers: tuple[float, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PRelu:
+    """y = x where x ≥ 0, slope·x elsewhere; slope has the rank of x, with 1 where repeated."""
+
+    slope: Operand
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """y.flat[k] = x.flat[sources[k]], or 0 where sources[k] = −1. sources: of y's shape.
+
+    Every op that only moves, repeats or drops entries: reshape, transpose, slice, gather, pad with
+    0 or by repetition, expand, tile, nearest-neighbour resize, depth to space, one part of a split.
+    """
+
+    sources: IndexArray
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MaxPool:
+    """Maximum over windows of the axes behind the first two; padding is never the maximum."""
+
+    window: Window
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AveragePool:
+    """Mean over windows of the axes behind the first two.
+
+    counts_padding: whether padding counts as 0 or not at all (the divisor is then the number of
+    positions of the window inside the input).
+    """
+
+    window: Window
+    counts_padding: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LpPool:
+    """(Σ |x|^p)^(1/p) over windows of the axes behind the first two; p = 1 or 2."""
+
+    window: Window
+    p: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReduceSum:
+    """Sum over axes, which keep the length 1; mean: divided by the number of terms."""
+
+    axes: Shape
+    mean: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """y = x − mean of x over axes."""
+
+    axes: Shape
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class DivideByNorm:
+    """y = x/max(share·‖x‖₂, floor), the norm over axes; share is one positive number."""
+
+    axes: Shape
+    share: Operand
+    floor: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReduceMax:
+    """Maximum (or minimum) over axes, which keep the length 1."""
+
+    axes: Shape
+    minimum: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReduceNorm:
+    """(Σ |x|^p + floor)^(1/p) over axes, which keep the length 1; p = 1 or 2."""
+
+    axes: Shape
+    p: int
+    floor: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Sorted along an axis; all of it is kept (what is dropped is a `Move` behind it)."""
+
+    axis: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Add:
+    """y = Σ signs[i]·x_i, broadcast as numpy does."""
+
+    signs: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """The inputs one after another along an axis."""
+
+    axis: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """y = x_0·x_1 entry by entry, broadcast as numpy does; both may be the same value."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Divide:
+    """y = x_0/x_1 entry by entry, broadcast as numpy does."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MatMul:
+    """y = x_0 @ x_1 as numpy does, both computed from the input."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """softmax along an axis, or its logarithm."""
+
+    axis: int
+    logarithm: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """y = (x − m)/√(mean of (x − m)² + epsilon) over axes.
+
+    m is the mean over the axes, or 0 if not centred.
+    LayerNormalization, InstanceNormalization, RMSNormalization and, between two reshapes,
+    GroupNormalization, without their scale and shift, which are steps behind it.
+    """
+
+    axes: Shape
+    epsilon: float
+    centred: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """y = softmax(scale·(x_0 @ x_1) + mask) @ x_2 along the last axis of the scores.
+
+    x_0: queries [..., n, d], x_1: transposed keys [..., d, m], x_2: values [..., m, e]. The mask is
+    any constant, perhaps −inf in places but not in a whole row: no rule depends on it.
+    """
+
+    scale: float
+    mask: Operand | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InputClip:
+    """y = x·min(1, radius/‖x‖₂): no node of a file, but what training puts before a layer."""
+
+    radius: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CotangentClip:
+    """y = x; backpropagation sends g·min(1, radius/|g|) in place of the gradient g at y.
+
+    |g| is Euclidean, or by_channel √Σ_c (Σ_i |g_ci|)², c along axis 1. No node of a file either.
+    """
+
+    radius: float
+    by_channel: bool
+
+
+Op: TypeAlias = (
+    Attention
+    | Dense
+    | Conv
+    | Scale
+    | Shift
+    | BatchNorm
+    | Activation
+    | PRelu
+    | Move
+    | MaxPool
+    | AveragePool
+    | LpPool
+    | ReduceSum
+    | Centre
+    | DivideByNorm
+    | ReduceMax
+    | ReduceNorm
+    | Sort
+    | Add
+    | Concat
+    | Multiply
+    | Divide
+    | MatMul
+    | Softmax
+    | Normalize
+    | InputClip
+    | CotangentClip
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """output = op(inputs); node: position of the (last) ONNX node in `Model.nodes`."""
+
+    op: Op
+    inputs: tuple[str, ...]
+    output: str
+    shape: Shape
+    node: int
+
+
+def kept_entries(step: Step) -> int:
+    """Entries that a step holds besides the kernels and matrices of the file."""
+    match step.op:
+        case Move(sources):
+            return sources.size if sources.flags.writeable else 0  # else a view of shared numbers
+        case Scale(operand) | Shift(operand) | PRelu(operand):
+            return operand.lo.size
+        case Attention(_, mask) if mask is not None:
+            return mask.lo.size
+    return 0
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The steps that the chosen output needs, in order.
+
+    place: where the examples of a batch lie in the output, if it was shown for a batch of any size
+    that no example influences another; None where the file holds one example at a time.
+    covered: for each node of the model, what became of it: "step", "part" of a step that ends at
+    a later node, "constant" (computed from constants and shapes), or "unused".
+    untracked: initializers that enter a step as plain numbers (the limit of a clip, an epsilon, the
+    number in a gate) and of which no rule bounds the gradient. They are no parameters.
+    """
+
+    input: str
+    output: str
+    shapes: Mapping[str, Shape]
+    steps: tuple[Step, ...]
+    place: Place | None
+    covered: tuple[str, ...]
+    untracked: frozenset[str] = frozenset()
+
+    @property
+    def batch_proved(self) -> bool:
+        """Whether the examples of a batch are shown to be apart."""
+        return self.place is not None
+
+    def size(self, value: str) -> int:
+        """Number of entries of a value, for one example."""
+        return math.prod(self.shapes[value])

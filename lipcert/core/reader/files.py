@@ -1,0 +1,122 @@
+"""Files of untrusted names: opened below one folder, without following a link, and read once.
+
+What enters: a folder and a location written in a model. What leaves: the bytes and their SHA-256.
+Invariants: nothing outside the folder is opened, nothing but a regular file with a single name
+(a hard link may be another file's content) is read, and all files together keep to a budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import zlib
+from pathlib import Path
+from typing import Final, final
+
+from lipcert.core.reader.records import ExternalFile, ModelReadError, shown
+
+MAX_BYTES: Final = 1 << 30
+"""bytes of a model with its external data"""
+_GZIP: Final = b"\x1f\x8b"
+_ROOM: Final = 1 << 26
+_RATIO: Final = 20
+"""a gzip file may expand to _ROOM bytes, and further by this factor"""
+_FORBIDDEN: Final = frozenset("\\:\0")
+_SAFE_FLAGS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY")
+
+
+def read_model_bytes(path: Path) -> bytes:
+    """The bytes of the model file, whose path is the user's own; decompressed if it is a gzip."""
+    try:
+        with path.open("rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ModelReadError(f"{shown(str(path))} is not a regular file")
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelReadError):
+            raise
+        raise ModelReadError(f"{shown(str(path))} cannot be read") from error
+    if content.startswith(_GZIP):
+        content = _decompressed(content)
+    if len(content) > MAX_BYTES:
+        raise ModelReadError(f"{shown(str(path))} is larger than {MAX_BYTES} bytes")
+    return content
+
+
+def _decompressed(content: bytes) -> bytes:
+    """What one gzip stream holds, and nothing behind it."""
+    limit = min(MAX_BYTES, _ROOM + _RATIO * len(content))
+    decoder = zlib.decompressobj(wbits=31)
+    try:
+        plain = decoder.decompress(content, limit)
+    except zlib.error:
+        raise ModelReadError("this is not a valid gzip file") from None
+    if not decoder.eof or decoder.unused_data:
+        raise ModelReadError("this gzip file is truncated, too large, or followed by more")
+    return plain
+
+
+@final
+class Folder:
+    """The folder of a model and the external data read from it.
+
+    The budget bounds the files that are read, and likewise the tensors copied out of them, which
+    may overlap.
+    """
+
+    def __init__(self, path: Path, budget: int) -> None:
+        self._path = path
+        self._unread = budget
+        self._uncopied = budget
+        self._contents: dict[str, bytes] = {}
+
+    def read(self, location: str) -> bytes:
+        """The bytes of a file by its relative location."""
+        if location not in self._contents:
+            content = self._open(location)
+            self._unread -= len(content)
+            self._contents[location] = content
+        return self._contents[location]
+
+    def take(self, size: int) -> None:
+        """Count the bytes of a tensor that is copied out of a file."""
+        self._uncopied -= size
+        if self._uncopied < 0:
+            raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all")
+
+    def files(self) -> tuple[ExternalFile, ...]:
+        """What was read, by location."""
+        return tuple(
+            ExternalFile(location, hashlib.sha256(content).hexdigest(), len(content))
+            for location, content in sorted(self._contents.items())
+        )
+
+    def _open(self, location: str) -> bytes:
+        parts = location.split("/")
+        if any(part in {"", ".", ".."} or _FORBIDDEN & set(part) for part in parts):
+            raise ModelReadError(f"{shown(location)} is not a place inside the model's folder")
+        if os.open not in os.supports_dir_fd or not all(hasattr(os, flag) for flag in _SAFE_FLAGS):
+            raise ModelReadError("this system cannot open external data without following links")
+        try:
+            with contextlib.ExitStack() as closing:
+                return self._walk(parts, closing)
+        except (OSError, UnicodeError) as error:
+            raise ModelReadError(f"{shown(location)} cannot be opened as a plain file") from error
+
+    def _walk(self, parts: list[str], closing: contextlib.ExitStack) -> bytes:
+        """Step by step from the folder; each step refuses to be a link."""
+        place = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        closing.callback(os.close, place)
+        for part in parts[:-1]:
+            place = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
+            closing.callback(os.close, place)
+        last = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+        file = closing.enter_context(os.fdopen(last, "rb"))
+        found = os.fstat(last)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise ModelReadError("external data must be a regular file with one name")
+        if found.st_size > self._unread:
+            raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all")
+        return file.read(found.st_size)

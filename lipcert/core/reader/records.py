@@ -1,0 +1,144 @@
+"""A model as plain data: what the reader leaves for every later step.
+
+Invariants: every name that is read is an input, an initializer or an output of an earlier node,
+and of one only; nodes stand in an order of computation; no protobuf object stands behind any of
+these records. Strings come from the file and may hold anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+
+@final
+class ModelReadError(ValueError):
+    """Bytes that are not one model with one meaning; the message is one printable line."""
+
+
+def shown(name: str) -> str:
+    """A name from a file, made printable and short."""
+    return ascii(name if len(name) <= 80 else name[:80] + "...")
+
+
+_STORED: Final = {
+    "float32": "<f4",
+    "float64": "<f8",
+    "float16": "<f2",
+    "bfloat16": "<u2",
+    "int8": "|i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "|u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+    "bool": "|b1",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Numbers: their type, their shape, and their little-endian bytes in row-major order."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    content: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.content) != math.prod(self.dims) * self.item_size(self.dtype):
+            raise ModelReadError("the data of a tensor do not fit its shape")
+
+    @staticmethod
+    def item_size(dtype: str) -> int:
+        """Bytes of one number."""
+        return np.dtype(_STORED[dtype]).itemsize
+
+    def values(self) -> npt.NDArray[Any]:
+        """The numbers, exactly: float64 for every float type, the type itself for the others."""
+        stored = np.frombuffer(self.content, dtype=_STORED[self.dtype]).reshape(self.dims)
+        if self.dtype == "bfloat16":  # the upper half of a float32
+            stored = (stored.astype(np.uint32) << 16).view(np.float32)
+        if stored.dtype.kind == "f":
+            return stored.astype(np.float64)
+        return stored.astype(stored.dtype.newbyteorder("="))
+
+    def is_finite(self) -> bool:
+        """Whether there is no NaN and no infinity among the numbers."""
+        return bool(np.isfinite(self.values()).all())
+
+
+AttributeValue: TypeAlias = (
+    "int | float | bytes | Tensor | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...]"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A value with its declared kind: FLOAT, INT, STRING, TENSOR, FLOATS, INTS or STRINGS."""
+
+    kind: str
+    value: AttributeValue
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation; "" among its inputs and outputs stands for one that is left out."""
+
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A graph input; a dimension is a number, a symbol or "" (unknown), dims None is no shape."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...] | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExternalFile:
+    """A file beside the model that tensors were read from."""
+
+    location: str
+    sha256: str
+    size: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model and the identity of the bytes it was read from.
+
+    `overridable` are initializers that are graph inputs too, which a caller may replace; `stated`
+    are shapes that the file gives of results, where -1 is a dimension that may be anything.
+    """
+
+    ir_version: int
+    opset: Mapping[str, int]
+    inputs: tuple[Input, ...]
+    initializers: Mapping[str, Tensor]
+    overridable: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    stated: tuple[tuple[str, tuple[int, ...]], ...]
+    sha256: str
+    size: int
+    external: tuple[ExternalFile, ...]

@@ -1,0 +1,75 @@
+"""Bytes that are one serialised message, and messages without fields nobody knows.
+
+Protobuf merges what is concatenated and keeps what it does not know, so two programs may read
+two models from the same bytes. Here a singular field of the model occurs once, and no message
+that is interpreted has an unknown field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from lipcert.core.reader.records import ModelReadError
+
+_SINGULAR: Final = frozenset({1, 2, 3, 4, 5, 6, 7})  # ir_version .. graph
+_REPEATED: Final = frozenset({8, 14, 20, 25, 26})  # opset_import, metadata, training, functions
+_GRAPH: Final = 7
+
+
+def check_single_model(content: bytes) -> None:
+    """Raise `ModelReadError` unless the bytes are the fields of one ModelProto with a graph."""
+    seen: set[int] = set()
+    for field in _top_level_fields(content):
+        if field not in _SINGULAR | _REPEATED:
+            raise ModelReadError(f"this is not an ONNX model (field {field} is not known)")
+        if field in seen and field in _SINGULAR:
+            raise ModelReadError("the file holds several models one after another")
+        seen.add(field)
+    if _GRAPH not in seen:
+        raise ModelReadError("this is not an ONNX model: it holds no graph")
+
+
+def check_known(message: Message) -> None:
+    """Raise `ModelReadError` if a message itself has a field that its type does not declare."""
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        kind = message.DESCRIPTOR.name
+        raise ModelReadError(f"a {kind} has a field {unknown[0].field_number} that is not known")
+
+
+def _top_level_fields(content: bytes) -> Iterator[int]:
+    position = 0
+    while position < len(content):
+        key, position = _varint(content, position)
+        match key & 7:
+            case 0:
+                _, position = _varint(content, position)
+            case 1:
+                position += 8
+            case 2:
+                length, position = _varint(content, position)
+                position += length
+            case 5:
+                position += 4
+            case _:
+                raise ModelReadError("this is not an ONNX model")
+        if position > len(content):
+            raise ModelReadError("the file is truncated")
+        yield key >> 3
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(content):
+            raise ModelReadError("the file is truncated")
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ModelReadError("this is not an ONNX model")

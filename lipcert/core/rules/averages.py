@@ -1,0 +1,69 @@
+"""AveragePool: means over windows, one axis after the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from lipcert.core.arithmetic import multiply_up, sqrt_up
+from lipcert.core.interval import Array, Interval, down, up
+from lipcert.core.program import AveragePool, Shape
+from lipcert.core.rules.matrices import product, transposed
+from lipcert.core.rules.windows import Axis, axes_of
+
+_LARGEST: Final = 1024
+_POSITIVE: Final = 1e-12
+
+
+def average_norm(op: AveragePool, before: Shape) -> float:
+    """≥ the norm of the map, a Kronecker product of those of single axes.
+
+    Proof: with S = AAᵀ ≥ 0 entry by entry and any v > 0, ‖A‖² = ‖S‖ ≤ max_i (Sv)_i/v_i, the ∞-norm
+    of V⁻¹SV (Collatz and Wielandt). Sums and products of non-negative numbers of which each passes
+    fewer than n operations lose less than a factor of 1 + 2nu. v may come from anywhere.
+    Attained: by the eigenvector of the largest eigenvalue.
+    """
+    norm = 1.0
+    for matrix in _matrices(op, before):
+        terms = sum(matrix.shape) + 8
+        v = _eigenvector(matrix)
+        quotients = (matrix @ (matrix.T @ v)) / v
+        square = up(up(quotients * (1.0 + terms * 2.0**-51)) + 2.0**-1000)
+        norm = multiply_up(norm, sqrt_up(float(np.max(square, initial=0.0))))
+    return norm
+
+
+def average_box(op: AveragePool, box: Interval, before: Shape) -> Interval:
+    """The means of the ends."""
+    nonnegative = bool((box.lo >= 0.0).all())
+    for axis, matrix in enumerate(_matrices(op, before), start=2):
+        full = box.broadcast((*box.shape[:axis], before[axis], *box.shape[axis + 1 :]))
+        rows = Interval(np.moveaxis(full.lo, axis, -1), np.moveaxis(full.hi, axis, -1))
+        found = product(rows, transposed(Interval(np.maximum(down(matrix), 0.0), up(matrix))))
+        box = Interval(np.moveaxis(found.lo, -1, axis), np.moveaxis(found.hi, -1, axis))
+    return Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0)) if nonnegative else box
+
+
+def _matrices(op: AveragePool, before: Shape) -> list[Array]:
+    """The map of each axis, [outputs, positions]; entries are rounded quotients."""
+    return [_matrix(axis, op.counts_padding) for axis in axes_of(op.window, before[2:])]
+
+
+def _matrix(axis: Axis, counts_padding: bool) -> Array:
+    inside = axis.at_outputs
+    divisors = np.full(len(inside), inside.shape[1]) if counts_padding else inside.sum(axis=1)
+    if not divisors.all():
+        raise ValueError("a mean over a window that reads nothing")
+    matrix = np.zeros((len(inside), axis.size))
+    outputs, taps = np.nonzero(inside)
+    matrix[outputs, axis.reads[outputs, taps]] = 1.0 / divisors[outputs]
+    return matrix
+
+
+def _eigenvector(matrix: Array) -> Array:
+    """An approximate one for the largest eigenvalue of AAᵀ, made positive."""
+    if len(matrix) > _LARGEST:
+        return np.ones(len(matrix))
+    vectors = np.linalg.eigh(matrix @ matrix.T)[1]
+    return np.asarray(np.maximum(np.abs(vectors[:, -1]), _POSITIVE), dtype=np.float64)

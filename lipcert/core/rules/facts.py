@@ -1,0 +1,149 @@
+"""Facts: what is known of a value, or of the gradient of the loss at it, for one example.
+
+Everything holds for all admissible inputs and all weights in scope. inf is "not known".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+
+from lipcert.core.arithmetic import multiply_up, sqrt_up
+from lipcert.core.interval import Array, Interval, norm_up, symmetric, up
+from lipcert.core.program import Shape
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Fact:
+    """norm ≥ ‖x‖₂; box holds every entry; run ≥ the norm of every run along the last axis.
+
+    box: of the rank of x, with the length 1 along axes on which the ends do not depend.
+    column: the norm of every run along the last axis but one.
+    """
+
+    norm: float
+    box: Interval
+    run: float
+    column: float
+
+    @classmethod
+    def of(
+        cls,
+        shape: Shape,
+        norm: float = math.inf,
+        box: Interval | None = None,
+        run: float = math.inf,
+        column: float = math.inf,
+    ) -> Self:
+        """What follows from all that is stated of a value of this shape.
+
+        box: broadcasts into the shape. Proof: a part of x is at most as long as x, a number is at
+        most as large as what it is part of, norms grow with the magnitudes, and ‖x‖² is the sum
+        of the squares of the runs along an axis.
+        """
+        box = symmetric(math.inf, (1,) * len(shape)) if box is None else box
+        run, column = min(run, norm), min(column, norm)
+        box = box.meet(symmetric(min(run, column), (1,) * len(shape)))
+        runs = [math.prod(shape) // max(length, 1) for length in (shape[-1:] + shape[-2:-1])]
+        by_runs = zip(map(root_up, runs), (run, column), strict=False)
+        norm = min(norm, box_norm(box, shape), *(multiply_up(*pair) for pair in by_runs))
+        return cls(
+            norm,
+            box,
+            min(run, norm, longest_run(box, shape, -1)),
+            min(column, norm, longest_run(box, shape, -2)),
+        )
+
+    def meet(self, other: Fact, shape: Shape) -> Fact:
+        """Both, about the same value."""
+        return Fact.of(
+            shape,
+            min(self.norm, other.norm),
+            self.box.meet(other.box),
+            min(self.run, other.run),
+            min(self.column, other.column),
+        )
+
+    @property
+    def max_abs(self) -> float:
+        """No entry is larger."""
+        return float(np.max(self.box.magnitude(), initial=0.0))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Hull:
+    """scale·conv{e_j − t_y : classes j, y}, t_y = (1 − s)·e_y + (s/classes)·1, s the smoothing.
+
+    Of values with exactly `classes` entries, in row-major order. It holds 0, the mean of the
+    vertices with j = y, and so with a member every shorter multiple of it.
+    """
+
+    classes: int
+    scale: float
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.classes < 1 or not self.scale >= 0.0 or not 0.0 <= self.smoothing <= 1.0:
+            raise ValueError("this is no hull of logit gradients")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cotangent:
+    """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known.
+
+    sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1. label: T, where the gradient is −t at one
+    entry of the value with 0 ≤ t ≤ T, and 0 at all others.
+    """
+
+    norm: float
+    hull: Hull | None = None
+    sums: float = math.inf
+    label: float | None = None
+
+
+def root_up(count: int) -> float:
+    """√count, rounded up."""
+    return sqrt_up(float(count)) if count < 2**53 else math.inf
+
+
+def box_norm(box: Interval, shape: Shape) -> float:
+    """The norm of the longest member of a box that is repeated to this shape.
+
+    Proof: each end stands for equally many entries of the value.
+    """
+    copies = math.prod(shape) // max(math.prod(box.shape), 1)
+    return multiply_up(root_up(copies), norm_up(box.magnitude()))
+
+
+def lengths_up(array: Array) -> Array:
+    """Norms along the last axis, rounded up; inf where an entry is infinite.
+
+    Proof: as for `interval.square_sum_up`, row by row: scaled by a power of two, n entries of
+    which the largest is in [1/2, 1) have a sum of squares with a relative error of γ_n, whose
+    reciprocal is below 1 + (2n + 8)u, and lose at most n·2^-1000 by underflow.
+    """
+    terms = array.shape[-1]
+    largest = np.max(np.abs(array), axis=-1, keepdims=True, initial=0.0)
+    exponent = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        scaled = np.ldexp(array, -exponent)
+        squares = np.einsum("...i,...i->...", scaled, scaled)
+        squares = up(up(squares * (1.0 + (terms + 4) * 2.0**-52)) + terms * 2.0**-1000)
+        lengths = up(np.ldexp(up(np.sqrt(squares)), exponent[..., 0]))
+    largest = largest[..., 0]
+    return np.where((largest == 0.0) | ~np.isfinite(largest), largest, lengths)
+
+
+def longest_run(box: Interval, shape: Shape, axis: int) -> float:
+    """The largest norm of a run along an axis, counted from the last, of a box as in `Fact`."""
+    if len(shape) < -axis:
+        return math.inf
+    magnitude = np.moveaxis(box.magnitude(), axis, -1)
+    copies = shape[axis] // max(magnitude.shape[-1], 1)
+    return multiply_up(root_up(copies), float(np.max(lengths_up(magnitude), initial=0.0)))

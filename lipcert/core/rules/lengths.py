@@ -1,0 +1,97 @@
+"""Lengths of parts of a value: p-norms over windows and over axes, for p = 1 and 2."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
+from lipcert.core.interval import Interval, down, exact, up
+from lipcert.core.program import LpPool, ReduceNorm, Shape
+from lipcert.core.rules.enclosures import absolute
+from lipcert.core.rules.facts import Fact, root_up
+from lipcert.core.rules.selections import overlap, read_axes
+
+
+def pool_norm(op: LpPool, before: Shape) -> float:
+    """√overlap for p = 2, √(taps·overlap) for p = 1: the Lipschitz constant, of a map that keeps 0.
+
+    Proof: |‖a‖_p − ‖b‖_p| ≤ ‖a − b‖_p, at most ‖a − b‖₂, or √taps times that; each position is
+    read by at most `overlap` windows, so that the squares add up to overlap·‖·‖².
+    Attained: windows that do not overlap; p = 1 by equal magnitudes.
+    """
+    axes = read_axes(op.window, before)
+    if axes is None or op.p not in {1, 2}:
+        return math.inf
+    taps = math.prod(int(np.max(axis.at_outputs.sum(axis=1), initial=1)) for axis in axes)
+    return root_up(overlap(axes) * (taps if op.p == 1 else 1))
+
+
+def length_pooled(op: LpPool, x: Fact, before: Shape, shape: Shape) -> Fact:
+    """The constant times X, and the lengths of the magnitudes of the box."""
+    axes = read_axes(op.window, before)
+    norm = multiply_up(pool_norm(op, before), x.norm)
+    if axes is None or op.p not in {1, 2}:
+        return Fact.of(shape)
+    powers = _powers(x.box, op.p).broadcast((*x.box.shape[:2], *before[2:]))
+    for place, axis in enumerate(axes, start=2):
+        ends = []
+        for end in (powers.lo, powers.hi):
+            last = np.moveaxis(end, place, -1)
+            padded = np.append(last, np.zeros((*last.shape[:-1], 1)), axis=-1)
+            ends.append(padded[..., axis.reads])
+        summed = Interval(*ends).sum((len(shape),))
+        powers = Interval(*(np.moveaxis(end[..., 0], -1, place) for end in (summed.lo, summed.hi)))
+    return Fact.of(shape, norm, _roots(powers, op.p))
+
+
+def lengths_norm(op: ReduceNorm, before: Shape) -> float:
+    """1 for p = 2, √m for p = 1 and m entries: the Lipschitz constant.
+
+    Proof: the length of (x, √floor), or of x plus a constant; |‖a‖ − ‖b‖| ≤ ‖a − b‖ in either
+    norm, ‖·‖₁ ≤ √m‖·‖₂, and slices are disjoint. Hypothesis: floor ≥ 0.
+    Attained: floor = 0; for p = 1 where no entry is 0.
+    """
+    if op.p not in {1, 2} or not op.floor >= 0.0:
+        return math.inf
+    return root_up(math.prod(before[axis] for axis in op.axes)) if op.p == 1 else 1.0
+
+
+def lengths_fact(op: ReduceNorm, x: Fact, before: Shape, shape: Shape) -> Fact:
+    """√(X² + S·floor) or √m·X + √S·floor for S slices, and the lengths of the box.
+
+    Proof: squares of lengths add up; the triangle inequality. Attained: p = 2 always.
+    """
+    steepest = lengths_norm(op, before)
+    if steepest == math.inf:
+        return Fact.of(shape)
+    slices = math.prod(shape)
+    if op.p == 2:
+        square = add_up(multiply_up(x.norm, x.norm), multiply_up(float(slices), op.floor))
+        norm = sqrt_up(square)
+    else:
+        norm = add_up(multiply_up(steepest, x.norm), multiply_up(root_up(slices), op.floor))
+    axes = tuple(axis % len(before) for axis in op.axes)
+    full = tuple(
+        before[axis] if axis in axes else length for axis, length in enumerate(x.box.shape)
+    )
+    powers = _powers(x.box, op.p).broadcast(full).sum(axes) + exact(op.floor)
+    return Fact.of(shape, norm, _roots(powers, op.p))
+
+
+def _powers(box: Interval, p: int) -> Interval:
+    """|x|^p."""
+    magnitude = absolute(box)
+    return magnitude if p == 1 else _at_least_zero(magnitude * magnitude)
+
+
+def _roots(powers: Interval, p: int) -> Interval:
+    known = _at_least_zero(powers)
+    if p == 1:
+        return known
+    return _at_least_zero(Interval(down(np.sqrt(known.lo)), up(np.sqrt(known.hi))))
+
+
+def _at_least_zero(x: Interval) -> Interval:
+    return Interval(np.maximum(x.lo, 0.0), np.maximum(x.hi, 0.0))

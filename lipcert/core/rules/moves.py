@@ -1,0 +1,85 @@
+"""Move: entries of x in other places, dropped, repeated or 0."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.interval import Interval
+from lipcert.core.program import Move, Shape
+from lipcert.core.rules.facts import Fact, root_up
+
+_Indices = npt.NDArray[np.int64]
+
+
+def move_norm(op: Move) -> float:
+    """√m, m the largest number of times that one entry of x occurs: the norm of the map.
+
+    Proof: its columns are disjoint, with that many ones. Attained always.
+    """
+    used = op.sources[op.sources >= 0]
+    return root_up(int(np.max(np.bincount(used), initial=0)))
+
+
+def keeps_order(op: Move, before: Shape) -> bool:
+    """Whether nothing but the shape changes."""
+    size = int(np.prod(before))
+    return op.sources.size == size and bool((op.sources.ravel() == np.arange(size)).all())
+
+
+def move_fact(op: Move, x: Fact, before: Shape, after: Shape) -> Fact:
+    """‖y‖ ≤ √m‖x‖, also for runs of y that lie in one run of x; every entry keeps its interval."""
+    if op.sources.shape != after or int(np.max(op.sources, initial=-1)) >= np.prod(before):
+        raise ValueError("a move does not fit its shapes")
+    stretch = move_norm(op)
+    lines = ((_line_of(before, -1), x.run), (_line_of(before, -2), x.column))
+    run, column = (
+        min(
+            multiply_up(stretch, length)
+            for line, length in ((None, x.norm), *lines)
+            if line is None or (length < x.norm and _stays_in(line, op.sources, axis))
+        )
+        for axis in (-1, -2)
+    )
+    box = _moved(x.box, op.sources, before)
+    return Fact.of(after, multiply_up(stretch, x.norm), box, run, column)
+
+
+def lies_in_runs(sources: _Indices, before: Shape) -> bool:
+    """Whether all entries of each row of sources [rows, entries] lie in one run of x."""
+    return _stays_in(_line_of(before, -1), sources, -1)
+
+
+def _line_of(shape: Shape, axis: int) -> _Indices:
+    """For each entry, the run along the axis in which it lies, as a number."""
+    if len(shape) < -axis:
+        return np.arange(np.prod(shape), dtype=np.int64)
+    places = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+    first = np.take(places, [0], axis=axis)
+    return np.broadcast_to(first, shape).ravel()
+
+
+def _stays_in(line: _Indices, sources: _Indices, axis: int) -> bool:
+    """Whether the entries of each run of y along the axis lie in one line of x."""
+    if sources.ndim < -axis or not len(line):
+        return False
+    lines = line[np.maximum(sources, 0)]
+    lowest = np.min(np.where(sources < 0, len(line), lines), axis=axis, initial=len(line))
+    highest = np.max(np.where(sources < 0, -1, lines), axis=axis, initial=-1)
+    return bool((lowest >= highest).all())
+
+
+def _moved(box: Interval, sources: _Indices, before: Shape) -> Interval:
+    """The interval of each entry; of length 1 along axes on which nothing changes."""
+    outside = sources < 0
+    ends = []
+    for end in (box.lo, box.hi):
+        full = np.append(np.broadcast_to(end, before).ravel(), 0.0)
+        ends.append(np.where(outside, 0.0, full[np.where(outside, 0, sources)]))
+    low, high = ends
+    for axis in range(low.ndim):
+        first = [np.take(end, [0], axis=axis) for end in (low, high)] if low.size else [low, high]
+        if (low == first[0]).all() and (high == first[1]).all():
+            low, high = first
+    return Interval(low, high)

@@ -1,0 +1,171 @@
+"""Passes over a program: facts forward, cotangents backward, gradient bounds of initializers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lipcert.core.arithmetic import add_up
+from lipcert.core.budget import spend
+from lipcert.core.program import Program, Step
+from lipcert.core.rules import linear, nonlinear
+from lipcert.core.rules.clips import without_cotangent_clips
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.parameters import Source, shares
+from lipcert.core.rules.weights import Weights
+
+
+class Refinement:
+    """What verified witnesses state besides the rules; this one states nothing.
+
+    Every method may look at everything that its pass has found before.
+    """
+
+    def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
+        """What is known of a value, given what its step found."""
+        del value, facts
+        return found
+
+    def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
+        """≥ the norm of what the value receives from the step that computes `reader`.
+
+        Asked only where that step reads the value once.
+        """
+        del value, reader, cotangents
+        return math.inf
+
+    def whole(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
+        """≥ the norm of the whole gradient at a value, from all its readers together."""
+        del value, cotangents
+        return math.inf
+
+
+_NOTHING = Refinement()
+
+
+def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
+    """What the rule of one step finds about its output."""
+    spend()
+    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
+    rule = linear.output_fact if isinstance(step.op, linear.LINEAR) else nonlinear.output_fact
+    return rule(step.op, inputs, shapes, step.shape, weights, step.output)
+
+
+def forward(
+    program: Program, input_fact: Fact, weights: Weights, refined: Refinement = _NOTHING
+) -> dict[str, Fact]:
+    """Facts of every value, for all inputs that the input's fact admits."""
+    facts = {program.input: input_fact}
+    for step in program.steps:
+        found = step_fact(program, step, facts, weights)
+        facts[step.output] = refined.fact(step.output, found, facts)
+    return facts
+
+
+def backward(
+    program: Program,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    at_output: Cotangent,
+    refined: Refinement = _NOTHING,
+) -> dict[str, Cotangent]:
+    """Cotangents of every value.
+
+    Proof: the chain rule. A value's cotangent is the sum, over the steps that read it, of the
+    transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
+    Jacobians. A value that nothing reads has cotangent 0.
+    """
+    cotangents = {program.output: at_output}
+    for step in reversed(program.steps):
+        received = _capped(step.output, cotangents, refined)
+        cotangents[step.output] = received
+        reads = Counter(step.inputs)
+        for index, name in enumerate(step.inputs):
+            share = _pulled(program, step, index, received, facts=facts, weights=weights)
+            if reads[name] == 1:
+                share = _at_most(share, refined.share(name, step.output, cotangents))
+            cotangents[name] = _sum(cotangents[name], share) if name in cotangents else share
+    cotangents[program.input] = _capped(program.input, cotangents, refined)
+    return cotangents
+
+
+def gradients(
+    program: Program,
+    facts: Mapping[str, Fact],
+    cotangents: Mapping[str, Cotangent],
+    weights: Weights,
+) -> dict[str, float]:
+    """≥ ‖∂loss/∂initializer‖ of one example, for every initializer that a step uses.
+
+    Proof: the gradient is the sum of what reaches the initializer through each use.
+    """
+    found: dict[str, float] = {}
+    computed_by = {step.output: step for step in program.steps}
+    for step in program.steps:
+        spend()
+        inputs, behind = [facts[name] for name in step.inputs], None
+        before = computed_by.get(step.inputs[0])
+        if before is not None and len(before.inputs) == 1:
+            (source,) = before.inputs
+            behind = Source(before.op, facts[source], program.shapes[source])
+        for name, share in shares(
+            step.op,
+            inputs,
+            _shapes(program, step),
+            step.shape,
+            cotangents[step.output],
+            weights=weights,
+            behind=behind,
+        ):
+            found[name] = add_up(found.get(name, 0.0), share)
+    return found
+
+
+def input_lipschitz(
+    program: Program,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    refined: Refinement = _NOTHING,
+) -> float:
+    """≥ the Lipschitz constant of the output in the input: a unit cotangent, pulled back.
+
+    A clip of cotangents does not change the function, a clip of values does.
+    """
+    function = without_cotangent_clips(program)
+    return backward(function, facts, weights, Cotangent(1.0), refined)[program.input].norm
+
+
+def _pulled(
+    program: Program,
+    step: Step,
+    index: int,
+    received: Cotangent,
+    *,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+) -> Cotangent:
+    """What the input at an index receives through one step."""
+    spend()
+    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
+    rule = linear.pulled if isinstance(step.op, linear.LINEAR) else nonlinear.pulled
+    return rule(step.op, index, received, inputs, shapes, step.shape, weights, step.output)
+
+
+def _capped(value: str, cotangents: Mapping[str, Cotangent], refined: Refinement) -> Cotangent:
+    if value not in cotangents:
+        return Cotangent(0.0)
+    return _at_most(cotangents[value], refined.whole(value, cotangents))
+
+
+def _at_most(cotangent: Cotangent, norm: float) -> Cotangent:
+    return replace(cotangent, norm=min(cotangent.norm, norm))
+
+
+def _sum(first: Cotangent, second: Cotangent) -> Cotangent:
+    return Cotangent(add_up(first.norm, second.norm))
+
+
+def _shapes(program: Program, step: Step) -> list[tuple[int, ...]]:
+    return [program.shapes[name] for name in step.inputs]

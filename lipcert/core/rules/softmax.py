@@ -1,0 +1,141 @@
+"""Softmax and its logarithm along one axis, from how far logits of one slice can be apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Self, final
+
+import numpy as np
+
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
+from lipcert.core.interval import Interval, up
+from lipcert.core.program import Shape, Softmax
+from lipcert.core.rules.enclosures import clip, constant, exp, log
+from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """pair ≥ z_i − z_j, above_mean ≥ z_i − the mean of the other logits, in every slice.
+
+    Both hold for every t·z with 0 ≤ t ≤ 1, too.
+    """
+
+    classes: int
+    pair: float
+    above_mean: float
+
+    @classmethod
+    def of(cls, op: Softmax, logits: Fact, shape: Shape) -> Self:
+        """From the box, and by Cauchy–Schwarz: z_i − z_j ≤ √2·X, the other √(n/(n − 1))·X."""
+        axis = op.axis % len(shape)
+        classes = shape[axis]
+        if classes == 1:
+            return cls(classes, 0.0, 0.0)
+        low, high = np.min(logits.box.lo, axis=axis), np.max(logits.box.hi, axis=axis)
+        with np.errstate(invalid="ignore", over="ignore"):
+            by_box = float(np.max(up(high - low), initial=0.0))
+        radius = min(logits.norm, logits.run) if axis == len(shape) - 1 else logits.norm
+        pair = min(by_box, multiply_up(sqrt_up(2.0), radius))
+        root = sqrt_up(Fraction(classes, classes - 1))
+        return cls(classes, pair, min(pair, multiply_up(root, radius)))
+
+    @property
+    def share(self) -> Interval:
+        """Of a probability: 1/p_i = 1 + Σ_{j≠i} e^(z_j − z_i).
+
+        Proof of the upper end: Jensen, Σ_{j≠i} e^(z_j − z_i) ≥ (n − 1)·e^(mean_j z_j − z_i). The
+        lower end bounds each term.
+        """
+        ends = Interval(np.asarray(-self.above_mean), np.asarray(self.pair))
+        others = constant(self.classes - 1.0) * exp(ends)
+        return clip((constant(1.0) + others).reciprocal(), 0.0, 1.0)
+
+    @property
+    def miss(self) -> float:
+        """1 − p_i is no larger."""
+        if self.classes == 1:
+            return 0.0
+        return min(add_up(1.0, -float(self.share.lo)), 1.0)
+
+    @property
+    def largest(self) -> float:
+        """No probability is larger."""
+        return float(self.share.hi)
+
+
+def softmax_norm(op: Softmax, logits: Fact, shape: Shape) -> float:
+    """The Lipschitz constant: min(½, max p), or √(n·max p) of the logarithm; 0 for one class.
+
+    Proof: row i of diag(p) − ppᵀ has p_i(1 − p_i) on the diagonal and the same sum of magnitudes
+    off it, 2p_i(1 − p_i) ≤ ½ together (Gershgorin); and diag(p) − ppᵀ ≤ diag(p). For the logarithm
+    I − 1pᵀ, 1pᵀ is a projection that is neither 0 nor I, and then ‖I − Q‖ = ‖Q‖ = √n·‖p‖ with
+    ‖p‖² ≤ max p.
+    Attained: two classes at equal logits; approached by unbounded ones.
+    """
+    spread = _Spread.of(op, logits, shape)
+    if spread.classes == 1:
+        return 0.0
+    if op.logarithm:
+        return sqrt_up(multiply_up(float(spread.classes), spread.largest))
+    return min(0.5, spread.largest)
+
+
+def softmax_fact(op: Softmax, logits: Fact, shape: Shape) -> Fact:
+    """√(slices·max p), or √N·ln n + L·X of the logarithm for N entries, and the range of an entry.
+
+    Proof: ‖p‖² = Σ p_i² ≤ max p·Σ p_i = max p in a slice. All logarithms are −ln n at z = 0, and L
+    holds on the way from there (`_Spread`).
+    Attained: approached by unbounded logits; by equal ones at X = 0.
+    """
+    spread = _Spread.of(op, logits, shape)
+    if op.logarithm:
+        return _logarithm(op, spread, logits, shape)
+    axis, slice_norm = op.axis % len(shape), sqrt_up(spread.largest)
+    return Fact.of(
+        shape,
+        multiply_up(root_up(math.prod(shape) // spread.classes), slice_norm),
+        spread.share,
+        run=slice_norm if axis == len(shape) - 1 else math.inf,
+        column=slice_norm if axis == len(shape) - 2 else math.inf,
+    )
+
+
+def keeps_cotangent(op: Softmax, cotangent: Cotangent, shape: Shape) -> bool:
+    """Whether the gradient is the same on both sides.
+
+    Proof: Jᵀg = (I − p1ᵀ)g = g − p·(1ᵀg) for the logarithm, and the members of a hull sum to 0.
+    """
+    hull, size = cotangent.hull, math.prod(shape)
+    return op.logarithm and hull is not None and hull.classes == shape[op.axis] == size
+
+
+def behind_label(op: Softmax, label: float, logits: Fact, shape: Shape) -> Cotangent | None:
+    """What −t·e_y, t ≤ label, becomes before the logarithm: t(p − e_y), for a single slice.
+
+    norm ≤ label·√(m(m + M)) with m = sup (1 − p_y) and M = max p; in label·m·conv{e_j − e_y}.
+    Proof: as for `keeps_cotangent`, 1ᵀg = −t. p − e_y = Σ_{j≠y} p_j(e_j − e_y) is (1 − p_y) times
+    a member of the hull, and ‖p − e_y‖² ≤ (1 − p_y)² + (1 − p_y)·max p.
+    Attained: approached by unbounded logits; by equal ones at X = 0.
+    """
+    if not op.logarithm or shape[op.axis] != math.prod(shape):
+        return None
+    spread = _Spread.of(op, logits, shape)
+    miss = spread.miss
+    square = multiply_up(miss, add_up(miss, spread.largest))
+    hull = Hull(spread.classes, multiply_up(label, miss))
+    return Cotangent(multiply_up(label, sqrt_up(square)), hull)
+
+
+def _logarithm(op: Softmax, spread: _Spread, logits: Fact, shape: Shape) -> Fact:
+    """ln p_i ≥ −pair − ln n, as 1/p_i is a sum of n terms."""
+    count = float(log(constant(float(spread.classes))).hi) if spread.classes > 1 else 0.0
+    top = min(float(log(constant(spread.largest)).hi), 0.0) if spread.classes > 1 else 0.0
+    low = -add_up(spread.pair, count)
+    growth = multiply_up(softmax_norm(op, logits, shape), logits.norm)
+    at_zero = multiply_up(root_up(math.prod(shape)), count)
+    box = Interval(np.asarray(min(low, top)), np.asarray(top))
+    return Fact.of(shape, add_up(at_zero, growth), box)

@@ -1,0 +1,95 @@
+"""Windows along one axis after the other: which position each tap of each window reads.
+
+Convolution, transposed convolution and average pooling are products of such axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.interval import Array
+from lipcert.core.program import Conv, Shape, Window
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """reads: the position of the input that each tap of each window reads, −1 for padding."""
+
+    reads: npt.NDArray[np.int64]
+    size: int
+
+    @property
+    def at_outputs(self) -> Mask:
+        """Which taps of each window read the input: [outputs, taps]."""
+        return self.reads >= 0
+
+    @property
+    def at_positions(self) -> Mask:
+        """Through which taps each position of the input is read: [size, taps].
+
+        Through one tap, by one window at most: strides are positive.
+        """
+        mask = np.zeros((self.size, self.reads.shape[1]), dtype=np.bool_)
+        outputs, taps = np.nonzero(self.at_outputs)
+        mask[self.reads[outputs, taps], taps] = True
+        return mask
+
+
+def axes_of(window: Window, sizes: Shape) -> tuple[Axis, ...]:
+    """The axes of windows over a grid."""
+    if not len(sizes) == len(window.taps) == len(window.outputs):
+        raise ValueError("windows do not fit the grid that they slide over")
+    if min(*window.strides, *window.dilations, *window.taps, 1) < 1:
+        raise ValueError("a window has no tap, stride or dilation")
+    axes = []
+    for axis, size in enumerate(sizes):
+        first = np.arange(window.outputs[axis]) * window.strides[axis] - window.before[axis]
+        places = first[:, None] + np.arange(window.taps[axis]) * window.dilations[axis]
+        axes.append(Axis(np.where((places >= 0) & (places < size), places, -1), size))
+    return tuple(axes)
+
+
+def convolution_axes(op: Conv, before: Shape, after: Shape) -> tuple[Axis, ...]:
+    """Of the convolution itself, or of the one that a transposed convolution transposes."""
+    larger, smaller = (after, before) if op.transposed else (before, after)
+    if smaller[2:] != op.window.outputs:
+        raise ValueError("a convolution has another number of windows than outputs")
+    return axes_of(op.window, larger[2:])
+
+
+def kernel_square(axes: Sequence[Axis]) -> int:
+    """κ² with ‖conv(w, x)‖ ≤ κ‖w‖_F‖x‖ for all kernels w and inputs x, also with groups.
+
+    Proof: one input and one output channel first. y_o = Σ A[o, p, t]·x_p·w_t, where A is 0 or 1 and
+    any two of its indices fix the third. As a matrix from pairs (two of the indices) to the third
+    one, its rows are disjoint, with at most m entries, hence of norm √m: m is the largest number
+    of windows that read a position, of taps that a window reads through, or of windows that read
+    through a tap. Over several axes A is a product, and so is the least of these bounds: apply
+    the one of the first axis to the norms of the slices along the others. Channels: by Cauchy–
+    Schwarz, ‖Σ_c y_c‖² ≤ (Σ_c κ‖w_c‖‖x_c‖)² ≤ κ²‖w‖²‖x‖² into each output channel.
+    Attained: where windows do not overlap.
+    """
+    counts = [(axis.at_outputs, axis.at_positions) for axis in axes]
+    return math.prod(
+        min(_most(outputs, 1), _most(outputs, 0), _most(positions, 1))
+        for outputs, positions in counts
+    )
+
+
+def patterns(masks: Sequence[Mask]) -> list[tuple[Array, Array]]:
+    """For each axis, the distinct sets of taps [sets, taps], and how often each one occurs."""
+    found = (np.unique(mask, axis=0, return_counts=True) for mask in masks)
+    return [(rows.astype(np.float64), counts.astype(np.float64)) for rows, counts in found]
+
+
+def _most(mask: Mask, axis: int) -> int:
+    return int(np.max(np.sum(mask, axis=axis), initial=0))

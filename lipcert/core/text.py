@@ -1,0 +1,105 @@
+"""A report as text for people and as canonical JSON for machines.
+
+The last line of the text is the verdict with the digest of the certificate, and no other line can
+be: what comes from files is printed as ASCII without line breaks, and never begins a line.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lipcert.core.certificate.canonical import Json, write_canonical
+from lipcert.core.promise import NOT_CHECKED
+from lipcert.core.verdict import STAGES, Report, Verdict
+
+TOKEN: Final = "LIPCERT-CHECK:"
+SCHEMA: Final = "lipcert.check/1"
+_MOST_REASONS: Final = 20
+_ANSWERS: Final = {
+    Verdict.VALID: "Valid: everything claimed is proved.",
+    Verdict.CONDITIONAL: "Conditional: everything claimed is proved, if the assumptions hold that "
+    "nobody checked.",
+    Verdict.UNKNOWN: "Unknown: the checker cannot tell.",
+    Verdict.INVALID: "Invalid: what is claimed does not follow.",
+}
+
+
+def verdict_line(report: Report) -> str:
+    """The last line: the verdict and what it is about."""
+    return f"{TOKEN} {report.verdict.value.upper()} {report.sha256}"
+
+
+def report_text(report: Report) -> str:
+    """The whole report, the answer first, ending in the verdict line."""
+    lines = [_ANSWERS[report.verdict]]
+    lines += [f"  {_safe(reason)}" for reason in report.reasons[:_MOST_REASONS]]
+    if len(report.reasons) > _MOST_REASONS:
+        lines.append(f"  and {len(report.reasons) - _MOST_REASONS} more")
+    if report.promise:
+        lines += ["", "What is proved", *(f"  {sentence}" for sentence in report.promise)]
+    lines += ["", "What was done"]
+    lines += [f"  {s.number} {s.name}: {'no' if s.reasons else 'yes'}" for s in report.stages]
+    lines += [f"  {n} {STAGES[n]}: not reached" for n in range(len(report.stages), len(STAGES))]
+    lines += [f"  note: {_safe(note)}" for note in report.notes]
+    if report.assumptions:
+        lines += ["", "What is assumed"]
+        for item in report.assumptions:
+            accepted = item.status != "checked" and item.id not in report.open_assumptions
+            status = "accepted" if accepted else _safe(item.status)
+            lines.append(f"  {_safe(item.id)} [{status}] {_safe(item.text)}")
+    if report.weights:
+        lines += ["", "Which weights were held against the constraints"]
+        for weight in report.weights:
+            named = "its own name" if weight.is_own else "a name that the certificate gives it"
+            lines.append(f"  {_safe(weight.tensor)}: {_safe(weight.stored)}, {named}")
+    lines += ["", f"Not checked: {NOT_CHECKED}.", "", verdict_line(report)]
+    return "\n".join(lines) + "\n"
+
+
+def report_json(report: Report) -> str:
+    """`lipcert.check/1`."""
+    assumptions: list[Json] = [
+        {
+            "id": item.id,
+            "status": item.status,
+            "text": item.text,
+            "open": item.id in report.open_assumptions,
+        }
+        for item in report.assumptions
+    ]
+    weights: list[Json] = [
+        {"tensor": item.tensor, "stored_as": item.stored, "own_name": item.is_own}
+        for item in report.weights
+    ]
+    stages: list[Json] = [
+        {"number": stage.number, "name": stage.name, "ok": not stage.reasons}
+        for stage in report.stages
+    ]
+    document: Json = {
+        "schema": SCHEMA,
+        "verdict": report.verdict.value,
+        "certificate": report.sha256,
+        "reasons": list(report.reasons),
+        "assumptions": assumptions,
+        "steps": stages,
+        "promise": list(report.promise),
+        "notes": list(report.notes),
+        "weights": weights,
+    }
+    return _ascii(write_canonical(document).decode("utf-8")) + "\n"
+
+
+def _safe(text: str) -> str:
+    """Printable, on one line, and never the token of a verdict."""
+    plain = text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
+    return plain.replace(TOKEN[:-1], "LIPCERT_CHECK")
+
+
+def _ascii(text: str) -> str:
+    """JSON without anything but ASCII: other characters as escapes."""
+    return "".join(c if c.isascii() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

@@ -1,0 +1,97 @@
+"""Verdict: what came of a check, as plain records that every report is printed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+from lipcert.core.certificate.records import Assumption
+
+STAGES = (
+    "the certificate is well-formed",
+    "the model is the one it speaks of",
+    "every node is accounted for",
+    "operator norms are proved",
+    "values are bounded",
+    "cotangents are bounded",
+    "gradients, sensitivities and noise follow",
+    "privacy follows",
+    "assumptions are stated",
+    "nothing is left out",
+)
+"""What the checker does, in this order; the numbers in reports count from 0."""
+
+
+@final
+class Verdict(Enum):
+    """The four answers."""
+
+    VALID = "valid"
+    """everything is proved, and every assumption checked or accepted"""
+    CONDITIONAL = "conditional"
+    """everything is proved, if the assumptions hold that are only declared"""
+    UNKNOWN = "unknown"
+    """the checker cannot tell: the model is unreadable, or beyond its rules or limits"""
+    INVALID = "invalid"
+    """a claim does not follow, or the certificate is of another model"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One numbered step of a check; reasons: why it failed, nothing where it did not."""
+
+    number: int
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the stage establishes."""
+        return STAGES[self.number]
+
+    @property
+    def code(self) -> str:
+        """The code of its failure, for `lipcert explain`."""
+        return f"LC20{self.number}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A trained tensor of the model, and the name under which given weights hold it."""
+
+    tensor: str
+    stored: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether that is the tensor's own name, and not one that the certificate gives it."""
+        return self.tensor == self.stored
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of a check.
+
+    sha256: of the certificate. stages: those that were reached. assumptions: the ledger, where it
+    was read; open_assumptions: ids of those that are neither checked nor accepted. promise: what
+    is proved, in words. weights: where each trained tensor was found, if weights were given.
+    """
+
+    verdict: Verdict
+    sha256: str
+    stages: tuple[Stage, ...]
+    assumptions: tuple[Assumption, ...] = ()
+    open_assumptions: tuple[str, ...] = ()
+    promise: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    weights: tuple[StoredWeight, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the verdict is not better."""
+        return tuple(
+            f"[{stage.code}] {reason}" for stage in self.stages for reason in stage.reasons
+        )

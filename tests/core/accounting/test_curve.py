@@ -1,0 +1,52 @@
+"""The discrete pair of one release is above the exact one, between the points of the grid too."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import mpmath
+import pytest
+
+from lipcert.core.accounting import poisson
+from lipcert.core.accounting.pair import Grid, Losses
+from tests.core.accounting.test_account import _added, _removed, _replaced
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1.0, "1/100"), (0.3, "1/1000"), (5.0, "3/4")])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_dominates(sigma: float, rate: str, replaced: bool) -> None:
+    q, shift = Fraction(rate), 1 / Fraction(sigma) / (2 if replaced else 1)
+    grid = poisson._grid(float(shift), q, 10, Fraction("1e-4"), replaced, 4.0)
+    assert grid is not None
+    pairs = poisson._pairs(shift, q, grid, replaced=replaced)
+    exactly = mpmath.mpf(shift.numerator) / shift.denominator
+    curves = [_replaced(exactly, q)] if replaced else [_removed(exactly, q), _added(exactly, q)]
+    assert len(pairs) == len(curves)
+    spread = float(shift) * float(q)
+    for losses, curve in zip(pairs, curves, strict=True):
+        with mpmath.workprec(200):
+            for at in (-2 * spread, -spread / 3, 1e-7, spread, 3 * spread, float(shift) ** 2 / 2):
+                exact = curve(mpmath.exp(mpmath.mpf(at)))
+                assert exact <= _of(losses, at) <= exact * (1 + 1e-3) + float(grid.gap)
+
+
+def _of(losses: Losses, epsilon: float) -> mpmath.mpf:
+    """infinite + Σ (1 − e^(ε − loss))₊·mass, in 200 bits."""
+    step = mpmath.log(1 + mpmath.mpf(losses.gap.numerator) / losses.gap.denominator)
+    total = mpmath.mpf(losses.infinite)
+    for index, mass in zip(losses.indices, losses.masses, strict=True):
+        if mass > 1e-30 and int(index) * step > epsilon:  # what is left out makes it smaller
+            total += (1 - mpmath.exp(epsilon - int(index) * step)) * mpmath.mpf(float(mass))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "fine"),
+    [(0, 3, 1), (-100, 70, 20), (-5, 400, 20), (-40, 2, 3), (-1, 1, 0)],
+)
+def test_nodes(lowest: int, highest: int, fine: int) -> None:
+    nodes = Grid(64, Fraction(1, 100), lowest, highest, fine).nodes()
+    assert nodes == sorted(set(nodes))
+    assert 0 in nodes
+    assert nodes[0] <= lowest
+    assert nodes[-1] >= highest

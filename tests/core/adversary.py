@@ -1,0 +1,327 @@
+"""An adversary of derived bounds: examples, labels and weights within the premises, by ascent."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from onnx import ModelProto
+
+from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.derive import Derived, derive
+from lipcert.core.ledger import Premises
+from lipcert.core.lower.clips import with_clips
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Program
+from lipcert.core.witnesses import ENGINES, Evidence
+from lipcert.issue.evidence import find_evidence, with_chains
+from lipcert.norms.operator_norm import Tier
+from tests.core.clipped import compute_clipped, random_clip
+from tests.core.models import read
+from tests.core.onnx_torch import compute, stored
+from tests.core.rules.attack import holds
+
+Tensor = torch.Tensor
+Weights = dict[str, Tensor]
+SLACK = 1e-7
+"""of what float64 evaluation and differentiation may err by, relatively"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model with everything that is assumed of it, and the bounds that are derived."""
+
+    proto: ModelProto
+    program: Program
+    premises: Premises
+    scope: ScopeClaim
+    derived: Derived
+
+    def values(self, x: Tensor, weights: Weights, *, training: bool = True) -> Weights:
+        """Every value; training: with clips of the cotangents, where there are clips."""
+        clip = self.premises.layer_clip
+        if clip is None:
+            return compute(self.proto, x, weights)
+        if not training:
+            clip = replace(clip, cotangent_clip=math.inf)
+        found, behind = compute_clipped(self.proto, x, weights, clip)
+        output = self.proto.graph.output[0].name
+        return {**found, self.program.output: behind.get(output, found[output])}
+
+
+def random_setting(
+    proto: ModelProto, rng: np.random.Generator, *, witnesses: bool, clipped: bool = False
+) -> Setting:
+    """Premises and a scope drawn at random; bounds by the checker, perhaps with evidence.
+
+    clipped: with clips round layers, and often with weights that nothing holds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        model = read(proto, Path(folder))
+        program = lower(model, proto.graph.output[0].name)
+    premises = _premises(program, rng)
+    scope = _scope(proto, rng)
+    if clipped:
+        if rng.random() < 0.6:
+            free = tuple(name for name in scope.trained if name not in _variances(proto))
+            scope = ScopeClaim("constraint-set", free, ())
+        clip = random_clip(model, program, frozenset(scope.trained), rng)
+        premises = replace(premises, mechanism="backprop-clipping", layer_clip=clip)
+        program = with_clips(program, clip)
+    evidence = Evidence(scope, {}, (), (), ENGINES["float"])
+    if witnesses:
+        evidence = find_evidence(
+            program, scope, Tier.FAST, lambda _: None, proved_only=True
+        ).evidence
+        evidence, _ = with_chains(program, premises, evidence)
+    return Setting(proto, program, premises, scope, derive(program, premises, evidence))
+
+
+def _premises(program: Program, rng: np.random.Generator) -> Premises:
+    size = program.size(program.input)
+    low = float(rng.uniform(-1.0, 0.8))
+    box = (low, low + float(rng.uniform(0.1, 1.5)))
+    least = max(0.0, box[0], -box[1]) * size**0.5
+    radius = float(rng.uniform(0.2, 3.0))
+    kind = int(rng.integers(3))
+    terms = str(rng.choice(["mean", "sum"]))
+    temperature = float(rng.choice([0.5, 1.0, 3.0]))
+    smoothing = float(rng.choice([0.0, 0.0, 0.125]))
+    loss, parameters = [
+        ("cross-entropy", {"temperature": temperature, "label_smoothing": smoothing}),
+        ("nll", {}),
+        ("bce", {"temperature": temperature, "output_reduction": terms}),
+        ("mse", {"label_norm": 0.7, "output_reduction": terms, "half": "false"}),
+    ][int(rng.integers(4)) if program.shapes[program.output][-1] > 1 else 3]
+    return Premises(
+        input_norm=(radius, None, least + radius)[kind],
+        input_box=(None, box, box)[kind],
+        loss=loss,
+        loss_parameters=tuple(sorted(parameters.items())),
+        loss_clip=None,
+        mechanism="clipless",
+        clip=None,
+        relation="add-remove",
+        divisor=None,
+        run=None,
+    )
+
+
+def _scope(proto: ModelProto, rng: np.random.Generator) -> ScopeClaim:
+    floats = {n: t for n, t in stored(proto).items() if t.is_floating_point() and t.ndim}
+    if rng.random() < 0.5:
+        return ScopeClaim("point", tuple(sorted(floats)), ())
+    computed = {
+        name
+        for node in proto.graph.node
+        if node.op_type in {"Reshape", "Concat", "Mul", "Add", "Transpose", "Conv"}
+        or "Conv" in node.op_type
+        for name in node.input
+    }
+    trained, constraints = [], []
+    for name in sorted(set(floats) - _variances(proto)):
+        if rng.random() < 0.3:
+            continue
+        trained.append(name)
+        norm = float(floats[name].norm())
+        radius = norm * float(rng.uniform(0.5, 1.5))
+        spectral = floats[name].ndim <= 2 and name not in computed and rng.random() < 0.4
+        constraints.append(Constraint(name, "spectral" if spectral else "frobenius", radius))
+    return ScopeClaim("constraint-set", tuple(trained), tuple(constraints))
+
+
+def _variances(proto: ModelProto) -> set[str]:
+    return {n.input[4] for n in proto.graph.node if n.op_type == "BatchNormalization"}
+
+
+# the adversary ---------------------------------------------------------------------------------
+
+
+def project(x: Tensor, premises: Premises) -> Tensor:
+    """Into the input set: the box, then towards its point of least norm until in the ball."""
+    nearest = torch.zeros(())
+    if premises.input_box is not None:
+        x = x.clamp(*premises.input_box)
+        nearest = torch.zeros(()).double().clamp(*premises.input_box)
+    radius = premises.input_norm
+    if radius is None or float(x.norm()) <= radius:
+        return x
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        inside = float((nearest + middle * (x - nearest)).norm()) <= radius
+        low, high = (middle, high) if inside else (low, middle)
+    return nearest + low * (x - nearest)
+
+
+def within(weights: Weights, scope: ScopeClaim, *, stretch: bool) -> Weights:
+    """Weights that satisfy every constraint; stretch: with equality."""
+    found = dict(weights)
+    for item in scope.constraints:
+        w = weights[item.tensor]
+        if item.kind == "frobenius":
+            norm = float(w.norm())
+        else:
+            norm = float(torch.linalg.matrix_norm(w, 2)) if w.ndim == 2 else float(w.abs().max())
+        if norm > item.radius or (stretch and norm > 0.0):
+            found[item.tensor] = w * (item.radius / norm * (1 - 1e-15))
+    return found
+
+
+def loss_value(premises: Premises, z: Tensor, label: Tensor) -> Tensor:
+    """The loss of one example. label: one number per output; the largest is the class."""
+    known = dict(premises.loss_parameters)
+    z, label = z.reshape(-1), label.reshape(-1)
+    mean = known.get("output_reduction") == "mean"
+    if premises.loss == "cross-entropy":
+        share = known["label_smoothing"]
+        logs = (z / known["temperature"]).log_softmax(0)
+        return -(1 - share) * logs[label.argmax()] - share * logs.mean()
+    if premises.loss == "nll":
+        return -z[label.argmax()]
+    if premises.loss == "bce":
+        target = (label > 0).double()
+        terms = torch.nn.functional.binary_cross_entropy_with_logits(
+            z / known["temperature"], target, reduction="none"
+        )
+    else:
+        terms = (z - label * (known["label_norm"] / label.norm())) ** 2
+    return terms.mean() if mean else terms.sum()
+
+
+def violations(
+    setting: Setting, rng: np.random.Generator, starts: int = 6, steps: int = 8
+) -> Iterator[str]:
+    """What is larger than its bound, at some example, label and weights that were found."""
+    for start in range(starts):
+        label = torch.from_numpy(rng.standard_normal(setting.program.size(setting.program.output)))
+        goal = _goal(setting, rng, label) if start else None
+        shape = setting.program.shapes[setting.program.input]
+        x = torch.from_numpy(rng.standard_normal(shape) * 10.0 ** float(rng.uniform(-1, 1)))
+        x, weights = project(x, setting.premises), stored(setting.proto)
+        if setting.scope.kind != "point":
+            for name in setting.scope.trained:
+                drawn = rng.standard_normal(weights[name].shape)
+                if not setting.scope.constraints:
+                    drawn *= 10.0 ** float(rng.uniform(-1, 1))
+                weights[name] = torch.from_numpy(drawn)
+            weights = within(weights, setting.scope, stretch=True)
+        yield from _judged(setting, x, weights, label)
+        if goal is None:
+            continue
+        for step in range(steps):
+            x, weights = _climbed(setting, goal, x, weights, 0.7**step)
+        yield from _judged(setting, x, weights, label)
+
+
+def _climbed(
+    setting: Setting,
+    goal: Callable[[Tensor, Weights], Tensor | None],
+    x: Tensor,
+    weights: Weights,
+    length: float,
+) -> tuple[Tensor, Weights]:
+    """One step of ascent of the example, and of the weights where they are free."""
+    x = x.detach().requires_grad_()
+    names = setting.scope.trained if setting.scope.kind != "point" else ()
+    leaves = {name: weights[name].detach().requires_grad_() for name in names}
+    reached = goal(x, {**weights, **leaves})
+    if reached is None or not reached.requires_grad:
+        return x.detach(), weights
+    slopes = torch.autograd.grad(reached, [x, *leaves.values()], allow_unused=True)
+    moved = [
+        (old if slope is None else old + _step(old, slope, length)).detach()
+        for old, slope in zip([x, *leaves.values()], slopes, strict=True)
+    ]
+    free = dict(zip(names, moved[1:], strict=True))
+    inside = within({**weights, **free}, setting.scope, stretch=bool(length > 0.3))
+    return project(moved[0], setting.premises), inside
+
+
+def _step(old: Tensor, slope: Tensor, length: float) -> Tensor:
+    largest = float(slope.norm())
+    if not 0.0 < largest < float("inf"):
+        return torch.zeros_like(old)
+    return slope * (length * (1.0 + float(old.detach().norm())) / largest)
+
+
+def _goal(
+    setting: Setting, rng: np.random.Generator, label: Tensor
+) -> Callable[[Tensor, Weights], Tensor | None]:
+    """What is to become large: a value, an entry, a gradient, or a product with the Jacobian."""
+    kinds = [0, 1, 2, 3] if setting.derived.gradients else [0, 1, 3]
+    kind = kinds[int(rng.integers(len(kinds)))]
+    names = [name for name in setting.program.shapes if "#" not in name]
+    name = names[int(rng.integers(len(names)))]
+    floats = [n for n, t in stored(setting.proto).items() if t.is_floating_point()]
+    parameter = floats[int(rng.integers(len(floats)))] if floats else ""
+    direction = torch.from_numpy(rng.standard_normal(setting.program.size(name)))
+
+    def reach(x: Tensor, weights: Weights) -> Tensor | None:
+        weights = dict(weights)
+        if kind == 2 and not weights[parameter].requires_grad:
+            weights[parameter] = weights[parameter].detach().requires_grad_()
+        values = setting.values(x, weights)
+        if name not in values:
+            return None
+        if kind == 0:
+            return values[name].norm()
+        if kind == 1:
+            return (values[name].reshape(-1) * direction.sign())[: 1 + len(direction) // 2].sum()
+        loss = loss_value(setting.premises, values[setting.program.output], label)
+        wanted = weights[parameter] if kind == 2 else values[name]
+        if not wanted.requires_grad:
+            return None
+        (gradient,) = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
+        return None if gradient is None else (gradient**2).sum()
+
+    return reach
+
+
+def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Iterator[str]:
+    """Every bound at one example and label."""
+    program, derived = setting.program, setting.derived
+    leaves = {
+        name: w.detach().requires_grad_() if w.is_floating_point() else w
+        for name, w in weights.items()
+    }
+    x = x.detach().requires_grad_()
+    values = setting.values(x, leaves)
+    for name in program.shapes:
+        if name in values and not holds(derived.facts[name], values[name].detach().numpy(), SLACK):
+            yield f"the value {name}"
+    loss = loss_value(setting.premises, values[program.output], label)
+    known = {name: v for name, v in values.items() if name in program.shapes and v.requires_grad}
+    for name, found in _gradients(loss, known).items():
+        bound = derived.cotangents[name].norm if name in derived.cotangents else 0.0
+        if found > bound * (1 + SLACK) + 1e-12:
+            yield f"the cotangent of {name}: {found} > {bound}"
+    floats = {name: w for name, w in leaves.items() if w.is_floating_point()}
+    for name, found in _gradients(loss, floats).items():
+        bound = derived.gradients.get(name, 0.0)
+        if found > bound * (1 + SLACK) + 1e-12:
+            yield f"the gradient of {name}: {found} > {bound}"
+    rows = [
+        torch.autograd.grad(entry, x, retain_graph=True, allow_unused=True)[0]
+        for entry in setting.values(x, leaves, training=False)[program.output].reshape(-1)
+    ]
+    if all(row is not None and bool(row.isfinite().all()) for row in rows):
+        steepest = float(torch.linalg.matrix_norm(torch.stack(rows).flatten(1), 2))
+        if steepest > derived.lipschitz * (1 + SLACK) + 1e-12:
+            yield f"the Lipschitz constant: {steepest} > {derived.lipschitz}"
+
+
+def _gradients(loss: Tensor, wanted: Mapping[str, Tensor]) -> dict[str, float]:
+    if not wanted or not loss.requires_grad:
+        return {}
+    found = torch.autograd.grad(loss, list(wanted.values()), retain_graph=True, allow_unused=True)
+    return {
+        name: float(gradient.norm())
+        for name, gradient in zip(wanted, found, strict=True)
+        if gradient is not None and bool(gradient.isfinite().all())
+    }

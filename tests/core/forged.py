@@ -1,0 +1,175 @@
+"""Certificates that claim exactly what the checker derives, for any model, premises and scope."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from lipcert.core.certificate.records import (
+    SEMANTICS,
+    Certificate,
+    ChainWitness,
+    Constraint,
+    GroupClaim,
+    ModelIdentity,
+    NetworkClaim,
+    ParameterClaim,
+    PrivacyClaim,
+    RunWitness,
+    ScopeClaim,
+    Tool,
+    ValueClaim,
+)
+from lipcert.core.claims import group_bounds, joint_multiplier
+from lipcert.core.coverage import INPUT_RULE, expected_nodes, frozen_tensors, tensors
+from lipcert.core.derive import Derived, derive
+from lipcert.core.digest import structural_digest
+from lipcert.core.ledger import Circumstances, Premises
+from lipcert.core.lower.clips import with_clips
+from lipcert.core.lower.lower import lower
+from lipcert.core.reader.model import read_model
+from lipcert.core.spending import derived_epsilon
+from lipcert.core.witnesses import ENGINES, Evidence
+
+PREMISES = Premises(
+    input_norm=None,
+    input_box=(0.0, 1.0),
+    loss="cross-entropy",
+    loss_parameters=(("label_smoothing", 0.0), ("temperature", 0.125)),
+    loss_clip=None,
+    mechanism="none",
+    clip=None,
+    relation="zero-out",
+    divisor=None,
+    run=None,
+)
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """What a certificate is to say. groups: members of each; None: one group of all."""
+
+    path: Path
+    trained: Sequence[str]
+    premises: Premises = PREMISES
+    constraints: Sequence[Constraint] | None = None
+    groups: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[RunWitness] = ()
+    chains: Sequence[ChainWitness] = ()
+    output: str | None = None
+    noise: float = 2.0
+    derived: list[Derived] = field(default_factory=list)
+
+    def certificate(self) -> Certificate:
+        """With every claim as large as it must be, and no larger."""
+        model = read_model(self.path)
+        output = self.output or model.outputs[-1]
+        program = lower(model, output)
+        kind = "point" if self.constraints is None else "constraint-set"
+        scope = ScopeClaim(kind, tuple(sorted(self.trained)), tuple(self.constraints or ()))
+        evidence = Evidence(scope, {}, tuple(self.runs), tuple(self.chains), ENGINES["float"])
+        clip = self.premises.layer_clip
+        training = program if clip is None else with_clips(program, clip)
+        derived = derive(training, self.premises, evidence)
+        self.derived.append(derived)
+        gradients = {name: derived.gradients.get(name, 0.0) for name in scope.trained}
+        nodes = tuple(
+            replace(node, claims=tuple(_claimed(claim, derived) for claim in node.claims))
+            for node in expected_nodes(model, program)
+        )
+        members = {"all": scope.trained} if self.groups is None else self.groups
+        known = tensors(model)
+        groups = tuple(
+            GroupClaim(name, tuple(own), sum(math.prod(known[t].dims) for t in own), 0.0, 0.0, 0.0)
+            for name, own in members.items()
+            if self.trained
+        )
+        bare = Certificate(
+            tool=Tool("forgery", "1"),
+            model=ModelIdentity(
+                model.sha256,
+                model.size,
+                (),
+                structural_digest(model),
+                SEMANTICS,
+                model.opset,
+                output,
+            ),
+            scope=scope,
+            assumptions=(),
+            input=_claimed(ValueClaim(program.input, INPUT_RULE, None, None), derived),
+            nodes=nodes,
+            chains=tuple(self.chains),
+            runs=tuple(self.runs),
+            parameters=tuple(
+                ParameterClaim(name, name, self._clipped(gradients[name])) for name in scope.trained
+            ),
+            groups=groups,
+            network=NetworkClaim(None, None, None, None),
+        )
+        bounds = group_bounds(bare, gradients, self.premises)
+        groups = tuple(
+            replace(
+                group,
+                grad_norm=bound.grad_norm,
+                sensitivity=bound.sensitivity,
+                noise_std=self.noise * bound.sensitivity,
+            )
+            for group, bound in zip(groups, bounds, strict=True)
+        )
+        circumstances = Circumstances(
+            batch_proved=program.batch_proved,
+            frozen=frozen_tensors(program, frozenset(self.trained)),
+            constrained=bool(self.constraints),
+            releases=bool(groups),
+            epsilon_declared=False,
+            fixed=self.constraints is None,
+        )
+        claim = None
+        if self.premises.run is not None:
+            claim = PrivacyClaim("own", 0.0, Fraction(1, 100000), "recomputed")
+            multiplier = joint_multiplier(groups, bounds)
+            epsilon = derived_epsilon(claim, self.premises.run, multiplier, self.premises.relation)
+            claim = replace(claim, epsilon=epsilon)
+        assumptions = self.premises.assumptions(circumstances)
+        return replace(bare, groups=groups, assumptions=assumptions, privacy=claim)
+
+    def _clipped(self, bound: float) -> float:
+        clip = self.premises.clip
+        if clip is None:
+            return bound
+        return clip[0] if clip[2] == "inside" else min(bound, clip[0])
+
+
+def _claimed(claim: ValueClaim, derived: Derived) -> ValueClaim:
+    cotangent = derived.cotangents.get(claim.value)
+    bounds = derived.facts[claim.value].norm, 0.0 if cotangent is None else cotangent.norm
+    output, passed = (bound if math.isfinite(bound) else None for bound in bounds)
+    return replace(claim, output_norm=output, cotangent_norm=passed)
+
+
+def saved(
+    path: Path,
+    nodes: Sequence[NodeProto],
+    arrays: Mapping[str, np.ndarray],
+    size: tuple[int, ...],
+    outputs: Sequence[str] = (),
+) -> Path:
+    """A model with the input "x" [N, *size]."""
+    names = outputs or [nodes[-1].output[0]]
+    graph = helper.make_graph(
+        nodes,
+        "forged",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *size])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -1,0 +1,286 @@
+"""Forms of chains, against every mask of small networks, sampled slopes, and the engine's forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipcert.core.forms.centred import enclosing_ball, fact_around
+from lipcert.core.forms.chain import chain_form
+from lipcert.core.forms.form import Form
+from lipcert.core.interval import Interval, exact
+from lipcert.core.norms.definite import Definite, definite_exact, definite_float
+from lipcert.core.program import Activation, Dense, Operand, Shape, Step
+from lipcert.core.rules.facts import Cotangent, Fact, Hull
+from lipcert.facts import PairHull
+from lipcert.interval import Interval as EngineInterval
+from lipcert.upper import Upper
+from tests.core.forms.multipliers import Links, proposals_for, replayed
+
+BOTH = pytest.mark.parametrize("proof", [definite_float, definite_exact])
+
+
+class Network:
+    """A chain of matrices and slopes from below, as steps of the checker."""
+
+    def __init__(self, links: Links, positions: int = 1) -> None:
+        self.links = links
+        self.steps: list[Step] = []
+        self.shapes: dict[str, Shape] = {}
+        self.slopes: dict[str, Interval] = {}
+        first = links[0]
+        width = len(first.lo) if isinstance(first, EngineInterval) else first.shape[1]
+        value = "x"
+        self.shapes[value] = (1, positions, width)
+        for number, link in enumerate(links):
+            output = f"v{number}"
+            if isinstance(link, EngineInterval):
+                op = Activation("relu")
+                self.slopes[output] = Interval(link.lo[None, None], link.hi[None, None])
+            else:
+                op, width = Dense(Operand(link, link), None), len(link)
+            self.shapes[output] = (1, positions, width)
+            self.steps.append(Step(op, (value,), output, self.shapes[output], number))
+            value = output
+
+    def form(self, numbers: Sequence[Sequence[float]], proof: Definite) -> Form | None:
+        return chain_form(self.steps, self.shapes, self.slopes, numbers, proof)
+
+    def jacobians(self, rng: np.random.Generator, most: int) -> list[np.ndarray]:
+        """With slopes at their ends: all of them, or as many as asked for, drawn by chance."""
+        diagonals = [link for link in self.links if isinstance(link, EngineInterval)]
+        free = sum(len(link.lo) for link in diagonals)
+        if 2**free <= most:
+            choices = [np.array(c) for c in itertools.product((0, 1), repeat=free)]
+        else:
+            choices = list(rng.integers(0, 2, (most, free)))
+        return [self._jacobian(choice) for choice in choices]
+
+    def _jacobian(self, choice: np.ndarray) -> np.ndarray:
+        result, used = None, 0
+        for link in self.links:
+            if isinstance(link, EngineInterval):
+                part = choice[used : used + len(link.lo)]
+                used += len(link.lo)
+                matrix = np.diag(np.where(part == 1, link.hi, link.lo))
+            else:
+                matrix = link
+            result = matrix if result is None else matrix @ result
+        assert result is not None
+        return result
+
+
+def random_links(rng: np.random.Generator, widths: Sequence[int], mixed: bool) -> list:
+    """Dense layers with slopes between them; mixed: with known ones, other ranges, at both ends."""
+    links: list[np.ndarray | EngineInterval] = []
+    for below, above in itertools.pairwise(widths):
+        links.append(rng.standard_normal((above, below)))
+        low, high = np.zeros(above), np.ones(above)
+        if mixed:
+            low = rng.choice([0.0, 0.1, -0.3, 1.0, 0.0], above)
+            high = low + rng.choice([1.0, 0.0, 0.5, 1e-16], above)
+        links.append(EngineInterval(low, high))
+    return links if mixed else links[:-1]
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(12))
+def test_every_mask(proof: Definite, seed: int) -> None:
+    """No Jacobian of a small network exceeds the form: norm, hull, entries, cotangents."""
+    rng = np.random.default_rng(seed)
+    network = Network(random_links(rng, (3, 4, 3, 3), mixed=seed % 2 == 1))
+    _, numbers = replayed(network.links, proposals_for(network.links, hull=seed % 3 == 0))
+    form = network.form(numbers, proof)
+    assert form is not None
+    whole = np.ldexp(form.matrix, 2 * form.exponent)
+    hull = Hull(3, 0.75, 0.25)
+    smoothed = 0.75 * np.eye(3) + 0.25 / 3
+    for jacobian in network.jacobians(rng, 1 << 7):
+        norm = np.linalg.norm(jacobian, 2)
+        assert norm <= form.over_ball() * (1 + 1e-12)
+        assert np.linalg.eigvalsh(whole - jacobian @ jacobian.T)[0] >= -1e-13 * norm**2
+        differences = np.eye(3)[:, :, None] - smoothed[None]  # j, class, y
+        vertices = np.moveaxis(differences, 1, 0).reshape(3, -1)
+        largest = 0.75 * np.linalg.norm(jacobian.T @ vertices, axis=0).max()
+        assert largest <= form.over_hull(hull) * (1 + 1e-12)
+        assert (np.linalg.norm(jacobian, axis=1) * 2.0 <= form.swing(2.0) * (1 + 1e-12)).all()
+    assert form.over_ball() <= math.prod(
+        np.linalg.norm(link, 2) if isinstance(link, np.ndarray) else link.max_abs().value
+        for link in network.links
+    ) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_form_of_the_engine(seed: int) -> None:
+    """With the engine's multipliers, its bounds to 1e-6."""
+    rng = np.random.default_rng(seed)
+    links = random_links(rng, (10, 30, 24, 6), mixed=seed % 2 == 1)
+    theirs, numbers = replayed(links, proposals_for(links, hull=seed % 4 > 1))
+    ours = Network(links).form(numbers, definite_float)
+    assert ours is not None
+    assert ours.over_ball() == pytest.approx(theirs.over_ball().value, rel=1e-6)
+    for smoothing in (0.0, 0.125):
+        assert ours.over_hull(Hull(6, 1.0, smoothing)) == pytest.approx(
+            theirs.over_hull(PairHull(6, Upper(1.0), smoothing)).value, rel=1e-6
+        )
+
+
+@given(st.integers(0, 10**6), st.floats(-12.0, 12.0), st.floats(0.0, 3.0))
+@settings(max_examples=80, deadline=None)
+def test_garbage_proves_nothing_false(seed: int, size: float, spread: float) -> None:
+    """Multipliers by chance: no form, or a valid one."""
+    rng = np.random.default_rng(seed)
+    network = Network(random_links(rng, (2, 3, 3, 2), mixed=seed % 2 == 0))
+    numbers = [
+        list(10.0 ** (size + spread * rng.standard_normal(len(link.lo))))
+        for link in network.links
+        if isinstance(link, EngineInterval)
+    ]
+    form = network.form(numbers, definite_float)
+    if form is not None:
+        largest = max(np.linalg.norm(j, 2) for j in network.jacobians(rng, 1 << 6))
+        assert largest <= form.over_ball() * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("wrong", [[], [[]], [[1.0]], [[1.0] * 4] * 2, [[-1.0] * 4], [[0.0] * 4],
+                                   [[math.nan] * 4], [[math.inf] * 4], [[1e-300] * 4],
+                                   [[1e300] * 4]])  # fmt: skip
+def test_unusable_multipliers(wrong: list[list[float]]) -> None:
+    """Too few, too many, of the wrong size, not positive, not moderate."""
+    rng = np.random.default_rng(0)
+    network = Network(random_links(rng, (3, 4, 2), mixed=False))
+    assert network.form(wrong, definite_float) is None
+    assert network.form([[100.0] * 4], definite_float) is not None
+
+
+def test_a_product_of_matrices() -> None:
+    """Without slopes the form is the Gram matrix: its norm is attained to 1e-9."""
+    rng = np.random.default_rng(5)
+    links = [rng.standard_normal((7, 5)), rng.standard_normal((4, 7)), rng.standard_normal((6, 4))]
+    form = Network(links).form([], definite_float)
+    assert form is not None
+    exact_norm = np.linalg.norm(links[2] @ links[1] @ links[0], 2)
+    assert exact_norm <= form.over_ball() <= exact_norm * (1 + 1e-9)
+
+
+def test_slopes_at_both_ends() -> None:
+    """At the bottom slopes count with their largest magnitude; at the top as any others."""
+    rng = np.random.default_rng(6)
+    low, high = -rng.random(5), rng.random(5)
+    bottom = EngineInterval(low, high)
+    weight = rng.standard_normal((3, 5))
+    form = Network([bottom, weight]).form([[]], definite_exact)
+    assert form is not None
+    exact_norm = np.linalg.norm(weight * np.maximum(-low, high), 2)
+    assert exact_norm <= form.over_ball() <= exact_norm * (1 + 1e-9)
+    top = Network([weight, EngineInterval(np.zeros(3), np.ones(3))])
+    form = top.form([[2.0 * np.linalg.norm(weight, 2) ** 2] * 3], definite_exact)
+    assert form is not None
+    assert form.over_ball() == pytest.approx(np.linalg.norm(weight, 2), rel=1e-6)
+
+
+def test_positions_are_runs() -> None:
+    """A network that treats several positions alike has the form of one position."""
+    rng = np.random.default_rng(7)
+    links = random_links(rng, (3, 5, 4), mixed=False)
+    _, numbers = replayed(links, proposals_for(links, hull=False))
+    one, several = (Network(links, n).form(numbers, definite_float) for n in (1, 6))
+    assert one is not None
+    assert several is not None
+    assert several.runs == 6
+    assert several.over_ball() == one.over_ball()
+    assert several.over_hull(Hull(4, 1.0)) == math.inf
+    assert several.cotangent(Cotangent(2.0, Hull(24, 1.0))) == pytest.approx(2 * one.over_ball())
+
+
+@BOTH
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1.0, 1e6])
+def test_reach_of_a_matrix(proof: Definite, runs: int, size: float) -> None:
+    """For one matrix the reach is a trust-region problem: attained to 1e-3, never exceeded."""
+    rng = np.random.default_rng(8)
+    weight = rng.standard_normal((4, 6))
+    form = Network([weight], runs).form([], proof)
+    assert form is not None
+    offset = size * rng.standard_normal((runs, 4))
+    bound = form.reach(exact(offset), 1.5)
+    matrix = np.kron(np.eye(runs), weight)
+    best = _farthest(matrix, offset.ravel(), 1.5)
+    assert best <= bound * (1 + 1e-12)
+    assert bound <= best * (1 + 2e-3)
+    wide = Interval(offset - 0.01, offset + 0.01)
+    assert form.reach(wide, 1.5) >= _farthest(matrix, offset.ravel() + 0.01, 1.5)
+
+
+def _farthest(matrix: np.ndarray, offset: np.ndarray, radius: float) -> float:
+    """The largest ‖offset + matrix·d‖ found over ‖d‖ = radius, among the stationary points."""
+    gram = matrix @ matrix.T
+    values, vectors = np.linalg.eigh(gram)
+    best = float(
+        np.linalg.norm(offset + radius * matrix @ (matrix.T @ vectors[:, -1] / np.sqrt(values[-1])))
+    )
+    for level in values[-1] * (1.0 + np.geomspace(1e-9, 1e9, 2000)):
+        d = matrix.T @ np.linalg.solve(level * np.eye(len(gram)) - gram, offset)
+        length = np.linalg.norm(d)
+        if length > 0.0:
+            best = max(best, float(np.linalg.norm(offset + matrix @ d * (radius / length))))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_centred_facts(seed: int) -> None:
+    """Sampled inputs stay inside the facts around a centre."""
+    rng = np.random.default_rng(seed)
+    links = random_links(rng, (4, 6, 3), mixed=False)
+    network = Network(links)
+    _, numbers = replayed(links, proposals_for(links, hull=False))
+    form = network.form(numbers, definite_float)
+    assert form is not None
+    shape = (1, 1, 4)
+    low = rng.uniform(-1.0, 0.2, (1, 1, 4))
+    fact = Fact.of(shape, 1.3, Interval(low, low + 1.5))
+    bias = rng.standard_normal(6)
+
+    def network_at(x: np.ndarray) -> np.ndarray:
+        return np.asarray(np.maximum(x @ links[0].T + bias, 0.0) @ links[2].T)
+
+    samples = rng.uniform(low, low + 1.5, (4000, 1, 1, 4)).reshape(-1, 1, 1, 4)
+    samples = samples[np.linalg.norm(samples.reshape(-1, 4), axis=1) <= 1.3]
+    images = network_at(samples)
+    for share in (Fraction(0), Fraction(1, 3), Fraction(1)):
+        ball = enclosing_ball(fact, shape, share)
+        if ball is None:
+            continue
+        distances = np.linalg.norm((samples - ball.centre).reshape(-1, 4), axis=1)
+        assert distances.max() <= ball.radius
+        middle = network_at(ball.centre)
+        around = fact_around(Interval(middle - 1e-12, middle + 1e-12), (1, 1, 3), form, ball.radius)
+        assert np.linalg.norm(images.reshape(-1, 3), axis=1).max() <= around.norm
+        assert (images >= around.box.lo).all()
+        assert (images <= around.box.hi).all()
+
+
+def test_enclosing_balls() -> None:
+    """Attained by a cube with a corner at 0; a centre outside of the ball is no centre."""
+    shape = (1, 9)
+    cube = Interval(np.zeros((1, 1)), np.ones((1, 1)))
+    for share in (Fraction(0), Fraction(1, 4), Fraction(1)):
+        ball = enclosing_ball(Fact.of(shape, 3.0, cube), shape, share)
+        assert ball is not None
+        t = float(share)
+        expected = math.sqrt(9 * max((1 - t) ** 2 / 4 + t, ((1 + t) / 2) ** 2))
+        assert ball.radius == pytest.approx(expected, rel=1e-12)
+        assert ball.radius >= expected * (1 - 1e-15)
+        assert ball.point().norm == pytest.approx(1.5 * (1 - t))
+    assert enclosing_ball(Fact.of(shape, 1.0, cube), shape, Fraction(0)) is None
+    assert enclosing_ball(Fact.of(shape, 3.0, cube, run=1.0), shape, Fraction(0)) is None
+    assert enclosing_ball(Fact.of(shape, 3.0), shape, Fraction(0)) is not None
+    assert enclosing_ball(Fact.of(shape), shape, Fraction(0)) is None
+    assert enclosing_ball(Fact.of(shape, 3.0, cube), shape, Fraction(2)) is None

@@ -1,0 +1,96 @@
+"""Small ONNX graphs written down in a line or two, and the comparison with onnxruntime."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Program
+from lipcert.issue.evaluate import evaluate
+from tests.core.models import read
+
+Array = np.ndarray
+ort.set_default_logger_severity(4)
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes):
+    """A node; names are separated by spaces, "-" is an input that is left out."""
+    names = ["" if name == "-" else name for name in inputs.split()]
+    return helper.make_node(op, names, outputs.split(), name=f"{op}_{outputs}", **attributes)
+
+
+def model(
+    nodes: Sequence,
+    shape: Sequence[int | str],
+    constants: Mapping[str, Array | float | Sequence[int]] | None = None,
+    opset: int = 17,
+    output: str = "y",
+) -> ModelProto:
+    """A graph from x to an output. Floats become float32, whole numbers int64."""
+    tensors = []
+    for name, value in (constants or {}).items():
+        array = np.asarray(value)
+        kind = {"f": np.float32, "i": np.int64, "b": np.bool_}[array.dtype.kind]
+        tensors.append(
+            numpy_helper.from_array(np.ascontiguousarray(array, kind).reshape(array.shape), name)
+        )
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))]
+    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+    graph = helper.make_graph(list(nodes), "case", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def program(proto: ModelProto, output: str = "y") -> Program:
+    """The program of a model, through a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        return lower(read(proto, Path(folder)), output)
+
+
+def kinds(found: Program) -> list[str]:
+    """The steps, by their kinds or functions."""
+    return [getattr(step.op, "name", type(step.op).__name__) for step in found.steps]
+
+
+def agrees(proto: ModelProto, output: str = "y", tolerance: float = 1e-4) -> Program:
+    """The program, compared with onnxruntime on one example, and on a batch if it is proved."""
+    found = program(proto, output)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(proto.SerializeToString(), options)
+    rng = np.random.default_rng(0)
+    shape = found.shapes[found.input]
+    examples = [rng.standard_normal(shape).astype(np.float32) for _ in range(3)]
+    ours = [evaluate(found, x)[found.output] for x in examples]
+    for x, value in zip(examples, ours, strict=True):
+        (expected,) = session.run([output], {"x": x})
+        assert expected.shape == value.shape
+        np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance)
+    symbolic = isinstance(_first(proto), str)
+    if found.batch_proved and symbolic:
+        (batch,) = session.run([output], {"x": np.concatenate(examples)})
+        assert any(
+            np.allclose(ours, parts, rtol=tolerance, atol=tolerance)
+            for parts in _examples(batch, ours[0].shape)
+        )
+    return found
+
+
+def _first(proto: ModelProto) -> int | str:
+    dim = proto.graph.input[0].type.tensor_type.shape.dim[0]
+    return dim.dim_param or dim.dim_value
+
+
+def _examples(batch: Array, shape: Sequence[int]) -> Iterator[Array]:
+    """The outputs of three examples, for all ways in which the longer axis may carry them."""
+    (axis,) = [k for k, (a, b) in enumerate(zip(batch.shape, shape, strict=True)) if a == 3 * b]
+    for before in range(1, shape[axis] + 1):
+        if shape[axis] % before == 0:
+            parts = (before, 3, shape[axis] // before)
+            whole = batch.reshape(*shape[:axis], *parts, *shape[axis + 1 :])
+            yield np.moveaxis(whole, axis + 1, 0).reshape(3, *shape)

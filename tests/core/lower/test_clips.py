@@ -1,0 +1,205 @@
+"""Where clips stand in a program, and places where none can stand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from lipcert.core.coverage import clip_faults
+from lipcert.core.ledger import BackpropagationClip, LayerEnds
+from lipcert.core.lower.clips import layer_steps, with_clips
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Conv, CotangentClip, InputClip, Program
+from lipcert.core.reader.records import Model
+from lipcert.core.rules.clips import without_cotangent_clips
+from tests.core.lower.cases import model, node
+from tests.core.models import read
+
+SQUARE = np.eye(4, dtype=np.float32)
+NUMBERS = {"u": SQUARE, "v": SQUARE, "b": np.ones(4, dtype=np.float32)}
+
+
+def clips(*layers: LayerEnds, conv_clip: str = "l1.5") -> BackpropagationClip:
+    return BackpropagationClip(0.5, 0.25, conv_clip, layers)
+
+
+def lowered(proto: ModelProto, folder: Path) -> tuple[Model, Program]:
+    found = read(proto, folder)
+    return found, lower(found, proto.graph.output[0].name)
+
+
+@pytest.fixture
+def residual(tmp_path) -> tuple[Model, Program]:
+    """h = x·u; y = (relu(h)·v + b) + h."""
+    return lowered(
+        model(
+            [
+                node("MatMul", "x u", "h"),
+                node("Relu", "h", "r"),
+                node("MatMul", "r v", "m"),
+                node("Add", "m b", "s"),
+                node("Add", "s h", "y"),
+            ],
+            ["N", 4],
+            NUMBERS,
+        ),
+        tmp_path,
+    )
+
+
+def reads(program: Program) -> dict[str, tuple[str, ...]]:
+    return {step.output: step.inputs for step in program.steps}
+
+
+def test_a_layer_reads_through_one_clip_and_is_read_through_another(residual) -> None:
+    _, program = residual
+    found = with_clips(program, clips(("x", "h"), ("r", "s")))
+    assert reads(found) == {
+        "x#clip": ("x",),
+        "h": ("x#clip",),
+        "h#clip": ("h",),
+        "r": ("h#clip",),
+        "r#clip": ("r",),
+        "s": ("r#clip",),
+        "s#clip": ("s",),
+        "y": ("s#clip", "h#clip"),
+    }
+    ops = {step.output: step.op for step in found.steps}
+    assert ops["x#clip"] == ops["r#clip"] == InputClip(0.5)
+    assert ops["h#clip"] == ops["s#clip"] == CotangentClip(0.25, by_channel=False)
+    assert found.output == "y"
+    assert found.shapes["s#clip"] == program.shapes["s"]
+
+
+def test_what_reads_the_input_of_a_layer_beside_it_reads_it_unclipped(residual) -> None:
+    _, program = residual
+    found = reads(with_clips(program, clips(("r", "s"))))
+    assert found["r"] == ("h",)
+    assert found["y"] == ("s#clip", "h")
+
+
+def test_the_output_of_the_network_is_clipped_too(tmp_path) -> None:
+    """The loss reads what stands behind the clip of the last layer."""
+    _, program = lowered(model([node("MatMul", "x u", "y")], ["N", 4], NUMBERS), tmp_path)
+    found = with_clips(program, clips(("x", "y")))
+    assert found.output == "y#clip"
+    assert found.steps[-1].inputs == ("y",)
+
+
+def test_names_of_the_file_are_not_taken(tmp_path) -> None:
+    proto = model(
+        [node("MatMul", "x u", "x#clip"), node("MatMul", "x v", "z"), node("Add", "x#clip z", "y")],
+        ["N", 4],
+        NUMBERS,
+    )
+    _, program = lowered(proto, tmp_path)
+    found = with_clips(program, clips(("x", "x#clip"), ("x", "z")))
+    names = [step.output for step in found.steps]
+    assert len(set(names)) == len(names)
+    assert set(reads(program)) <= set(names)
+    assert reads(found)["x#clip"] != reads(found)["z"]
+
+
+@pytest.mark.parametrize(("conv_clip", "by_channel"), [("l1.5", True), ("l2", False)])
+def test_gradients_at_convolutions_are_clipped_by_channel(tmp_path, conv_clip, by_channel) -> None:
+    proto = model(
+        [
+            node("Pad", "x pads", "p", mode="wrap"),
+            node("Conv", "p k", "c"),
+            node("Flatten", "c", "f"),
+            node("MatMul", "f u", "y"),
+        ],
+        ["N", 1, 4],
+        {
+            "k": np.ones((1, 1, 3), dtype=np.float32),
+            "u": np.eye(4, dtype=np.float32),
+            "pads": [0, 0, 1, 0, 0, 1],
+        },
+    )
+    _, program = lowered(proto, tmp_path)
+    found = with_clips(program, clips(("x", "c"), ("f", "y"), conv_clip=conv_clip))
+    behind = {step.inputs[0]: step.op for step in found.steps}
+    assert behind["c"] == CotangentClip(0.25, by_channel=by_channel)
+    assert behind["y"] == CotangentClip(0.25, by_channel=False)
+    assert behind["x"] == InputClip(0.5)
+    steps = layer_steps(program, ("x", "c"))
+    assert [type(step.op).__name__ for step in steps] == ["Move", "Conv"]
+    assert isinstance(steps[-1].op, Conv)
+
+
+def test_the_function_has_no_clips_of_cotangents(residual) -> None:
+    _, program = residual
+    found = without_cotangent_clips(with_clips(program, clips(("x", "h"))))
+    radii = [step.op.radius for step in found.steps if isinstance(step.op, CotangentClip)]
+    assert radii == [math.inf]
+    assert [step.op.radius for step in found.steps if isinstance(step.op, InputClip)] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ((("x", "h"), ("r", "s")), ""),
+        ((), ""),
+        ((("x", "absent"),), "no layer"),
+        ((("absent", "h"),), "no layer"),
+        ((("h", "x"),), "no layer"),
+        ((("x", "x"),), "no layer"),
+        ((("r", "m"),), "no layer"),
+        ((("x", "s"),), "no layer"),
+        ((("x", "y"),), "no layer"),
+        ((("h", "r"),), "holds nothing that is trained"),
+        ((("r", "s"), ("r", "s")), "part of another"),
+        ((("r", "s"), ("h", "s")), "part of another"),
+        ((("x", "h"),) * 9, "more layers"),
+    ],
+)
+def test_places_where_no_layer_is(residual, layers, said) -> None:
+    file, program = residual
+    found = list(clip_faults(clips(*layers), file, program, frozenset("uvb")))
+    assert bool(found) is bool(said)
+    assert any(said in fault for fault in found) or not said
+
+
+def test_a_layer_that_the_file_reads_from_within(tmp_path) -> None:
+    """The steps are a normalisation and a scaling; the file also reads the centred value."""
+    nodes = [
+        node("ReduceMean", "x axes", "mean", keepdims=1),
+        node("Sub", "x mean", "d"),
+        node("Pow", "d two", "square"),
+        node("ReduceMean", "square axes", "variance", keepdims=1),
+        node("Add", "variance small", "sum"),
+        node("Sqrt", "sum", "root"),
+        node("Div", "d root", "n"),
+        node("Mul", "n b", "s"),
+    ]
+    numbers = {
+        "axes": [-1],
+        "two": np.float32(2.0),
+        "small": np.float32(0.5),
+        "b": np.ones(4, dtype=np.float32),
+    }
+    whole = clips(("x", "s"))
+    for last, closed in ((node("Relu", "s", "y"), True), (node("Add", "s d", "y"), False)):
+        file, program = lowered(model([*nodes, last], ["N", 4], numbers, 18), tmp_path)
+        assert [type(step.op).__name__ for step in layer_steps(program, ("x", "s"))] == [
+            "Normalize",
+            "Scale",
+        ]
+        found = list(clip_faults(whole, file, program, frozenset("b")))
+        assert found == ([] if closed else ["the layer that ends in 's' is read from within"])
+
+
+def test_ends_that_are_no_values_of_the_file(tmp_path) -> None:
+    """A Gemm with a factor is a product, a scaling and an addition, with names of the checker's."""
+    proto = model([node("Gemm", "x u b", "y", alpha=2.0)], ["N", 4], NUMBERS)
+    file, program = lowered(proto, tmp_path)
+    first, *_, last = program.steps
+    assert first.output != last.output == "y"
+    assert not list(clip_faults(clips(("x", "y")), file, program, frozenset("ub")))
+    inner = clips(("x", first.output))
+    (fault,) = clip_faults(inner, file, program, frozenset("ub"))
+    assert "does not lie between values of the file" in fault

@@ -1,0 +1,211 @@
+"""Mutants of assumptions: edited in places, and rewritten as a whole with their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from lipcert.core.certificate.numbers import write_float
+from lipcert.core.certificate.records import Assumption, Certificate
+from lipcert.core.ledger import (
+    CHECKED,
+    DECLARED,
+    BackpropagationClip,
+    Circumstances,
+    Premises,
+)
+from tests.core.mutants.networks import Case
+from tests.core.mutants.record import Effect, Mutant, mutant
+
+__all__ = ["assumption_mutants", "premise_mutants", "rewritten"]
+
+_WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
+
+
+def assumption_mutants(case: Case) -> Iterator[Mutant]:
+    """One edit that leaves the rest as it is: the ledger no longer fits."""
+    certificate, ledger = case.certificate, case.certificate.assumptions
+
+    def changed(kind: str, *items: Assumption) -> Mutant:
+        made = mutant(kind, _WEAK, replace(certificate, assumptions=items))
+        return replace(made, may_be_unknown=kind == "assumption data edited")
+
+    for index, item in enumerate(ledger):
+        before, after = ledger[:index], ledger[index + 1 :]
+        for kind, edited in _edits(item):
+            yield changed(kind, *before, edited, *after)
+        yield changed("assumption dropped", *before, *after)
+        yield changed("assumption doubled", *before, item, *ledger[index:])
+        if after:
+            yield changed("assumptions reordered", *before, after[0], item, *after[1:])
+    extra = Assumption("A-EXTRA", DECLARED, "Anything.", {})
+    yield changed("assumption added", *ledger, extra)
+    yield changed("no assumptions")
+
+
+def _edits(item: Assumption) -> Iterator[tuple[str, Assumption]]:
+    yield "assumption text", replace(item, text=f"{item.text} ")
+    yield "assumption text", replace(item, text="")
+    other = DECLARED if item.status == CHECKED else CHECKED
+    for status in (other, "checked-empirically", ""):
+        yield "assumption status", replace(item, status=status)
+    yield "assumption id", replace(item, id=f"{item.id}X")
+    yield "assumption data added", replace(item, data={**item.data, "note": "x"})
+    for name, value in item.data.items():
+        rest = {key: entry for key, entry in item.data.items() if key != name}
+        yield "assumption data dropped", replace(item, data=rest)
+        for entry in _entries(value):
+            yield "assumption data edited", replace(item, data={**item.data, name: entry})
+
+
+def _entries(value: Any) -> Iterator[Any]:
+    match value:
+        case bool():
+            yield not value
+        case int():
+            yield from (value + 1, max(value - 1, 0), str(value), True)
+        case str() if value.removeprefix("-").startswith("0x"):
+            number = float.fromhex(value)
+            yield from (write_float(number * 2 + 1), write_float(number / 2 - 1), "1.0", 1)
+        case str():
+            yield from (f"{value}x", "", 0)
+        case list():
+            yield from ([*value, *value[:1]], value[1:], [])
+        case dict():
+            yield {**value, "x": write_float(1.0)}
+            for name, inner in value.items():
+                yield from ({**value, name: entry} for entry in _entries(inner))
+
+
+def rewritten(certificate: Certificate, premises: Premises) -> Certificate:
+    """With the ledger of other premises, its texts included."""
+    known = {item.id: item for item in certificate.assumptions}
+    frozen: Any = known["A-FROZEN"].data["tensors"] if "A-FROZEN" in known else []
+    circumstances = Circumstances(
+        batch_proved=known["A-PERSAMPLE"].status == CHECKED,
+        frozen=tuple(frozen),
+        constrained="A-PROJ" in known,
+        releases="A-RNG" in known,
+        epsilon_declared="A-EPSILON" in known,
+        fixed=certificate.scope.kind == "point",
+    )
+    return replace(certificate, assumptions=premises.assumptions(circumstances))
+
+
+def premise_mutants(case: Case) -> Iterator[Mutant]:
+    """Other premises, stated consistently: claims that no longer follow from them."""
+    certificate = case.certificate
+    premises = Premises.read(certificate.assumptions)
+    changes = (*_inputs(premises), *_mechanisms(case), *_releases(premises))
+    for kind, effect, stages, other in changes:
+        changed = rewritten(certificate, other)
+        made = mutant(f"premise: {kind}", effect, changed, stages)
+        yield replace(made, may_be_unknown=kind.startswith("loss"))
+
+
+Changed = tuple[str, Effect, set[int], Premises]
+
+
+def _inputs(premises: Premises) -> Iterator[Changed]:
+    if premises.input_box is not None:
+        low, high = premises.input_box
+        for box in ((low, high * 2), (low - 2 * high, high), (low, high * (1 + 1e-12))):
+            yield "input box enlarged", _WEAK, {4}, replace(premises, input_box=box)
+        yield "input box reduced", _EITHER, {9}, replace(premises, input_box=(low, high / 2))
+        swapped = replace(premises, input_box=(high, low))
+        yield "input box upside down", _WEAK, {0}, swapped
+    if premises.input_norm is not None:
+        norm = replace(premises, input_norm=premises.input_norm * (1 + 1e-12))
+        yield "input norm enlarged", _WEAK, {4}, norm
+    for name, value in premises.loss_parameters:
+        if isinstance(value, float) and value > 0.0:
+            other = dict(premises.loss_parameters) | {name: value / 2}
+            changed = replace(premises, loss_parameters=tuple(sorted(other.items())))
+            counts = name == "temperature" and premises.layer_clip is None
+            yield f"loss {name}", _WEAK if counts else _EITHER, {5}, changed
+        missing = tuple(item for item in premises.loss_parameters if item[0] != name)
+        yield f"loss without {name}", _EITHER, {5}, replace(premises, loss_parameters=missing)
+    yield "loss kind", _WEAK, {4}, replace(premises, loss="nothing")
+    added = (*premises.loss_parameters, ("zeal", 2.0))
+    yield "loss kind", _WEAK, {4}, replace(premises, loss_parameters=added)
+
+
+def _mechanisms(case: Case) -> Iterator[Changed]:
+    premises = Premises.read(case.certificate.assumptions)
+    other = replace(premises, mechanism="clipless", layer_clip=None, stepwise=None)
+    held = case.certificate.scope.kind == "point" and case.certificate.scope.constraints
+    if premises.layer_clip is not None:
+        yield "mechanism without its clips", _WEAK, {4, 5, 6}, other
+        yield from _clips(premises, premises.layer_clip)
+    elif held:
+        yield "mechanism without constraints", _WEAK, {0}, other
+    else:
+        yield "mechanism", _FINE, set(), other
+    if premises.stepwise is not None:
+        less = replace(premises, stepwise=premises.stepwise / 2)
+        yield "multiplier of steps reduced", _WEAK, {7}, less
+        more = replace(premises, stepwise=premises.stepwise * 2)
+        yield "multiplier of steps enlarged", _FINE, set(), more
+        yield "weights that stay", _FINE, set(), replace(premises, stepwise=None)
+
+
+def _clips(premises: Premises, clip: BackpropagationClip) -> Iterator[Changed]:
+    layers = clip.layers
+    turned = tuple((last, first) for first, last in layers)
+    whole = ((layers[0][0], layers[-1][1]),)
+    for kind, effect, stages, other in (
+        ("input clip enlarged", _WEAK, {4, 6}, {"input_clip": clip.input_clip * (1 + 1e-12)}),
+        ("input clip reduced", _FINE, set(), {"input_clip": clip.input_clip / 2}),
+        ("cotangent clip enlarged", _WEAK, {5, 6}, {"cotangent_clip": clip.cotangent_clip * 2}),
+        ("cotangent clip reduced", _FINE, set(), {"cotangent_clip": clip.cotangent_clip / 2}),
+        ("norm of the clip", _WEAK, {6}, {"conv_clip": "l2"}),
+        ("layers reordered", _FINE, set(), {"layers": layers[::-1]}),
+        ("layer doubled", _WEAK, {2}, {"layers": (*layers, layers[0])}),
+        ("layers turned round", _WEAK, {2}, {"layers": turned}),
+        ("layer of the whole network", _WEAK, {2, 4, 5, 6}, {"layers": whole}),
+        ("layer across layers", _WEAK, {2}, {"layers": (*layers, *whole)}),
+        ("layer of absent values", _WEAK, {2}, {"layers": (*layers, ("absent", "v0"))}),
+        ("layer without parameters", _WEAK, {2}, {"layers": (*layers, ("v0", "v1"))}),
+        ("no layers", _WEAK, {4, 5, 6}, {"layers": ()}),
+    ):
+        changed = replace(clip, **other)  # type: ignore[arg-type]
+        yield kind, effect, stages, replace(premises, layer_clip=changed)
+    for index in range(len(layers)):
+        fewer = replace(clip, layers=(*layers[:index], *layers[index + 1 :]))
+        yield "layer dropped", _WEAK, {4, 5, 6}, replace(premises, layer_clip=fewer)
+
+
+def _releases(premises: Premises) -> Iterator[Changed]:
+    if premises.relation != "replace-one":
+        yield "relation", _WEAK, {6}, replace(premises, relation="replace-one")
+    if premises.divisor is not None:
+        for divisor in (premises.divisor - 1, 1, None):
+            yield "divisor", _WEAK, {6}, replace(premises, divisor=divisor)
+        yield "divisor enlarged", _FINE, set(), replace(premises, divisor=premises.divisor * 2)
+    run = premises.run
+    if run is None:
+        return
+    yield "no run", _WEAK, {7, 8}, replace(premises, run=None)
+    if run.scheme == "shuffle":
+        for other in (
+            replace(run, dataset_size=run.dataset_size // 4),
+            replace(run, batch_size=run.batch_size * 4),
+            replace(run, steps=run.steps * 4),
+            replace(run, participations=run.participations - 1),
+            replace(run, dataset_size=run.batch_size - 1),
+        ):
+            yield "impossible run", _WEAK, {0}, replace(premises, run=other)
+        twice = replace(run, participations=run.participations * 2)
+        yield "participations", _WEAK, {7}, replace(premises, run=twice)
+        added = replace(premises, relation="add-remove")
+        yield "relation without an account", _WEAK, {7}, added
+    if run.scheme == "poisson":
+        longer = replace(run, steps=run.steps * 2, participations=run.steps * 2)
+        for other in (
+            replace(run, dataset_size=run.dataset_size // 2),
+            replace(run, batch_size=run.batch_size * 2),
+            longer,
+            replace(run, scheme="full-batch", batch_size=run.dataset_size),
+        ):
+            yield "run", _WEAK, {7}, replace(premises, run=other)

@@ -1,0 +1,154 @@
+"""Mutants of the model file, under its old certificate and under one that was signed again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, helper, numpy_helper
+
+from lipcert.core.certificate.records import Certificate, write_certificate
+from lipcert.core.digest import structural_digest
+from lipcert.core.reader.model import read_model
+from tests.core.mutants.networks import Case
+from tests.core.mutants.record import Effect, Mutant
+
+__all__ = ["file_mutants", "signed"]
+
+_WEAK, _FINE = Effect.WEAKENING, Effect.HARMLESS
+_FLIPS = 40
+_ATTRIBUTES = {"alpha": 0.25, "epsilon": 1e-3, "num_groups": 1, "axis": 1, "transB": 0}
+
+
+def file_mutants(case: Case, folder: Path) -> Iterator[Mutant]:
+    """What computes something else is another model; what is only saved again is not."""
+    content, data = case.path.read_bytes(), write_certificate(case.certificate)
+    for kind, model in _others(case):
+        yield Mutant(f"file: {kind}", _WEAK, data, frozenset({1, 2}), model, may_be_unknown=True)
+    for kind, model in _same(case):
+        yield Mutant(f"file: {kind} (noted)", _FINE, data, frozenset(), model)
+    for kind, model in (
+        ("cut off", content[:-7]),
+        ("empty", b""),
+        ("no model", b"\x00" * 64),
+        ("twice", content + content),
+    ):
+        yield Mutant(f"file: {kind}", _WEAK, data, frozenset({1}), model, may_be_unknown=True)
+    yield from _larger(case, folder)
+
+
+def signed(certificate: Certificate, model: bytes, folder: Path) -> Certificate:
+    """With the digests of another file."""
+    path = folder / "signed.onnx"
+    path.write_bytes(model)
+    identity = replace(
+        certificate.model,
+        structure=structural_digest(read_model(path)),
+        sha256=hashlib.sha256(model).hexdigest(),
+        size=len(model),
+    )
+    return replace(certificate, model=identity)
+
+
+def _changed(case: Case, change: Callable[[ModelProto], None]) -> bytes:
+    model = onnx.load(case.path)
+    change(model)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _others(case: Case) -> Iterator[tuple[str, bytes]]:
+    rng = np.random.default_rng(0)
+    tensors = onnx.load(case.path).graph.initializer
+    for _ in range(_FLIPS):
+        tensor = int(rng.integers(len(tensors)))
+        bit = int(rng.integers(8 * len(tensors[tensor].raw_data)))
+
+        def flip(model: ModelProto, tensor: int = tensor, bit: int = bit) -> None:
+            raw = bytearray(model.graph.initializer[tensor].raw_data)
+            raw[bit // 8] ^= 1 << bit % 8
+            model.graph.initializer[tensor].raw_data = bytes(raw)
+
+        yield "one bit of a weight", _changed(case, flip)
+    for first, one in enumerate(tensors):
+        for second, other in enumerate(tensors[:first]):
+            if one.dims == other.dims:
+
+                def swap(model: ModelProto, first: int = first, second: int = second) -> None:
+                    a, b = (model.graph.initializer[k] for k in (first, second))
+                    a.raw_data, b.raw_data = b.raw_data, a.raw_data
+
+                yield "equal-shaped layers swapped", _changed(case, swap)
+    yield from _rewired(case)
+
+
+def _rewired(case: Case) -> Iterator[tuple[str, bytes]]:
+    def opset(model: ModelProto) -> None:
+        model.opset_import[0].version = 20
+
+    yield "operator set", _changed(case, opset)
+    for place, node in enumerate(onnx.load(case.path).graph.node):
+
+        def another(model: ModelProto, place: int = place) -> None:
+            model.graph.node[place].op_type = "Softplus"
+
+        def drop(model: ModelProto, place: int = place) -> None:
+            del model.graph.node[place]
+
+        yield "operator", _changed(case, another)
+        yield "node deleted", _changed(case, drop)
+        for attribute in node.attribute:
+
+            def attributed(
+                model: ModelProto, place: int = place, name: str = attribute.name
+            ) -> None:
+                kept = [a for a in model.graph.node[place].attribute if a.name != name]
+                del model.graph.node[place].attribute[:]
+                model.graph.node[place].attribute.extend(kept)
+                if name in _ATTRIBUTES:
+                    changed = helper.make_attribute(name, _ATTRIBUTES[name])
+                    model.graph.node[place].attribute.append(changed)
+
+            yield "attribute", _changed(case, attributed)
+
+
+def _same(case: Case) -> Iterator[tuple[str, bytes]]:
+    def described(model: ModelProto) -> None:
+        model.producer_name, model.graph.doc_string = "someone", "something"
+
+    def reordered(model: ModelProto) -> None:
+        kept = list(model.graph.initializer)[::-1]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(kept)
+
+    def unpacked(model: ModelProto) -> None:
+        for tensor in model.graph.initializer:
+            numbers = numpy_helper.to_array(tensor).reshape(-1).tolist()
+            tensor.ClearField("raw_data")
+            tensor.float_data.extend(numbers)
+
+    yield "described otherwise", _changed(case, described)
+    yield "initializers reordered", _changed(case, reordered)
+    yield "numbers one by one", _changed(case, unpacked)
+
+
+def _larger(case: Case, folder: Path) -> Iterator[Mutant]:
+    """Larger weights: other ones for a certificate of the weights, the same for one of a set."""
+    scope = case.certificate.scope
+    for place, tensor in enumerate(onnx.load(case.path).graph.initializer):
+        for factor in (1.001, 8.0):
+
+            def scale(model: ModelProto, place: int = place, factor: float = factor) -> None:
+                stored = model.graph.initializer[place]
+                numbers = numpy_helper.to_array(stored) * np.float32(factor)
+                stored.raw_data = numbers.tobytes()
+
+            model = _changed(case, scale)
+            data = write_certificate(signed(case.certificate, model, folder))
+            is_free = scope.kind == "constraint-set" and tensor.name in scope.trained
+            effect = _FINE if is_free else Effect.WITNESS
+            yield Mutant("file: larger weights, signed again", effect, data, model=model)

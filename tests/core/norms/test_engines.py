@@ -1,0 +1,166 @@
+"""Both engines against exact rational arithmetic, singular values and each other."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lipcert.core.norms.claim import MAX_SHORT_SIDE
+from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.integer_engine import norm_at_most_exact
+
+ENGINES = pytest.mark.parametrize("check", [norm_at_most_float, norm_at_most_exact])
+
+
+def norm_is_at_most(matrix, claim: float) -> bool:
+    """The truth, by elimination of claim²·I − WᵀW in rational numbers (positive semidefinite?)."""
+    W = [[Fraction(float(value)) for value in row] for row in matrix]
+    n = matrix.shape[1]
+    rest = [[-sum(row[i] * row[j] for row in W) for j in range(n)] for i in range(n)]
+    for i in range(n):
+        rest[i][i] += Fraction(claim) ** 2
+    for k in range(n):
+        pivot = rest[k][k]
+        if pivot < 0 or (pivot == 0 and any(rest[k][j] for j in range(k, n))):
+            return False
+        for i in range(k + 1, n) if pivot else ():
+            factor = rest[i][k] / pivot
+            for j in range(k, n):
+                rest[i][j] -= factor * rest[k][j]
+    return True
+
+
+SMALL = hnp.arrays(
+    np.float64,
+    hnp.array_shapes(min_dims=2, max_dims=2, max_side=4),
+    elements=st.one_of(
+        st.sampled_from([0.0, 1.0, -1.0, 0.5, 3.0]),
+        st.floats(-1e3, 1e3),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(SMALL, st.sampled_from([-1e-3, -1e-6, -1e-9, -1e-12, -1e-15, 0.0, 1e-12, 1e-8, 1e-6]))
+def test_proved_claims_are_true(matrix, slack):
+    with np.errstate(all="ignore"):
+        scale = float(np.abs(matrix).max()) or 1.0
+        guess = float(np.linalg.norm(matrix / scale, 2)) * scale * (1.0 + slack)
+    if not math.isfinite(guess):
+        return
+    proved = [norm_at_most_float(matrix, guess), norm_at_most_exact(matrix, guess)]
+    truth = norm_is_at_most(matrix, guess)
+    assert truth or not any(proved)
+    if slack >= 1e-8 and scale > 1e-300:
+        assert truth
+        assert all(proved)
+
+
+def matrices():
+    rng = np.random.default_rng(7)
+    orthogonal = np.linalg.qr(rng.standard_normal((60, 60)))[0]
+    yield "tall", rng.standard_normal((150, 40))
+    yield "wide", rng.standard_normal((40, 150))
+    yield "row", rng.standard_normal((1, 300))
+    yield "column", rng.standard_normal((300, 1))
+    yield "one", np.array([[-3.0]])
+    yield "orthogonal", orthogonal
+    yield "permutation", np.eye(50)[rng.permutation(50)]
+    yield "ones", np.ones((70, 90))
+    yield "rank one", np.outer(rng.standard_normal(64), rng.standard_normal(32))
+    yield "graded", rng.standard_normal((40, 40)) * 10.0 ** -np.arange(40.0)
+    yield "float32", rng.standard_normal((64, 64)).astype(np.float32).astype(np.float64)
+    yield "thousands of rows", rng.standard_normal((5000, 12))
+    yield "scales apart", np.diag([1e150, 1.0, 1e-150, 5e-324])
+
+
+@ENGINES
+@pytest.mark.parametrize("matrix", [pytest.param(matrix, id=name) for name, matrix in matrices()])
+@pytest.mark.parametrize("power", [0, 1, -30, 480, -480])
+def test_between_what_is_true_and_what_is_not(check, matrix, power):
+    norm = float(np.linalg.norm(matrix, 2))
+    scaled, norm = np.ldexp(matrix, power), math.ldexp(norm, power)
+    assert check(scaled, norm * (1.0 + 1e-8))
+    assert check(scaled, norm * 1e5)
+    assert not check(scaled, norm * (1.0 - 1e-6))
+    assert not check(scaled, norm * (1.0 - 1e-12))
+    assert not check(scaled, norm * 0.01)
+    assert check(-scaled.T, norm * (1.0 + 1e-8))
+
+
+@ENGINES
+def test_nothing_has_norm_zero(check):
+    for shape in ((3, 4), (0, 3), (3, 0), (0, 0), (1, 1)):
+        assert check(np.zeros(shape), 0.0)
+        assert check(np.zeros(shape), 5e-324)
+    assert not check(np.array([[5e-324]]), 0.0)
+
+
+@ENGINES
+def test_smallest_and_largest_numbers(check):
+    tiny = np.full((8, 8), 5e-324)
+    assert check(tiny, 9 * 5e-324)
+    assert not check(tiny, 7 * 5e-324)
+    huge = np.full((8, 8), 1e307)
+    assert check(huge, 8.0001e307)
+    assert not check(huge, 7.9999e307)
+    assert check(np.full((2, 2), 1.4e-45), 2.9e-45)  # the smallest float32: squares underflow
+
+
+def test_a_thousand_columns():
+    rng = np.random.default_rng(3)
+    matrix = rng.standard_normal((1024, 1024)) / 32.0
+    norm = float(np.linalg.norm(matrix, 2))
+    assert norm_at_most_float(matrix, norm * (1.0 + 1e-9))
+    assert not norm_at_most_float(matrix, norm * (1.0 - 1e-6))
+    assert norm_at_most_exact(matrix, norm * (1.0 + 1e-8))
+    assert not norm_at_most_exact(matrix, norm * (1.0 - 1e-6))
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    "factor",
+    [
+        np.zeros_like,
+        np.transpose,
+        lambda L: L * 1.001,
+        lambda L: L * np.nan,
+        lambda L: np.where(L == 0.0, 0.0, np.inf),
+        lambda L: L + 1e-4,
+        lambda L: L[::-1],
+        lambda L: L * 1e300,
+    ],
+)
+def test_a_wrong_factor_proves_nothing(check, factor, monkeypatch):
+    matrix = np.random.default_rng(5).standard_normal((30, 30))
+    norm = float(np.linalg.norm(matrix, 2))
+    right = np.linalg.cholesky
+    assert check(matrix, norm * (1.0 + 1e-6))
+    monkeypatch.setattr(np.linalg, "cholesky", lambda B: factor(right(B)))
+    assert not check(matrix, norm * (1.0 + 1e-6))
+    monkeypatch.setattr(np.linalg, "cholesky", lambda B: factor(right(B + np.eye(len(B)))))
+    assert not check(matrix, norm * (1.0 - 1e-6))
+
+
+@ENGINES
+def test_what_is_no_claim_about_a_matrix(check):
+    one = np.ones((2, 2))
+    for claim in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="not a bound"):
+            check(one, claim)
+    for bad in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match="not defined"):
+            check(np.array([[1.0, bad]]), 5.0)
+    for array in (np.ones(3), np.ones((2, 2, 2)), np.ones((2, 2), dtype=np.float32)):
+        with pytest.raises(ValueError, match="float64 matrix"):
+            check(array, 5.0)
+    side = MAX_SHORT_SIDE + 1
+    with pytest.raises(ValueError, match="beyond"):
+        check(np.broadcast_to(1.0, (side, side)), 5.0)

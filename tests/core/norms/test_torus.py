@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.integer_engine import norm_at_most_exact
+from lipcert.core.norms.lines import axes_of
+from lipcert.core.norms.torus import absolute_at_most, torus_at_most
+
+from .convolutions import convolutions, window_of
+
+engines = pytest.mark.parametrize("check", [norm_at_most_float, norm_at_most_exact])
+
+
+def least_counts(conv, twists):
+    """The smallest counts that are accepted, one for each axis with shifts."""
+    counts = []
+    rest = iter(twists)
+    for axis in axes_of(conv):
+        if axis.length > 1:
+            twist = next(rest)
+            counts.append(next(n for n in range(1, 100) if axis.fits(n, twist)))
+    return tuple(counts)
+
+
+def extended(conv):
+    return [number for number, axis in enumerate(axes_of(conv)) if axis.length > 1]
+
+
+def circular(conv, counts, twists):
+    """The norm of the circular convolution around, a matrix written out by definition.
+
+    Along an axis with N = D·count outputs, tap t of output o reads entry s·o + d·t modulo s·N.
+    """
+    window, rank = conv.window, len(conv.size)
+    shape, turns = list(window.outputs), [0.0] * rank
+    for number, count, twist in zip(extended(conv), counts, twists, strict=True):
+        stride, dilation = window.strides[number], window.dilations[number]
+        apart = dilation // math.gcd(stride, dilation)
+        shape[number] = apart * count
+        turns[number] = twist * np.pi / (count * stride * apart)
+    inputs = [n * s for n, s in zip(shape, window.strides, strict=True)]
+    rows, inner = len(conv.kernel) // conv.groups, conv.kernel.shape[1]
+    best = 0.0
+    for kernel in np.split(conv.kernel, conv.groups):
+        matrix = np.zeros((rows, math.prod(shape), inner, math.prod(inputs)), dtype=complex)
+        for flat, place in enumerate(np.ndindex(*shape)):
+            for tap in np.ndindex(*window.taps):
+                moved = [t * d for t, d in zip(tap, window.dilations, strict=True)]
+                at = [p * s + m for p, s, m in zip(place, window.strides, moved, strict=True)]
+                wrapped = tuple(a % n for a, n in zip(at, inputs, strict=True))
+                turn = np.exp(1j * sum(a * b for a, b in zip(moved, turns, strict=True)))
+                where = np.ravel_multi_index(wrapped, inputs)
+                matrix[:, flat, :, where] += turn * kernel[(..., *tap)]
+        best = max(best, np.linalg.norm(matrix.reshape(rows * math.prod(shape), -1), 2))
+    return best
+
+
+def trimmed(conv):
+    """Without taps that read nothing."""
+    kernel = conv.kernel.copy()
+    for axis in range(len(conv.size)):
+        dead = ~(conv.reads(axis) >= 0).any(axis=0)
+        np.moveaxis(kernel, axis + 2, 0)[dead] = 0.0
+    return Convolution(kernel, conv.size, conv.window, conv.groups)
+
+
+@engines
+@settings(max_examples=120, deadline=None)
+@given(convolutions(ranks=(1, 2)), st.integers(0, 3), st.integers(0, 2))
+def test_claims_on_tori(check, conv, twist, more):
+    twists = tuple(twist >> number & 1 for number in range(len(extended(conv))))
+    counts = tuple(n + more for n in least_counts(conv, twists))
+    around = circular(trimmed(conv), counts, twists)
+    inside = np.linalg.norm(conv.matrix(), 2)
+    assert inside <= around * (1.0 + 1e-12)
+    assert torus_at_most(conv, counts, twists, around * (1.0 + 1e-8), check)
+    assert (
+        around == 0.0
+        or inside == 0.0
+        or not torus_at_most(conv, counts, twists, around * (1.0 - 1e-6), check)
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(convolutions(), st.lists(st.integers(1, 9), max_size=3), st.integers(0, 7))
+def test_no_witness_proves_a_claim_that_is_false(conv, counts, twist):
+    norm = float(np.linalg.norm(conv.matrix(), 2))
+    assume(norm > 0.0)
+    twists = tuple(twist >> number & 1 for number in range(len(counts)))
+    assert not torus_at_most(conv, tuple(counts), twists, norm * (1 - 1e-6), norm_at_most_float)
+
+
+@settings(max_examples=200, deadline=None)
+@given(convolutions())
+def test_tori_of_the_engine_are_accepted(conv):
+    from lipcert.norms.geometry import Window
+    from lipcert.norms.torus import torus_size
+
+    rows = zip(
+        conv.size,
+        conv.window.taps,
+        conv.window.strides,
+        conv.window.dilations,
+        conv.window.before,
+        conv.window.outputs,
+        strict=True,
+    )
+    counts = []
+    for n, taps, stride, dilation, before, outputs in rows:
+        after = max((outputs - 1) * stride + dilation * (taps - 1) + 1 - n - before, 0)
+        counts.append(torus_size(Window(n, taps, stride, dilation, before, after)))
+    for number, axis in enumerate(axes_of(conv)):
+        if axis.length > 1:
+            assert axis.fits(counts[number], 1)
+            assert axis.fits(counts[number] + 1, 0)
+
+
+@engines
+@settings(max_examples=80, deadline=None)
+@given(convolutions())
+def test_absolute_values(check, conv):
+    norm = float(np.linalg.norm(np.abs(conv.matrix()), 2))
+    plain = Convolution(np.abs(conv.kernel), conv.size, conv.window, conv.groups)
+    twists = (0,) * len(extended(conv))
+    around = circular(trimmed(plain), least_counts(conv, twists), twists)
+    assert absolute_at_most(conv, around * (1.0 + 1e-8), check)
+    assert norm == 0.0 or not absolute_at_most(conv, norm * (1.0 - 1e-6), check)
+
+
+def wrapped(kernel, size, dilation=1, stride=1):
+    """A convolution of a line that is wrapped around."""
+    taps = kernel.shape[2]
+    line = np.arange(-2, size + dilation * (taps - 1) - 2) % size
+    window = window_of((taps,), (len(line),), (stride,), (dilation,))
+    return Convolution(kernel, (size,), window, moved=(line,))
+
+
+@engines
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+def test_wrapped_lines_are_their_own_torus(check, stride, dilation):
+    rng = np.random.default_rng(dilation)
+    conv = wrapped(rng.standard_normal((2, 3, 3)), 10, dilation, stride)
+    norm = np.linalg.norm(conv.matrix(), 2)
+    apart = dilation // math.gcd(dilation, stride)
+    count = 10 // stride // math.gcd(10 // stride, apart)
+    assert torus_at_most(conv, (count,), (0,), norm * (1.0 + 1e-8), check)
+    assert not torus_at_most(conv, (count,), (0,), norm * (1.0 - 1e-6), check)
+    assert not torus_at_most(conv, (count,), (1,), norm * 9.0, check)
+    assert not torus_at_most(conv, (count + 1,), (0,), norm * 9.0, check)
+
+
+def test_reflected_lines_have_no_torus():
+    line = np.array([1, 0, 1, 2, 3, 2])
+    conv = Convolution(np.ones((1, 1, 3)), (4,), window_of((3,), (6,)), moved=(line,))
+    for count in range(1, 12):
+        assert not torus_at_most(conv, (count,), (0,), 100.0, norm_at_most_float)
+    assert absolute_at_most(conv, 3.0, norm_at_most_float) is False
+
+
+@engines
+@pytest.mark.parametrize("scale", [1.0, 1e300, 2.0**-1035])
+def test_constant_kernels(check, scale):
+    window = window_of((3, 3), (8, 8), before=(1, 1), after=(1, 1))
+    conv = Convolution(np.full((2, 2, 3, 3), scale), (8, 8), window)
+    assert torus_at_most(conv, (9, 9), (0, 0), 18.0 * scale * (1.0 + 1e-8), check)
+    assert not torus_at_most(conv, (9, 9), (0, 0), 18.0 * scale * (1.0 - 1e-8), check)
+    assert absolute_at_most(conv, 18.0 * scale * (1.0 + 1e-8), check)
+
+
+def test_zero_kernels():
+    window = window_of((3,), (8,))
+    conv = Convolution(np.zeros((2, 2, 3)), (8,), window)
+    assert torus_at_most(conv, (), (), 0.0, norm_at_most_float)
+    assert absolute_at_most(conv, 0.0, norm_at_most_float)
+
+
+@pytest.mark.parametrize(
+    ("counts", "twists"),
+    [
+        ((), ()),
+        ((9,), ()),
+        ((9, 9), (0, 0)),
+        ((9,), (2,)),
+        ((9,), (-1,)),
+        ((8,), (0,)),
+        ((0,), (0,)),
+    ],
+)
+def test_witnesses_that_do_not_fit(counts, twists):
+    window = window_of((3,), (8,), before=(1,), after=(1,))
+    conv = Convolution(np.ones((1, 1, 3)), (8,), window)
+    assert torus_at_most(conv, (9,), (0,), 10.0, norm_at_most_float)
+    assert not torus_at_most(conv, counts, twists, 10.0, norm_at_most_float)
+
+
+def test_too_many_frequencies():
+    window = window_of((3, 3), (8, 8))
+    conv = Convolution(np.ones((64, 64, 3, 3)), (8, 8), window)
+    assert not torus_at_most(conv, (4000, 4000), (0, 0), 1e9, norm_at_most_float)

@@ -1,0 +1,154 @@
+"""External data: read where it may lie, refused everywhere else, unread."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from lipcert.core.reader.files import Folder
+from lipcert.core.reader.model import read_model
+from lipcert.core.reader.records import ExternalFile, ModelReadError
+from tests.core.models import gated, read, saved_outside
+
+
+def outside(location="data.bin", **entries):
+    proto = gated()
+    tensor = proto.graph.initializer[1]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    return proto
+
+
+def test_numbers_come_from_the_file(tmp_path):
+    model = saved_outside(gated(), tmp_path)
+    for tensor in gated().graph.initializer:
+        expected = numpy_helper.to_array(tensor).astype(np.float64)
+        assert np.array_equal(model.initializers[tensor.name].values(), expected)
+    content = (tmp_path / "model.data").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert model.external == (ExternalFile("model.data", digest, len(content)),)
+
+
+def test_part_of_a_file_in_a_folder_below(tmp_path):
+    numbers = np.arange(20, dtype="<f4")
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "data.bin").write_bytes(numbers.tobytes())
+    model = read(outside("deep/er/data.bin", offset="8", length="64"), tmp_path)
+    assert np.array_equal(model.initializers["b"].values(), numbers[2:18])
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "",
+        ".",
+        "..",
+        "../data.bin",
+        "sub/../../data.bin",
+        "sub/../data.bin",
+        "./data.bin",
+        "sub//data.bin",
+        "/etc/hostname",
+        "//etc/hostname",
+        "C:\\data.bin",
+        "..\\data.bin",
+        "data.bin\0.txt",
+        "absent.bin",
+        "sub",
+        "sub/",
+        "link.bin",
+        "hard.bin",
+        "loop/data.bin",
+        "fifo",
+        "a" * 5000,
+        "data.bin/data.bin",
+    ],
+)
+def test_places_that_are_not_read(tmp_path, location):
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    secret = tmp_path / "data.bin"
+    secret.write_bytes(bytes(64))
+    (folder / "data.bin").write_bytes(bytes(64))
+    (folder / "link.bin").symlink_to(secret)
+    (folder / "loop").symlink_to(tmp_path, target_is_directory=True)
+    os.link(secret, folder / "hard.bin")
+    os.mkfifo(folder / "fifo")
+    assert read(outside("data.bin"), folder).initializers["b"].is_finite()
+    with pytest.raises(ModelReadError, match="tensor 'b'"):
+        read(outside(location), folder)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"offset": "-1"},
+        {"offset": "1"},
+        {"offset": "1125899906842624"},
+        {"offset": "9" * 30},
+        {"length": "1125899906842624"},
+        {"length": "63"},
+        {"length": "65"},
+        {"offset": "٣"},
+        {"offset": "0x0"},
+        {"offset": " 0"},
+        {"offset": ""},
+        {"unknown": "1"},
+    ],
+)
+def test_parts_that_are_not_there(tmp_path, entries):
+    (tmp_path / "data.bin").write_bytes(bytes(64))
+    with pytest.raises(ModelReadError, match="tensor 'b'"):
+        read(outside(**entries), tmp_path)
+
+
+def test_a_key_given_twice(tmp_path):
+    (tmp_path / "data.bin").write_bytes(bytes(64))
+    proto = outside()
+    proto.graph.initializer[1].external_data.add(key="location", value="other.bin")
+    with pytest.raises(ModelReadError, match="twice"):
+        read(proto, tmp_path)
+
+
+def test_the_budget_counts_files_and_tensors(tmp_path):
+    (tmp_path / "data.bin").write_bytes(bytes(64))
+    with pytest.raises(ModelReadError, match="more than"):
+        Folder(tmp_path, 63).read("data.bin")
+    folder = Folder(tmp_path, 100)
+    folder.read("data.bin")
+    folder.take(100)
+    with pytest.raises(ModelReadError, match="more than"):
+        folder.take(1)
+
+
+@pytest.mark.parametrize("name", ["absent.onnx", ".", "\0", "a\x1b[31m\nb"])
+def test_paths_without_a_model(tmp_path, name):
+    with pytest.raises(ModelReadError) as caught:
+        read_model(tmp_path / name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn"])
+def test_a_compressed_model_is_the_model(tmp_path, name):
+    plain = Path(__file__).resolve().parents[3] / "models" / f"{name}.onnx"
+    packed = tmp_path / f"{name}.onnx.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_model(packed) == read_model(plain)
+
+
+def test_compressed_files_that_are_not_one_model(tmp_path):
+    plain = (Path(__file__).resolve().parents[3] / "models" / "digits_mlp.onnx").read_bytes()
+    path = tmp_path / "model.onnx.gz"
+    bomb = gzip.compress(bytes(1 << 28))
+    for content in (gzip.compress(plain)[:-9], gzip.compress(plain) + b"x", b"\x1f\x8b rest", bomb):
+        path.write_bytes(content)
+        with pytest.raises(ModelReadError):
+            read_model(path)

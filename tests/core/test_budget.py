@@ -1,0 +1,245 @@
+"""A check that takes more than its budget is UNKNOWN, whatever the file holds."""
+
+from __future__ import annotations
+
+import math
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lipcert.core import budget
+from lipcert.core.budget import MAX_ENTRIES, Limits, OverBudget, limited, spend
+from lipcert.core.certificate.records import write_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.digest import structural_digest
+from lipcert.core.lower.lower import lower
+from lipcert.core.reader.model import read_model
+from lipcert.core.verdict import Verdict
+from tests.commands import lipcert
+from tests.core.lower.cases import model, node
+from tests.core.models import SHIPPED
+from tests.core.mutants.networks import certified
+
+MEMORY = 3 << 30
+SECONDS = 60
+"""of processor time on a busy machine, as of `test_hostile_certificates`"""
+
+
+def chained(count, write):
+    """So many nodes, each of which reads the one before; the last is "y"."""
+    names = ["x", *(f"v{k}" for k in range(count - 1)), "y"]
+    return [write(k, names[k], names[k + 1]) for k in range(count)]
+
+
+def turning(count):
+    """Transposes and reshapes in turn, of which none can be put together for nothing."""
+    flat = {"wide": [-1, 2048, 4096]}
+    nodes = chained(
+        count,
+        lambda k, a, b: (
+            node("Reshape", f"{a} wide", b) if k % 2 else node("Transpose", a, b, perm=[0, 2, 1])
+        ),
+    )
+    return nodes, ["N", 2048, 4096], flat
+
+
+def scattered(count):
+    indices = np.arange(4096)[::-1]
+    nodes = chained(count, lambda k, a, b: node("Gather", f"{a} i", b, axis=1 + k % 2))
+    return nodes, ["N", 4096, 4096], {"i": indices}
+
+
+def tiled(count):
+    nodes = chained(count, lambda k, a, b: node("Tile", f"{a} m", b))
+    return nodes, ["N", 1], {"m": [1, 2]}
+
+
+def repeated(count):
+    """A constant that is expanded again and again, and added each time."""
+    nodes = []
+    for k in range(count):
+        nodes.append(node("Expand", "c m", f"c{k}"))
+        nodes.append(node("Mul", f"c{k} two", f"d{k}"))
+        nodes.append(node("Add", f"{'x' if k == 0 else f'v{k - 1}'} d{k}", f"v{k}"))
+    nodes.append(node("Relu", f"v{count - 1}", "y"))
+    return nodes, ["N", 2048, 4096], {"c": [0.5], "two": 2.0, "m": [1, 2048, 4096]}
+
+
+def joined(count):
+    """Constants that double."""
+    nodes = []
+    for k in range(count):
+        before = "c" if k == 0 else f"c{k - 1}"
+        nodes.append(node("Concat", " ".join([before] * 40), f"c{k}", axis=0))
+    nodes += [node("ReduceSum", "x", "s", keepdims=1), node("Add", f"s c{count - 1}", "y")]
+    return nodes, [1, 4], {"c": np.ones((1000, 1))}
+
+
+def piled(count):
+    """Data with a little more beside it each time."""
+    nodes = chained(count, lambda k, a, b: node("Concat", f"{a} c", b, axis=1))
+    return nodes, [1, 1 << 16], {"c": np.ones((1, 1))}
+
+
+def counted(count):
+    """Whole numbers, of which Python holds each."""
+    nodes = [node("Expand", "i m", "j")]
+    nodes += chained(count, lambda k, a, b: node("Add", f"{'j' if a == 'x' else a} j", b))
+    nodes += [node("Gather", "x y", "z", axis=1)]
+    return nodes, ["N", 4], {"i": [0], "m": [1 << 23]}
+
+
+def windowed(count):
+    wide = {"kernel_shape": [1 << 30], "pads": [1 << 29, 1 << 29]}
+    return chained(count, lambda k, a, b: node("MaxPool", a, b, **wide)), ["N", 1, 4], {}
+
+
+def grown(count):
+    nodes = chained(count, lambda k, a, b: node("Resize", f"{a} - s", b))
+    return nodes, ["N", 1, 4], {"s": [1.0, 1.0, float(1 << 30)]}
+
+
+HOSTILE = {
+    "transposes and reshapes": turning(40),
+    "gathers": scattered(40),
+    "tiles": tiled(40),
+    "expanded constants": repeated(20),
+    "concatenated constants": joined(20),
+    "concatenations": piled(6000),
+    "whole numbers": counted(30),
+    "windows": windowed(4),
+    "resized": grown(4),
+}
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    return certified("mlp", tmp_path_factory.mktemp("budget"), constrained=False)
+
+
+def about(certificate, path):
+    """The same certificate, as if of the model in this file."""
+    found = read_model(path)
+    identity = replace(
+        certificate.model,
+        structure=structural_digest(found),
+        opset=found.opset,
+        output=found.outputs[-1],
+    )
+    return write_certificate(replace(certificate, model=identity))
+
+
+def saved(folder, nodes, shape, constants):
+    path = folder / "hostile.onnx"
+    output = nodes[-1].output[0]
+    path.write_bytes(model(nodes, shape, constants, output=output).SerializeToString())
+    return path
+
+
+def confined():
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_end_in_a_verdict(case, tmp_path, name):
+    path, certificate = saved(tmp_path, *HOSTILE[name]), tmp_path / "c.json"
+    certificate.write_bytes(about(case.certificate, path))
+    limit = [] if name == "transposes and reshapes" else ["--max-entries", str(1 << 25)]
+    done = subprocess.run(
+        [sys.executable, "-m", "lipcert.core.main", certificate, "--model", path, *limit],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=confined,
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert not done.stderr
+    assert "LIPCERT-CHECK: UNKNOWN" in done.stdout
+    assert re.search(r"more than \d+ (entries|whole numbers)", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_real_networks_are_far_from_the_limit(path):
+    found = read_model(path)
+    with limited(Limits(entries=MAX_ENTRIES // 10)):
+        lower(found, found.outputs[-1])
+
+
+def test_transposes_after_each_other_take_no_room(tmp_path):
+    nodes = chained(26, lambda k, a, b: node("Transpose", a, b, perm=[0, 2, 1]))
+    path = saved(tmp_path, [*nodes, node("Relu", "y", "z")], ["N", 512, 1024], {})
+    with limited(Limits(entries=16 * 512 * 1024)):
+        assert len(lower(read_model(path), "z").steps) == 1
+
+
+# verdicts ------------------------------------------------------------------------------------
+
+
+def test_what_is_over_the_time_is_unknown_at_every_stage(case, monkeypatch):
+    """Time that stands still until one look at it, after which there is none left."""
+    data = write_certificate(case.certificate)
+    looks = 0
+
+    def counting():
+        nonlocal looks
+        looks += 1
+        return 0.0
+
+    monkeypatch.setattr(budget.time, "monotonic", counting)
+    everything = Choices(accepted=frozenset(item.id for item in case.certificate.assumptions))
+    assert check(data, case.path, everything).verdict is Verdict.VALID
+    stages = set()
+    for last in range(1, looks, max(1, looks // 25)):
+        left = iter([0.0] * last)
+        monkeypatch.setattr(budget.time, "monotonic", lambda: next(left, math.inf))  # noqa: B023
+        report = check(data, case.path, everything)
+        assert report.verdict is Verdict.UNKNOWN
+        assert "--max-seconds" in report.reasons[0]
+        assert not report.promise
+        stages.add(report.stages[-1].number)
+    assert {2, 3, 4} <= stages
+
+
+def test_what_is_over_the_entries_is_unknown(tmp_path, case):
+    nodes = [node("Pad", "x p", "q"), node("Relu", "q", "y")]
+    path = saved(tmp_path, nodes, ["N", 4], {"p": [0, 1, 0, 1]})
+    data = about(case.certificate, path)
+    few, many = (check(data, path, Choices(limits=Limits(entries=n))) for n in (3, 1000))
+    assert few.verdict is Verdict.UNKNOWN
+    assert "more than 3 entries (--max-entries)" in few.reasons[0]
+    assert many.verdict is Verdict.INVALID
+
+
+def test_a_budget_holds_inside_of_its_block_only():
+    spend(10 * MAX_ENTRIES)
+    with limited(Limits(entries=5)):
+        spend(5)
+        with pytest.raises(OverBudget):
+            spend(1)
+    spend(10 * MAX_ENTRIES)
+    with limited(Limits(seconds=-1.0)), pytest.raises(OverBudget, match="max-seconds"):
+        spend()
+
+
+@pytest.mark.parametrize("program", ["verb", "lipcert-check"])
+def test_the_limits_are_options(case, tmp_path, program, capsys):
+    from lipcert.core.main import main
+
+    path = tmp_path / "c.json"
+    path.write_bytes(write_certificate(case.certificate))
+    words = [str(path), "--model", str(case.path), "--max-seconds", "0"]
+    if program == "verb":
+        done = lipcert(["check", *words])
+        code, said = done.exit_code, done.stdout
+    else:
+        code = main(words)
+        said = capsys.readouterr().out
+    assert code == 3
+    assert "UNKNOWN" in said.splitlines()[-1]
+    assert "more than 0 seconds (--max-seconds)" in said

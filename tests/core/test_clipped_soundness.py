@@ -1,0 +1,73 @@
+"""Clipped backpropagation: nothing exceeds its bound on random ONNX models, at any weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.core.lower import clips as placing
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import CotangentClip, InputClip
+from lipcert.core.rules import nonlinear
+from lipcert.core.rules.facts import Cotangent, Fact
+from tests.core.adversary import random_setting, violations
+from tests.core.random_models import random_model
+
+SEEDS = 10
+
+
+def _found(seed: int, starts: int = 3) -> list[str] | None:
+    """What an adversary finds; None for a model that the checker does not know."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(seed)
+    try:
+        setting = random_setting(random_model(seed), rng, witnesses=bool(seed % 2), clipped=True)
+    except Unsupported:
+        return None
+    return list(violations(setting, rng, starts, steps=5))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_exceeds_its_bound(seed: int) -> None:
+    assert not _found(seed)
+
+
+def _smaller(found: object) -> object:
+    match found:
+        case Fact():
+            return Fact(found.norm / 2.0, found.box, found.run, found.column)
+        case Cotangent():
+            return Cotangent(found.norm / 2.0, found.hull, found.sums / 2.0)
+        case _:
+            return found
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["clipped_fact", "clipped_cotangent"],
+)
+def test_the_adversary_finds_a_lost_factor_of_two(
+    monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """That of channel sums is reached by one position alone: `rules.test_clips` finds it."""
+    right = getattr(nonlinear, rule)
+    monkeypatch.setattr(nonlinear, rule, lambda *a, **k: _smaller(right(*a, **k)))
+    assert any(_found(seed) for seed in range(8))
+
+
+@pytest.mark.parametrize("kind", [InputClip, CotangentClip])
+def test_the_adversary_finds_a_clip_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, kind: type
+) -> None:
+    """The checker puts the clips of half the radius in place."""
+    right = placing.with_clips
+
+    def wrong(program, clip):
+        name = "input_clip" if kind is InputClip else "cotangent_clip"
+        return right(program, replace(clip, **{name: getattr(clip, name) / 2.0}))
+
+    monkeypatch.setattr("tests.core.adversary.with_clips", wrong)
+    assert any(_found(seed) for seed in range(8))

@@ -1,0 +1,163 @@
+"""The ledger: premises and assumptions say the same, and every number of them counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.core.certificate.fields import CertificateFormatError
+from lipcert.core.ledger import CHECKED, BackpropagationClip, Circumstances, Premises, Run
+from tests.core.forged import PREMISES
+from tests.core.mutants.assumptions import premise_mutants
+from tests.core.mutants.networks import certified
+from tests.core.mutants.record import Effect, Outcome, judged
+
+BARE = Circumstances(True, (), False, False, False, fixed=True)
+RUN = Run("shuffle", 400, 16, 30, 2)
+numbers = st.floats(0.0, 1e300)
+
+
+@given(numbers, numbers, st.sampled_from(["add-remove", "replace-one", "zero-out"]), st.booleans())
+def test_premises_survive_the_ledger(norm, low, relation, clipped):
+    premises = replace(
+        PREMISES,
+        input_norm=norm,
+        input_box=(-low, low),
+        relation=relation,
+        divisor=7,
+        run=RUN,
+        loss_clip=0.5,
+        mechanism="gradient-clipping" if clipped else "none",
+        clip=(2.0, "flat", "decoupled") if clipped else None,
+    )
+    assert Premises.read(premises.assumptions(BARE)) == premises
+
+
+@given(numbers, numbers, st.sampled_from(["l1.5", "l2"]), st.integers(0, 3))
+def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
+    layers = tuple((f"v{i}", f"w{i}") for i in range(count))
+    found = BackpropagationClip(radius, clip, conv_clip, layers)
+    premises = replace(PREMISES, mechanism="backprop-clipping", layer_clip=found)
+    ledger = premises.assumptions(BARE)
+    assert Premises.read(ledger) == premises
+    (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
+    assert repr(radius) in text
+    assert repr(clip) in text
+    assert ("within a channel" in text) is (conv_clip == "l1.5")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("A-MECHANISM", {"conv_clip": "l1"}),
+        ("A-MECHANISM", {"input_clip": "-0x1.0000000000000p+0"}),
+        ("A-MECHANISM", {"kind": "nothing"}),
+        ("A-LAYERS", {"layers": [{"input": "x"}]}),
+        ("A-LAYERS", {"layers": [{"input": "x", "output": "y", "radius": "1"}]}),
+        ("A-LAYERS", {"layers": "x"}),
+        ("A-LAYERS", {}),
+        ("A-LAYERS", None),
+    ],
+)
+def test_clips_that_are_not_described(name, data):
+    clip = BackpropagationClip(1.0, 2.0, "l2", (("x", "y"),))
+    premises = replace(PREMISES, mechanism="backprop-clipping", layer_clip=clip)
+    edited = []
+    for item in premises.assumptions(BARE):
+        if item.id == name and data is not None:
+            kept = {} if name == "A-LAYERS" else item.data
+            edited.append(replace(item, data={**kept, **data}))
+        elif item.id != name:
+            edited.append(item)
+    with pytest.raises(CertificateFormatError):
+        Premises.read(edited)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fixed", "expected"),
+    [
+        ({"mechanism": "none"}, True, "A-POINT"),
+        ({"mechanism": "none"}, False, None),
+        ({"mechanism": "weight-clipping", "stepwise": 1.5}, True, "A-STEPWISE"),
+        ({"mechanism": "weight-clipping"}, True, "A-POINT"),
+        ({"mechanism": "clipless", "stepwise": 1.5}, True, "A-POINT"),
+        ({"mechanism": "weight-clipping", "stepwise": 1.5}, False, None),
+    ],
+)
+def test_a_run_whose_weights_move_needs_a_reason(changes, fixed, expected):
+    premises = replace(PREMISES, run=RUN, **changes)
+    ledger = premises.assumptions(replace(BARE, fixed=fixed))
+    reasons = {item.id for item in ledger} & {"A-POINT", "A-STEPWISE", "A-PROJ"}
+    assert reasons == ({expected} if expected else set())
+    if expected == "A-STEPWISE":
+        assert Premises.read(ledger) == premises
+
+
+def test_circumstances_are_stated():
+    def ids(**changes):
+        known = replace(BARE, **changes)
+        return {item.id: item.status for item in PREMISES.assumptions(known)}
+
+    assert ids()["A-PERSAMPLE"] == CHECKED
+    assert ids(batch_proved=False)["A-PERSAMPLE"] != CHECKED
+    assert "A-FROZEN" in ids(frozen=("w",))
+    assert "A-PROJ" in ids(constrained=True)
+    assert "A-RNG" in ids(releases=True)
+    assert "A-EPSILON" in ids(epsilon_declared=True)
+    assert "A-NUMERIC" in ids()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scheme": "bernoulli"},
+        {"dataset_size": 15},
+        {"batch_size": 0},
+        {"participations": 0},
+        {"participations": 31},
+        {"participations": 1},
+        {"scheme": "poisson"},
+        {"scheme": "full-batch", "participations": 30},
+        {"steps": 51},
+    ],
+)
+def test_impossible_runs(change):
+    ledger = replace(PREMISES, run=RUN).assumptions(BARE)
+    assert Premises.read(ledger).run == RUN
+    data = {**RUN.written().data, **change}
+    edited = [replace(a, data=data) if a.id == "A-SAMPLING" else a for a in ledger]
+    with pytest.raises(CertificateFormatError):
+        Premises.read(edited)
+
+
+def test_fewest_participations():
+    """400 examples in batches of 16 are 25 batches: 50 steps enter an example at most twice."""
+    for run, possible in ((replace(RUN, steps=50), True), (replace(RUN, steps=51), False)):
+        assert run.is_possible() is possible
+    assert replace(RUN, dataset_size=401, steps=52).is_possible()
+
+
+@pytest.mark.parametrize("missing", ["A-INPUT", "A-LOSS", "A-MECHANISM", "A-NEIGH", "A-GRAD-AGG"])
+def test_premises_that_are_not_stated(missing):
+    ledger = [item for item in PREMISES.assumptions(BARE) if item.id != missing]
+    with pytest.raises(CertificateFormatError, match=missing):
+        Premises.read(ledger)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relation"), [("shuffle", "zero-out"), ("poisson", "zero-out")]
+)
+def test_every_number_counts(tmp_path, sampling, relation):
+    """Restated consistently, each number of the assumptions changes what is derived."""
+    case = certified("mlp", tmp_path, constrained=True, sampling=sampling, neighbours=relation)
+    kinds = set()
+    for item in premise_mutants(case):
+        if item.effect is Effect.WEAKENING:
+            kinds.add(item.kind.removeprefix("premise: "))
+            outcome, said = judged(case, item, tmp_path)
+            assert outcome is Outcome.REJECTED, (item.kind, said)
+    run = "run" if sampling == "poisson" else "participations"
+    assert {"input box enlarged", "loss temperature", "relation", "divisor", run} <= kinds

@@ -1,0 +1,286 @@
+"""Losses: sampled gradients by autograd, the engine's bounds, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipcert.core.interval import Interval
+from lipcert.core.losses import loss_cotangent
+from lipcert.core.losses.softmax_error import SoftmaxDomain
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.rules.facts import Fact
+from lipcert.facts import Bound, ValueFacts, no_bound
+from lipcert.interval import Interval as EngineInterval
+from lipcert.losses import make_loss
+from lipcert.upper import Upper
+
+ONE = Fraction(1)
+MEAN = {"output_reduction": "mean"}
+SUM = {"output_reduction": "sum"}
+CASES: list[tuple[str, dict[str, Fraction | bool | str]]] = [
+    ("cross-entropy", {"temperature": ONE, "label_smoothing": Fraction(0)}),
+    ("cross-entropy", {"temperature": Fraction(1, 4), "label_smoothing": Fraction(0)}),
+    ("cross-entropy", {"temperature": Fraction(2), "label_smoothing": Fraction(1, 8)}),
+    ("focal", {"focal_gamma": Fraction(2)}),
+    ("focal", {"focal_gamma": Fraction(0)}),
+    ("focal", {"focal_gamma": Fraction(1, 2)}),
+    ("bce", {"temperature": ONE, **MEAN}),
+    ("bce", {"temperature": Fraction(1, 2), **SUM}),
+    ("mse", {"label_norm": Fraction(3, 2), "half": False, **MEAN}),
+    ("mse", {"label_norm": Fraction(0), "half": True, **SUM}),
+    ("mae", {**MEAN}),
+    ("mae", {**SUM}),
+    ("huber", {"huber_delta": Fraction(1, 2), **MEAN}),
+    ("huber", {"huber_delta": Fraction(5), "label_norm": Fraction(1), **SUM}),
+    ("multiclass-hinge", {"margin": ONE, **MEAN}),
+    ("multiclass-hinge", {"margin": ONE, **SUM}),
+    ("multi-margin", {"margin": ONE, **MEAN}),
+    ("multi-margin", {"margin": Fraction(0), **SUM}),
+    ("kr", {}),
+    ("hkr", {"hkr_weight": Fraction(3), "margin": ONE}),
+    ("cosine", {"cosine_floor": Fraction(1, 4)}),
+    ("nll", {}),
+]
+SHAPES = [(1, 2), (1, 5, 1)]
+
+
+def fact(shape: tuple[int, ...], radius: float, bias: float = 0.0, width: float = math.inf) -> Fact:
+    box = None
+    if math.isfinite(width):
+        low = np.full((1,) * len(shape), bias - width)
+        box = Interval(low, low + 2 * width)
+    return Fact.of(shape, radius, box)
+
+
+@pytest.mark.parametrize(("kind", "parameters"), CASES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("radius", "width"), [(math.inf, math.inf), (2.5, math.inf), (math.inf, 0.75), (1.0, 0.5)]
+)
+def test_the_bounds_of_the_engine(
+    kind: str, parameters: dict, shape: tuple[int, ...], radius: float, width: float
+) -> None:
+    """The same bounds to 1e-4, unless ours is the smaller one."""
+    found = fact(shape, radius, 0.1, width)
+    ours = loss_cotangent(kind, parameters, found, shape)
+    given_ = {
+        name: value if isinstance(value, bool | str) else float(value)
+        for name, value in parameters.items()
+    }
+    loss = make_loss(kind, **given_)
+    box = EngineInterval(
+        *(np.broadcast_to(end, shape).copy() for end in (found.box.lo, found.box.hi))
+    )
+    norm = Bound(Upper(found.norm), "test") if math.isfinite(found.norm) else no_bound("test", "-")
+    facts = ValueFacts.of(shape, norm, box)
+    theirs = loss.cotangent(facts)
+    if not math.isfinite(ours.norm):
+        assert not theirs.norm.value.is_finite
+        return
+    assert ours.norm <= theirs.norm.value.value * (1 + 1e-4)
+    if kind != "focal":
+        assert ours.norm >= theirs.norm.value.value * (1 - 1e-5)
+    if theirs.hull is not None:
+        assert ours.hull is not None
+        assert ours.hull.classes == theirs.hull.classes
+        assert ours.hull.smoothing == theirs.hull.smoothing
+        assert ours.hull.scale <= theirs.hull.scale.value * (1 + 1e-4)
+
+
+def gradients(kind: str, p: dict, z: torch.Tensor, y: int, target: torch.Tensor) -> torch.Tensor:
+    """∂loss/∂z by autograd, of losses as torch defines them."""
+    z = z.clone().requires_grad_(True)
+    mean = p.get("output_reduction") == "mean"
+    reduction = "mean" if mean else "sum"
+    label = torch.tensor(y)
+    f = torch.nn.functional
+    match kind:
+        case "cross-entropy":
+            loss = f.cross_entropy(
+                z / float(p["temperature"]), label, label_smoothing=float(p["label_smoothing"])
+            )
+        case "nll":
+            loss = -z[y]
+        case "focal":
+            logp = torch.log_softmax(z, 0)[y]
+            loss = -((1 - logp.exp()) ** float(p["focal_gamma"])) * logp
+        case "bce":
+            loss = f.binary_cross_entropy_with_logits(
+                z / float(p["temperature"]), (target > 0).double(), reduction=reduction
+            )
+        case "mse":
+            aim = target / target.norm() * float(p["label_norm"])
+            loss = f.mse_loss(z, aim, reduction=reduction) * (0.5 if p["half"] else 1.0)
+        case "mae":
+            loss = f.l1_loss(z, target, reduction=reduction)
+        case "huber":
+            aim = target / target.norm() * float(p.get("label_norm", 7))
+            loss = f.huber_loss(z, aim, reduction=reduction, delta=float(p["huber_delta"]))
+        case "multi-margin":
+            loss = f.multi_margin_loss(z, label, margin=float(p["margin"]), reduction="mean")
+            loss = loss if mean else loss * len(z)
+        case "kr" | "hkr" | "multiclass-hinge":
+            others = torch.arange(len(z)) != y
+            sign = torch.where(others, -1.0, 1.0).double()
+            hinges = torch.relu(float(p.get("margin", 1)) / 2 - sign * z)
+            share = torch.where(others, 1.0, float(len(z) - 1)) / len(z)
+            hinge = (hinges * share).sum() if kind == "hkr" or mean else hinges.sum()
+            kr = z[others].mean() - z[y]
+            weight = float(p.get("hkr_weight", 0))
+            loss = hinge if kind == "multiclass-hinge" else kr + weight * hinge
+        case _:
+            floor = float(p["cosine_floor"])
+            loss = -(z * target / target.norm()).sum() / torch.clamp(z.norm(), min=floor)
+    (gradient,) = torch.autograd.grad(loss, z)
+    return gradient
+
+
+@pytest.mark.parametrize(("kind", "parameters"), CASES)
+@pytest.mark.parametrize(("radius", "width"), [(6.0, math.inf), (1.0, 1.0), (math.inf, 0.5)])
+def test_sampled_gradients(kind: str, parameters: dict, radius: float, width: float) -> None:
+    """No admissible logits and labels exceed norm and hull."""
+    classes = 4
+    found = fact((1, classes), radius, 0.0, width)
+    bound = loss_cotangent(kind, parameters, found, (1, classes))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(60):
+        z = torch.randn(classes, generator=generator, dtype=torch.float64)
+        z = z * (10 * torch.rand(1, generator=generator, dtype=torch.float64))
+        z = z.clamp(-width, width)
+        z = z * min(1.0, radius / float(z.norm()))
+        target = torch.randn(classes, generator=generator, dtype=torch.float64)
+        for y in range(classes):
+            gradient = gradients(kind, parameters, z, y, target).numpy()
+            assert np.linalg.norm(gradient) <= bound.norm * (1 + 1e-9)
+            if bound.hull is not None:
+                _assert_in_hull(gradient, bound.hull.scale, bound.hull.smoothing)
+
+
+def _assert_in_hull(gradient: np.ndarray, scale: float, smoothing: float) -> None:
+    """No direction in which it is beyond every vertex."""
+    classes = len(gradient)
+    targets = (1 - smoothing) * np.eye(classes) + smoothing / classes
+    vertices = scale * (np.eye(classes)[:, None] - targets).reshape(-1, classes)
+    rng = np.random.default_rng(0)
+    directions = np.concatenate([rng.standard_normal((200, classes)), [gradient, -gradient]])
+    reached, limit = directions @ gradient, (directions @ vertices.T).max(axis=1)
+    assert (reached <= limit + 1e-9 * scale).all()
+
+
+@given(
+    st.integers(2, 7),
+    st.floats(0.0, 9.0),
+    st.floats(0.0, 4.0),
+    st.sampled_from([Fraction(0), Fraction(1, 8), Fraction(7, 8)]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=6, deadline=None)
+def test_softmax_errors(
+    classes: int, radius: float, width: float, smoothing: Fraction, seed: int
+) -> None:
+    """No sampled or climbed logits exceed the suprema, over a ball, a cube, and both."""
+    rng = np.random.default_rng(seed)
+    target = np.full(classes, float(smoothing) / classes)
+    target[0] += 1 - float(smoothing)
+    for r, w in ((radius, math.inf), (math.inf, width), (radius, width)):
+        domain = SoftmaxDomain(classes, r, w)
+        error, miss = domain.error(smoothing), domain.miss()
+        z = rng.standard_normal((2000, classes)) * rng.choice([0.3, 1.0, 10.0], (2000, 1))
+        z[: classes + 1] = np.vstack([np.eye(classes), -np.ones(classes)]) * 50.0
+        if w < math.inf:
+            z = np.clip(z, 0.0, w) if r == math.inf else np.clip(z, -w / 2, w / 2)
+        if r < math.inf:
+            lengths = np.linalg.norm(z, axis=1, keepdims=True)
+            z = z * np.minimum(1.0, r / np.maximum(lengths, 1e-300))
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        assert np.linalg.norm(p - target, axis=1).max() <= error * (1 + 1e-12)
+        assert (1 - p[:, 0]).max() <= miss * (1 + 1e-12)
+
+
+def test_attained_on_balls_and_cubes() -> None:
+    """Two classes on a ball; a cube with one wrong class at the top."""
+    for radius in (0.5, 2.0):
+        p = 1 / (1 + math.exp(math.sqrt(2) * radius))
+        domain = SoftmaxDomain(2, radius, math.inf)
+        assert domain.error(Fraction(0)) == pytest.approx(math.sqrt(2) * (1 - p), rel=1e-14)
+        assert domain.miss() == pytest.approx(1 - p, rel=1e-14)
+    domain = SoftmaxDomain(3, math.inf, 1.0)
+    assert domain.miss() == pytest.approx(2 * math.e / (1 + 2 * math.e), rel=1e-14)
+    assert SoftmaxDomain(3, math.inf, math.inf).error(Fraction(0)) == pytest.approx(math.sqrt(2))
+
+
+def test_attained_by_bce() -> None:
+    """All outputs at the end of a box, or equal on a ball."""
+    parameters = {"temperature": ONE, **SUM}
+    by_box = loss_cotangent("bce", parameters, fact((1, 3), math.inf, 0.0, 2.0), (1, 3))
+    assert by_box.norm == pytest.approx(math.sqrt(3) / (1 + math.exp(-2)), rel=1e-14)
+    by_ball = loss_cotangent("bce", parameters, fact((1, 4), 2.0), (1, 4))
+    assert by_ball.norm == pytest.approx(2 / (1 + math.exp(-1)), rel=1e-14)
+
+
+def test_cosine_without_a_floor() -> None:
+    """Bounded by the distance of the box from 0, and unbounded if that holds 0."""
+    away = Interval(np.full((1, 1), 1.0), np.full((1, 1), 3.0))
+    bound = loss_cotangent("cosine", {}, Fact.of((1, 4), box=away), (1, 4))
+    assert bound.norm == pytest.approx(0.5, rel=1e-15)
+    assert loss_cotangent("cosine", {}, fact((1, 4), 1.0), (1, 4)).norm == math.inf
+
+
+def test_one_output() -> None:
+    """Losses of a single score, and a softmax of one class."""
+    one = fact((1, 1), math.inf)
+    for kind, parameters, expected in (
+        ("kr", {}, 1.0),
+        ("hkr", {"hkr_weight": Fraction(2), "margin": ONE}, 3.0),
+        ("multiclass-hinge", {"margin": ONE, **MEAN}, 1.0),
+        ("bce", {"temperature": ONE, **MEAN}, 1.0),
+        ("multi-margin", {"margin": ONE, **MEAN}, 0.0),
+    ):
+        assert loss_cotangent(kind, parameters, one, (1, 1)).norm == expected
+    for kind, parameters in (CASES[0], CASES[3], CASES[21]):
+        with pytest.raises(Unsupported, match="single class"):
+            loss_cotangent(kind, parameters, one, (1, 1))
+
+
+REFUSED: list[tuple[str, dict]] = [
+    ("kr-batch", {}),
+    ("cross-entropy", {"temperature": ONE}),
+    ("cross-entropy", {"temperature": Fraction(0), "label_smoothing": Fraction(0)}),
+    ("cross-entropy", {"temperature": ONE, "label_smoothing": ONE}),
+    ("cross-entropy", {"temperature": ONE, "label_smoothing": Fraction(-1)}),
+    ("cross-entropy", {"temperature": True, "label_smoothing": Fraction(0)}),
+    ("mae", {"output_reduction": "max"}),
+    ("mae", {**MEAN, "half": True}),
+    ("mse", {"label_norm": Fraction(-1), "half": True, **MEAN}),
+    ("mse", {"label_norm": ONE, "half": ONE, **MEAN}),
+    ("huber", {"huber_delta": Fraction(0), **MEAN}),
+    ("multi-margin", {"margin": Fraction(-1), **MEAN}),
+    ("hkr", {"hkr_weight": Fraction(-1), "margin": ONE}),
+    ("cosine", {"cosine_floor": Fraction(0)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "parameters"), REFUSED)
+def test_refused_parameters(kind: str, parameters: dict) -> None:
+    """Missing, unknown, of the wrong type, out of range."""
+    with pytest.raises(Unsupported):
+        loss_cotangent(kind, parameters, fact((1, 3), 1.0), (1, 3))
+
+
+@pytest.mark.parametrize("number", [0, 3, 14, 16, 18, 19, 21])
+def test_class_scores_need_one_axis(number: int) -> None:
+    """Several positions with classes are refused; other losses take them."""
+    kind, parameters = CASES[number]
+    for shape in itertools.permutations((1, 3, 4)):
+        with pytest.raises(Unsupported, match="one vector"):
+            loss_cotangent(kind, parameters, fact(shape, 1.0), shape)
+    assert math.isfinite(loss_cotangent("mae", {**MEAN}, fact((1, 3, 4), 1.0), (1, 3, 4)).norm)

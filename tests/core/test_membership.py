@@ -1,0 +1,233 @@
+"""Membership: weights within the constraints of a certificate, outside, or not decided."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
+from lipcert.core.certificate.records import Constraint, read_certificate, write_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.membership import constraint_faults
+from lipcert.core.reader.model import read_model
+from lipcert.core.verdict import Verdict
+from lipcert.core.witnesses import ENGINES
+from lipcert.issue.certify import certify
+from tests.core.lower.cases import model as onnx_model
+from tests.core.lower.cases import node
+
+MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
+
+
+def certificate(kind: str, radius: float) -> bytes:
+    settings = Settings(constraint=ConstraintSpec(kind, radius), bias_norm=radius)
+    return certify(load_model(MODEL), settings).data
+
+
+def norms() -> tuple[float, float]:
+    tensors = [numpy_helper.to_array(t) for t in onnx.load(MODEL).graph.initializer]
+    matrices = [t.astype(float) for t in tensors if t.ndim == 2]
+    spectral = max(np.linalg.norm(matrix, 2) for matrix in matrices)
+    return float(spectral), float(max(np.linalg.norm(t) for t in tensors if t.ndim))
+
+
+def scaled(folder: Path, factor: float) -> Path:
+    model = onnx.load(MODEL)
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor) * np.float32(factor)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, folder / "scaled.onnx")
+    return folder / "scaled.onnx"
+
+
+@pytest.mark.parametrize("engine", ["float", "exact"])
+@pytest.mark.parametrize("kind", ["spectral", "frobenius"])
+def test_weights_are_within_or_outside(kind: str, engine: str, tmp_path: Path) -> None:
+    spectral, frobenius = norms()
+    radius = 1.01 * (spectral if kind == "spectral" else frobenius)
+    data = certificate(kind, radius)
+    within = check(data, MODEL, Choices(engine, weights=MODEL))
+    assert within.verdict is Verdict.CONDITIONAL, within.reasons
+    outside = check(data, MODEL, Choices(engine, weights=scaled(tmp_path, 1.05)))
+    assert outside.verdict is Verdict.INVALID
+    assert any("is not within" in reason for reason in outside.reasons)
+
+
+def test_safetensors_are_read(tmp_path: Path) -> None:
+    data = certificate("frobenius", norms()[1] * 1.01)
+    tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(MODEL).graph.initializer}
+    header, body = {}, b""
+    for name, array in tensors.items():
+        if array.dtype == np.float32:
+            raw = np.ascontiguousarray(array).tobytes()
+            offsets = [len(body), len(body) + len(raw)]
+            header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": offsets}
+            body += raw
+    text = json.dumps(header).encode()
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    assert check(data, MODEL, Choices(weights=path)).verdict is Verdict.CONDITIONAL
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body[:-4])
+    assert check(data, MODEL, Choices(weights=path)).verdict is Verdict.UNKNOWN
+
+
+LIMIT = 2.0
+ABOVE = float(np.nextafter(np.float32(LIMIT), np.float32(np.inf)))
+GAINS = np.linspace(-1.5, LIMIT, 16).astype(np.float32)
+
+
+def normalised(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
+    """A layer normalisation with scale and shift, slopes, and a classifier."""
+    rng = np.random.default_rng(5)
+    held = {
+        "scale": GAINS,
+        "shift": np.full(16, 0.25, np.float32),
+        "slope": np.full(16, 0.5, np.float32),
+        "weight": (rng.standard_normal((16, 3)) / 8).astype(np.float32),
+    }
+    proto = onnx_model(
+        [
+            node("LayerNormalization", "x scale shift", "n", epsilon=0.25),
+            node("PRelu", "n slope", "p"),
+            node("MatMul", "p weight", "y"),
+        ],
+        ["N", 16],
+        {**held, **changed},
+    )
+    path = folder / f"{name}.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def clipped(path: Path, scope: str, kind: str = "spectral", radius: float = LIMIT) -> bytes:
+    settings = Settings(
+        mechanism="weight-clipping",
+        scope=scope,
+        constraint=ConstraintSpec(kind, radius),
+        constraints=(("shift", ConstraintSpec("spectral", 0.25)),),
+        input_norm=1.0,
+    )
+    return certify(load_model(path, trusted=True), settings).data
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return normalised(tmp_path_factory.mktemp("gains"))
+
+
+@pytest.fixture(scope="module")
+def at_the_file(network: Path) -> bytes:
+    return clipped(network, "point")
+
+
+@pytest.fixture(scope="module")
+def of_a_set(network: Path) -> bytes:
+    return clipped(network, "constraint-set")
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_an_elementwise_gain_is_within_by_its_largest_magnitude(
+    engine: str, network: Path, at_the_file: bytes
+) -> None:
+    """‖γ‖ = 4.2 and max|γ| = 2: x ↦ γ·x has the norm 2."""
+    assert float(np.linalg.norm(GAINS)) > 2.0 * LIMIT
+    report = check(at_the_file, network, Choices(engine))
+    assert report.verdict is Verdict.CONDITIONAL, report.reasons
+
+
+@pytest.mark.parametrize("tensor", ["scale", "slope"])
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (LIMIT, Verdict.CONDITIONAL),
+        (-LIMIT, Verdict.CONDITIONAL),
+        (ABOVE, Verdict.INVALID),
+        (-ABOVE, Verdict.INVALID),
+        (np.inf, Verdict.UNKNOWN),
+        (np.nan, Verdict.UNKNOWN),
+    ],
+)
+def test_gains_are_compared_to_the_last_bit(
+    tensor: str, entry: float, expected: Verdict, network: Path, of_a_set: bytes, tmp_path: Path
+) -> None:
+    gains = GAINS.copy()
+    gains[3] = entry
+    other = normalised(tmp_path, "other", **{tensor: gains})
+    report = check(of_a_set, network, Choices(weights=other))
+    assert report.verdict is expected, report.reasons
+    if expected is Verdict.INVALID:
+        assert any(f"{tensor}' is not within" in reason for reason in report.reasons)
+
+
+@pytest.mark.parametrize(("tensor", "largest"), [("scale", LIMIT), ("shift", 0.25), ("slope", 0.5)])
+def test_a_radius_one_bit_below_a_gain_is_refused(
+    tensor: str, largest: float, network: Path, at_the_file: bytes
+) -> None:
+    found = read_certificate(at_the_file)
+
+    def tampered(radius: float) -> Verdict:
+        held = tuple(
+            replace(item, radius=radius) if item.tensor == tensor else item
+            for item in found.scope.constraints
+        )
+        certificate = replace(found, scope=replace(found.scope, constraints=held))
+        return check(write_certificate(certificate), network, Choices()).verdict
+
+    assert tampered(largest) is Verdict.CONDITIONAL
+    assert tampered(float(np.nextafter(largest, 0.0))) is Verdict.INVALID
+
+
+def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
+    with pytest.raises(NoVerdictError, match=r"scale' is not within frobenius"):
+        clipped(network, "point", "frobenius", 4.0)
+    report = check(clipped(network, "point", "frobenius", 4.5), network, Choices())
+    assert report.verdict is Verdict.CONDITIONAL, report.reasons
+
+
+@pytest.mark.parametrize("entry", [100.0, 0.01])
+@pytest.mark.parametrize(
+    ("step", "numbers"),
+    [("Div", "x theta"), ("BatchNormalization", "x ones zeros zeros theta")],
+)
+def test_a_reciprocal_says_nothing_of_its_tensor(
+    step: str, numbers: str, entry: float, tmp_path: Path
+) -> None:
+    """1/100 is below 2 where 100 is not, and 1/0.01 above where 0.01 is not."""
+    held = {
+        "theta": np.full(16, entry, np.float32),
+        "ones": np.ones(16, np.float32),
+        "zeros": np.zeros(16, np.float32),
+    }
+    used = {name: held[name] for name in numbers.split() if name != "x"}
+    proto = onnx_model([node(step, numbers, "y")], ["N", 16], used)
+    (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
+    weights = read_model(tmp_path / "file.onnx")
+    held_to = Constraint("theta", "spectral", LIMIT)
+    with pytest.raises(Unsupported, match="theta' within"):
+        list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))
+
+
+@pytest.mark.parametrize("kind", ["Mul", "MatMul"])
+def test_the_other_part_of_an_operand_says_nothing_of_a_tensor(kind: str, tmp_path: Path) -> None:
+    """Beside 0.125 stand entries of 100: neither within nor outside is known of the first part."""
+    shape = (8,) if kind == "Mul" else (8, 16)
+    held = {"theta": np.full(shape, 0.125, np.float32), "other": np.full(shape, 100.0, np.float32)}
+    proto = onnx_model(
+        [node("Concat", "theta other", "both", axis=0), node(kind, "x both", "y")],
+        ["N", 16],
+        held,
+    )
+    (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
+    weights = read_model(tmp_path / "file.onnx")
+    held_to = Constraint("theta", "spectral", LIMIT)
+    with pytest.raises(Unsupported, match="theta' within"):
+        list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))

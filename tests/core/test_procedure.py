@@ -1,0 +1,222 @@
+"""The procedure as a whole: certificates forged to say what is false, and honest ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from onnx import helper
+
+from lipcert.core.certificate.records import Constraint, GroupClaim, write_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.ledger import Run
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.verdict import STAGES, Verdict
+from tests.core.forged import PREMISES, Forgery, saved
+
+RUN = Run("full-batch", 100, 100, 10, 10)
+node = helper.make_node
+
+
+def verdict(forgery, change=lambda certificate: certificate, **choices):
+    data = write_certificate(change(forgery.certificate()))
+    return check(data, forgery.path, Choices(**choices))
+
+
+def weights(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        f"w{k}": rng.standard_normal(shape).astype(np.float32) for k, shape in enumerate(shapes)
+    }
+
+
+@pytest.fixture
+def two_layers(tmp_path):
+    nodes = [
+        node("MatMul", ["x", "w0"], ["h"]),
+        node("Relu", ["h"], ["r"]),
+        node("MatMul", ["r", "w1"], ["y"]),
+    ]
+    return saved(tmp_path / "m.onnx", nodes, weights((4, 5), (5, 3)), (4,))
+
+
+def test_stages_and_verdicts(two_layers):
+    report = verdict(Forgery(two_layers, ["w0", "w1"]))
+    assert report.verdict is Verdict.CONDITIONAL
+    assert [stage.number for stage in report.stages] == list(range(len(STAGES)))
+    assert not report.reasons
+    accepted = frozenset(item.id for item in report.assumptions)
+    report = verdict(Forgery(two_layers, ["w0", "w1"]), accepted=accepted)
+    assert report.verdict is Verdict.VALID
+    some = accepted - {"A-RNG"}
+    assert verdict(Forgery(two_layers, ["w0", "w1"]), accepted=some).open_assumptions == ("A-RNG",)
+
+
+def test_a_check_ends_where_it_fails(two_layers):
+    def change(certificate):
+        return replace(certificate, nodes=certificate.nodes[1:])
+
+    report = verdict(Forgery(two_layers, ["w0", "w1"]), change)
+    assert report.verdict is Verdict.INVALID
+    assert [stage.number for stage in report.stages] == [0, 1, 2]
+    assert not report.promise
+
+
+def test_an_integer_tensor_is_not_trained(tmp_path):
+    """Cast to real weights it would be a constant to every rule: gradient 0, any radius."""
+    nodes = [node("Cast", ["w"], ["v"], to=1), node("MatMul", ["x", "v"], ["y"])]
+    array = np.array([[1, -2], [3, 1]], dtype=np.int8)
+    path = saved(tmp_path / "m.onnx", nodes, {"w": array}, (2,))
+    for constraints in (None, [Constraint("w", "spectral", 100.0)]):
+        report = verdict(Forgery(path, ["w"], constraints=constraints))
+        assert report.verdict is Verdict.INVALID
+        assert "real numbers" in report.reasons[0]
+
+
+def test_a_plain_number_is_not_trained(tmp_path):
+    """The limit of a clip: with gradients clipped its own bound holds, those of values do not."""
+    nodes = [node("Clip", ["x", "", "top"], ["c"]), node("MatMul", ["c", "w0"], ["y"])]
+    arrays = {"top": np.float32(0.5), "w0": 20 * weights((4, 3))["w0"]}
+    path = saved(tmp_path / "m.onnx", nodes, arrays, (4,))
+    clipped = replace(PREMISES, mechanism="gradient-clipping", clip=(1.0, "flat", "inside"))
+    assert verdict(Forgery(path, ["top", "w0"], clipped)).verdict is Verdict.CONDITIONAL
+    held = [Constraint("top", "frobenius", 100.0), Constraint("w0", "spectral", 1.0)]
+    with pytest.raises(Unsupported, match="plain number"):
+        Forgery(path, ["top", "w0"], clipped, held).certificate()
+    frozen = verdict(Forgery(path, ["w0"])).assumptions
+    assert any(item.data.get("tensors") == ["top"] for item in frozen)
+
+
+@pytest.mark.parametrize("decay", ["decoupled", "inside"])
+def test_a_clip_outlives_the_weights_of_the_file(tmp_path, decay):
+    """The small gradients of the file say nothing of later steps; the clip does."""
+    arrays = {"w0": weights((4, 3))["w0"] * np.float32(0.01)}
+    path = saved(tmp_path / "m.onnx", [node("MatMul", ["x", "w0"], ["y"])], arrays, (4,))
+    clipped = replace(PREMISES, mechanism="gradient-clipping", clip=(1e6, "flat", decay), run=RUN)
+    forgery = Forgery(path, ["w0"], clipped)
+    certificate = forgery.certificate()
+    assert certificate.groups[0].sensitivity == 1e6
+    assert "A-POINT" not in {item.id for item in certificate.assumptions}
+    small = replace(certificate.groups[0], grad_norm=2.0, sensitivity=2.0, noise_std=4.0)
+    report = verdict(forgery, lambda found: replace(found, groups=(small,)))
+    assert report.verdict is Verdict.INVALID
+    assert report.stages[-1].number == 6
+    without = replace(PREMISES, run=RUN)
+    assert "A-POINT" in {
+        item.id for item in Forgery(path, ["w0"], without).certificate().assumptions
+    }
+
+
+def test_empty_groups_do_not_share_a_clip(two_layers):
+    """Each of K groups is clipped to C/√K: one that holds nothing must not count."""
+    clipped = replace(PREMISES, mechanism="gradient-clipping", clip=(1.0, "group", "inside"))
+    forgery = Forgery(two_layers, ["w0", "w1"], clipped, groups={"a": ["w0"], "b": ["w1"]})
+    assert verdict(forgery).verdict is Verdict.CONDITIONAL
+
+    def change(certificate):
+        empty = tuple(GroupClaim(f"e{k}", (), 0, 0.0, 0.0, 0.0) for k in range(98))
+        real = tuple(replace(g, grad_norm=0.11, sensitivity=0.11) for g in certificate.groups)
+        return replace(certificate, groups=(*real, *empty))
+
+    report = verdict(forgery, change)
+    assert report.verdict is Verdict.INVALID
+    assert report.stages[-1].number == 0
+
+
+def test_no_epsilon_without_a_release(two_layers):
+    report = verdict(Forgery(two_layers, [], replace(PREMISES, run=RUN)))
+    assert report.verdict is Verdict.INVALID
+    assert "nothing is released" in report.reasons[0]
+
+
+def test_what_the_output_does_not_read_has_no_gradient(tmp_path):
+    nodes = [node("MatMul", ["x", "w0"], ["y"]), node("MatMul", ["y", "w1"], ["z"])]
+    path = saved(tmp_path / "m.onnx", nodes, weights((4, 3), (3, 2)), (4,), ["y", "z"])
+    forgery = Forgery(path, ["w0", "w1"], output="y")
+    certificate = forgery.certificate()
+    assert [claim.grad_norm == 0.0 for claim in certificate.parameters] == [False, True]
+    assert certificate.nodes[1].role == "unused"
+    assert verdict(forgery).verdict is Verdict.CONDITIONAL
+
+    def change(found):
+        return replace(found, model=replace(found.model, output="z"))
+
+    assert verdict(forgery, change).verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("scale", [1e38, 1e15, 1.0, 1e-15, 1e-30, 1e-42, 0.0])
+def test_extreme_weights(tmp_path, scale):
+    """Against gradients of torch in float64: huge, subnormal and zero weights, and equal logits."""
+    nodes = [
+        node("MatMul", ["x", "w0"], ["h"]),
+        node("Relu", ["h"], ["r"]),
+        node("MatMul", ["r", "w1"], ["y"]),
+    ]
+    arrays = {k: (scale * v).astype(np.float32) for k, v in weights((4, 5), (5, 3)).items()}
+    path = saved(tmp_path / "m.onnx", nodes, arrays, (4,))
+    forgery = Forgery(path, ["w0", "w1"])
+    certificate = forgery.certificate()
+    assert verdict(forgery).verdict is Verdict.CONDITIONAL
+    bounds = {claim.tensor: claim.grad_norm for claim in certificate.parameters}
+    rng = np.random.default_rng(1)
+    for label in range(3):
+        for _ in range(10):
+            x = torch.tensor(rng.uniform(0, 1, 4))
+            tensors = {
+                k: torch.tensor(v.astype(np.float64), requires_grad=True) for k, v in arrays.items()
+            }
+            logits = torch.relu(x @ tensors["w0"]) @ tensors["w1"]
+            loss = torch.nn.functional.cross_entropy(8.0 * logits[None], torch.tensor([label]))
+            loss.backward()
+            for name, tensor in tensors.items():
+                assert torch.linalg.norm(tensor.grad).item() <= bounds[name] * (1 + 1e-12)
+
+
+def test_one_tensor_in_two_places(tmp_path):
+    """Its gradient is the sum of both uses, and a radius bounds both."""
+    nodes = [
+        node("MatMul", ["x", "w0"], ["h"]),
+        node("Transpose", ["w0"], ["t"], perm=[1, 0]),
+        node("MatMul", ["h", "t"], ["y"]),
+    ]
+    path = saved(tmp_path / "m.onnx", nodes, weights((4, 4)), (4,))
+    bound = Forgery(path, ["w0"]).certificate().parameters[0].grad_norm
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        w = torch.tensor(weights((4, 4))["w0"].astype(np.float64), requires_grad=True)
+        logits = torch.tensor(rng.uniform(0, 1, 4)) @ w @ w.T
+        torch.nn.functional.cross_entropy(8.0 * logits[None], torch.tensor([0])).backward()
+        assert torch.linalg.norm(w.grad).item() <= bound
+    held = Forgery(path, ["w0"], constraints=[Constraint("w0", "spectral", 2.0)])
+    assert verdict(held).verdict is Verdict.CONDITIONAL
+    assert held.certificate().nodes[-1].claims[0].output_norm >= 8.0 - 1e-9
+
+
+def test_an_unconstrained_tensor_bounds_nothing(two_layers):
+    forgery = Forgery(two_layers, ["w0"], constraints=[])
+    claims = {claim.value: claim for n in forgery.certificate().nodes for claim in n.claims}
+    assert claims["h"].output_norm is None
+
+    def change(certificate):
+        return replace(certificate, scope=replace(certificate.scope, kind="point"))
+
+    # the same claims hold of the weights of the file, which are some of all
+    assert verdict(forgery, change).verdict in {Verdict.CONDITIONAL, Verdict.INVALID}
+
+
+def test_a_renamed_model_is_another_reading(two_layers, tmp_path):
+    """Same structure, names exchanged: the certificate speaks of names that mean other tensors."""
+    data = write_certificate(Forgery(two_layers, ["w0"]).certificate())
+    nodes = [
+        node("MatMul", ["x", "w1"], ["h"]),
+        node("Relu", ["h"], ["r"]),
+        node("MatMul", ["r", "w0"], ["y"]),
+    ]
+    original = weights((4, 5), (5, 3))
+    arrays = {"w1": original["w0"], "w0": original["w1"]}
+    other = saved(tmp_path / "other.onnx", nodes, arrays, (4,))
+    report = check(data, other, Choices())
+    assert report.verdict is Verdict.INVALID
+    assert report.stages[-1].number == 2

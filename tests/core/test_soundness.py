@@ -1,0 +1,136 @@
+"""Soundness: no example, label or admissible weights exceed a bound, on random ONNX models."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+
+from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.derive import derive
+from lipcert.core.ledger import Premises
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.rules import linear, nonlinear, parameters
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.witnesses import ENGINES, Evidence
+from tests.core.adversary import random_setting, violations
+from tests.core.lower.cases import model, node, program
+from tests.core.onnx_torch import compute, stored
+from tests.core.random_models import random_model
+
+SEEDS = 12
+_PREMISES = Premises(1.0, None, "mae", (("output_reduction", "sum"),), None, "clipless", None,
+                     "add-remove", None, None)  # fmt: skip
+
+
+def _found(seed: int, starts: int = 3) -> list[str] | None:
+    """What an adversary finds; None for a model that the checker does not know."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(seed)
+    try:
+        setting = random_setting(random_model(seed), rng, witnesses=bool(seed % 2))
+    except Unsupported:
+        return None
+    return list(violations(setting, rng, starts, steps=5))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_exceeds_its_bound(seed: int) -> None:
+    assert not _found(seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_oracle_computes_what_onnxruntime_does(seed: int) -> None:
+    proto = random_model(seed)
+    dims = proto.graph.input[0].type.tensor_type.shape.dim
+    shape = [dim.dim_value or 1 for dim in dims]
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    ours = compute(proto, torch.from_numpy(x).double(), stored(proto))[proto.graph.output[0].name]
+    try:
+        session = ort.InferenceSession(proto.SerializeToString())
+    except Exception as error:  # noqa: BLE001 (some models repeat an input of Gemm or pad too far)
+        pytest.skip(str(error)[:80])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], ours.numpy(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("module", "rule", "seed"),
+    [
+        (linear, "dense_fact", 0),
+        (linear, "conv_fact", 2),
+        (linear, "move_fact", 0),
+        (linear, "dense_cotangent", 0),
+        (linear, "lipschitz", 0),
+        (nonlinear, "activated", 0),
+        (nonlinear, "lipschitz", 1),
+        (parameters, "_reaches", 0),
+    ],
+)
+def test_the_adversary_finds_a_lost_factor_of_two(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, rule: str, seed: int
+) -> None:
+    """One mutant per kind of rule."""
+    right = getattr(module, rule)
+    monkeypatch.setattr(module, rule, lambda *a, **k: _halved(right(*a, **k)))
+    assert _found(seed, 4)
+
+
+def _halved(found: object) -> object:
+    match found:
+        case Fact():
+            return Fact(found.norm / 2.0, found.box, found.run, found.column)
+        case Cotangent():
+            return Cotangent(found.norm / 2.0, found.hull)
+        case float():
+            return found / 2.0
+        case _:
+            return [(operand, reach / 2.0) for operand, reach in found]
+
+
+def test_a_trained_number_in_a_function_is_refused_within_constraints() -> None:
+    """The limit of a clip is read from the file, but the constraints admit others."""
+    proto = model(
+        [node("Clip", "x low high", "c"), node("Gemm", "c w")],
+        ["N", 2],
+        {"low": np.float32(-0.1), "high": np.float32(0.1), "w": np.eye(2, dtype=np.float32)},
+    )
+    found = program(proto)
+    assert found.untracked == {"low", "high"}
+    trained = ("high", "w")
+    balls = tuple(Constraint(name, "frobenius", 2.0) for name in trained)
+    for scope, refused in (
+        (ScopeClaim("point", trained, ()), False),
+        (ScopeClaim("constraint-set", ("w",), balls[1:]), False),
+        (ScopeClaim("constraint-set", trained, balls), True),
+    ):
+        evidence = Evidence(scope, {}, (), (), ENGINES["float"])
+        if refused:
+            with pytest.raises(Unsupported, match="enters as a plain number"):
+                derive(found, _PREMISES, evidence)
+        else:
+            derive(found, _PREMISES, evidence)
+
+
+def test_a_value_that_steps_pass_by_does_not_keep_the_name_of_the_tensor() -> None:
+    """Both moves of x are one step, so that half of the gradient at v never reaches a step v."""
+    proto = model(
+        [
+            node("Reshape", "x s", "v"),
+            node("Transpose", "v", "t", perm=[0, 2, 1]),
+            node("Reshape", "t f", "u"),
+            node("Relu", "v", "r"),
+            node("Reshape", "r f", "q"),
+            node("Add", "u q"),
+        ],
+        ["N", 4],
+        {"s": [0, 2, 2], "f": [0, 4]},
+    )
+    found = program(proto)
+    assert "v" not in found.shapes
+    evidence = Evidence(ScopeClaim("point", (), ()), {}, (), (), ENGINES["float"])
+    derived = derive(found, _PREMISES, evidence)
+    # at the input both ways count
+    assert derived.cotangents["x"].norm >= 2.0 * np.sqrt(4.0)
