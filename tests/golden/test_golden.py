@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from lipcert.core.certificate.records import read_certificate, write_certificate
-from lipcert.core.procedure import Choices, check
+from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 
 HERE = Path(__file__).parent
