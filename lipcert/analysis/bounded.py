@@ -1,32 +1,50 @@
-"""Bounded: what is proved of a network under the settings of a run, before anything is noised.
+"""Bounded: what the core derives of a network under the settings of a run, before any noise.
 
-What enters: a graph and `Settings`. What leaves: the graph that the run evaluates, and all bounds
-of it, as typed values. The data flow, top to bottom: domain and scope → facts forward → loss →
-cotangents backward → gradient bounds → groups.
+    file → program → premises, scope → evidence (searched, proved) → derivation → groups
+
+What enters: an imported model and `Settings`. What leaves: all bounds, as the checker would derive
+them from a certificate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import final
 
 from lipcert.analysis.clipping import with_clips
-from lipcert.analysis.domain import input_facts
+from lipcert.analysis.domain import check_domain
 from lipcert.analysis.groups import Group, group_parameters
+from lipcert.analysis.layers import clip_of
 from lipcert.analysis.loss import planned_loss
-from lipcert.analysis.mechanism import clipped_grad_norms, clipped_groups, mechanism_of
-from lipcert.analysis.scopes import scope_of
-from lipcert.facts import Bound, CotangentFacts, ValueFacts
-from lipcert.ir import Graph, Node
+from lipcert.analysis.mechanism import clipped_groups, mechanism_of
+from lipcert.analysis.planned import plan_of
+from lipcert.analysis.premises import premises_of, scope_claim
+from lipcert.analysis.reading import Reading, read_program
+from lipcert.analysis.scopes import constraints_of, scaled_down
+from lipcert.analysis.tensors import exchanged_tensors, tensors_of, with_biases
+from lipcert.core.arithmetic import add_up
+from lipcert.core.certificate.records import ScopeClaim
+from lipcert.core.claims import clipped_gradient
+from lipcert.core.coverage import clip_faults, unspoken_tensors
+from lipcert.core.derive import Derived, weights_of
+from lipcert.core.ledger import Premises
+from lipcert.core.lower.clips import with_clips as clipped_program
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import Program, Step
+from lipcert.core.rules.passes import step_lipschitz
+from lipcert.errors import NoVerdictError
+from lipcert.importer.model import ImportedModel
+from lipcert.ir import Graph
+from lipcert.issue.evidence import Found, find_evidence, with_chains
 from lipcert.losses.base import Loss
-from lipcert.norms.operator_norm import operator_norm
+from lipcert.modes import EvalLayer
+from lipcert.norms.operator_norm import Tier
 from lipcert.privacy.mechanisms import BackpropClipping
-from lipcert.propagation.propagate import NetworkBounds, Observer, propagate
-from lipcert.scope import NormRule, Scope
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
-from lipcert.upper import Upper
+from lipcert.upper import FloatArray
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
@@ -34,57 +52,202 @@ Progress = Callable[[str, int, int], None]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Bounded:
-    """A network, its domain, its weights in scope and its loss, with everything proved of it.
-
-    graph: with the trained parameters of the settings, and the clips of the mechanism in place.
-    bounds: its gradient norms are those after the mechanism; `groups` likewise. loss_clip: the
-    norm to which the run clips ∂loss/∂logits, None where it does not.
-    """
+class _File:
+    """What is known of a file whatever the settings. tensors: those that hold each parameter."""
 
     graph: Graph
+    reading: Reading
+    tensors: Mapping[str, tuple[str, ...]]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounded:
+    """A network with its assumptions, and everything derived of it.
+
+    graph: of the importer, with the trained parameters of the settings and the clips of the
+    mechanism in place. program: that training runs, with its clips. found: the norms that were
+    proved. grad_norms: by parameter, of the network; `groups` are those after the mechanism.
+    silent: why nothing is known of a parameter.
+    """
+
+    file: _File
+    graph: Graph
     loss: Loss
-    scope: Scope
-    at_input: ValueFacts
-    bounds: NetworkBounds
+    program: Program
+    premises: Premises
+    found: Found
+    derived: Derived
+    grad_norms: Mapping[str, float]
     groups: tuple[Group, ...]
-    loss_clip: float | None = None
+    silent: Mapping[str, str]
+
+    @property
+    def reading(self) -> Reading:
+        """What the core read in the file."""
+        return self.file.reading
+
+    @property
+    def tensors(self) -> Mapping[str, tuple[str, ...]]:
+        """Those of the file that hold each parameter."""
+        return self.file.tensors
+
+    @property
+    def loss_clip(self) -> float | None:
+        """The norm to which the run clips ∂loss/∂logits."""
+        return self.premises.loss_clip
+
+    @property
+    def scope(self) -> ScopeClaim:
+        """The weights that the bounds are about."""
+        return self.found.evidence.scope
+
+    def name_of(self, step: Step) -> str:
+        """The name of the node of the file that a step belongs to."""
+        return self.reading.model.nodes[step.node].name or step.output
+
+    def stretches(self, step: Step) -> list[float]:
+        """The Lipschitz constant of a step in each of its inputs."""
+        facts, weights = self.derived.facts, weights_of(self.found.evidence)
+        return [
+            step_lipschitz(self.program, step, index, facts, weights)
+            for index in range(len(step.inputs))
+        ]
+
+    @property
+    def clipped_grad_norms(self) -> Mapping[str, float]:
+        """By parameter, after the clip of the whole gradient where there is one."""
+        drops = self.graph.drops
+        return {
+            name: clipped_gradient(bound, self.premises, drops=drops)
+            for name, bound in self.grad_norms.items()
+        }
 
 
 @one_thread()
-def bounded(
-    graph: Graph,
-    settings: Settings,
-    observe: Progress | None = None,
-    certify: NormRule = operator_norm,
-) -> Bounded:
+def bounded(model: ImportedModel, settings: Settings, observe: Progress | None = None) -> Bounded:
     """Certified bounds of a network under the settings.
 
-    certify: what bounds the norms of weights; `norm_cache.NormCache` remembers the slow ones.
     Raises UsageError where the settings do not fit the model (unknown parameter names, a loss that
-    the output shape does not admit, a missing label norm).
+    the output shape does not admit, a missing label norm), UnsupportedModelError for what the core
+    does not understand.
     """
-    settings.check_patterns(graph.parameters)
+    settings.check_patterns(model.graph.parameters)
+    graph = model.graph
+    check_domain(graph.input_shape, settings)
+    reading = read_program(model, settings.output)
+    tensors = tensors_of(graph, reading.model, reading.program, model.scattered)
+    program, tensors = with_biases(graph, reading.program, tensors)
+    return _derived(_File(graph, replace(reading, program=program), tensors), settings, observe)
+
+
+@one_thread()
+def bounded_again(
+    found: Bounded, settings: Settings, weights: Mapping[str, FloatArray] | None = None
+) -> Bounded:
+    """Bounds of the same network under other settings; weights: other numbers by parameter."""
+    file = found.file
+    if weights is not None:
+        known = {name: tensors for name, tensors in file.tensors.items() if name in weights}
+        changed = exchanged_tensors(file.graph, file.reading.model, known, weights)
+        reading = file.reading.at(changed)
+        program, tensors = with_biases(file.graph, reading.program, file.tensors)
+        file = _File(file.graph, replace(reading, program=program), tensors)
+    return _derived(file, settings, None)
+
+
+def _derived(file: _File, settings: Settings, observe: Progress | None) -> Bounded:
+    """The bounds of a network under the settings."""
+    reading, tensors = file.reading, file.tensors
+    graph, program = _with_trained(file.graph, settings), reading.program
     mechanism = mechanism_of(settings)
-    graph = _with_trained(graph, settings)
+    trained = {
+        name: names
+        for name, names in tensors.items()
+        if graph.parameters[name].trainable and not graph.parameters[name].folded
+    }
+    clip = None
     if isinstance(mechanism, BackpropClipping):
         graph = with_clips(graph, mechanism)
-    loss = planned_loss(settings, graph)
-    scope = scope_of(graph, settings, certify)
-    at_input = input_facts(graph.input_shape, settings)
-    bounds = propagate(
-        graph,
-        at_input,
-        scope,
-        lambda logits: loss_cotangent(loss, logits, settings.loss_clip),
-        _counted(observe, 3 * len(graph.nodes)),
+        clip = clip_of(mechanism, graph, program)
+        held = frozenset(tensor for names in trained.values() for tensor in names)
+        for fault in clip_faults(clip, reading.model, program, held):
+            raise NoVerdictError(fault)
+        program = clipped_program(program, clip)
+    loss, plan = planned_loss(settings, graph), plan_of(settings)
+    premises = premises_of(
+        settings,
+        loss,
+        layer_clip=clip,
+        plan=plan,
+        eval_layers=kept_in_eval_mode(graph, settings),
     )
-    bounds = replace(
-        bounds, grad_norms=clipped_grad_norms(bounds.grad_norms, mechanism, drops=graph.drops)
+    constraints = constraints_of(graph, settings)
+    declared = scope = scope_claim(settings.scope, trained, constraints)
+    if settings.scope == "point" and constraints:
+        scope = scaled_down(declared, reading.model, reading.program)
+    try:
+        found = find_evidence(
+            program, scope, Tier(settings.tier), _counted(observe, program), proved_only=True
+        )
+        evidence, derived = with_chains(program, premises, found.evidence)
+    except Unsupported as error:
+        raise NoVerdictError(f"no rule speaks of this network: {error}") from error
+    silent = _silent(graph, tensors, unspoken_tensors(declared, reading.model, program))
+    grad_norms = {
+        name: inf if name in silent else _summed(derived.gradients, tensors.get(name, ()))
+        for name in graph.parameters
+    }
+    groups = group_parameters(graph, grad_norms, per_layer=settings.group == "layer")
+    lasts = not graph.drops and (settings.scope == "constraint-set" or plan is None)
+    return Bounded(
+        file=file,
+        graph=graph,
+        loss=loss,
+        program=program,
+        premises=premises,
+        found=replace(found, evidence=evidence),
+        derived=derived,
+        grad_norms=grad_norms,
+        groups=clipped_groups(groups, premises, lasts=lasts),
+        silent=silent,
     )
-    groups = group_parameters(graph, bounds.grad_norms, per_layer=settings.group == "layer")
-    groups = clipped_groups(groups, mechanism, drops=graph.drops)
-    return Bounded(graph, loss, scope, at_input, bounds, tuple(groups), settings.loss_clip)
+
+
+def kept_in_eval_mode(graph: Graph, settings: Settings) -> tuple[EvalLayer, ...]:
+    """The layers that training has to keep in eval mode; a clipped run may drop what it likes."""
+    is_clipped = settings.mechanism == "gradient-clipping"
+    return tuple(layer for layer in graph.eval_layers if not (is_clipped and layer.is_dropout))
+
+
+def _silent(
+    graph: Graph, tensors: Mapping[str, tuple[str, ...]], unspoken: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Why nothing is known of the gradient of a trained parameter that the network uses."""
+    used = {
+        operand.parameter for node in graph.nodes for operand in node.op.operands().values()
+    } - {None}
+    found = {}
+    for name, parameter in graph.parameters.items():
+        reasons = [unspoken[tensor] for tensor in tensors.get(name, ()) if tensor in unspoken]
+        if parameter.folded:
+            found[name] = (
+                f"tensor {name!r} is not known to be a trained parameter: the exporter may have "
+                "folded others into it"
+            )
+        elif reasons:
+            found[name] = reasons[0]
+        elif name in used and name not in tensors:
+            found[name] = f"no tensor of the file holds the parameter {name!r}"
+    return found
+
+
+def _summed(gradients: Mapping[str, float], tensors: tuple[str, ...]) -> float:
+    """The gradient of a parameter that several tensors show is the sum of theirs."""
+    total = 0.0
+    for tensor in tensors:
+        total = add_up(total, gradients.get(tensor, 0.0))
+    return total
 
 
 def _with_trained(graph: Graph, settings: Settings) -> Graph:
@@ -95,21 +258,13 @@ def _with_trained(graph: Graph, settings: Settings) -> Graph:
     return replace(graph, parameters=trained)
 
 
-def loss_cotangent(loss: Loss, logits: ValueFacts, clip: float | None) -> CotangentFacts:
-    """The loss cotangent, after clipping the loss gradient where the run does so."""
-    cotangent = loss.cotangent(logits)
-    if clip is None:
-        return cotangent
-    return cotangent.capped(Bound(Upper(clip), "loss.clip"))
+def _counted(observe: Progress | None, program: Program) -> Callable[[str], None]:
+    done, steps = 0, len(program.steps)
 
-
-def _counted(observe: Progress | None, steps: int) -> Observer:
-    done = 0
-
-    def step(node: Node) -> None:
+    def step(value: str) -> None:
         nonlocal done
         done += 1
         if observe is not None:
-            observe(node.name, done, steps)
+            observe(value, done, max(done, steps))
 
     return step

@@ -1,24 +1,28 @@
 """Findings: what a reader must know besides the numbers of an analysis.
 
-What enters: the graph, the settings and what propagation proved. What leaves: diagnostics; every
+What enters: the settings and what was derived. What leaves: diagnostics; every
 absent bound has one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
+from lipcert.analysis.absence import Absence, Why
+from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.loss import assumed_loss, doubt_of_loss
+from lipcert.core.program import Normalize, Softmax
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.ir import Graph
-from lipcert.propagation.propagate import NetworkBounds
 from lipcert.settings import Settings
-from lipcert.upper import Upper
 
-_NORMALIZATION: Final = frozenset({"layer_norm", "group_norm", "rms_norm"})
 _STEEP: Final = 30.0
-
+_WHOLE: Final = (
+    "export with torch.onnx.export(..., dynamo=True, optimize=False), or state that these very "
+    "tensors are what is trained (--as-exported)"
+)
 
 _FREE_WEIGHTS: Final = Diagnostic(
     "LC107",
@@ -30,17 +34,34 @@ _FREE_WEIGHTS: Final = Diagnostic(
 )
 
 
-def findings(graph: Graph, bounds: NetworkBounds, settings: Settings) -> Iterator[Diagnostic]:
+def findings(found: Bounded, absence: Absence, settings: Settings) -> Iterator[Diagnostic]:
     """What a reader must know besides the numbers."""
-    yield from unstated(graph, settings)
-    yield from _softmax_end(graph)
+    yield from unstated(found.graph, settings)
+    yield from _softmax_end(found)
     if settings.weights_are_free and settings.scope == "constraint-set":
         yield _FREE_WEIGHTS
-        yield from _absent_gradients(graph, bounds)
     else:
-        yield from _absent_bounds(graph, bounds)
-        yield from _absent_gradients(graph, bounds)
-    yield from _steep_normalization(graph, bounds)
+        yield from _absent_bounds(found, absence)
+    yield from absent_gradients(found, absence)
+    yield from _steep_normalization(found)
+
+
+def absence_of(found: Bounded) -> Absence:
+    """Why bounds are absent."""
+    scope = found.scope
+    held = {item.tensor for item in scope.constraints}
+    names = {tensor: name for name, tensors in found.tensors.items() for tensor in tensors}
+    free = {
+        tensor: f"parameter {names.get(tensor, tensor)!r} is trained but no constraint is declared "
+        "for it"
+        for tensor in scope.trained
+        if scope.kind == "constraint-set" and tensor not in held
+    }
+    loss = Why(
+        f"the gradient of the loss {found.loss.kind} has no bound at such outputs",
+        "bound the output, or use a loss with bounded gradient",
+    )
+    return Absence(found.program, found.derived, free, loss)
 
 
 def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
@@ -63,51 +84,51 @@ def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
         yield Diagnostic("LC108", Level.WARNING, "", message, remedy)
 
 
-def _softmax_end(graph: Graph) -> Iterator[Diagnostic]:
-    for node in graph.nodes:
-        if node.output == graph.output_name and node.op.family == "softmax":
+def _softmax_end(found: Bounded) -> Iterator[Diagnostic]:
+    for step in found.program.steps:
+        is_last = step.output == found.program.output
+        if is_last and isinstance(step.op, Softmax) and not step.op.logarithm:
             yield Diagnostic(
                 "LC103",
                 Level.WARNING,
-                node.name,
+                found.name_of(step),
                 "the network ends in Softmax, and the loss is applied to its output",
                 "export the network without the final Softmax if the loss takes logits",
             )
 
 
-def _absent_bounds(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
-    """One finding per node where a bound is lost first."""
-    for node in graph.nodes:
-        lost = bounds.facts[node.output].norm
-        if not lost.is_finite and all(bounds.facts[i].norm.is_finite for i in node.inputs):
-            yield Diagnostic("LC101", Level.WARNING, node.name, lost.reason, lost.remedy)
-    cotangent = bounds.cotangents[graph.output_name].norm
-    if not cotangent.is_finite:
-        yield Diagnostic("LC101", Level.WARNING, "", cotangent.reason, cotangent.remedy)
+def _absent_bounds(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
+    """One finding per step where a bound is lost first."""
+    for step, why in absence.first_values():
+        yield Diagnostic("LC101", Level.WARNING, found.name_of(step), *why)
+    of_loss = absence.loss_gradient()
+    if of_loss is not None:
+        yield Diagnostic("LC101", Level.WARNING, "", *of_loss)
 
 
-def _absent_gradients(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
+def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
     """One finding per trained parameter without a bound."""
-    for name, parameter in graph.parameters.items():
-        bound = bounds.grad_norms[name]
-        if parameter.trainable and not bound.is_finite:
-            message = f"no gradient bound: {bound.reason}"
-            yield Diagnostic("LC102", Level.WARNING, name, message, bound.remedy)
-
-
-def _steep_normalization(graph: Graph, bounds: NetworkBounds) -> Iterator[Diagnostic]:
-    """Normalization layers that stretch by 1/√ε: usually what a loose bound comes from."""
-    for node in graph.nodes:
-        if node.op.family not in _NORMALIZATION:
+    for name, bound in found.clipped_grad_norms.items():
+        if not found.graph.parameters[name].trainable or math.isfinite(bound):
             continue
-        before = bounds.cotangents[node.output].norm.value
-        after = bounds.cotangents[node.inputs[0]].norm.value
-        if after.is_finite and after > Upper(_STEEP) * before:
+        reason, remedy = absence.gradient(found.tensors.get(name, ()))
+        if name in found.silent:
+            reason, remedy = found.silent[name], _WHOLE
+        yield Diagnostic("LC102", Level.WARNING, name, f"no gradient bound: {reason}", remedy)
+
+
+def _steep_normalization(found: Bounded) -> Iterator[Diagnostic]:
+    """Normalization layers that stretch by 1/√ε: usually what a loose bound comes from."""
+    for step in found.program.steps:
+        if not isinstance(step.op, Normalize):
+            continue
+        (stretch,) = found.stretches(step)
+        if _STEEP < stretch < math.inf:
             yield Diagnostic(
                 "LC105",
                 Level.WARNING,
-                node.name,
-                f"{node.op.kind} may stretch by {after.value / before.value:.3g}: where an "
-                "example's variance vanishes, its slope is scale/sqrt(epsilon)",
+                found.name_of(step),
+                f"the normalization may stretch by {stretch:.3g}: where an example's variance "
+                "vanishes, its slope is 1/sqrt(epsilon)",
                 "train with a larger epsilon (1e-1, say), or with a floor on the deviation",
             )

@@ -1,7 +1,8 @@
 """Groups: which trained parameters are noised together.
 
 What enters: a graph and the gradient bound of each parameter. What leaves: groups in graph order,
-each with the joint bound √Σ G² of its members. Every trained parameter is in exactly one group.
+each with the joint bound √Σ G² of its members, since the gradient with respect to several tensors
+is their concatenation. Every trained parameter is in exactly one group.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from lipcert.facts import Bound
 from lipcert.ir import Graph, Parameter
-from lipcert.upper import INFINITE, Upper, root_sum_square
+from lipcert.upper import Upper, root_sum_square
 
 
 @final
@@ -31,7 +31,7 @@ class Group:
 
 
 def group_parameters(
-    graph: Graph, grad_norms: Mapping[str, Bound], per_layer: bool
+    graph: Graph, grad_norms: Mapping[str, float], per_layer: bool
 ) -> tuple[Group, ...]:
     """Trained parameters, one group each or one group per layer.
 
@@ -46,19 +46,9 @@ def group_parameters(
             key = layer_of(name, uses[name]) if per_layer else name
             members.setdefault(key, []).append(parameter)
     return tuple(
-        Group(key, tuple(group), joint_norm([grad_norms[p.name] for p in group]))
+        Group(key, tuple(group), root_sum_square(Upper(grad_norms[p.name]) for p in group))
         for key, group in members.items()
     )
-
-
-def joint_norm(bounds: list[Bound]) -> Upper:
-    """√Σ G², or inf where one bound is absent.
-
-    Proof: the gradient with respect to several tensors is their concatenation.
-    """
-    if all(bound.is_finite for bound in bounds):
-        return root_sum_square(bound.value for bound in bounds)
-    return INFINITE
 
 
 def first_uses(graph: Graph) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The mechanism of a planned run: its description, and what it makes of a gradient bound.
 
 What enters: the settings, groups with the bounds of the network. What leaves: a `Mechanism`, and
-groups with the bounds of the run.
+groups with the bounds of the run, after the clips that the core takes account of.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lipcert.analysis.groups import Group
-from lipcert.facts import Bound, tightest
+from lipcert.core.claims import clipped_group
+from lipcert.core.ledger import Premises
 from lipcert.privacy.mechanisms import (
     BackpropClipping,
     Clipless,
@@ -22,7 +23,7 @@ from lipcert.privacy.mechanisms import (
     WeightClipping,
 )
 from lipcert.settings import Settings
-from lipcert.upper import Lower, Upper, root_sum_square
+from lipcert.upper import Upper, root_sum_square
 
 
 def mechanism_of(settings: Settings) -> Mechanism | None:
@@ -65,41 +66,25 @@ def mechanism_record(settings: Settings) -> Mapping[str, str | float]:
     return record
 
 
-def clipped_grad_norms(
-    grad_norms: Mapping[str, Bound], mechanism: Mechanism | None, *, drops: bool = False
-) -> Mapping[str, Bound]:
-    """Bounds per parameter after the clip of the whole gradient: min(G, C), or C.
-
-    drops: whether training drops entries of values at random, example by example.
-    Proof: a clip only shrinks, and leaves no part longer than C. With the decay inside, what is
-    clipped is ∇ℓ + λθ, and with dropout the gradient of another network: G says nothing of either.
-    """
-    if not isinstance(mechanism, GradientClipping):
-        return grad_norms
-    clip = Bound(Upper(mechanism.clip_norm), "mechanism.gradient_clipping")
-    if drops or mechanism.decay is Decay.INSIDE:
-        return dict.fromkeys(grad_norms, clip)
-    return {name: tightest(bound, clip) for name, bound in grad_norms.items()}
-
-
 def clipped_groups(
-    groups: tuple[Group, ...], mechanism: Mechanism | None, *, drops: bool = False
+    groups: tuple[Group, ...], premises: Premises, *, lasts: bool
 ) -> tuple[Group, ...]:
     """Groups as the mechanism releases them, given those that the network bounds.
 
-    A flat clip bounds all parameters jointly by C, and says no more of any part: they are one
-    group. A clip per group bounds each of K groups by C/√K, hence all of them by C.
+    A flat clip bounds all parameters jointly, and says no more of any part: they are one group.
+    lasts: whether bounds of the network hold at every step that is spoken of, as it is trained.
     """
-    if not isinstance(mechanism, GradientClipping) or not groups:
+    if premises.clip is None or not groups:
         return groups
-    clip = Upper(mechanism.clip_norm)
-    alone = drops or mechanism.decay is Decay.INSIDE
-    if mechanism.scope is ClipScope.FLAT:
+    if premises.clip[1] == "flat":
         joint = root_sum_square(group.grad_norm for group in groups)
-        parameters = tuple(p for group in groups for p in group.parameters)
-        return (Group("all", parameters, clip if alone else min(clip, joint)),)
-    share = clip.over(Lower(float(len(groups))).sqrt())
+        groups = (Group("all", tuple(p for group in groups for p in group.parameters), joint),)
     return tuple(
-        replace(group, grad_norm=share if alone else min(share, group.grad_norm))
+        replace(
+            group,
+            grad_norm=Upper(
+                clipped_group(group.grad_norm.value, len(groups), premises, lasts=lasts)
+            ),
+        )
         for group in groups
     )

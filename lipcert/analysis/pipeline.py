@@ -11,7 +11,8 @@ from typing import Final
 
 from lipcert.analysis import summary
 from lipcert.analysis.bounded import Bounded, Progress, bounded
-from lipcert.analysis.findings import findings
+from lipcert.analysis.domain import input_facts
+from lipcert.analysis.findings import absence_of, findings
 from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import Release, noise_groups_of
@@ -22,8 +23,6 @@ from lipcert.analysis.witness.search import NO_WITNESS, Witness, find_witness
 from lipcert.errors import UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
-from lipcert.norms.operator_norm import operator_norm
-from lipcert.scope import NormRule
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
 
@@ -32,12 +31,7 @@ _PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
 
 
 @one_thread()
-def analyze(
-    model: ImportedModel,
-    settings: Settings,
-    observe: Progress | None = None,
-    certify: NormRule = operator_norm,
-) -> Analysis:
+def analyze(model: ImportedModel, settings: Settings, observe: Progress | None = None) -> Analysis:
     """Certified bounds, sensitivities and noise of a planned private training run.
 
     Takes what `bounded` takes, and raises what it raises. While it runs, linear algebra runs in
@@ -45,7 +39,7 @@ def analyze(
     """
     require_arguments("analyze", model, settings)
     plan_of(settings)  # what is missing is said at once, not after the work
-    return reported(model, settings, bounded(model.graph, settings, observe, certify))
+    return reported(model, settings, bounded(model, settings, observe))
 
 
 def require_arguments(what: str, model: object, settings: object) -> None:
@@ -62,22 +56,19 @@ def require_arguments(what: str, model: object, settings: object) -> None:
 
 def reported(model: ImportedModel, settings: Settings, found: Bounded) -> Analysis:
     """The bounds of a network, what they cost in noise and privacy, and the witnesses."""
-    plan = plan_of(settings)
-    graph, bounds, groups = found.graph, found.bounds, found.groups
-    noised = noise_groups_of(groups, settings)
+    plan, absence = plan_of(settings), absence_of(found)
+    noised = noise_groups_of(found.groups, settings)
     multiplier = planned_multiplier(plan, settings, noised)
     released = Release.of(noised, settings, multiplier)
     account = None if plan is None else account_of(plan, multiplier, settings)
-    parameters = summary.parameter_reports(graph, groups, bounds, released, settings)
-    grouped = summary.group_reports(groups, released)
-    network = summary.network_report(graph, bounds, groups, released, _witness(found, settings))
-    noted = tuple(findings(graph, bounds, settings))
+    parameters = summary.parameter_reports(found, released, settings)
+    grouped = summary.group_reports(found.groups, released)
+    network = summary.network_report(found, released, _witness(found, settings))
+    noted = tuple(findings(found, absence, settings))
     return Analysis(
-        model=summary.model_report(model, graph),
-        assumptions=summary.assumptions(
-            model, graph, settings, found.loss, found.at_input, multiplier=multiplier
-        ),
-        nodes=tuple(summary.node_report(node, bounds, found.scope) for node in graph.nodes),
+        model=summary.model_report(model, found.graph),
+        assumptions=summary.assumptions(model, settings, found, multiplier=multiplier),
+        nodes=summary.node_reports(found, absence),
         parameters=parameters,
         groups=grouped,
         allocations=summary.allocation_reports(released),
@@ -86,7 +77,7 @@ def reported(model: ImportedModel, settings: Settings, found: Bounded) -> Analys
         diagnostics=(
             *model.diagnostics,
             *noted,
-            *unexplained(parameters, grouped, network, bounds.lipschitz, noted),
+            *unexplained(parameters, grouped, network, absence.lipschitz(), noted),
             *(account.diagnostics if account is not None else ()),
         ),
     )
@@ -97,9 +88,10 @@ def _witness(found: Bounded, settings: Settings) -> Witness:
     if settings.tier == "quick" or settings.mechanism not in _PLAIN_MECHANISMS:
         return NO_WITNESS
     tried: Graph | None = found.graph
+    at_input = input_facts(found.graph.input_shape, settings)
     if settings.scope == "constraint-set":
         constraints = constraints_of(found.graph, settings)
-        tried = aligned_graph(found.graph, constraints, found.at_input)
+        tried = aligned_graph(found.graph, constraints, at_input)
     if tried is None:
         return NO_WITNESS
-    return find_witness(tried, found.loss, found.at_input, settings.loss_clip)
+    return find_witness(tried, found.loss, at_input, settings.loss_clip)

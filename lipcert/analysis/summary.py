@@ -6,8 +6,12 @@ No algebra beyond root-sum-squares.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 
+from lipcert.analysis.absence import Absence
+from lipcert.analysis.bounded import Bounded, kept_in_eval_mode
 from lipcert.analysis.groups import Group, first_uses
 from lipcert.analysis.mechanism import mechanism_record
 from lipcert.analysis.records import (
@@ -22,13 +26,11 @@ from lipcert.analysis.records import (
 from lipcert.analysis.release import Release, planned_sensitivity
 from lipcert.analysis.scopes import constraints_of
 from lipcert.analysis.witness.search import Witness
-from lipcert.facts import ValueFacts
+from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.coverage import rule_of
+from lipcert.core.program import Activation, Conv, Dense, Op, Step
 from lipcert.importer.model import ImportedModel
-from lipcert.ir import Graph, Node
-from lipcert.losses.base import Loss
-from lipcert.modes import EvalLayer
-from lipcert.propagation.propagate import NetworkBounds
-from lipcert.scope import Scope
+from lipcert.ir import Graph
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 
@@ -54,18 +56,14 @@ def model_report(model: ImportedModel, graph: Graph) -> ModelReport:
 
 
 def assumptions(
-    model: ImportedModel,
-    graph: Graph,
-    settings: Settings,
-    loss: Loss,
-    at_input: ValueFacts,
-    *,
-    multiplier: float,
+    model: ImportedModel, settings: Settings, found: Bounded, *, multiplier: float
 ) -> Assumptions:
     """Everything the bounds are conditional on."""
+    graph, loss = found.graph, found.loss
+    at_input = found.derived.facts[found.program.input].norm
     constraints = constraints_of(graph, settings) if settings.scope == "constraint-set" else {}
     return Assumptions(
-        input_norm=_number(at_input.norm.value),
+        input_norm=_finite(at_input),
         input_box=settings.effective_input_box,
         loss={**loss.record(), "reduction": settings.reduction, **_clip(settings)},
         scope=settings.scope,
@@ -84,53 +82,65 @@ def assumptions(
     )
 
 
-def kept_in_eval_mode(graph: Graph, settings: Settings) -> tuple[EvalLayer, ...]:
-    """The layers that training has to keep in eval mode; a clipped run may drop what it likes."""
-    is_clipped = settings.mechanism == "gradient-clipping"
-    return tuple(layer for layer in graph.eval_layers if not (is_clipped and layer.is_dropout))
-
-
 def _clip(settings: Settings) -> Mapping[str, float]:
     return {} if settings.loss_clip is None else {"clip": settings.loss_clip}
 
 
-def node_report(node: Node, bounds: NetworkBounds, scope: Scope) -> NodeReport:
-    """Bounds at one node."""
-    inputs = [bounds.facts[name] for name in node.inputs]
-    lipschitz = [node.op.input_lipschitz(i, inputs, scope) for i in range(len(inputs))]
-    output, cotangent = bounds.facts[node.output], bounds.cotangents[node.output]
-    operator = node.op.operator_norm(scope)
-    absent = next((b for b in (*lipschitz, output.norm, cotangent.norm) if not b.is_finite), None)
-    return NodeReport(
-        name=node.name,
-        op=node.op.kind,
-        inputs=node.inputs,
-        output=node.output,
-        shape=node.shape,
-        input_norm=_number(root_sum_square(facts.norm.value for facts in inputs)),
-        output_norm=_number(output.norm.value),
-        operator_norm=_number(operator.value if operator is not None else None),
-        input_lipschitz=tuple(_number(bound.value) for bound in lipschitz),
-        cotangent_norm=_number(cotangent.norm.value),
-        rule=(operator or lipschitz[0]).rule,
-        reason=absent.reason if absent is not None else "",
-        remedy=absent.remedy if absent is not None else "",
+def node_reports(found: Bounded, absence: Absence) -> tuple[NodeReport, ...]:
+    """Bounds at every step, under the names of the nodes of the file."""
+    names = [found.name_of(step) for step in found.program.steps]
+    counts = Counter(names)
+    return tuple(
+        _node_report(step, name if counts[name] == 1 else f"{name} ({step.output})", found, absence)
+        for step, name in zip(found.program.steps, names, strict=True)
     )
 
 
+def _node_report(step: Step, name: str, found: Bounded, absence: Absence) -> NodeReport:
+    derived, shapes = found.derived, found.program.shapes
+    facts = [derived.facts[value] for value in step.inputs]
+    cotangent = derived.cotangents.get(step.output)
+    lipschitz = found.stretches(step)
+    norms = [derived.facts[step.output].norm, 0.0 if cotangent is None else cotangent.norm]
+    lost = not all(map(math.isfinite, (*lipschitz, *norms)))
+    why = absence.value(step.output) or absence.cotangent(step.output) if lost else None
+    reason, remedy = (why or absence.at(step)) if lost else ("", "")
+    is_linear = isinstance(step.op, Dense | Conv)
+    return NodeReport(
+        name=name,
+        op=kind_of(step.op),
+        inputs=step.inputs,
+        output=step.output,
+        shape=shapes[step.output][1:] if shapes[step.output][:1] == (1,) else shapes[step.output],
+        input_norm=_finite(total_sensitivity([fact.norm for fact in facts])),
+        output_norm=_finite(norms[0]),
+        operator_norm=_finite(lipschitz[0]) if is_linear else None,
+        input_lipschitz=tuple(map(_finite, lipschitz)),
+        cotangent_norm=_finite(norms[1]),
+        rule=rule_of(step.op),
+        reason=reason,
+        remedy=remedy,
+    )
+
+
+def kind_of(op: Op) -> str:
+    """What a step is called: its kind, or the function that it applies to every entry."""
+    if isinstance(op, Activation):
+        return "".join(word.capitalize() for word in op.name.split("_"))
+    return type(op).__name__
+
+
 def parameter_reports(
-    graph: Graph,
-    groups: tuple[Group, ...],
-    bounds: NetworkBounds,
-    released: Release,
-    settings: Settings,
+    found: Bounded, released: Release, settings: Settings
 ) -> tuple[ParameterReport, ...]:
     """One record per parameter, in the order of first use."""
-    group_of = {p.name: group.name for group in groups for p in group.parameters}
+    graph = found.graph
+    group_of = {p.name: group.name for group in found.groups for p in group.parameters}
+    grad_norms = found.clipped_grad_norms
     reports = []
     for name, node in first_uses(graph).items():
         parameter, group = graph.parameters[name], group_of.get(name)
-        grad_norm = bounds.grad_norms[name].value
+        grad_norm = Upper(grad_norms[name])
         noise = released.noise(group) if group is not None else None
         reports.append(
             ParameterReport(
@@ -168,20 +178,19 @@ def group_reports(groups: tuple[Group, ...], released: Release) -> tuple[GroupRe
     return tuple(reports)
 
 
-def network_report(
-    graph: Graph,
-    bounds: NetworkBounds,
-    groups: tuple[Group, ...],
-    released: Release,
-    witness: Witness,
-) -> NetworkReport:
+def network_report(found: Bounded, released: Release, witness: Witness) -> NetworkReport:
     """Bounds of the whole network, and what was found to reach them."""
+    derived, output = found.derived, found.program.output
     return NetworkReport(
-        lipschitz=_number(bounds.lipschitz.value),
-        output_norm=_number(bounds.facts[graph.output_name].norm.value),
-        loss_cotangent_norm=_number(bounds.cotangents[graph.output_name].norm.value),
-        grad_norm=_number(root_sum_square(group.grad_norm for group in groups)),
+        lipschitz=_finite(derived.lipschitz),
+        output_norm=_finite(derived.facts[output].norm),
+        loss_cotangent_norm=_finite(derived.cotangents[output].norm),
+        grad_norm=_number(root_sum_square(group.grad_norm for group in found.groups)),
         sensitivity=_number(released.total_sensitivity),
         grad_norm_witness=witness.grad_norm,
         lipschitz_witness=witness.lipschitz,
     )
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None

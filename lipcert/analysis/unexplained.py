@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from lipcert.analysis.absence import Why
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.diagnostics import Diagnostic, Level
-from lipcert.facts import Bound
 
 _OVERFLOW: Final = "exceeds the range of float64, though every bound that it is made of is finite"
 _REMEDY: Final = (
@@ -23,10 +23,10 @@ def unexplained(
     parameters: Sequence[ParameterReport],
     groups: Sequence[GroupReport],
     network: NetworkReport,
-    lipschitz: Bound,
+    lipschitz: Why,
     found: Sequence[Diagnostic],
 ) -> Iterator[Diagnostic]:
-    """What is still to be said of absent numbers. lipschitz: the bound behind the network's."""
+    """What is still to be said of absent numbers. lipschitz: why there may be no constant."""
     if network.lipschitz is None and not any(item.code in {"LC101", "LC107"} for item in found):
         message = f"the network has no finite Lipschitz constant: {lipschitz.reason}"
         yield Diagnostic("LC101", Level.WARNING, "", message, lipschitz.remedy)

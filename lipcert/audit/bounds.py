@@ -1,28 +1,24 @@
 """Claims: the bounds that an audit holds against what it measures.
 
 What enters: a model and either the settings of an analysis or a certificate. What leaves: bounds by
-the names of the graph, as plain numbers; a bound that is absent is not a key. Whatever the claims
-come from, the engine bounds the network as well: what it knows of the rounding of each op is
-needed to compare floating-point numbers with bounds of real arithmetic.
+the names of the file, as plain numbers; a bound that is absent is not a key.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, final
 
-from lipcert.analysis.bounded import Bounded, Progress, bounded
+from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.groups import Group
-from lipcert.audit.viewed import graph_at, is_shown
+from lipcert.audit.viewed import is_shown
 from lipcert.core.certificate.fields import CertificateFormatError
 from lipcert.core.certificate.records import Certificate
 from lipcert.core.ledger import Premises
 from lipcert.errors import NoVerdictError
-from lipcert.facts import Bound
 from lipcert.importer.model import ImportedModel
-from lipcert.norms.operator_norm import operator_norm
-from lipcert.scope import NormRule
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import FloatArray, Upper
 
@@ -48,8 +44,7 @@ class Claims:
     """What is claimed, of which network, under which settings.
 
     values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the value's name; parameters: G of each.
-    engine: what the engine proves of the same network under the same settings. certify: what
-    bounds the norms of weights.
+    engine: what is derived of the same network under the same settings.
     """
 
     origin: str
@@ -59,17 +54,15 @@ class Claims:
     cotangents: Mapping[str, float]
     parameters: Mapping[str, float]
     groups: tuple[GroupBound, ...]
-    certify: NormRule = operator_norm
 
 
 def claims_of_analysis(
     model: ImportedModel,
     settings: Settings,
     observe: Progress | None = None,
-    certify: NormRule = operator_norm,
 ) -> Claims:
     """What `lipcert analyze` says under these settings."""
-    return _claimed(bounded(model.graph, settings, observe, certify), settings, certify)
+    return _claimed(bounded(model, settings, observe), settings)
 
 
 def are_made_anew(settings: Settings) -> bool:
@@ -93,20 +86,19 @@ def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
 
 def bounded_at(claims: Claims, weights: Mapping[str, FloatArray], settings: Settings) -> Claims:
     """What `lipcert analyze` says of the same network at other weights under these settings."""
-    graph = graph_at(claims.engine.graph, weights)
-    return _claimed(bounded(graph, settings, None, claims.certify), settings, claims.certify)
+    return _claimed(bounded_again(claims.engine, settings, weights), settings)
 
 
-def _claimed(found: Bounded, settings: Settings, certify: NormRule) -> Claims:
+def _claimed(found: Bounded, settings: Settings) -> Claims:
+    derived = found.derived
     return Claims(
         origin=ANALYSIS,
         settings=settings,
         engine=found,
-        values=_finite({name: facts.norm for name, facts in found.bounds.facts.items()}),
-        cotangents=_finite({name: facts.norm for name, facts in found.bounds.cotangents.items()}),
-        parameters=_finite(found.bounds.grad_norms),
+        values=_finite({name: fact.norm for name, fact in derived.facts.items()}),
+        cotangents=_finite({name: item.norm for name, item in derived.cotangents.items()}),
+        parameters=_finite(found.clipped_grad_norms),
         groups=tuple(_group(group) for group in found.groups),
-        certify=certify,
     )
 
 
@@ -115,7 +107,6 @@ def claims_of_certificate(
     certificate: Certificate,
     origin: str,
     observe: Progress | None = None,
-    certify: NormRule = operator_norm,
 ) -> Claims:
     """What a certificate says. NoVerdictError where it speaks of another file."""
     if certificate.model.sha256 != model.sha256:
@@ -128,7 +119,7 @@ def claims_of_certificate(
     return Claims(
         origin=origin,
         settings=settings,
-        engine=bounded(model.graph, settings, observe, certify),
+        engine=bounded(model, settings, observe),
         values={c.value: c.output_norm for c in claimed if c.output_norm is not None},
         cotangents={c.value: c.cotangent_norm for c in claimed if c.cotangent_norm is not None},
         parameters={claim.name: claim.grad_norm for claim in certificate.parameters},
@@ -136,7 +127,6 @@ def claims_of_certificate(
             GroupBound(claim.name, claim.parameters, claim.dimension, claim.grad_norm)
             for claim in certificate.groups
         ),
-        certify=certify,
     )
 
 
@@ -194,8 +184,8 @@ def _group(group: Group) -> GroupBound:
     return GroupBound(group.name, names, group.dimension, _number(group.grad_norm))
 
 
-def _finite(bounds: Mapping[str, Bound]) -> Mapping[str, float]:
-    return {name: bound.value.value for name, bound in bounds.items() if bound.is_finite}
+def _finite(bounds: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
 
 
 def _number(bound: Upper) -> float | None:

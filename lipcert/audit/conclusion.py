@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from lipcert.analysis.bounded import kept_in_eval_mode
 from lipcert.analysis.findings import unstated
-from lipcert.analysis.summary import kept_in_eval_mode
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.ready import Ready

@@ -25,8 +25,6 @@ from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.norms.operator_norm import operator_norm
-from lipcert.scope import NormRule
 from lipcert.upper import FloatArray
 
 MODEL: Final = "model"
@@ -67,7 +65,7 @@ class Ready:
         return random_examples(self.claims, _STARTS)
 
 
-def prepare(job: Job, observe: Progress | None = None, certify: NormRule = operator_norm) -> Ready:
+def prepare(job: Job, observe: Progress | None = None) -> Ready:
     """Read, import and bound everything that the job refers to."""
     certificate = None if job.certificate is None else _certificate(Path(job.certificate))
     settings = job.settings
@@ -81,9 +79,9 @@ def prepare(job: Job, observe: Progress | None = None, certify: NormRule = opera
         input_box=domain.input_box,
     )
     if certificate is None:
-        claims = claims_of_analysis(model, settings, observe, certify)
+        claims = claims_of_analysis(model, settings, observe)
     else:
-        claims = claims_of_certificate(model, certificate, str(job.certificate), observe, certify)
+        claims = claims_of_certificate(model, certificate, str(job.certificate), observe)
     shape = claims.engine.graph.input_shape
     data = None if job.data is None else read_examples(Path(job.data), shape)
     trace = None if job.trace is None else read_trace(Path(job.trace))

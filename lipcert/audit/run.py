@@ -23,8 +23,6 @@ from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import audit_unit, float_bounds, speed_of
 from lipcert.audit.workers import Worker
 from lipcert.errors import NoVerdictError
-from lipcert.norms.operator_norm import operator_norm
-from lipcert.scope import NormRule
 from lipcert.threads import one_thread
 
 
@@ -36,7 +34,6 @@ def audit(
     worker: Worker | None = None,
     compare_speed: bool = False,
     observe: Progress | None = None,
-    certify: NormRule = operator_norm,
 ) -> AuditReport | None:
     """Do a job. folder: where workers share it; None: all of it is done here.
 
@@ -48,7 +45,7 @@ def audit(
     use_gpu(device, worker.local)
     Arithmetic(device, job.precision)  # refuses what is absent
     job = replace(job, device=str(device), timed=folder is None)
-    ready = prepare(job, observe, certify)
+    ready = prepare(job, observe)
     found = run_checks(ready)
     try:
         results = _results(ready, folder, worker, observe)
@@ -63,13 +60,11 @@ def audit(
 
 
 @one_thread()
-def merged_report(
-    folder: Path, observe: Progress | None = None, certify: NormRule = operator_norm
-) -> AuditReport:
+def merged_report(folder: Path, observe: Progress | None = None) -> AuditReport:
     """The report of the results that are in a folder; units without one make it inconclusive."""
     started = time.monotonic()
     job = WorkFolder.job_in(folder)
-    ready = prepare(job, observe, certify)
+    ready = prepare(job, observe)
     results = WorkFolder.opened(folder, job, ready.digest).results()
     here = replace(ready, job=replace(job, device="cpu"))  # whatever the workers had
     return _concluded(ready, results, run_checks(here), time.monotonic() - started, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,6 @@ from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
-from lipcert.norm_sources import rules_digest
 from lipcert.progress import ProgressReport
 
 if TYPE_CHECKING:
@@ -46,11 +44,8 @@ def command(
     destinations = [parse_report(word, _FORMATS) for word in reports]
     paths.require_model(model)
     paths.require_writable([out_file, *(file for _, file in destinations)])
-    rules = rules_digest()  # before the engine is imported: see norm_sources
     from lipcert.analysis.pipeline import analyze
-    from lipcert.cli.cache import open_cache, with_note
     from lipcert.importer.load import load_model
-    from lipcert.norms.operator_norm import operator_norm
 
     imported = load_model(
         model,
@@ -59,10 +54,8 @@ def command(
         input_norm=settings.input_norm,
         input_box=settings.input_box,
     )
-    cache = open_cache(settings.cache, os.environ, rules)
     with ProgressReport(progress) as report:
-        analysis = analyze(imported, settings, report.observe, cache or operator_norm)
-    analysis = with_note(analysis, cache)
+        analysis = analyze(imported, settings, report.observe)
     for name, file in destinations:
         write(_rendered(analysis, name, False, show_all), file)
     coloured = out_file is None and use_color(color)

@@ -14,7 +14,6 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, use_color, write
 from lipcert.errors import UsageError
-from lipcert.norm_sources import rules_digest
 from lipcert.progress import ProgressReport
 from lipcert.report.audit_formats import AUDIT_FORMATS, audit_report
 
@@ -80,16 +79,12 @@ def command(
         _check_alone("--merge", target, work)
         paths.require_folder(merge)
     paths.require_writable([out_file, *(file for _, file in destinations)])
-    rules = rules_digest()  # before the engine is imported: see norm_sources
     require_torch()
     from lipcert.audit.run import audit, merged_report
-    from lipcert.cli.cache import open_cache
-    from lipcert.norms.operator_norm import operator_norm
 
-    certify = open_cache(settings.cache, os.environ, rules) or operator_norm
     with ProgressReport(progress) as shown:
         if merge is not None:
-            report: AuditReport | None = merged_report(merge, shown.observe, certify)
+            report: AuditReport | None = merged_report(merge, shown.observe)
         else:
             report = audit(
                 job,
@@ -97,7 +92,6 @@ def command(
                 worker=worker,
                 compare_speed=compare_speed,
                 observe=shown.observe,
-                certify=certify,
             )
     if report is None:
         click.echo(f"lipcert: all units are done; worker 0 of {worker.count} reports", err=True)

@@ -74,7 +74,9 @@ def group_bounds(
     for group in certificate.groups:
         norms = [gradients[tensors[name]] for name in group.parameters]
         lasts = not drops and (certificate.scope.kind == "constraint-set" or premises.run is None)
-        bound = _clipped(total_sensitivity(norms), len(certificate.groups), premises, lasts=lasts)
+        bound = clipped_group(
+            total_sensitivity(norms), len(certificate.groups), premises, lasts=lasts
+        )
         reduction = "sum" if premises.divisor is None else "mean"
         moved = sensitivity_up(bound, reduction, premises.divisor, premises.relation)
         found.append(GroupBound(bound, moved))
@@ -89,8 +91,11 @@ def clipped_gradient(bound: float, premises: Premises, *, drops: bool = False) -
     return norm if drops or decay == "inside" else min(norm, bound)
 
 
-def _clipped(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
-    """lasts: whether the bound holds at every step that is spoken of, as it is trained."""
+def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
+    """The bound of one group of several after the clip of the whole gradient, where there is one.
+
+    lasts: whether the bound holds at every step that is spoken of, as it is trained.
+    """
     if premises.clip is None:
         return bound
     norm, scope, decay = premises.clip

@@ -106,7 +106,12 @@ def tensors(model: Model) -> dict[str, Tensor]:
 
 
 def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[str]:
-    """What is wrong with the trained tensors of a scope.
+    """What is wrong with the trained tensors of a scope."""
+    yield from unspoken_tensors(scope, model, program).values()
+
+
+def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[str, str]:
+    """The trained tensors of which no rule speaks, with the reason.
 
     Proof: a rule speaks of a tensor that changes only where that is an operand. One that enters as
     a plain number has no gradient bound (`without_gradient`), and no bound for other numbers; of
@@ -119,16 +124,19 @@ def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[
         if role != "unused"
         for name in node.inputs
     }
+    spoken = tensors_read(program.steps)
     plain = without_gradient(program)
+    found: dict[str, str] = {}
     for name in scope.trained:
         if name not in known:
-            yield f"the trained tensor {shown(name)} is not in the model"
+            found[name] = f"the trained tensor {shown(name)} is not in the model"
         elif known[name].values().dtype.kind != "f":
-            yield f"the trained tensor {shown(name)} does not hold real numbers"
-        elif name in read - tensors_read(program.steps) - plain or (
+            found[name] = f"the trained tensor {shown(name)} does not hold real numbers"
+        elif name in read - spoken - plain or (
             scope.kind == "constraint-set" and name in program.untracked
         ):
-            yield f"no rule speaks of the trained tensor {shown(name)} as it is used"
+            found[name] = f"no rule speaks of the trained tensor {shown(name)} as it is used"
+    return found
 
 
 def clip_faults(

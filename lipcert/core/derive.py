@@ -50,7 +50,7 @@ def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
 
     What enters a step as a plain number is read from the file: no other weights are admitted.
     """
-    weights = _weights(evidence)
+    weights = weights_of(evidence)
     facts, refined = derive_facts(program, premises, evidence)
     refined = replace(refined, chains=Chains.of(program, facts, evidence))
     at_output = _loss(program, premises, facts[program.output])
@@ -74,7 +74,7 @@ def derive_facts(
     moving = program.untracked & evidence.free
     if moving:
         raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
-    weights, at_input = _weights(evidence), input_fact(program, premises)
+    weights, at_input = weights_of(evidence), input_fact(program, premises)
     refined = Witnessed(program, weights, Runs.of(program, evidence))
     facts = forward(program, at_input, weights, refined)
     centred = centred_facts(program, facts, weights, evidence)
@@ -95,8 +95,8 @@ def input_fact(program: Program, premises: Premises) -> Fact:
     return Fact.of(shape, premises.input_norm, box)
 
 
-def _weights(evidence: Evidence) -> Weights:
-    """What the scope says of every operand."""
+def weights_of(evidence: Evidence) -> Weights:
+    """What the scope of the evidence says of every operand."""
     if evidence.scope.kind == "point":
         return Point(evidence.norms)
     constraints = {item.tensor: (item.kind, item.radius) for item in evidence.scope.constraints}

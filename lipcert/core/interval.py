@@ -134,10 +134,11 @@ def square_sum_up(array: Array) -> float:
 def norm_up(array: Array) -> float:
     """A float64 ≥ √Σ x²; inf where an entry is infinite.
 
-    Computed from the scaled sum, so that squares neither overflow nor vanish.
+    Computed from the scaled sum, so that squares neither overflow nor vanish. That of one number
+    is exact.
     """
     largest = float(np.max(np.abs(array), initial=0.0))
-    if largest == 0.0 or not math.isfinite(largest):
+    if largest == 0.0 or not math.isfinite(largest) or array.size == 1:
         return largest
     exponent = math.frexp(largest)[1]
     root = sqrt_up(square_sum_up(np.ldexp(array, -exponent)))

@@ -18,12 +18,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.analysis.reading import Reading
 from lipcert.core.lower.types import has_halves
 from lipcert.core.program import Place, Shape
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.importer.runtime import RunFailure, Runtime
 from lipcert.issue.evaluate import values
-from lipcert.issue.reading import Reading
 
 Array = npt.NDArray[Any]
 _SEED: Final = 20_250_301

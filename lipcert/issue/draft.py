@@ -1,7 +1,7 @@
-"""The draft of a certificate: every claim as the checker derives it.
+"""The draft of a certificate: every claim as it was derived.
 
-What enters: an analysis, the settings it was made with, and what the checker reads in the file.
-What leaves: a `Certificate`, not yet checked, and what it costs to be checkable.
+What enters: the bounds of a network, the settings they were made with, and their analysis. What
+leaves: a `Certificate`, not yet checked.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, final
 
-from lipcert.analysis.bounded import Progress
+from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.planned import plan_of
+from lipcert.analysis.premises import delta_of
 from lipcert.analysis.records import Analysis
-from lipcert.analysis.scopes import constraints_of
 from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.certificate.records import (
     SEMANTICS,
@@ -36,21 +37,13 @@ from lipcert.core.claims import (
     joint_multiplier,
 )
 from lipcert.core.coverage import INPUT_RULE, eval_layers, expected_nodes, frozen_tensors
+from lipcert.core.coverage import tensors as tensors_stored
 from lipcert.core.derive import Derived
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import Circumstances
-from lipcert.core.lower.errors import Unsupported
 from lipcert.core.spending import derived_epsilon
-from lipcert.core.witnesses import Evidence
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
-from lipcert.issue.costs import Cost, costs_of
-from lipcert.issue.evidence import Found, find_evidence, with_chains
-from lipcert.issue.examination import faults, growths
-from lipcert.issue.names import tensors_of
-from lipcert.issue.premises import delta_of, premises_of, scope_claim
-from lipcert.issue.reading import Reading, check_within, training_program
-from lipcert.norms.operator_norm import Tier
 from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
 from lipcert.settings import Settings
 from lipcert.upper import Upper
@@ -69,95 +62,74 @@ class Draft:
     """A certificate in the making."""
 
     def __init__(
-        self,
-        imported: ImportedModel,
-        settings: Settings,
-        analysis: Analysis,
-        read: Reading,
-        observe: Progress | None,
+        self, imported: ImportedModel, settings: Settings, found: Bounded, analysis: Analysis
     ) -> None:
-        self._imported = imported
         self._settings = settings
         self._analysis = analysis
-        self._model = read.model
-        self._program = read.program
-        self._output = read.output
-        self._progress = observe
-        self._done = 0
-        self._tensors = self._trained()
-        self._premises = premises_of(settings, analysis, read.program)
-        trained = frozenset(self._tensors.values())
-        self._clipped = training_program(read, self._premises.layer_clip, trained)
+        self._found = found
+        self._model = found.reading.model
+        self._program = found.reading.program
+        self._drops = found.graph.drops
+        plan = plan_of(settings)
+        multiplier = analysis.assumptions.noise_multiplier
+        is_stepwise = plan is not None and found.premises.mechanism == "weight-clipping"
+        self._premises = replace(
+            found.premises,
+            stepwise=multiplier if is_stepwise and settings.scope == "point" else None,
+        )
+        self._tensors = self._trained(imported)
 
-    def finished(self, *, careful: bool) -> tuple[Certificate, tuple[Cost, ...]]:
-        """The certificate with every claim as the checker derives it, and what that costs."""
-        constraints = constraints_of(self._imported.graph, self._settings)
-        scope = scope_claim(self._settings, dict(self._tensors), dict(constraints))
-        tier = Tier(self._settings.tier)
-        found = find_evidence(self._clipped, scope, tier, self._observe, proved_only=careful)
-        check_within(scope, self._model, self._program, found.evidence)
-        try:
-            evidence, derived = with_chains(self._clipped, self._premises, found.evidence)
-        except Unsupported as error:
-            raise NoVerdictError(f"certify: the checker has no rule for this: {error}") from error
-        self._compare(derived, evidence)
+    def finished(self) -> Certificate:
+        """The certificate with every claim as it was derived."""
+        found, derived, evidence = self._found, self._found.derived, self._found.found.evidence
+        if found.scope.kind != self._settings.scope:
+            raise NoVerdictError(
+                "certify: weights of the file exceed what training clips them to; scale them down "
+                "first, as every step of training does, or add --scope constraint-set"
+            )
+        scope = replace(found.scope, trained=tuple(sorted(set(self._tensors.values()))))
         gradients = {name: _stated(derived.gradients.get(name, 0.0)) for name in scope.trained}
         bare = Certificate(
             tool=Tool("lipcert", __version__),
             model=self._identity(),
             scope=scope,
             assumptions=(),
-            input=self._input(derived),
-            nodes=self._nodes(derived, found),
+            input=self._input(),
+            nodes=self._nodes(),
             chains=evidence.chains,
             runs=evidence.runs,
             parameters=self._parameters(gradients),
             groups=self._groups(),
             network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
         )
-        bounds = group_bounds(bare, gradients, self._premises, drops=self._imported.graph.drops)
+        bounds = group_bounds(bare, gradients, self._premises, drops=self._drops)
         certificate = self._released(bare, bounds)
-        certificate = replace(certificate, assumptions=self._assumptions(certificate))
-        return certificate, costs_of(self._analysis, certificate)
+        return replace(certificate, assumptions=self._assumptions(certificate))
 
-    def _input(self, derived: Derived) -> ValueClaim:
+    def _input(self) -> ValueClaim:
         """The claims about the input, whose norm is stated and not derived."""
-        name = self._program.input
+        derived, name = self._found.derived, self._program.input
         claim = _value_claim(ValueClaim(name, INPUT_RULE, None, None), derived)
         return replace(claim, output_norm=_finite(derived.facts[name].norm))
 
-    def _compare(self, derived: Derived, evidence: Evidence) -> None:
-        """CertificationError where a rule of the engine gives less than the checker's same rule."""
-        graph, clip = self._imported.graph, self._premises.clip
-        tensors = self._tensors if clip is None else {}
-        found = growths(graph, self._analysis, derived, evidence, tensors)
-        wrong = [str(item) for item in faults(found)]
-        if wrong:
-            raise CertificationError(
-                f"the engine claims less than the checker derives: {'; '.join(wrong[:3])}"
-            )
-
-    def _observe(self, value: str) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(value, self._done, max(self._done, len(self._program.steps)))
-
-    def _trained(self) -> Mapping[str, str]:
+    def _trained(self, imported: ImportedModel) -> Mapping[str, str]:
         """Tensors of the trained parameters; none where the file does not hold what is trained."""
-        graph = self._imported.graph
-        reports = [item for item in self._analysis.parameters if item.trainable]
-        if any(graph.parameters[item.name].folded for item in reports):
+        found = self._found
+        trained = [name for name, item in found.graph.parameters.items() if item.trainable]
+        if any(found.graph.parameters[name].folded for name in trained):
             return {}
-        found = tensors_of(graph, self._model, self._program)
-        scattered = self._imported.scattered
-        for item in reports:
-            if item.name in scattered or item.name not in found:
-                what = "several tensors, or none," if item.name in scattered else "no tensor"
+        pairs = {}
+        for name in trained:
+            tensors = found.tensors.get(name, ())
+            known = len(tensors) == 1 and tensors[0] in tensors_stored(self._model)
+            if not known or name in imported.scattered:
+                what = "several tensors, or none," if name in imported.scattered else "no tensor"
                 raise NoVerdictError(
-                    f"certify: the parameter {item.name!r} is {what} of the file; export with "
+                    f"certify: the parameter {name!r} is {what} of the file; export with "
                     "torch.onnx.export(..., dynamo=True, optimize=False)"
                 )
-        return {item.name: found[item.name] for item in reports}
+            pairs[name] = tensors[0]
+        return pairs
 
     def _identity(self) -> ModelIdentity:
         model = self._model
@@ -168,17 +140,16 @@ class Draft:
             structure=structural_digest(model),
             semantics=SEMANTICS,
             opset=dict(model.opset),
-            output=self._output,
+            output=self._found.reading.output,
         )
 
-    def _nodes(self, derived: Derived, found: Found) -> tuple[NodeClaim, ...]:
+    def _nodes(self) -> tuple[NodeClaim, ...]:
+        derived, norms = self._found.derived, self._found.found.norms
         return tuple(
             replace(
                 node,
                 claims=tuple(
-                    replace(
-                        _value_claim(claim, derived), operator_norm=found.norms.get(claim.value)
-                    )
+                    replace(_value_claim(claim, derived), operator_norm=norms.get(claim.value))
                     for claim in node.claims
                 ),
             )
@@ -186,13 +157,11 @@ class Draft:
         )
 
     def _parameters(self, gradients: Mapping[str, float]) -> tuple[ParameterClaim, ...]:
-        claims, drops = [], self._imported.graph.drops
+        claims, drops = [], self._drops
         for name, tensor in self._tensors.items():
             bound = clipped_gradient(gradients[tensor], self._premises, drops=drops)
             if not math.isfinite(bound):
-                raise NoVerdictError(
-                    f"certify: the checker's rules give no bound of the gradient of {name!r}"
-                )
+                raise NoVerdictError(f"certify: no bound of the gradient of {name!r} is known")
             claims.append(ParameterClaim(name, tensor, bound))
         return tuple(claims)
 

@@ -1,9 +1,9 @@
-"""What `lipcert certify` says: what was certified, what it assumes, and what that costs."""
+"""What `lipcert certify` says: what was certified, and what it assumes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.diagnostics import Level
@@ -13,8 +13,6 @@ from lipcert.safe import safe
 
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued
-
-_MOST: Final = 8
 
 
 def certification_text(issued: Issued, target: Path) -> str:
@@ -35,7 +33,7 @@ def certification_text(issued: Issued, target: Path) -> str:
             f"  ε at δ = {float(claim.delta):g}           {at_most(claim.epsilon)}"
             f"  ({claim.status})"
         )
-    lines += ["", *_costs(issued), *_warnings(issued), "", "It holds if"]
+    lines += [*_warnings(issued), "", "It holds if"]
     for item in report.assumptions:
         mark = "checked" if item.status == "checked" else "to be accepted"
         lines.append(f"  {item.id:13} {safe(item.text)} ({mark})")
@@ -56,21 +54,6 @@ def _warnings(issued: Issued) -> list[str]:
     return lines
 
 
-def _costs(issued: Issued) -> list[str]:
-    """Where the certificate is looser than the analysis."""
-    if not issued.costs:
-        return ["No bound is looser than that of the analysis."]
-    lines = ["Looser than the analysis, for want of a rule of the checker:"]
-    lines += [
-        f"  {safe(cost.what)}: {at_most(cost.analysed)} -> {at_most(cost.certified)}"
-        f" ({cost.ratio:.3f} times)"
-        for cost in issued.costs[:_MOST]
-    ]
-    if len(issued.costs) > _MOST:
-        lines.append(f"  and {len(issued.costs) - _MOST} more")
-    return lines
-
-
 def certification_json(issued: Issued, target: Path) -> str:
     """`lipcert.certification/1`."""
     network = issued.certificate.network
@@ -87,14 +70,6 @@ def certification_json(issued: Issued, target: Path) -> str:
                 "lipschitz": network.lipschitz,
             },
             "diagnostics": diagnostic_list(issued.analysis.diagnostics),
-            "costs": [
-                {
-                    "bound": cost.what,
-                    "analysed": cost.analysed,
-                    "certified": cost.certified,
-                    "ratio": cost.ratio,
-                }
-                for cost in issued.costs
-            ],
+            "costs": [],
         }
     )

@@ -39,7 +39,6 @@ class AdaptiveNoise:
         self._slack = slack
         self._radii: Mapping[str, float] = {}
         self._current = planned
-        self._bounded = planned.bounds.graph
 
     def present(self) -> Calibration:
         """The noise for a release at the present weights."""
@@ -47,7 +46,7 @@ class AdaptiveNoise:
         wanted = {name: self._radius(name, norm) for name, norm in norms.items()}
         if not (self._radii and self._serve(norms, wanted)):
             self._radii = wanted
-            self._current = recalibrated(self._planned, self._bounded, self._radii)
+            self._current = recalibrated(self._planned, self._radii)
         return self._current
 
     def _held(self, name: str, norm: float) -> float:

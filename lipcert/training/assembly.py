@@ -167,7 +167,7 @@ def make_private(
         network = _network(model, x, stage, file, world, resume=resume, masks=masks)
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(declared, network, trained)
-        calibration = calibrated(network.graph, settings, shown.observe)
+        calibration = calibrated(network.model, settings, shown.observe)
         first.require_labels(calibration.bounds.loss, network.graph.output_shape)
         moves = settings.scope == "point"
         if place is not None and not moves:

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
-from lipcert.analysis.bounded import Bounded, Progress, bounded
-from lipcert.analysis.findings import findings
+from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
+from lipcert.analysis.findings import absence_of, findings
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.scopes import constraints_of
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.ir import Graph
+from lipcert.importer.model import ImportedModel
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
 
@@ -55,23 +55,25 @@ class Calibration:
         return {group.name: group.noise_std for group in self.groups}
 
 
-def calibrated(graph: Graph, settings: Settings, observe: Progress | None = None) -> Calibration:
+def calibrated(
+    model: ImportedModel, settings: Settings, observe: Progress | None = None
+) -> Calibration:
     """The noise of a run. Raises NoVerdictError where a gradient has no bound, with the reasons."""
     plan = plan_of(settings)
     if plan is None:
         raise UsageError("training: the settings describe no run")
-    found = bounded(graph, settings, observe=observe)
+    found = bounded(model, settings, observe)
     multiplier = planned_multiplier(plan, settings, noise_groups_of(found.groups, settings))
     return _calibration(found, settings, plan, multiplier)
 
 
-def recalibrated(before: Calibration, graph: Graph, radii: Mapping[str, float]) -> Calibration:
+def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration:
     """The same run, noised for all weights whose norms are within these radii.
 
     radii: of every trained parameter, in the norm of its constraint, Euclidean where it has none.
     For weight clipping: at weights within the radii, a bound over all of them is one at the point.
     """
-    held = constraints_of(graph, before.settings)
+    held = constraints_of(before.bounds.graph, before.settings)
     constraints = tuple(
         (literal(name), ConstraintSpec(held[name].kind if name in held else "frobenius", radius))
         for name, radius in radii.items()
@@ -84,7 +86,7 @@ def recalibrated(before: Calibration, graph: Graph, radii: Mapping[str, float]) 
         bias_norm=None,
         constraints=constraints,
     )
-    found = bounded(graph, around)
+    found = bounded_again(before.bounds, around)
     return _calibration(found, before.settings, before.plan, before.noise_multiplier)
 
 
@@ -117,7 +119,7 @@ def _calibration(
 def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:
     reasons = [
         f"{item.node + ': ' if item.node else ''}{item.message}; {item.remedy}"
-        for item in findings(found.graph, found.bounds, settings)
+        for item in findings(found, absence_of(found), settings)
         if item.code in {"LC101", "LC102"}
     ]
     return NoVerdictError(

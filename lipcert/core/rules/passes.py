@@ -137,6 +137,15 @@ def input_lipschitz(
     return backward(function, facts, weights, Cotangent(1.0), refined)[program.input].norm
 
 
+def step_lipschitz(
+    program: Program, step: Step, index: int, facts: Mapping[str, Fact], weights: Weights
+) -> float:
+    """≥ the Lipschitz constant of a step in one of its inputs, wherever the facts hold."""
+    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
+    rule = linear.lipschitz if isinstance(step.op, linear.LINEAR) else nonlinear.lipschitz
+    return rule(step.op, index, inputs, shapes, step.shape, weights, step.output)
+
+
 def _pulled(
     program: Program,
     step: Step,

@@ -1,0 +1,205 @@
+"""Absence: why a bound is absent, and what to do about it.
+
+What enters: a program, what was derived of it, and which parameters are free. What leaves: for a
+value, a cotangent or a parameter without a bound, the step at which it is lost and a sentence.
+Nothing here bounds anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple, final
+
+import numpy as np
+
+from lipcert.core.coverage import tensors_read
+from lipcert.core.derive import Derived
+from lipcert.core.program import (
+    Activation,
+    Attention,
+    BatchNorm,
+    Divide,
+    DivideByNorm,
+    MatMul,
+    Multiply,
+    Normalize,
+    Program,
+    Step,
+)
+
+
+class Why(NamedTuple):
+    """A reason and a remedy."""
+
+    reason: str
+    remedy: str
+
+
+_OVERFLOW: Final = Why(
+    "the bound exceeds the range of float64",
+    "declare a smaller input domain or constraints, or clip: --mechanism gradient-clipping",
+)
+_DOMAIN: Final = "state an input domain (--input-norm, --input-box)"
+_NEEDS: Final = {
+    "log": "positive inputs",
+    "sqrt": "inputs away from 0",
+    "reciprocal": "inputs away from 0",
+    "power": "inputs away from 0",
+}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Absence:
+    """Reasons for what has no bound.
+
+    free: why nothing is known of a tensor, where that is so. loss: why its gradient has no bound.
+    """
+
+    program: Program
+    derived: Derived
+    free: Mapping[str, str]
+    loss: Why
+
+    @cached_property
+    def _values(self) -> Mapping[str, tuple[Step, Why]]:
+        """Per value without a norm, the step at which that is lost first."""
+        found: dict[str, tuple[Step, Why]] = {}
+        for step in self.program.steps:
+            if math.isfinite(self.derived.facts[step.output].norm):
+                continue
+            above = next((found[name] for name in step.inputs if name in found), None)
+            found[step.output] = above or (step, self.at(step))
+        return found
+
+    @cached_property
+    def _cotangents(self) -> Mapping[str, tuple[Step | None, Why]]:
+        """Per value without a bounded cotangent, the step at which that is lost first."""
+        program, cotangents = self.program, self.derived.cotangents
+        found: dict[str, tuple[Step | None, Why]] = {}
+        if not math.isfinite(cotangents[program.output].norm):
+            found[program.output] = (None, self._of_loss())
+        for step in reversed(program.steps):
+            for name in step.inputs:
+                if name in cotangents and not math.isfinite(cotangents[name].norm):
+                    found.setdefault(name, found.get(step.output) or (step, self.at(step)))
+        return found
+
+    def _of_loss(self) -> Why:
+        output = self.value(self.program.output)
+        if output is None:
+            return self.loss
+        return Why(f"{self.loss.reason}: {output.reason}", output.remedy)
+
+    def value(self, name: str) -> Why | None:
+        """Why a value has no norm; None where it has one."""
+        if name == self.program.input and not math.isfinite(self.derived.facts[name].norm):
+            return Why("no norm of the input is declared", "give --input-norm")
+        return self._values[name][1] if name in self._values else None
+
+    def cotangent(self, name: str) -> Why | None:
+        """Why a cotangent has no norm; None where it has one."""
+        return self._cotangents[name][1] if name in self._cotangents else None
+
+    def first_values(self) -> Iterator[tuple[Step, Why]]:
+        """The steps at which norms of values are lost although those that they read have one."""
+        for step in self.program.steps:
+            norms = [self.derived.facts[name].norm for name in step.inputs]
+            if step.output in self._values and all(map(math.isfinite, norms)):
+                yield step, self._values[step.output][1]
+
+    def loss_gradient(self) -> Why | None:
+        """Why the gradient of the loss at the output has no norm."""
+        return self.cotangent(self.program.output)
+
+    def gradient(self, tensors: tuple[str, ...]) -> Why:
+        """Why the gradient of some tensors has no bound."""
+        for step in self.program.steps:
+            if not tensors_read([step]).intersection(tensors):
+                continue
+            behind = self.cotangent(step.output)
+            if behind is not None:
+                return behind
+            for name in step.inputs:
+                read = self.value(name)
+                if read is not None:
+                    return read
+        return _OVERFLOW
+
+    def lipschitz(self) -> Why:
+        """Why the network has no Lipschitz constant."""
+        for step in self.program.steps:
+            why = self.at(step)
+            if why is not _OVERFLOW:
+                return why
+        return _OVERFLOW
+
+    def at(self, step: Step) -> Why:
+        """What there is about a step that may have lost a bound."""
+        free = sorted(tensors_read([step]).intersection(self.free))
+        if free:
+            return Why(
+                self.free[free[0]],
+                "declare a constraint (--constraint, --bias-norm or a [constraints] table) or "
+                "--freeze it",
+            )
+        unbounded = next((why for name in step.inputs if (why := self.value(name))), None)
+        because = "" if unbounded is None else f" ({unbounded.reason})"
+        match step.op:
+            case Multiply() | MatMul():
+                if unbounded is not None:
+                    return Why(
+                        "a product of two values has no Lipschitz bound unless both are bounded"
+                        f"{because}",
+                        "state an input domain, or bound the factor (sigmoid gate, normalization, "
+                        "clip)",
+                    )
+            case Divide():
+                low, high = self._range(step.inputs[1])
+                if low <= 0.0 <= high:
+                    return Why(
+                        "a quotient has a bound where the divisor stays away from 0, but its "
+                        f"entries are only known to lie in [{low:.4g}, {high:.4g}]",
+                        "add a positive constant to a divisor that is not negative, clip it, or "
+                        "state bounds of the inputs that keep it away from 0",
+                    )
+            case Attention():
+                if unbounded is not None:
+                    return Why(
+                        "dot-product attention has no Lipschitz bound on unbounded tokens"
+                        f"{because}",
+                        f"{_DOMAIN}, or normalise the tokens (LayerNorm)",
+                    )
+            case Normalize(_, epsilon, _) if epsilon == 0.0:
+                return _flat("epsilon is 0")
+            case DivideByNorm(_, _, floor) if floor == 0.0:
+                return _flat("the norm that is divided by has no floor")
+            case BatchNorm():
+                pass
+            case Activation(name):
+                low, high = self._range(step.inputs[0])
+                if name in _NEEDS or not (math.isfinite(low) and math.isfinite(high)):
+                    needs = _NEEDS.get(name, "bounded inputs")
+                    return Why(
+                        f"{name} needs {needs}, but its entries are only known to lie in "
+                        f"[{low:.4g}, {high:.4g}]",
+                        "state bounds of the inputs that imply it (--input-box, --input-norm), or "
+                        "put a Clip before it",
+                    )
+            case _:
+                pass
+        return unbounded or _OVERFLOW
+
+    def _range(self, value: str) -> tuple[float, float]:
+        box = self.derived.facts[value].box
+        return float(np.min(box.lo)), float(np.max(box.hi))
+
+
+def _flat(what: str) -> Why:
+    return Why(
+        f"{what}, so the slope grows without limit as the input's spread vanishes",
+        "export the layer with a positive epsilon",
+    )

@@ -1,0 +1,98 @@
+"""Premises: the assumptions of a planned run, as the core states and uses them.
+
+What enters: the settings of a run, and what stands for it in the network. What leaves: `Premises`,
+and the `ScopeClaim` of the weights that the bounds are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from lipcert.analysis.mechanism import mechanism_of
+from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.ledger import BackpropagationClip, Premises, Run
+from lipcert.losses.base import Loss
+from lipcert.modes import EvalLayer
+from lipcert.privacy.mechanisms import GradientClipping
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings import ConstraintSpec, Settings
+
+
+def premises_of(
+    settings: Settings,
+    loss: Loss,
+    *,
+    layer_clip: BackpropagationClip | None = None,
+    plan: TrainingPlan | None = None,
+    eval_layers: tuple[EvalLayer, ...] = (),
+) -> Premises:
+    """Every assumption that is a number or a name."""
+    mechanism = mechanism_of(settings)
+    clip = None
+    if isinstance(mechanism, GradientClipping):
+        clip = (mechanism.clip_norm, mechanism.scope.value, mechanism.decay.value)
+    return Premises(
+        input_norm=settings.input_norm,
+        input_box=settings.effective_input_box,
+        loss=loss.kind,
+        loss_parameters=tuple(
+            sorted((name, _plain(value)) for name, value in loss.parameters().items())
+        ),
+        loss_clip=settings.loss_clip,
+        loss_assumed=settings.loss == "auto",
+        mechanism=settings.mechanism,
+        clip=clip,
+        relation=settings.neighbours,
+        divisor=settings.batch_size if settings.reduction == "mean" else None,
+        run=None if plan is None else _run(plan),
+        layer_clip=layer_clip,
+        eval_layers=tuple((item.kind, item.name) for item in eval_layers if not item.node),
+    )
+
+
+def scope_claim(
+    kind: str,
+    tensors: Mapping[str, tuple[str, ...]],
+    constraints: Mapping[str, ConstraintSpec],
+) -> ScopeClaim:
+    """The trained tensors and what holds them. tensors: of the trained parameters."""
+    held = {
+        tensor: constraints[name]
+        for name, names in tensors.items()
+        if name in constraints
+        for tensor in names
+    }
+    return ScopeClaim(
+        kind=kind,
+        trained=tuple(sorted({tensor for names in tensors.values() for tensor in names})),
+        constraints=tuple(
+            Constraint(tensor, spec.kind, spec.radius) for tensor, spec in sorted(held.items())
+        ),
+    )
+
+
+def delta_of(plan: TrainingPlan) -> Fraction:
+    """δ as the decimal number that was meant: 1/100000 for 1e-5."""
+    return Fraction(repr(plan.delta))
+
+
+def _plain(value: object) -> float | str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return float(value)
+        case _:
+            return str(value)
+
+
+def _run(plan: TrainingPlan) -> Run:
+    return Run(
+        scheme=plan.sampling.value,
+        dataset_size=plan.dataset_size,
+        batch_size=plan.batch,
+        steps=plan.releases,
+        participations=plan.participations,
+        size=plan.dataset_size_from.value,
+    )

@@ -1,0 +1,62 @@
+"""Reading: the program that the core reads in the file of an imported model.
+
+What enters: an imported model, and the output that is followed. What leaves: the core's model and
+program of the same bytes, or `UnsupportedModelError` (LC028) where the core does not understand
+what the importer did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Program
+from lipcert.core.reader.model import read_model
+from lipcert.core.reader.records import Model, ModelReadError, Tensor
+from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
+from lipcert.importer.model import ImportedModel
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What the core makes of a file. output: the name of the output in the file."""
+
+    model: Model
+    program: Program
+    output: str
+
+    def at(self, tensors: Mapping[str, Tensor]) -> Reading:
+        """The same file with other numbers in some of its initializers."""
+        model = replace(self.model, initializers={**self.model.initializers, **tensors})
+        return replace(self, model=model, program=_lowered(model, self.output))
+
+
+def read_program(imported: ImportedModel, output: str | None) -> Reading:
+    """The program behind an output (None: the one that the importer followed)."""
+    try:
+        model = read_model(Path(imported.path))
+    except ModelReadError as error:
+        raise _refused(str(error)) from error
+    if model.sha256 != imported.sha256:
+        raise NoVerdictError(f"{imported.path} changed after it was imported")
+    name = output or imported.graph.output_name
+    if name not in model.outputs:
+        name = model.outputs[-1]
+    return Reading(model, _lowered(model, name), name)
+
+
+def _lowered(model: Model, output: str) -> Program:
+    try:
+        return lower(model, output)
+    except Unsupported as error:
+        raise _refused(str(error)) from error
+
+
+def _refused(reason: str) -> UnsupportedModelError:
+    remedy = "write the layer in plain operators, or report the file"
+    return UnsupportedModelError((Refusal("LC028", "", "", reason, remedy),))
