@@ -42,6 +42,7 @@ _OVERFLOW: Final = Why(
     "the bound exceeds the range of float64",
     "declare a smaller input domain or constraints, or clip: --mechanism gradient-clipping",
 )
+_NO_INPUT: Final = Why("no norm of the input is declared", "give --input-norm")
 _DOMAIN: Final = "state an input domain (--input-norm, --input-box)"
 _NEEDS: Final = {
     "log": "positive inputs",
@@ -72,7 +73,7 @@ class Absence:
             if math.isfinite(self.derived.facts[step.output].norm):
                 continue
             above = next((found[name] for name in step.inputs if name in found), None)
-            found[step.output] = above or (step, self.at(step))
+            found[step.output] = above or (step, self._at(step, self._of_input(step)))
         return found
 
     @cached_property
@@ -96,9 +97,12 @@ class Absence:
 
     def value(self, name: str) -> Why | None:
         """Why a value has no norm; None where it has one."""
-        if name == self.program.input and not math.isfinite(self.derived.facts[name].norm):
-            return Why("no norm of the input is declared", "give --input-norm")
+        if name == self.program.input:
+            return None if math.isfinite(self.derived.facts[name].norm) else _NO_INPUT
         return self._values[name][1] if name in self._values else None
+
+    def _of_input(self, step: Step) -> Why | None:
+        return self.value(self.program.input) if self.program.input in step.inputs else None
 
     def cotangent(self, name: str) -> Why | None:
         """Why a cotangent has no norm; None where it has one."""
@@ -139,6 +143,12 @@ class Absence:
 
     def at(self, step: Step) -> Why:
         """What there is about a step that may have lost a bound."""
+        return self._at(
+            step, next((why for name in step.inputs if (why := self.value(name))), None)
+        )
+
+    def _at(self, step: Step, unbounded: Why | None) -> Why:
+        """unbounded: why a value that it reads has no norm, where one has none."""
         free = sorted(tensors_read([step]).intersection(self.free))
         if free:
             return Why(
@@ -146,7 +156,6 @@ class Absence:
                 "declare a constraint (--constraint, --bias-norm or a [constraints] table) or "
                 "--freeze it",
             )
-        unbounded = next((why for name in step.inputs if (why := self.value(name))), None)
         because = "" if unbounded is None else f" ({unbounded.reason})"
         match step.op:
             case Multiply() | MatMul():

@@ -36,6 +36,8 @@ COTANGENTS: Final = "cotangents"
 """what a chain is used for"""
 
 _LARGEST_POINTS: Final = 1 << 20
+_LARGEST_SQUARED: Final = 1e100
+"""far below numbers whose squares overflow"""
 
 
 @final
@@ -158,7 +160,8 @@ def centred_facts(
     start = program.input
     witnesses = [chain for chain in evidence.chains if chain.use == VALUES]
     shape = program.shapes[start]
-    if not witnesses or math.prod(shape) > _LARGEST_POINTS:
+    too_large = math.prod(shape) > _LARGEST_POINTS or facts[start].norm > _LARGEST_SQUARED
+    if not witnesses or too_large:
         return {}
     balls = [enclosing_ball(facts[start], shape, share) for share in _shares(facts[start], shape)]
     points = [({start: ball.point()}, ball.radius) for ball in balls if ball is not None]

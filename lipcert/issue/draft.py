@@ -83,9 +83,11 @@ class Draft:
         """The certificate with every claim as it was derived."""
         found, derived, evidence = self._found, self._found.derived, self._found.found.evidence
         if found.scope.kind != self._settings.scope:
+            large = found.scope.constraints[0]
             raise NoVerdictError(
-                "certify: weights of the file exceed what training clips them to; scale them down "
-                "first, as every step of training does, or add --scope constraint-set"
+                f"certify: the tensor {large.tensor!r} is not shown to be within {large.kind} "
+                f"{large.radius!r}; scale the weights down first, as every step of training does, "
+                "or add --scope constraint-set"
             )
         scope = replace(found.scope, trained=tuple(sorted(set(self._tensors.values()))))
         gradients = {name: _stated(derived.gradients.get(name, 0.0)) for name in scope.trained}

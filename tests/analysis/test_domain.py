@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipcert.analysis.domain import input_facts
+from lipcert.analysis.domain import check_domain, input_facts
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 
@@ -26,4 +26,4 @@ def test_norm_and_box_are_combined() -> None:
 )
 def test_an_empty_domain_is_a_usage_error(norm: float, box: tuple[float, float]) -> None:
     with pytest.raises(UsageError, match="the least is"):
-        input_facts((100,), Settings(input_norm=norm, input_box=box))
+        check_domain((100,), Settings(input_norm=norm, input_box=box))

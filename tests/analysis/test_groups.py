@@ -7,16 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from lipcert.analysis.groups import first_uses, group_parameters, joint_norm
-from lipcert.facts import Bound, no_bound
+from lipcert.analysis.groups import first_uses, group_parameters
 from lipcert.ir import Graph, Parameter
 from lipcert.ops.linear import Dense
-from lipcert.upper import Upper
 from tests.networks import chain, trained
-
-
-def bound(value: float) -> Bound:
-    return Bound(Upper(value), "test")
 
 
 def network(frozen: frozenset[str] = frozenset()) -> Graph:
@@ -37,11 +31,11 @@ def network(frozen: frozenset[str] = frozenset()) -> Graph:
 
 
 BOUNDS = {
-    "conv1.weight": bound(3.0),
-    "conv1.bias": bound(4.0),
-    "plain": bound(1.0),
-    "naked": bound(2.0),
-    "conv2.unused": bound(0.0),
+    "conv1.weight": 3.0,
+    "conv1.bias": 4.0,
+    "plain": 1.0,
+    "naked": 2.0,
+    "conv2.unused": 0.0,
 }
 
 
@@ -72,13 +66,14 @@ def test_every_trained_parameter_is_in_exactly_one_group(
 
 def test_the_joint_norm_is_that_of_all_gradients_side_by_side() -> None:
     gradients = np.random.default_rng(0).standard_normal((4, 5))
-    joint = joint_norm([bound(float(np.linalg.norm(row)) * (1 + 1e-15)) for row in gradients])
-    assert joint.value >= np.linalg.norm(gradients)
-    assert joint.value == pytest.approx(np.linalg.norm(gradients))
+    norms = dict(zip(BOUNDS, (float(np.linalg.norm(row)) for row in gradients), strict=False))
+    groups = group_parameters(network(), {**BOUNDS, **norms}, per_layer=True)
+    assert groups[0].grad_norm.value == pytest.approx(np.linalg.norm(gradients[:2]))
+    assert groups[1].grad_norm.value == pytest.approx(np.linalg.norm(gradients[2:]))
 
 
 def test_one_absent_bound_makes_the_group_unbounded() -> None:
-    absent = {**BOUNDS, "conv1.bias": no_bound("test", "unknown")}
+    absent = {**BOUNDS, "conv1.bias": math.inf}
     groups = group_parameters(network(), absent, per_layer=True)
     assert [group.grad_norm.is_finite for group in groups] == [False, True, True]
 

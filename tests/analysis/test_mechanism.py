@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from lipcert.analysis.groups import Group, group_parameters
-from lipcert.analysis.mechanism import clipped_grad_norms, clipped_groups, mechanism_of
-from lipcert.analysis.scopes import scope_of
-from lipcert.facts import Bound, no_bound
-from lipcert.ir import Graph, Parameter
-from lipcert.norms.linear_map import DenseMap
-from lipcert.ops.linear import Dense
+from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
+from lipcert.analysis.groups import Group
+from lipcert.analysis.mechanism import clipped_groups, mechanism_of
+from lipcert.analysis.premises import premises_of
+from lipcert.core.ledger import Premises
+from lipcert.ir import Parameter
+from lipcert.losses.factory import make_loss
 from lipcert.privacy.mechanisms import (
     BackpropClipping,
     Clipless,
@@ -25,16 +26,25 @@ from lipcert.privacy.mechanisms import (
     GradientClipping,
     WeightClipping,
 )
-from lipcert.scope import PointScope
-from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import Upper, root_sum_square
-from tests.networks import ball, chain, norms, proved, trained
+from tests.core.lower.cases import model as onnx_model
+from tests.core.lower.cases import node
 
 SPECTRAL = ConstraintSpec("spectral", 1.0)
 
 
 def group(name: str, norm: float) -> Group:
     return Group(name, (Parameter(f"{name}.weight", (2, 3)),), Upper(norm))
+
+
+def clip(norm: float, scope: str = "flat", decay: str = "decoupled") -> Premises:
+    settings = Settings(
+        mechanism="gradient-clipping",
+        clip_norm=norm,
+        clip_scope=scope,  # type: ignore[arg-type]
+        decay=decay,  # type: ignore[arg-type]
+    )
+    return premises_of(settings, make_loss("bce"))
 
 
 def test_the_settings_name_the_mechanism() -> None:
@@ -57,35 +67,31 @@ def test_the_settings_name_the_mechanism() -> None:
 
 def test_a_flat_clip_releases_one_group() -> None:
     groups = (group("a", 3.0), group("b", 4.0))
-    (joint,) = clipped_groups(groups, GradientClipping(1.0))
+    (joint,) = clipped_groups(groups, clip(1.0), lasts=True)
     assert joint.grad_norm == Upper(1.0)
     assert joint.dimension == 12
-    (loose,) = clipped_groups(groups, GradientClipping(50.0))
+    plain = premises_of(Settings(), make_loss("bce"))
+    (loose,) = clipped_groups(groups, clip(50.0), lasts=True)
     assert loose.grad_norm.value == pytest.approx(5.0)
-    assert clipped_groups(groups, Clipless()) == groups
+    assert clipped_groups(groups, plain, lasts=True) == groups
 
 
 def test_a_clip_per_group_bounds_all_groups_by_the_radius() -> None:
     groups = (group("a", math.inf), group("b", 0.125))
-    first, second = clipped_groups(groups, GradientClipping(1.0, ClipScope.GROUP))
+    first, second = clipped_groups(groups, clip(1.0, "group"), lasts=True)
     assert first.grad_norm.value == pytest.approx(0.5**0.5)
     assert second.grad_norm.value == 0.125
-    both = clipped_groups(
-        (group("a", 9.0), group("b", 9.0)), GradientClipping(1.0, ClipScope.GROUP)
-    )
+    both = clipped_groups((group("a", 9.0), group("b", 9.0)), clip(1.0, "group"), lasts=True)
     assert root_sum_square(g.grad_norm for g in both).value == pytest.approx(1.0, rel=1e-12)
     assert root_sum_square(g.grad_norm for g in both).value >= 1.0
 
 
-def test_with_the_decay_inside_the_bound_of_the_network_says_nothing() -> None:
-    inside = GradientClipping(1.0, decay=Decay.INSIDE)
-    (joint,) = clipped_groups((group("a", 1e-3),), inside)
-    assert joint.grad_norm == Upper(1.0)
-    bounds = {"a": Bound(Upper(1e-3), "test"), "b": no_bound("test", "none")}
-    found = {name: bound.value.value for name, bound in clipped_grad_norms(bounds, inside).items()}
-    assert found == {"a": 1.0, "b": 1.0}
-    outside = clipped_grad_norms(bounds, GradientClipping(1.0))
-    assert {n: b.value.value for n, b in outside.items()} == {"a": 1e-3, "b": 1.0}
+@pytest.mark.parametrize("lasts", [True, False])
+@pytest.mark.parametrize("decay", ["decoupled", "inside"])
+def test_a_clip_alone_bounds_what_the_network_does_not(decay: str, lasts: bool) -> None:
+    """∇ℓ + λθ is clipped with the decay inside; bounds of weights that move are none."""
+    (joint,) = clipped_groups((group("a", 1e-3),), clip(1.0, decay=decay), lasts=lasts)
+    assert joint.grad_norm == Upper(1e-3 if lasts and decay == "decoupled" else 1.0)
 
 
 def clipped_gradients(gradients: list[np.ndarray], clip: float) -> np.ndarray:
@@ -95,65 +101,58 @@ def clipped_gradients(gradients: list[np.ndarray], clip: float) -> np.ndarray:
 
 def test_random_clipped_gradients_obey_the_flat_group() -> None:
     rng = np.random.default_rng(0)
-    (joint,) = clipped_groups((group("a", 7.0), group("b", 2.0)), GradientClipping(1.5))
+    (joint,) = clipped_groups((group("a", 7.0), group("b", 2.0)), clip(1.5), lasts=True)
     for scale in np.logspace(-2, 2, 50):
         parts = [scale * rng.standard_normal((2, 3)) for _ in range(2)]
         assert np.linalg.norm(clipped_gradients(parts, 1.5)) <= joint.grad_norm.value * (1 + 1e-12)
 
 
-def network(first: float, second: float) -> Graph:
-    return chain(
-        (2,),
-        Dense(trained("fc1.weight", first * np.eye(2)), trained("fc1.bias", np.array([3.0, 4.0]))),
-        Dense(trained("fc2.weight", second * np.eye(2)), None),
-    )
+def analysed(folder: Path, weights: list[np.ndarray], **settings: object) -> Analysis:
+    """Of matrices fc0.weight … one behind the other,."""
+    nodes, tensors, value = [], {}, "x"
+    for index, weight in enumerate(weights):
+        tensors[f"fc{index}.weight"] = weight.tolist()
+        name = "y" if index == len(weights) - 1 else f"h{index}"
+        nodes.append(node("Gemm", f"{value} fc{index}.weight", name, transB=1))
+        value = name
+    path = folder / "net.onnx"
+    path.write_bytes(onnx_model(nodes, ["N", len(weights[0])], tensors).SerializeToString())
+    known = {"input_norm": 1.0, "loss": "bce", **settings}
+    return analyze(load_model(path, trusted=True), Settings(**known))  # type: ignore[arg-type]
 
 
-def test_weight_clipping_takes_the_smaller_of_weight_and_radius() -> None:
-    """fc1 (norm 5) is scaled to 1, fc2 (norm 0.5) stays: exactly known, at 0.5."""
-    settings = Settings(mechanism="weight-clipping", constraint=SPECTRAL, bias_norm=2.0)
-    graph = network(5.0, 0.5)
-    scope = scope_of(graph, settings)
-    fc1, fc2 = (node.op for node in graph.nodes)
-    assert isinstance(fc1, Dense)
-    assert isinstance(fc2, Dense)
-    assert fc1.bias is not None
-    assert scope.operator_norm(DenseMap(fc1.weight)).value == Upper(1.0)
-    assert scope.operator_norm(DenseMap(fc2.weight)).value.value == pytest.approx(0.5, rel=1e-6)
-    assert scope.norm(fc1.bias).value == Upper(2.0)
-    bounds = proved(graph, ball((2,), 1.0), scope=scope)
-    assert norms(bounds)["fc2.weight"] == pytest.approx(3.0, rel=1e-6)  # ‖x‖ + ‖b‖ = 1 + 2
-    assert norms(bounds)["fc1.weight"] == pytest.approx(0.5, rel=1e-6)
+def norms(found: Analysis) -> dict[str, float | None]:
+    return {item.name: item.grad_norm for item in found.parameters}
 
 
-def test_weights_within_the_radius_are_left_alone() -> None:
-    settings = Settings(mechanism="weight-clipping", constraint=ConstraintSpec("frobenius", 99.0))
-    assert isinstance(scope_of(network(5.0, 0.5), settings), PointScope)
+def test_weight_clipping_takes_the_smaller_of_weight_and_radius(tmp_path: Path) -> None:
+    """fc0 (norm 5) is scaled to 1, fc1 (norm 0.5) stays: exactly known, at 0.5."""
+    clipping = {"mechanism": "weight-clipping", "constraint": SPECTRAL}
+    found = norms(analysed(tmp_path, [5.0 * np.eye(2), 0.5 * np.eye(2)], **clipping))
+    loss = found["fc1.weight"]  # times ‖x‖ = 1
+    assert found["fc0.weight"] == pytest.approx(0.5 * loss, rel=1e-6)
 
 
-def test_weight_clipping_holds_for_the_clipped_network_under_attack() -> None:
+def test_weights_within_the_radius_are_left_alone(tmp_path: Path) -> None:
+    wide = {"mechanism": "weight-clipping", "constraint": ConstraintSpec("frobenius", 99.0)}
+    weights = [5.0 * np.eye(2), 0.5 * np.eye(2)]
+    assert norms(analysed(tmp_path, weights, **wide)) == norms(analysed(tmp_path, weights))
+
+
+def test_weight_clipping_holds_for_the_clipped_network_under_attack(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     weights = [rng.standard_normal((4, 4)) * s for s in (3.0, 0.1, 2.0)]
-    graph = chain((4,), *(Dense(trained(f"w{i}", w), None) for i, w in enumerate(weights)))
-    settings = Settings(mechanism="weight-clipping", constraint=SPECTRAL)
-    limits = norms(proved(graph, ball((4,), 1.0), scope=scope_of(graph, settings)))
+    found = analysed(tmp_path, weights, mechanism="weight-clipping", constraint=SPECTRAL)
+    limits, at_output = norms(found), found.network.loss_cotangent_norm
     clipped = [torch.tensor(w / max(1.0, np.linalg.norm(w, 2))) for w in weights]
     x = torch.tensor(rng.standard_normal((500, 4)))
     h = [x / x.norm(dim=1, keepdim=True)]
     for w in clipped:
         h.append(h[-1] @ w.T)
     g = torch.tensor(rng.standard_normal((500, 4)))
-    g = g / g.norm(dim=1, keepdim=True)
+    g = at_output * g / g.norm(dim=1, keepdim=True)
     for i in (2, 1, 0):
         attained = (g.norm(dim=1) * h[i].norm(dim=1)).max().item()
-        assert attained <= limits[f"w{i}"] * (1 + 1e-9)
+        assert attained <= limits[f"fc{i}.weight"] * (1 + 1e-6)
         g = g @ clipped[i]
-    assert limits["w0"] < 0.4  # the small layer is known exactly, not as 1
-
-
-def test_groups_of_a_network_under_a_clip() -> None:
-    graph = network(1.0, 1.0)
-    bounds = proved(graph, ball((2,), 1.0))
-    groups = group_parameters(graph, bounds.grad_norms, per_layer=True)
-    (joint,) = clipped_groups(groups, GradientClipping(0.5))
-    assert [p.name for p in joint.parameters] == ["fc1.weight", "fc1.bias", "fc2.weight"]
+    assert limits["fc0.weight"] < 0.4 * at_output  # the small layer is known exactly, not as 1

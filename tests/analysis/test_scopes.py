@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lipcert.analysis.scopes import constraints_of, scope_of
+from lipcert.analysis.premises import scope_claim
+from lipcert.analysis.scopes import constraints_of, scaled_down
+from lipcert.core.coverage import tensors_read
+from lipcert.core.lower.lower import lower
+from lipcert.core.reader.model import read_model
 from lipcert.ir import Graph
-from lipcert.operand import Operand
-from lipcert.ops.affine import Scale
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import LayerNorm
-from lipcert.scope import ConstraintScope, PointScope, Scope
 from lipcert.settings import ConstraintSpec, Settings
+from tests.core.lower.cases import model as onnx_model
+from tests.core.lower.cases import node
 from tests.networks import chain, trained
 
+SPECTRAL2 = ConstraintSpec("spectral", 2.0)
 SPECTRAL = ConstraintSpec("spectral", 1.0)
 
 
@@ -32,7 +37,6 @@ def network() -> Graph:
 
 
 def test_the_weights_of_the_file_without_constraints() -> None:
-    assert isinstance(scope_of(network(), Settings()), PointScope)
     assert constraints_of(network(), Settings()) == {}
 
 
@@ -45,9 +49,6 @@ def test_biases_obey_the_bias_norm_and_all_others_the_constraint() -> None:
 def test_biases_without_bias_norm_are_unconstrained() -> None:
     found = constraints_of(network(), Settings(constraint=SPECTRAL))
     assert set(found) == {"w", "v", "both"}
-    scope = scope_of(network(), Settings(constraint=SPECTRAL))
-    assert isinstance(scope, ConstraintScope)
-    assert not scope.norm(trained("b", np.zeros(2))).is_finite
 
 
 def test_a_constraint_of_its_own_wins() -> None:
@@ -65,66 +66,53 @@ def test_frozen_parameters_keep_the_numbers_of_the_file(name: str) -> None:
     graph = replace(graph, parameters=frozen)
     settings = Settings(constraint=SPECTRAL, bias_norm=0.5)
     assert name not in constraints_of(graph, settings)
-    operand = next(
-        o for node in graph.nodes for o in node.op.operands().values() if o.parameter == name
-    )
-    assert scope_of(graph, settings).entries(operand).is_exact
 
 
-def weight_clipping(kind: str, radius: float) -> Settings:
-    spec = ConstraintSpec(kind, radius)
-    return Settings(mechanism="weight-clipping", scope="point", constraint=spec)
+def kept(folder: Path, nodes: list, tensors: dict[str, object], spec: ConstraintSpec) -> bool:
+    """Whether weight clipping leaves the tensors of a file as they are."""
+    path = folder / "net.onnx"
+    path.write_bytes(onnx_model(nodes, ["N", 4], tensors).SerializeToString())
+    model = read_model(path)
+    program = lower(model, "y")
+    trained = {name: (name,) for name in tensors if name in tensors_read(program.steps)}
+    scope = scope_claim("point", trained, dict.fromkeys(trained, spec))
+    return scaled_down(scope, model, program).kind == "point"
 
 
-def test_a_clip_leaves_alone_what_its_constraint_speaks_of_and_finds_small() -> None:
-    """Of a scale the largest entry, 2; its Euclidean norm is 3.5."""
-    gains = np.array([2.0, -2.0, 2.0])
-    graph = chain((3,), LayerNorm(1, 0.1, trained("gamma", gains), trained("beta", np.zeros(3))))
-
-    def scope(kind: str, radius: float) -> Scope:
-        spec = ConstraintSpec(kind, radius)
-        return scope_of(
-            graph, Settings(mechanism="weight-clipping", scope="point", constraint=spec)
-        )
-
-    assert isinstance(scope("spectral", 2.0), PointScope)
-    assert isinstance(scope("spectral", 1.99), ConstraintScope)
-    assert isinstance(scope("frobenius", 3.5), PointScope)
-    assert isinstance(scope("frobenius", 3.4), ConstraintScope)
-
-
-def test_a_clip_leaves_slices_of_a_matrix_alone_that_are_all_small() -> None:
-    whole = np.diag([1.0, 1.0, 5.0, 1.0])
-    places = np.arange(8, dtype=np.int32).reshape(2, 4)
-    shown = Operand(whole[:2], "w", places=places)
-    graph = chain((4,), Dense(shown))
-    graph = replace(graph, parameters={"w": replace(graph.parameters["w"], shape=(4, 4))})
-
-    def scope(kind: str) -> Scope:
-        spec = ConstraintSpec(kind, 2.0)
-        return scope_of(
-            graph, Settings(mechanism="weight-clipping", scope="point", constraint=spec)
-        )
-
-    assert isinstance(scope("spectral"), PointScope)
-    assert isinstance(scope("frobenius"), ConstraintScope)
+@pytest.mark.parametrize(
+    ("kind", "radius", "stays"),
+    [
+        ("spectral", 2.001, True),
+        ("spectral", 1.99, False),
+        ("frobenius", 4.001, True),
+        ("frobenius", 3.9, False),
+    ],
+)
+def test_a_clip_leaves_alone_what_its_constraint_speaks_of_and_finds_small(
+    tmp_path: Path, kind: str, radius: float, stays: bool
+) -> None:
+    """Of a scale the largest entry, 2; its Euclidean norm is 4."""
+    tensors = {"gamma": [2.0, -2.0, 2.0, 2.0], "beta": [0.0] * 4}
+    nodes = [node("LayerNormalization", "x gamma beta", epsilon=0.1)]
+    assert kept(tmp_path, nodes, tensors, ConstraintSpec(kind, radius)) is stays
 
 
-def test_a_clip_of_a_whole_parameter_reads_what_an_operand_does_not_show() -> None:
-    """As large as the parameter and of gain 1, and most of its entries are not there."""
-    copies = np.tile(np.arange(4, dtype=np.int32), (4, 1))
-    padded = np.array([-1, 0, 1, 2], dtype=np.int32)
-    mirrored = np.array([3, 2, 1, 0], dtype=np.int32)
+def test_a_clip_reads_what_an_operand_does_not_show(tmp_path: Path) -> None:
+    """Half of a matrix is small; its norm as a whole is 5."""
+    whole = np.diag([1.0, 1.0, 5.0, 1.0]).tolist()
+    tensors = {"w": whole, "starts": [0], "ends": [2]}
+    nodes = [node("Slice", "w starts ends", "half"), node("Gemm", "x half", transB=1)]
+    assert not kept(tmp_path, nodes, tensors, ConstraintSpec("frobenius", 2.0))
+    assert kept(tmp_path, nodes, tensors, ConstraintSpec("frobenius", 5.4))
 
-    def scope(places: np.ndarray, scale: float) -> Scope:
-        factor = Operand(np.full(places.shape, 0.05), "s", places=places, scale=scale)
-        graph = chain(places.shape, Scale(factor))
-        spec = ConstraintSpec("frobenius", 1.0)
-        return scope_of(
-            graph, Settings(mechanism="weight-clipping", scope="point", constraint=spec)
-        )
 
-    assert isinstance(scope(copies, 0.5), ConstraintScope)
-    assert isinstance(scope(padded, 1.0), ConstraintScope)
-    assert isinstance(scope(mirrored, 1.0), PointScope)
-    assert isinstance(scope(mirrored, -1.0), PointScope)
+def test_what_is_not_within_is_bounded_by_its_radius_alone(tmp_path: Path) -> None:
+    tensors = {"w": np.eye(4).tolist(), "v": (9.0 * np.eye(4)).tolist()}
+    nodes = [node("Gemm", "x w", "h"), node("Gemm", "h v")]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(onnx_model(nodes, ["N", 4], tensors).SerializeToString())
+    model = read_model(path)
+    scope = scope_claim("point", {"w": ("w",), "v": ("v",)}, {"w": SPECTRAL2, "v": SPECTRAL2})
+    found = scaled_down(scope, model, lower(model, "y"))
+    assert (found.kind, found.trained) == ("constraint-set", ("v",))
+    assert [item.tensor for item in found.constraints] == ["v"]

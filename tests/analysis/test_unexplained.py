@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert import Analysis, Settings, analyze, load_model
+from lipcert.analysis.absence import Why
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.analysis.unexplained import unexplained
-from lipcert.facts import Bound, no_bound
 from lipcert.report.json import analysis_json
-from lipcert.upper import Upper
 from tests.core.lower.cases import model, node
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 MLP = load_model(MODELS / "digits_mlp.onnx")
-LIPSCHITZ = Bound(Upper(1.0), "test")
+LIPSCHITZ = Why("there is none", "")
 
 
 def silent(analysis: Analysis) -> list[str]:
@@ -135,6 +134,5 @@ def test_each_absent_number_is_told_once(groups, whole, words):
 
 
 def test_what_is_told_of_a_parameter_is_not_told_again():
-    lost = no_bound("test", "there is none")
     parameters, groups = [parameter("a", None, None)], [group("a", None, None, None)]
-    assert not list(unexplained(parameters, groups, network(None, None), lost, ()))
+    assert not list(unexplained(parameters, groups, network(None, None), LIPSCHITZ, ()))

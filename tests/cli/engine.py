@@ -20,7 +20,6 @@ class Engine:
 
     def __init__(self) -> None:
         self.settings = Settings()
-        self.certify: object = None
         self.paths: list[str] = []
         self.load_options: tuple[str | None, bool] = (None, False)
         self.load_domain: tuple[float | None, tuple[float, float] | None] = (None, None)
@@ -49,11 +48,9 @@ class Engine:
         model: object,
         settings: Settings,
         observe: Callable[[str, int, int], None],
-        certify: Callable[..., object],
     ) -> Analysis:
         assert model is self.model
         self.settings = settings
-        self.certify = certify
         observe("conv1", 1, 2)
         return self.result
 

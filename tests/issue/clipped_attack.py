@@ -32,7 +32,7 @@ def excesses(
     model: ImportedModel, settings: Settings, issued: Issued, seed: int, starts: int = 4
 ) -> list[Excess]:
     """What random examples, labels and (if free) weights reach, and a few steps of ascent."""
-    graph = bounded(model.graph, settings).graph
+    graph = bounded(model, settings).graph
     claimed = {claim.name: claim.grad_norm for claim in issued.certificate.parameters}
     if not claimed:
         return []
