@@ -1,0 +1,40 @@
+"""The table of operators: what it names is there, and is loaded for the operators of a file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
+
+
+@pytest.mark.parametrize("name", sorted({*LAYOUT.values(), *DATA.values()}))
+def test_every_rule_is_there(name: str) -> None:
+    assert callable(loaded(name))
+
+
+def test_an_operator_has_one_rule() -> None:
+    tables = [loaded(name) for name in TABLES]
+    functions, entries = (set(table) for table in tables if isinstance(table, Mapping))
+    assert not (functions | entries) & (LAYOUT.keys() | DATA.keys())
+    assert not LAYOUT.keys() & DATA.keys()
+
+
+def test_nothing_is_loaded_before_a_node_needs_it() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, lipcert.core.lower.lower; print(*sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = set(done.stdout.split())
+    assert "lipcert.core.lower.operators" in found
+    for name in ("axis_ops", "entry_ops", "linear_ops", "selection_ops", "joining"):
+        assert f"lipcert.core.lower.{name}" not in found
