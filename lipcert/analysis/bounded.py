@@ -33,7 +33,7 @@ from lipcert.core.ledger import Premises
 from lipcert.core.lower.clips import with_clips as clipped_program
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
-from lipcert.core.rules.passes import step_lipschitz
+from lipcert.core.rules.passes import rule_at
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
@@ -109,10 +109,8 @@ class Bounded:
     def stretches(self, step: Step) -> list[float]:
         """The Lipschitz constant of a step in each of its inputs."""
         facts, weights = self.derived.facts, weights_of(self.found.evidence)
-        return [
-            step_lipschitz(self.program, step, index, facts, weights)
-            for index in range(len(step.inputs))
-        ]
+        rule = rule_at(self.program, step, facts, weights)
+        return [rule.lipschitz(index) for index in range(len(step.inputs))]
 
     @property
     def clipped_grad_norms(self) -> Mapping[str, float]:

@@ -18,21 +18,9 @@ from lipcert.core.ledger import (
     LayerEnds,
 )
 from lipcert.core.lower.clips import layer_faults, layer_steps
-from lipcert.core.program import (
-    Activation,
-    Attention,
-    BatchNorm,
-    Conv,
-    Dense,
-    Op,
-    Operand,
-    PRelu,
-    Program,
-    Scale,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Activation, Op, Operand, Program, Step
 from lipcert.core.reader.records import Model, Tensor, shown
+from lipcert.core.rules.table import rule_class
 
 _VERSION = 1
 INPUT_RULE: Final = "input/1"
@@ -60,13 +48,6 @@ def expected_nodes(model: Model, program: Program) -> tuple[NodeClaim, ...]:
     )
 
 
-def without_gradient(program: Program) -> frozenset[str]:
-    """Tensors that take part in ways of which no rule of a gradient speaks: as plain numbers."""
-    masks = (step.op.mask for step in program.steps if isinstance(step.op, Attention))
-    hidden = (name for mask in masks if mask is not None for name in mask.sources)
-    return program.untracked.union(hidden)
-
-
 def rule_of(op: Op) -> str:
     """The versioned name of the rule for a step: its kind, and the function of an activation."""
     kind = type(op).__name__.lower()
@@ -75,17 +56,7 @@ def rule_of(op: Op) -> str:
 
 def operands(op: Op) -> Iterator[Operand]:
     """The constant tensors of a step that training may change."""
-    match op:
-        case Dense(weight, bias) | Conv(weight, bias):
-            yield weight
-            if bias is not None:
-                yield bias
-        case BatchNorm(scale, shift, mean, inverse):
-            yield from (scale, shift, mean, inverse)
-        case Scale(operand) | Shift(operand) | PRelu(operand):
-            yield operand
-        case Attention(_, mask) if mask is not None:
-            yield mask
+    return rule_class(type(op)).operands(op)
 
 
 def tensors_read(steps: Iterable[Step]) -> frozenset[str]:
@@ -114,7 +85,7 @@ def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[
     """The trained tensors of which no rule speaks, with the reason.
 
     Proof: a rule speaks of a tensor that changes only where that is an operand. One that enters as
-    a plain number has no gradient bound (`without_gradient`), and no bound for other numbers; of
+    a plain number has no gradient bound (`Program.untracked`), and no bound for other numbers; of
     integers, and of what is read in yet another way, nothing is known to the rules.
     """
     known = tensors(model)
@@ -124,15 +95,14 @@ def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[
         if role != "unused"
         for name in node.inputs
     }
-    spoken = tensors_read(program.steps)
-    plain = without_gradient(program)
+    spoken = tensors_read(program.steps) | program.untracked
     found: dict[str, str] = {}
     for name in scope.trained:
         if name not in known:
             found[name] = f"the trained tensor {shown(name)} is not in the model"
         elif known[name].values().dtype.kind != "f":
             found[name] = f"the trained tensor {shown(name)} does not hold real numbers"
-        elif name in read - spoken - plain or (
+        elif name in read - spoken or (
             scope.kind == "constraint-set" and name in program.untracked
         ):
             found[name] = f"no rule speaks of the trained tensor {shown(name)} as it is used"

@@ -16,7 +16,6 @@ from typing import final
 import numpy as np
 
 from lipcert.core.certificate.records import ChainWitness
-from lipcert.core.coverage import without_gradient
 from lipcert.core.interval import Interval
 from lipcert.core.ledger import Premises
 from lipcert.core.losses import loss_cotangent
@@ -60,7 +59,7 @@ def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
         cotangents=cotangents,
         gradients={
             **gradients(program, facts, cotangents, weights),
-            **dict.fromkeys(without_gradient(program), math.inf),
+            **dict.fromkeys(program.untracked, math.inf),
         },
         lipschitz=input_lipschitz(program, facts, weights, refined),
         unused=refined.chains.unused,

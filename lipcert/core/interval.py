@@ -143,3 +143,25 @@ def norm_up(array: Array) -> float:
     exponent = math.frexp(largest)[1]
     root = sqrt_up(square_sum_up(np.ldexp(array, -exponent)))
     return round_up(Fraction(root) * Fraction(2) ** exponent)
+
+
+def hull(first: Interval, second: Interval) -> Interval:
+    """What lies in either, or between them."""
+    return Interval(np.minimum(first.lo, second.lo), np.maximum(first.hi, second.hi))
+
+
+def clip(x: Interval, low: float, high: float) -> Interval:
+    """The nearest numbers in [low, high]."""
+    return Interval(np.clip(x.lo, low, high), np.clip(x.hi, low, high))
+
+
+def absolute(x: Interval) -> Interval:
+    """|x|, exactly."""
+    return Interval(np.maximum(np.maximum(x.lo, -x.hi), 0.0), x.magnitude())
+
+
+def between(image: Interval, x: Interval) -> Interval:
+    """The image under a function that lies between 0 and x: rounding must not blur that."""
+    return Interval(
+        np.maximum(image.lo, np.minimum(x.lo, 0.0)), np.minimum(image.hi, np.maximum(x.hi, 0.0))
+    )

@@ -26,8 +26,7 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.paths import is_only_way, steps_between
 from lipcert.core.program import Activation, Add, PRelu, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.nonlinear import slopes
-from lipcert.core.rules.passes import Refinement, step_fact
+from lipcert.core.rules.passes import Refinement, rule_at, step_fact
 from lipcert.core.rules.weights import Point, Weights
 from lipcert.core.witnesses import Evidence
 
@@ -216,8 +215,7 @@ def _form(
     found: dict[str, Interval] = {}
     for step in steps:
         if isinstance(step.op, Activation | PRelu):
-            below = step.inputs[0]
-            range_ = slopes(step.op, facts[below], Point(evidence.norms))
+            range_ = rule_at(program, step, facts, Point(evidence.norms)).slopes()
             if range_ is None:
                 return None
             found[step.output] = range_

@@ -20,7 +20,7 @@ from lipcert.core.interval import Interval as Slopes
 from lipcert.core.program import Activation, Dense, PRelu, Program, Step
 from lipcert.core.refinements import COTANGENTS, VALUES
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.nonlinear import slopes
+from lipcert.core.rules.passes import rule_at
 from lipcert.core.rules.weights import Point
 from lipcert.forms.multipliers import tuned
 from lipcert.forms.quadratic import (
@@ -147,8 +147,7 @@ def _links(
     found: dict[str, Slopes] = {}
     for step in steps:
         if isinstance(step.op, Activation | PRelu):
-            below = step.inputs[0]
-            known = slopes(step.op, facts[below], Point({}))
+            known = rule_at(program, step, facts, Point({})).slopes()
             if known is None:
                 return None
             found[step.output] = known

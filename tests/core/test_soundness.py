@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -11,10 +9,12 @@ import torch
 
 from lipcert.core.certificate.records import Constraint, ScopeClaim
 from lipcert.core.derive import derive
+from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.rules import linear, nonlinear, parameters
+from lipcert.core.program import Activation, Conv, Dense, Move, Op
 from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.table import rule_class
 from lipcert.core.witnesses import ENGINES, Evidence
 from tests.core.adversary import random_setting, violations
 from tests.core.lower.cases import model, node, program
@@ -57,24 +57,27 @@ def test_the_oracle_computes_what_onnxruntime_does(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "rule", "seed"),
+    ("kind", "question", "seed"),
     [
-        (linear, "dense_fact", 0),
-        (linear, "conv_fact", 2),
-        (linear, "move_fact", 0),
-        (linear, "dense_cotangent", 0),
-        (linear, "lipschitz", 0),
-        (nonlinear, "activated", 0),
-        (nonlinear, "lipschitz", 1),
-        (parameters, "_reaches", 0),
+        (Dense, "fact", 0),
+        (Conv, "fact", 2),
+        (Move, "fact", 0),
+        (Dense, "pulled", 0),
+        (Dense, "lipschitz", 0),
+        (Conv, "lipschitz", 2),
+        (Move, "lipschitz", 4),
+        (Activation, "fact", 0),
+        (Activation, "slopes", 1),
+        (Dense, "reaches", 0),
     ],
 )
 def test_the_adversary_finds_a_lost_factor_of_two(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, rule: str, seed: int
+    monkeypatch: pytest.MonkeyPatch, kind: type[Op], question: str, seed: int
 ) -> None:
-    """One mutant per kind of rule."""
-    right = getattr(module, rule)
-    monkeypatch.setattr(module, rule, lambda *a, **k: _halved(right(*a, **k)))
+    """One mutant per kind of question."""
+    rule = rule_class(kind)
+    right = getattr(rule, question)
+    monkeypatch.setattr(rule, question, lambda *a: _halved(right(*a)))
     assert _found(seed, 4)
 
 
@@ -86,6 +89,8 @@ def _halved(found: object) -> object:
             return Cotangent(found.norm / 2.0, found.hull)
         case float():
             return found / 2.0
+        case Interval():
+            return found * exact(0.5)
         case _:
             return [(operand, reach / 2.0) for operand, reach in found]
 

@@ -3,91 +3,97 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
-from lipcert.core.interval import Interval, exact, up
-from lipcert.core.program import Attention, Shape
-from lipcert.core.rules.enclosures import clip, constant, exp
+from lipcert.core.interval import Interval, clip, exact, up
+from lipcert.core.program import Attention, Operand, Shape
+from lipcert.core.rules.base import Rule
+from lipcert.core.rules.enclosures import exp
 from lipcert.core.rules.facts import Fact, longest_run
-from lipcert.core.rules.weights import Weights
-
-_Three: TypeAlias = tuple[Fact, Fact, Fact]
-_Shapes: TypeAlias = tuple[Shape, Shape, Shape]
 
 
-def attention_norm(
-    op: Attention, index: int, inputs: _Three, shapes: _Shapes, weights: Weights
-) -> float:
-    """scale·σ_v·σ_k for Q, scale·σ_v·min(√κ·ρ_q, X_Q/√2) for K, and √κ for V.
+class AttentionRule(Rule[Attention]):
+    """Queries, keys and values of every head."""
 
-    Here ρ_q ≥ ‖q_i‖; σ_v² bounds the variance of uᵀv_j under any row of P for any unit u, and σ_k
-    likewise; κ bounds the column sums of P.
-    Hypothesis: equal leading axes, the heads, so that heads are independent.
-    Proof: for a row p of P, ∂y_i/∂s_i = Cov_p(v, ·), so that
-    uᵀδy_i = Cov_p(uᵀv, δs_i) ≤ σ_v·√Var_p(δs_i) by Cauchy–Schwarz.
-    Q: δs_ij = scale·δq_iᵀk_j, of variance at most (scale·σ_k·‖δq_i‖)², rows being apart.
-    K: δs_ij = scale·q_iᵀδk_j. Var_p(δs_i) ≤ scale²ρ_q²·Σ_j P_ij‖δk_j‖², and summing over i gives
-    κ·‖δK‖²; or Var_p(δs_i) ≤ ½‖δs_i‖², which sum up to at most ½(scale·X_Q·‖δK‖)².
-    V: ‖Σ_j P_ij δv_j‖² ≤ Σ_j P_ij‖δv_j‖² by convexity, and summing over i gives κ·‖δV‖².
-    A hidden token has P_ij = 0, and all of this holds for any stochastic rows.
-    Attained: V by scores that make all queries pick one token.
-    """
-    q, k, v = inputs
-    if not shapes[0][:-2] == shapes[1][:-2] == shapes[2][:-2]:
-        return math.inf
-    if index < 2 and shapes[1][-1] == 1:  # one token: P is 1
-        return 0.0
-    values = multiply_up(abs(op.scale), _deviation(v, v.run, shapes[2], -1))
-    if index == 0:
-        return multiply_up(values, _deviation(k, k.column, shapes[1], -2))
-    columns = sqrt_up(_column_sum(op, q, k, shapes, weights))
-    if index == 2:
-        return columns
-    reach = min(multiply_up(q.run, columns), multiply_up(q.norm, sqrt_up(0.5)))
-    return multiply_up(values, reach)
+    def fact(self) -> Fact:
+        """√κ·X_V, and the hull of the tokens: every y_i is a mean of the v_j, no longer than one.
 
+        Proof: for fixed P linear in V, with the norm of `lipschitz`.
+        Attained: with κ = n by scores that pick one token.
+        """
+        v, norm = self.inputs[2], self.lipschitz(2)
+        if norm == math.inf:
+            return Fact.of(self.shape)
+        low = np.min(v.box.lo, axis=-2, keepdims=True)
+        high = np.max(v.box.hi, axis=-2, keepdims=True)
+        return Fact.of(self.shape, multiply_up(norm, v.norm), Interval(low, high), run=v.run)
 
-def attended(
-    op: Attention, inputs: _Three, shapes: _Shapes, shape: Shape, weights: Weights
-) -> Fact:
-    """√κ·X_V, and the hull of the tokens: every y_i is a mean of the v_j, no longer than one.
+    def lipschitz(self, index: int) -> float:
+        """scale·σ_v·σ_k for Q, scale·σ_v·min(√κ·ρ_q, X_Q/√2) for K, and √κ for V.
 
-    Proof: for fixed P linear in V, with the norm of `attention_norm`.
-    Attained: with κ = n by scores that pick one token.
-    """
-    v = inputs[2]
-    norm = attention_norm(op, 2, inputs, shapes, weights)
-    if norm == math.inf:
-        return Fact.of(shape)
-    hull = Interval(
-        np.min(v.box.lo, axis=-2, keepdims=True), np.max(v.box.hi, axis=-2, keepdims=True)
-    )
-    return Fact.of(shape, multiply_up(norm, v.norm), hull, run=v.run)
+        Here ρ_q ≥ ‖q_i‖; σ_v² bounds the variance of uᵀv_j under any row of P for any unit u, and
+        σ_k likewise; κ bounds the column sums of P.
+        Hypothesis: equal leading axes, the heads, so that heads are independent.
+        Proof: for a row p of P, ∂y_i/∂s_i = Cov_p(v, ·), so that
+        uᵀδy_i = Cov_p(uᵀv, δs_i) ≤ σ_v·√Var_p(δs_i) by Cauchy–Schwarz.
+        Q: δs_ij = scale·δq_iᵀk_j, of variance at most (scale·σ_k·‖δq_i‖)², rows being apart.
+        K: δs_ij = scale·q_iᵀδk_j. Var_p(δs_i) ≤ scale²ρ_q²·Σ_j P_ij‖δk_j‖², and summing over i
+        gives κ·‖δK‖²; or Var_p(δs_i) ≤ ½‖δs_i‖², which sum up to at most ½(scale·X_Q·‖δK‖)².
+        V: ‖Σ_j P_ij δv_j‖² ≤ Σ_j P_ij‖δv_j‖² by convexity, and summing over i gives κ·‖δV‖².
+        A hidden token has P_ij = 0, and all of this holds for any stochastic rows.
+        Attained: V by scores that make all queries pick one token.
+        """
+        (q, k, v), shapes = self.inputs, self.shapes
+        if not shapes[0][:-2] == shapes[1][:-2] == shapes[2][:-2]:
+            return math.inf
+        if index < 2 and shapes[1][-1] == 1:  # one token: P is 1
+            return 0.0
+        values = multiply_up(abs(self.op.scale), _deviation(v, v.run, shapes[2], -1))
+        if index == 0:
+            return multiply_up(values, _deviation(k, k.column, shapes[1], -2))
+        columns = sqrt_up(self._column_sum())
+        if index == 2:
+            return columns
+        reach = min(multiply_up(q.run, columns), multiply_up(q.norm, sqrt_up(0.5)))
+        return multiply_up(values, reach)
 
+    @staticmethod
+    def operands(op: Attention) -> Iterator[Operand]:
+        """The mask."""
+        if op.mask is not None:
+            yield op.mask
 
-def _column_sum(op: Attention, q: Fact, k: Fact, shapes: _Shapes, weights: Weights) -> float:
-    """κ: over the queries that may see a token, the sum of the largest probability it may get.
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """No bound is known for a mask, which may be −inf."""
+        if self.op.mask is not None:
+            yield self.op.mask, math.inf
 
-    Proof: p = 1/(1 + Σ e^differences) over the other tokens that the query sees, and no difference
-    is below −d. Scores of a row differ by at most |scale|·ρ_q·‖k_j − k_l‖ ≤ 2|scale|·ρ_q·r, all
-    keys of a head being within r of one point, plus the largest difference of the mask in what
-    the row sees. A hidden token gets 0. Where a mask may hide a token or not, d is inf.
-    """
-    scores = (shapes[0][-2], shapes[1][-1])
-    mask = exact(np.zeros((1, 1))) if op.mask is None else weights.entries(op.mask)
-    mask = mask.broadcast((*mask.shape[:-2], *scores))
-    seen = mask.hi > -np.inf
-    least = np.min(np.where(seen, mask.lo, np.inf), axis=-1, keepdims=True)
-    gap = up(np.max(mask.hi, axis=-1, keepdims=True) - least)
-    reach = multiply_up(2.0 * abs(op.scale), multiply_up(q.run, _radius(k, k.column, shapes[1])))
-    smallest = exp(-(constant(reach) + exact(gap)))
-    others = exact(np.sum(seen, axis=-1, keepdims=True) - 1.0) * smallest
-    share = (constant(1.0) + clip(others, 0.0, math.inf)).reciprocal()
-    chances = exact(np.where(seen, np.minimum(share.hi, 1.0), 0.0))
-    return float(np.max(chances.sum((chances.lo.ndim - 2,)).hi, initial=0.0))
+    def _column_sum(self) -> float:
+        """κ: over the queries that may see a token, the sum of the largest probability it may get.
+
+        Proof: p = 1/(1 + Σ e^differences) over the other tokens that the query sees, and no
+        difference is below −d. Scores of a row differ by at most |scale|·ρ_q·‖k_j − k_l‖ ≤
+        2|scale|·ρ_q·r, all keys of a head being within r of one point, plus the largest difference
+        of the mask in what the row sees. A hidden token gets 0. Where a mask may hide a token or
+        not, d is inf.
+        """
+        op, (q, k, _), shapes = self.op, self.inputs, self.shapes
+        scores = (shapes[0][-2], shapes[1][-1])
+        mask = exact(np.zeros((1, 1))) if op.mask is None else self.weights.entries(op.mask)
+        mask = mask.broadcast((*mask.shape[:-2], *scores))
+        seen = mask.hi > -np.inf
+        least = np.min(np.where(seen, mask.lo, np.inf), axis=-1, keepdims=True)
+        gap = up(np.max(mask.hi, axis=-1, keepdims=True) - least)
+        radius = _radius(k, k.column, shapes[1])
+        reach = multiply_up(2.0 * abs(op.scale), multiply_up(q.run, radius))
+        smallest = exp(-(exact(reach) + exact(gap)))
+        others = exact(np.sum(seen, axis=-1, keepdims=True) - 1.0) * smallest
+        share = (exact(1.0) + clip(others, 0.0, math.inf)).reciprocal()
+        chances = exact(np.where(seen, np.minimum(share.hi, 1.0), 0.0))
+        return float(np.max(chances.sum((chances.lo.ndim - 2,)).hi, initial=0.0))
 
 
 def _deviation(tokens: Fact, longest: float, shape: Shape, axis: int) -> float:

@@ -8,7 +8,9 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, down, up
-from lipcert.core.program import AveragePool, Shape
+from lipcert.core.program import AveragePool
+from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.matrices import product, transposed
 from lipcert.core.rules.windows import Axis, axes_of
 
@@ -16,38 +18,45 @@ _LARGEST: Final = 1024
 _POSITIVE: Final = 1e-12
 
 
-def average_norm(op: AveragePool, before: Shape) -> float:
-    """≥ the norm of the map, a Kronecker product of those of single axes.
+class AveragePoolRule(WithoutOperands[AveragePool]):
+    """Means over windows."""
 
-    Proof: with S = AAᵀ ≥ 0 entry by entry and any v > 0, ‖A‖² = ‖S‖ ≤ max_i (Sv)_i/v_i, the ∞-norm
-    of V⁻¹SV (Collatz and Wielandt). Sums and products of non-negative numbers of which each passes
-    fewer than n operations lose less than a factor of 1 + 2nu. v may come from anywhere.
-    Attained: by the eigenvector of the largest eigenvalue.
-    """
-    norm = 1.0
-    for matrix in _matrices(op, before):
-        terms = sum(matrix.shape) + 8
-        v = _eigenvector(matrix)
-        quotients = (matrix @ (matrix.T @ v)) / v
-        square = up(up(quotients * (1.0 + terms * 2.0**-51)) + 2.0**-1000)
-        norm = multiply_up(norm, sqrt_up(float(np.max(square, initial=0.0))))
-    return norm
+    def fact(self) -> Fact:
+        """L·X, and the means of both ends of the box. Attained: with the norm of the map."""
+        box = self.x.box
+        nonnegative = bool((box.lo >= 0.0).all())
+        for axis, matrix in enumerate(self._matrices, start=2):
+            full = box.broadcast((*box.shape[:axis], self.before[axis], *box.shape[axis + 1 :]))
+            rows = Interval(np.moveaxis(full.lo, axis, -1), np.moveaxis(full.hi, axis, -1))
+            found = product(rows, transposed(Interval(np.maximum(down(matrix), 0.0), up(matrix))))
+            box = Interval(np.moveaxis(found.lo, -1, axis), np.moveaxis(found.hi, -1, axis))
+        if nonnegative:
+            box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
+        return Fact.of(self.shape, multiply_up(self.lipschitz(0), self.x.norm), box)
 
+    def lipschitz(self, index: int) -> float:
+        """≥ the norm of the map, a Kronecker product of those of single axes.
 
-def average_box(op: AveragePool, box: Interval, before: Shape) -> Interval:
-    """The means of the ends."""
-    nonnegative = bool((box.lo >= 0.0).all())
-    for axis, matrix in enumerate(_matrices(op, before), start=2):
-        full = box.broadcast((*box.shape[:axis], before[axis], *box.shape[axis + 1 :]))
-        rows = Interval(np.moveaxis(full.lo, axis, -1), np.moveaxis(full.hi, axis, -1))
-        found = product(rows, transposed(Interval(np.maximum(down(matrix), 0.0), up(matrix))))
-        box = Interval(np.moveaxis(found.lo, -1, axis), np.moveaxis(found.hi, -1, axis))
-    return Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0)) if nonnegative else box
+        Proof: with S = AAᵀ ≥ 0 entry by entry and any v > 0, ‖A‖² = ‖S‖ ≤ max_i (Sv)_i/v_i, the
+        ∞-norm of V⁻¹SV (Collatz and Wielandt). Sums and products of non-negative numbers of which
+        each passes fewer than n operations lose less than a factor of 1 + 2nu. v may come from
+        anywhere. Attained: by the eigenvector of the largest eigenvalue.
+        """
+        del index
+        norm = 1.0
+        for matrix in self._matrices:
+            terms = sum(matrix.shape) + 8
+            v = _eigenvector(matrix)
+            quotients = (matrix @ (matrix.T @ v)) / v
+            square = up(up(quotients * (1.0 + terms * 2.0**-51)) + 2.0**-1000)
+            norm = multiply_up(norm, sqrt_up(float(np.max(square, initial=0.0))))
+        return norm
 
-
-def _matrices(op: AveragePool, before: Shape) -> list[Array]:
-    """The map of each axis, [outputs, positions]; entries are rounded quotients."""
-    return [_matrix(axis, op.counts_padding) for axis in axes_of(op.window, before[2:])]
+    @property
+    def _matrices(self) -> list[Array]:
+        """The map of each axis, [outputs, positions]; entries are rounded quotients."""
+        axes = axes_of(self.op.window, self.before[2:])
+        return [_matrix(axis, self.op.counts_padding) for axis in axes]
 
 
 def _matrix(axis: Axis, counts_padding: bool) -> Array:

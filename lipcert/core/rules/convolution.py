@@ -7,60 +7,139 @@ set of taps that reach it, and a grid has few such sets along each axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
-from lipcert.core.program import Conv, Shape
-from lipcert.core.rules.dense import affine_norm
-from lipcert.core.rules.facts import Fact, box_norm, lengths_up, root_up
-from lipcert.core.rules.matrices import product
-from lipcert.core.rules.weights import Weights
-from lipcert.core.rules.windows import Mask, convolution_axes, patterns
+from lipcert.core.program import Conv, Move, Operand, Shape
+from lipcert.core.rules.base import Rule
+from lipcert.core.rules.facts import Cotangent, Fact, box_norm, lengths_up, root_up
+from lipcert.core.rules.matrices import affine_norm, product
+from lipcert.core.rules.windows import Axis, Mask, convolution_axes, kernel_square, patterns
+
+_Indices: TypeAlias = npt.NDArray[np.int64]
+_BLOCK: Final = 1 << 20
+_MOST_READS: Final = 1 << 24
+_MOST_TIMES: Final = 16
 
 
-def conv_positions(after: Shape) -> int:
-    """How often each bias is added."""
-    return after[0] * math.prod(after[2:])
+class ConvRule(Rule[Conv]):
+    """A convolution or its transpose, and a bias per channel."""
 
+    def fact(self) -> Fact:
+        """Norm: the least of `affine_norm`, round 0 and round an image c constant on every channel.
 
-def conv_fact(
-    op: Conv, x: Fact, before: Shape, after: Shape, *, weights: Weights, output: str
-) -> Fact:
-    """Norm: the least of `affine_norm`, round 0 and round an image c constant on every channel.
+        Proof: ‖Tx + b‖ ≤ ‖Tc + b‖ + ‖T‖‖x − c‖. An entry is a sum over the taps that reach it, of
+        kernel entries times entries of their channels' ranges, and at most the norm of these kernel
+        entries times ‖x‖.
+        Attained: without bias, by the first right singular vector.
+        """
+        op, x, before, after, weights = self.op, self.x, self.before, self.shape, self.weights
+        axes = self._axes
+        into, out_of = [a.at_outputs for a in axes], [a.at_positions for a in axes]
+        if op.transposed:
+            into, out_of = out_of, into
+        kernel = _kernel(op, weights.entries(op.weight))
+        if kernel.shape[0] * kernel.shape[2] != before[1]:
+            raise ValueError("a kernel does not fit the channels of its input")
+        largest = self.lipschitz(0)
+        bias, shift, cross = symmetric(0.0, after[1:2]), 0.0, 0.0
+        if op.bias is not None:
+            bias, shift = weights.entries(op.bias), weights.norm(op.bias)
+            backwards = Interval(np.swapaxes(kernel.lo, 1, 2), np.swapaxes(kernel.hi, 1, 2))
+            cross = _image_norm(_per_tap(backwards, bias), out_of, None, before[0])
+        norms = [affine_norm(largest, x.norm, cross, shift, self._positions)]
+        channels = _channels(x.box)
+        channels = channels.broadcast(before[1:2])
+        if np.isfinite(channels.magnitude()).all():
+            centre = exact(0.5 * channels.lo + 0.5 * channels.hi)
+            image = _image_norm(_per_tap(kernel, centre), into, bias, before[0])
+            distance = box_norm(x.box - _spread(centre, len(before)), before)
+            norms.append(add_up(image, multiply_up(largest, distance)))
+        cap = min(largest, weights.norm(op.weight))
+        box = _box(kernel, channels, into, x.norm, cap) + bias
+        return Fact.of(after, min(norms), _spread(box, len(after)))
 
-    Proof: ‖Tx + b‖ ≤ ‖Tc + b‖ + ‖T‖‖x − c‖. An entry is a sum over the taps that reach it, of
-    kernel entries times entries of their channels' ranges, and at most the norm of these kernel
-    entries times ‖x‖.
-    Attained: without bias, by the first right singular vector.
-    """
-    axes = convolution_axes(op, before, after)
-    into, out_of = [a.at_outputs for a in axes], [a.at_positions for a in axes]
-    if op.transposed:
-        into, out_of = out_of, into
-    kernel = _kernel(op, weights.entries(op.weight))
-    if kernel.shape[0] * kernel.shape[2] != before[1]:
-        raise ValueError("a kernel does not fit the channels of its input")
-    largest = weights.operator_norm(output, op, before, after)
-    positions = conv_positions(after)
-    bias, shift, cross = symmetric(0.0, after[1:2]), 0.0, 0.0
-    if op.bias is not None:
-        bias, shift = weights.entries(op.bias), weights.norm(op.bias)
-        backwards = Interval(np.swapaxes(kernel.lo, 1, 2), np.swapaxes(kernel.hi, 1, 2))
-        cross = _image_norm(_per_tap(backwards, bias), out_of, None, before[0])
-    norms = [affine_norm(largest, x.norm, cross, shift, positions)]
-    channels = _channels(x.box)
-    channels = channels.broadcast(before[1:2])
-    if np.isfinite(channels.magnitude()).all():
-        centre = exact(0.5 * channels.lo + 0.5 * channels.hi)
-        image = _image_norm(_per_tap(kernel, centre), into, bias, before[0])
-        distance = box_norm(x.box - _spread(centre, len(before)), before)
-        norms.append(add_up(image, multiply_up(largest, distance)))
-    cap = min(largest, weights.norm(op.weight))
-    box = _box(kernel, channels, into, x.norm, cap) + bias
-    return Fact.of(after, min(norms), _spread(box, len(after)))
+    def lipschitz(self, index: int) -> float:
+        """‖T‖₂. Attained always."""
+        del index
+        return self.weights.operator_norm(self.output, self.op, self.before, self.shape)
+
+    @staticmethod
+    def operands(op: Conv) -> Iterator[Operand]:
+        """Weight, bias."""
+        yield op.weight
+        if op.bias is not None:
+            yield op.bias
+
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """Weight: κX, or the Frobenius norm of all windows. Bias: √P, disjoint columns of ones.
+
+        Proof: κ is that of `kernel_square`. w ↦ y is, into each output channel, the matrix of the
+        windows of its group; its norm is at most its Frobenius norm, in which every entry counts as
+        often as it is read: over the box, or over the value z behind a move, no entry of which is
+        read more than m times: √m‖z‖.
+        Attained: where windows do not overlap; by one window; always.
+        """
+        axes = self._axes
+        reads = [(a.at_outputs if self.op.transposed else a.at_positions).sum(axis=1) for a in axes]
+        bounds = [
+            multiply_up(root_up(kernel_square(axes)), self.x.norm),
+            _windows_norm(self.x.box, self.before, reads),
+        ]
+        if self.behind is not None and isinstance(self.behind.op, Move):
+            rank, every = len(self.before), np.ones(self.before)
+            for axis, counts in enumerate(reads, start=2):
+                every *= counts.reshape(-1, *[1] * (rank - 1 - axis))
+            sources = self.behind.op.sources.ravel()
+            used = sources >= 0
+            times = np.bincount(sources[used], weights=every.ravel()[used])
+            most = np.max(times, initial=0.0)
+            bounds.append(multiply_up(root_up(int(most)), self.behind.x.norm))
+        yield self.op.weight, min(bounds)
+        if self.op.bias is not None:
+            yield self.op.bias, root_up(self._positions)
+
+    def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
+        """Also by channel sums S ≥ √Σ_c ‖g_c‖₁²: S of the bias, which receives Σ_p g_c(p)."""
+        for operand, gradient in super().operand_gradients(cotangent):
+            if cotangent.sums == math.inf:
+                yield operand, gradient
+                continue
+            by_sums = 1.0 if operand is self.op.bias else self._longest_window()
+            yield operand, min(gradient, multiply_up(by_sums, cotangent.sums))
+
+    def _longest_window(self) -> float:
+        """R with ‖∂loss/∂kernel‖ ≤ R·S: ‖x‖, or √m·‖z‖ for a value z behind a move.
+
+        Here no position of the output meets an entry of z more than m times.
+        Proof (Young): the gradient for output channel c is Σ_p g_c(p)·r_c(p), where r_c(p) holds,
+        for each channel and tap, the entry of x that position p meets through that tap, or 0: of a
+        convolution x(p·stride + t·dilation − before), of a transposed one the q with
+        q·stride + t·dilation − before = p. Different taps meet different entries, so
+        ‖r_c(p)‖ ≤ ‖x‖ and ‖Σ_p g_c(p)·r_c(p)‖ ≤ ‖g_c‖₁·‖x‖; squares add over c. If an entry of z
+        occurs m times in r_c(p) at most, ‖r_c(p)‖ ≤ √m‖z‖. Attained: at one position and one tap.
+        """
+        behind, axes = self.behind, self._axes
+        if behind is None or not isinstance(behind.op, Move):
+            return self.x.norm
+        if self.op.transposed or self.before[0] != 1:
+            return self.x.norm
+        repeated = _most_in_a_window(behind.op, self.before, axes)
+        return min(self.x.norm, multiply_up(repeated, behind.x.norm))
+
+    @property
+    def _axes(self) -> tuple[Axis, ...]:
+        return convolution_axes(self.op, self.before, self.shape)
+
+    @property
+    def _positions(self) -> int:
+        """How often each bias is added."""
+        return self.shape[0] * math.prod(self.shape[2:])
 
 
 def _box(
@@ -138,3 +217,54 @@ def _spread(channels: Interval, rank: int, first: int = 0) -> Interval:
     """Per channel, as a box [1, channels, 1, ...]; without the axes before `first`."""
     shape = (1, -1, *[1] * (rank - 2))[first:]
     return Interval(channels.lo.reshape(shape), channels.hi.reshape(shape))
+
+
+def _windows_norm(box: Interval, before: Shape, reads: Sequence[npt.NDArray[np.int64]]) -> float:
+    """√Σ reads·x² over the box; an entry that stands for an axis is read as often as all of it."""
+    magnitude = box.magnitude()
+    for axis, counts in enumerate(reads, start=2):
+        kept = counts if magnitude.shape[axis] > 1 else counts.sum(keepdims=True)
+        roots = up(np.sqrt(kept.astype(np.float64)))
+        magnitude = up(magnitude * roots.reshape(-1, *[1] * (magnitude.ndim - 1 - axis)))
+    channels = math.prod(before[:2]) // max(math.prod(magnitude.shape[:2]), 1)
+    return multiply_up(root_up(channels), norm_up(magnitude))
+
+
+def _most_in_a_window(move: Move, before: Shape, axes: tuple[Axis, ...]) -> float:
+    """√m: how often one entry of the value behind a move is in one window, over all channels.
+
+    inf where that is more than some times, or takes too long to find out.
+    """
+    channels = before[1]
+    size = channels * math.prod(axis.reads.size for axis in axes)
+    if move.sources.shape != before or size > _MOST_READS:
+        return math.inf
+    reads = _windows(before, axes)  # [windows, taps], −1 outside
+    sources = np.concatenate([move.sources.reshape(channels, -1), np.full((channels, 1), -1)], 1)
+    most = 1
+    step = max(1, _BLOCK // max(reads.shape[1] * channels, 1))
+    for start in range(0, len(reads), step):
+        part = reads[start : start + step]
+        met = np.moveaxis(sources[:, part], 0, 1).reshape(len(part), -1)
+        met.sort(axis=1)
+        while most < met.shape[1] and _has_run(met, most + 1):
+            most += 1
+            if most > _MOST_TIMES:
+                return math.inf
+    return root_up(most)
+
+
+def _has_run(rows: _Indices, length: int) -> bool:
+    """Whether a number ≥ 0 stands so many times in one of these sorted rows."""
+    first, last = rows[:, : 1 - length], rows[:, length - 1 :]
+    return bool(((first == last) & (first >= 0)).any())
+
+
+def _windows(before: Shape, axes: tuple[Axis, ...]) -> _Indices:
+    """The flat position that each tap of each window reads: [windows, taps], −1 for padding."""
+    flat = np.zeros((1, 1), dtype=np.int64)
+    for axis, size in zip(axes, before[2:], strict=True):
+        outer, inner = flat[:, None, :, None], axis.reads[None, :, None, :]
+        joint = np.where((outer < 0) | (inner < 0), -1, outer * size + inner)
+        flat = joint.reshape(len(flat) * len(axis.reads), -1)
+    return flat

@@ -13,15 +13,9 @@ from typing import Protocol, TypeAlias, final
 
 import numpy as np
 
-from lipcert.core.interval import Array, Interval, exact
-from lipcert.core.rules.enclosures import between, clip
+from lipcert.core.interval import Array, Interval, between, clip, exact, hull
 
 Enclosure: TypeAlias = Callable[[Interval], Interval]
-
-
-def hull(first: Interval, second: Interval) -> Interval:
-    """What lies in either, or between them."""
-    return Interval(np.minimum(first.lo, second.lo), np.maximum(first.hi, second.hi))
 
 
 class Image(Protocol):

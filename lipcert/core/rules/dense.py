@@ -1,75 +1,96 @@
-"""Dense: y[..., o] = Σ_i W[o, i]·x[..., i] + b[o] at P positions, and norms of affine maps."""
+"""Dense: y[..., o] = Σ_i W[o, i]·x[..., i] + b[o] at P positions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
-from lipcert.core.program import Dense, Shape
+from lipcert.core.program import Dense, Operand
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, box_norm, lengths_up, root_up
-from lipcert.core.rules.matrices import product, transposed
-from lipcert.core.rules.weights import Weights
+from lipcert.core.rules.matrices import affine_norm, product, transposed
 
 _LARGEST_HULL: Final = 5000
 _BLOCK: Final = 1 << 22
 
 
-def dense_fact(
-    op: Dense, x: Fact, before: Shape, after: Shape, *, weights: Weights, output: str
-) -> Fact:
-    """Norm: the least of `affine_norm`, round 0 and round the centre c of the box.
+class DenseRule(Rule[Dense]):
+    """A matrix, and a bias at every position."""
 
-    Proof: ‖Wx + b‖ ≤ ‖Wc + b‖ + ‖W‖‖x − c‖. A run is an x_p with P = 1. An entry lies in the
-    product of row and box, and |⟨w_o, x_p⟩| ≤ ‖w_o‖‖x_p‖.
-    Attained: without bias, by the first right singular vector.
-    """
-    if before[-1:] != op.weight.shape[1:] or after != (*before[:-1], op.weight.shape[0]):
-        raise ValueError("a dense weight does not fit its input")
-    weight = weights.entries(op.weight)
-    largest = weights.operator_norm(output, op, before, after)
-    positions = math.prod(before[:-1])
-    bias = symmetric(0.0, (len(weight.lo),))
-    shift = cross = 0.0
-    if op.bias is not None:
-        bias, shift = weights.entries(op.bias), weights.norm(op.bias)
-        cross = norm_up(_times(bias, transposed(weight)).magnitude())
-    norms = [
-        affine_norm(largest, x.norm, multiply_up(root_up(positions), cross), shift, positions),
-        _round_centre((weight, bias), x, before, after, largest),
-    ]
-    run = affine_norm(largest, x.run, cross, shift, 1)
-    rows = np.minimum(lengths_up(weight.magnitude()), min(weights.norm(op.weight), largest))
-    reach = exact(rows) * symmetric(x.run, rows.shape)
-    full = x.box.broadcast((*x.box.shape[:-1], before[-1]))
-    box = _times(full, weight).meet(reach) + bias
-    return Fact.of(after, min(norms), box, run)
+    def fact(self) -> Fact:
+        """Norm: the least of `affine_norm`, round 0 and round the centre c of the box.
 
+        Proof: ‖Wx + b‖ ≤ ‖Wc + b‖ + ‖W‖‖x − c‖. A run is an x_p with P = 1. An entry lies in the
+        product of row and box, and |⟨w_o, x_p⟩| ≤ ‖w_o‖‖x_p‖.
+        Attained: without bias, by the first right singular vector.
+        """
+        op, x, before, weights = self.op, self.x, self.before, self.weights
+        if before[-1:] != op.weight.shape[1:] or self.shape != (*before[:-1], op.weight.shape[0]):
+            raise ValueError("a dense weight does not fit its input")
+        weight, largest = weights.entries(op.weight), self.lipschitz(0)
+        positions = math.prod(before[:-1])
+        bias = symmetric(0.0, (len(weight.lo),))
+        shift = cross = 0.0
+        if op.bias is not None:
+            bias, shift = weights.entries(op.bias), weights.norm(op.bias)
+            cross = norm_up(_times(bias, transposed(weight)).magnitude())
+        full = x.box.broadcast((*x.box.shape[:-1], before[-1]))
+        norms = [
+            affine_norm(largest, x.norm, multiply_up(root_up(positions), cross), shift, positions),
+            self._round_centre(full, weight, bias, largest),
+        ]
+        run = affine_norm(largest, x.run, cross, shift, 1)
+        rows = np.minimum(lengths_up(weight.magnitude()), min(weights.norm(op.weight), largest))
+        reach = exact(rows) * symmetric(x.run, rows.shape)
+        box = _times(full, weight).meet(reach) + bias
+        return Fact.of(self.shape, min(norms), box, run)
 
-def affine_norm(largest: float, x: float, cross: float, shift: float, copies: int) -> float:
-    """≥ ‖Tx + s‖, s a shift added `copies` times, where ‖T‖ ≤ largest and ‖Tᵀs‖ ≤ cross.
+    def lipschitz(self, index: int) -> float:
+        """‖W‖₂. Attained always."""
+        del index
+        return self.weights.operator_norm(self.output, self.op, self.before, self.shape)
 
-    Proof: ‖Tx‖ + ‖s‖, or the square expanded: ‖Tx‖² + 2⟨x, Tᵀs⟩ + ‖s‖², where ‖s‖ = √copies·shift.
-    """
-    linear, added = multiply_up(largest, x), multiply_up(root_up(copies), shift)
-    square = add_up(multiply_up(linear, linear), multiply_up(added, added))
-    square = add_up(square, multiply_up(2.0, multiply_up(x, cross)))
-    return min(add_up(linear, added), sqrt_up(square))
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """‖W‖·l; also the hull's vertices, at one position.
 
+        Proof: ‖Wᵀg‖ is a convex function of g, hence largest at a vertex of the hull.
+        """
+        norm = multiply_up(self.lipschitz(index), cotangent.norm)
+        hull = cotangent.hull
+        if hull is not None and math.prod(self.shape) == hull.classes == self.shape[-1]:
+            norm = min(norm, pair_norm(self.weights.entries(self.op.weight), hull))
+        return Cotangent(norm)
 
-def _round_centre(
-    affine: tuple[Interval, Interval], x: Fact, before: Shape, after: Shape, largest: float
-) -> float:
-    weight, bias = affine
-    full = x.box.broadcast((*x.box.shape[:-1], before[-1]))
-    if not np.isfinite(full.magnitude()).all():
-        return math.inf
-    centre = exact(0.5 * full.lo + 0.5 * full.hi)
-    image = _times(centre, weight) + bias
-    return add_up(box_norm(image, after), multiply_up(largest, box_norm(full - centre, before)))
+    @staticmethod
+    def operands(op: Dense) -> Iterator[Operand]:
+        """Weight, bias."""
+        yield op.weight
+        if op.bias is not None:
+            yield op.bias
+
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """Weight: the norm of the matrix of all x_p, at most X. Bias: √P, disjoint ones.
+
+        Attained: where the x_p are parallel; always.
+        """
+        yield self.op.weight, self.x.norm
+        if self.op.bias is not None:
+            yield self.op.bias, root_up(math.prod(self.shape[:-1]))
+
+    def _round_centre(
+        self, full: Interval, weight: Interval, bias: Interval, largest: float
+    ) -> float:
+        if not np.isfinite(full.magnitude()).all():
+            return math.inf
+        centre = exact(0.5 * full.lo + 0.5 * full.hi)
+        image = box_norm(_times(centre, weight) + bias, self.shape)
+        distance = box_norm(full - centre, self.before)
+        return add_up(image, multiply_up(largest, distance))
 
 
 def _times(rows: Interval, weight: Interval) -> Interval:
@@ -78,20 +99,6 @@ def _times(rows: Interval, weight: Interval) -> Interval:
     flat = Interval(rows.lo.reshape(-1, length), rows.hi.reshape(-1, length))
     found = product(flat, transposed(weight))
     return Interval(found.lo.reshape(shape), found.hi.reshape(shape))
-
-
-def dense_cotangent(
-    op: Dense, cotangent: Cotangent, before: Shape, after: Shape, *, weights: Weights, output: str
-) -> Cotangent:
-    """‖W‖·l; also the hull's vertices, at one position.
-
-    Proof: ‖Wᵀg‖ is a convex function of g, hence largest at a vertex of the hull.
-    """
-    norm = multiply_up(weights.operator_norm(output, op, before, after), cotangent.norm)
-    hull = cotangent.hull
-    if hull is not None and math.prod(after) == hull.classes == after[-1]:
-        norm = min(norm, pair_norm(weights.entries(op.weight), hull))
-    return Cotangent(norm)
 
 
 def pair_norm(weight: Interval, hull: Hull) -> float:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up
-from lipcert.core.interval import Array, Interval, down, exact, up
+from lipcert.core.interval import Array, Interval, between, clip, down, exact, up
 
 _REACH: Final = 700.0
 _LN2_HIGH: Final = float.fromhex("0x1.62e42feep-1")
@@ -32,24 +32,9 @@ def near(digits: str) -> Interval:
     return Interval(np.asarray(round_down(number - error)), np.asarray(round_up(number + error)))
 
 
-def constant(number: float) -> Interval:
-    """One number, which fits any array."""
-    return exact(number)
-
-
-def clip(x: Interval, low: float, high: float) -> Interval:
-    """The nearest numbers in [low, high]."""
-    return Interval(np.clip(x.lo, low, high), np.clip(x.hi, low, high))
-
-
-_HALF_PI: Final = near("1.57079632679489661923132169164")
-_TWO_OVER_ROOT_PI: Final = near("1.12837916709551257389615890312")
-_ONE: Final = constant(1.0)
-
-
-def absolute(x: Interval) -> Interval:
-    """|x|, exactly."""
-    return Interval(np.maximum(np.maximum(x.lo, -x.hi), 0.0), x.magnitude())
+HALF_PI: Final = near("1.57079632679489661923132169164")
+TWO_OVER_ROOT_PI: Final = near("1.12837916709551257389615890312")
+_ONE: Final = exact(1.0)
 
 
 def exp(x: Interval) -> Interval:
@@ -108,7 +93,7 @@ def sigmoid(x: Interval) -> Interval:
 
 def tanh(x: Interval) -> Interval:
     """1 − 2/(1 + e^2x), between 0 and x."""
-    near_one = _ONE - constant(2.0) * (_ONE + exp(constant(2.0) * x)).reciprocal()
+    near_one = _ONE - exact(2.0) * (_ONE + exp(exact(2.0) * x)).reciprocal()
     return between(clip(near_one, -1.0, 1.0), x)
 
 
@@ -119,13 +104,6 @@ def softplus(x: Interval) -> Interval:
         for points in (x.lo, x.hi)
     )
     return Interval(np.maximum(low.lo, np.maximum(x.lo, 0.0)), high.hi)
-
-
-def between(image: Interval, x: Interval) -> Interval:
-    """The image under a function that lies between 0 and x: rounding must not blur that."""
-    return Interval(
-        np.maximum(image.lo, np.minimum(x.lo, 0.0)), np.minimum(image.hi, np.maximum(x.hi, 0.0))
-    )
 
 
 def erf(x: Interval) -> Interval:
@@ -151,7 +129,7 @@ def _erf(x: Array) -> Interval:
             raise ArithmeticError("the series of the error function did not converge")
     series = Interval(down(total * (1.0 - _ERF_ERROR)), up(total * (1.0 + _ERF_ERROR)))
     point = exact(inner)
-    value = _TWO_OVER_ROOT_PI * point * exp(-(point * point)) * series
+    value = TWO_OVER_ROOT_PI * point * exp(-(point * point)) * series
     last = 1.0 - 2.0**-42
     return Interval(
         np.where(x > _ERF_REACH, last, np.where(x < -_ERF_REACH, -1.0, value.lo)),
@@ -175,9 +153,9 @@ def inverse_tangent(x: Interval) -> Interval:
         square = clip(y * y, 0.0, 0.0025)
         series = Interval(np.zeros(()), np.asarray(1.0 / 12.0))
         for odd in (11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
-            series = constant(odd).reciprocal() - square * series
-        ends.append(constant(2.0**_HALVINGS) * y * series)
-    edge = float(_HALF_PI.hi)
+            series = exact(odd).reciprocal() - square * series
+        ends.append(exact(2.0**_HALVINGS) * y * series)
+    edge = float(HALF_PI.hi)
     low = np.where(x.lo < -_FAR, -edge, ends[0].lo)
     high = np.where(x.hi > _FAR, edge, ends[1].hi)
     return between(clip(Interval(low, high), -edge, edge), x)

@@ -6,7 +6,7 @@ Everything holds for all admissible inputs and all weights in scope. inf is "not
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, final
 
 import numpy as np
@@ -90,6 +90,10 @@ class Hull:
     def __post_init__(self) -> None:
         if self.classes < 1 or not self.scale >= 0.0 or not 0.0 <= self.smoothing <= 1.0:
             raise ValueError("this is no hull of logit gradients")
+
+    def times(self, factor: float) -> Hull:
+        """The hull of the members times a factor ≥ 0, perhaps with longer ones."""
+        return replace(self, scale=multiply_up(self.scale, factor))
 
 
 @final

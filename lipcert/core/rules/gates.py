@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.interval import Interval
+from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.curves import Curve, Function, Piece
-from lipcert.core.rules.enclosures import clip, constant, erf, exp, near, sigmoid, tanh
+from lipcert.core.rules.enclosures import erf, exp, near, sigmoid, tanh
 
 _REACH: Final = 1e10
 _MISH_REACH: Final = (-300.0, 100.0)
@@ -24,8 +24,8 @@ _ROOT_HALF: Final = near("0.707106781186547524400844362105")
 _ROOT_TWO_OVER_PI: Final = near("0.797884560802865355879892119869")
 _DENSITY_AT_ZERO: Final = near("0.398942280401432677939946059934")
 _CUBIC: Final = near("0.044715000000000000000000000000")
-_HALF, _ONE, _TWO = constant(0.5), constant(1.0), constant(2.0)
-_THREE, _SIX = constant(3.0), constant(6.0)
+_HALF, _ONE, _TWO = exact(0.5), exact(1.0), exact(2.0)
+_THREE, _SIX = exact(3.0), exact(6.0)
 _MODERATE: Final = (2.0**-20, 2.0**20)
 _STEPS: Final = 120
 _SHARE: Final = 0.47
@@ -74,7 +74,7 @@ def gelu_tanh(slope: float | None = None, cubic: float | None = None) -> Functio
         )
     if not all(_MODERATE[0] <= number <= _MODERATE[1] for number in (slope, cubic)):
         raise Unsupported("a GELU by tanh with extreme numbers")
-    c, k = constant(slope), constant(cubic)
+    c, k = exact(slope), exact(cubic)
 
     def falls(x: Interval) -> Interval:
         """The sign of f'(−x)."""
@@ -108,11 +108,11 @@ def _crossing(sign: _Gate) -> Interval:
     Proof: intervals show it positive at the left end, and negative at the right one.
     """
     left, right = 0.0, 1.0
-    while not (sign(constant(right)).hi < 0.0).all():
+    while not (sign(exact(right)).hi < 0.0).all():
         right *= 2.0
     for _ in range(_STEPS):
         between = left + _SHARE * (right - left)
-        found = sign(constant(between))
+        found = sign(exact(between))
         if (found.lo > 0.0).all():
             left = between
         elif (found.hi < 0.0).all():
@@ -131,7 +131,7 @@ def quick_gelu(alpha: float) -> Function:
     """x·σ(αx) = silu(αx)/α."""
     if not 1e-6 <= abs(alpha) <= 1e6:
         raise Unsupported("x·sigmoid(alpha·x) with an extreme alpha")
-    factor = constant(alpha)
+    factor = exact(alpha)
     inverse = factor.reciprocal()
     turn = near("2.399357280515467667832739697282") * inverse
     return _gated(
@@ -165,7 +165,7 @@ def mish() -> Function:
     def slope(x: Interval) -> Interval:
         """Beyond the reach, between 0 and the value there."""
         w, inverse = parts(x)
-        value = constant(4.0) * w * (w + _ONE) * inverse * inverse
+        value = exact(4.0) * w * (w + _ONE) * inverse * inverse
         beyond = (x.lo < _MISH_REACH[0]) | (x.hi > _MISH_REACH[1])
         return Interval(np.where(beyond, 0.0, value.lo), value.hi)
 

@@ -1,18 +1,17 @@
-"""Functions with kinks: pieces of lines, of one parabola, and of an exponential below 0."""
+"""Functions with kinks: pieces of lines, and of one parabola."""
 
 from __future__ import annotations
 
 import math
 from typing import Final
 
-from lipcert.core.interval import Interval
+from lipcert.core import interval
+from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.rules import enclosures
 from lipcert.core.rules.curves import Curve, Function, Piece, always
-from lipcert.core.rules.enclosures import clip, constant, exp
 
 _INF: Final = math.inf
-_ZERO: Final = constant(0.0)
+_ZERO: Final = exact(0.0)
 
 
 def _positive(x: Interval) -> Interval:
@@ -47,7 +46,7 @@ def leaky_relu(alpha: float) -> Function:
     """x for x ≥ 0, alpha·x below; any alpha."""
     _finite("LeakyRelu", alpha)
     return Function(
-        Curve(lambda x: _positive(x) + constant(alpha) * _negative(x), (_ZERO,)),
+        Curve(lambda x: _positive(x) + exact(alpha) * _negative(x), (_ZERO,)),
         _lines((_ZERO,), (alpha, 1.0)),
         shrinks=0.0 <= alpha <= 1.0,
         ratio=always(max(1.0, abs(alpha))),
@@ -57,7 +56,7 @@ def leaky_relu(alpha: float) -> Function:
 def absolute() -> Function:
     """|x|."""
     return Function(
-        Curve(enclosures.absolute, (_ZERO,)),
+        Curve(interval.absolute, (_ZERO,)),
         _lines((_ZERO,), (-1.0, 1.0)),
         bounds=(0.0, _INF),
         ratio=always(1.0),
@@ -68,17 +67,17 @@ def clipped(low: float, high: float) -> Function:
     """min(max(x, low), high)."""
     if not low <= high or low == _INF or high == -_INF:
         raise Unsupported("Clip with no number between its ends")
-    knots = constant(low), constant(high)
+    knots = exact(low), exact(high)
     return Function(Curve(lambda x: clip(x, low, high)), _lines(knots, (0.0, 1.0, 0.0)))
 
 
 def hard_sigmoid(alpha: float, beta: float) -> Function:
     """min(max(alpha·x + beta, 0), 1); any sign of alpha."""
     _finite("HardSigmoid", alpha, beta)
-    value = Curve(lambda x: clip(constant(alpha) * x + constant(beta), 0.0, 1.0))
+    value = Curve(lambda x: clip(exact(alpha) * x + exact(beta), 0.0, 1.0))
     if alpha == 0.0:
         return Function(value, _lines((), (0.0,)))
-    knots = [(constant(end) - constant(beta)) * constant(alpha).reciprocal() for end in (0.0, 1.0)]
+    knots = [(exact(end) - exact(beta)) * exact(alpha).reciprocal() for end in (0.0, 1.0)]
     low, high = knots if alpha > 0.0 else knots[::-1]
     return Function(value, _lines((low, high), (0.0, alpha, 0.0)), bounds=(0.0, 1.0))
 
@@ -88,7 +87,7 @@ def soft_threshold(limit: float) -> Function:
     _finite("Shrink", limit)
     if limit < 0.0:
         raise Unsupported("a soft threshold below 0")
-    edge = constant(limit)
+    edge = exact(limit)
     return Function(
         Curve(lambda x: _positive(x - edge) + _negative(x + edge)),
         _lines((-edge, edge), (1.0, 0.0, 1.0)),
@@ -98,35 +97,14 @@ def soft_threshold(limit: float) -> Function:
 
 def hard_swish() -> Function:
     """x·min(max(x/6 + ½, 0), 1): falls up to −3/2, then rises; slope x/3 + ½ between −3 and 3."""
-    three, half = constant(3.0), constant(0.5)
+    three, half = exact(3.0), exact(0.5)
     middle = Curve(lambda x: x * three.reciprocal() + half)
     return Function(
-        Curve(
-            lambda x: x * clip(x * constant(6.0).reciprocal() + half, 0.0, 1.0), (constant(-1.5),)
-        ),
+        Curve(lambda x: x * clip(x * exact(6.0).reciprocal() + half, 0.0, 1.0), (exact(-1.5),)),
         (
             Piece(-_INF, -3.0, always(0.0)),
             Piece(-3.0, 3.0, middle),
             Piece(3.0, _INF, always(1.0)),
         ),
         shrinks=True,
-    )
-
-
-def exponential_below(gain: float, scale: float, width: float) -> Function:
-    """gain·x for x ≥ 0, gain·scale·(e^(x/width) − 1) below, for width > 0."""
-    _finite("Elu, Selu or Celu", gain, scale, width)
-    if width <= 0.0:
-        raise Unsupported("Celu with an alpha that is not positive")
-    above, below = constant(gain), constant(gain) * constant(scale)
-    inverse = constant(width).reciprocal()
-
-    def at(x: Interval) -> Interval:
-        return above * _positive(x) + below * enclosures.expm1(_negative(x) * inverse)
-
-    slope = Curve(lambda x: below * inverse * clip(exp(x * inverse), 0.0, 1.0))
-    return Function(
-        Curve(at, (_ZERO,)),
-        (Piece(-_INF, 0.0, slope), Piece(0.0, _INF, always(gain))),
-        shrinks=0.0 <= gain <= 1.0 and 0.0 <= scale <= width,
     )

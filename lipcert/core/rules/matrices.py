@@ -1,4 +1,4 @@
-"""Products of interval matrices, by two or three floating-point products.
+"""Products of interval matrices, by two or three floating-point products; affine images.
 
 Hypotheses on the machine: as in `norms.float_engine` (conventional products, any order, perhaps
 fused; gradual underflow is not assumed).
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, down, up
+from lipcert.core.rules.facts import root_up
 
 
 def product(left: Interval, right: Interval) -> Interval:
@@ -48,3 +50,14 @@ def _ball(interval: Interval) -> tuple[Array, Array]:
         centre = np.where(low == high, low, 0.5 * low + 0.5 * high)
         radius = np.maximum(up(high - centre), up(centre - low))
     return centre, np.where(low == high, 0.0, radius)
+
+
+def affine_norm(largest: float, x: float, cross: float, shift: float, copies: int) -> float:
+    """≥ ‖Tx + s‖, s a shift added `copies` times, where ‖T‖ ≤ largest and ‖Tᵀs‖ ≤ cross.
+
+    Proof: ‖Tx‖ + ‖s‖, or the square expanded: ‖Tx‖² + 2⟨x, Tᵀs⟩ + ‖s‖², where ‖s‖ = √copies·shift.
+    """
+    linear, added = multiply_up(largest, x), multiply_up(root_up(copies), shift)
+    square = add_up(multiply_up(linear, linear), multiply_up(added, added))
+    square = add_up(square, multiply_up(2.0, multiply_up(x, cross)))
+    return min(add_up(linear, added), sqrt_up(square))

@@ -2,53 +2,71 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Move, Shape
-from lipcert.core.rules.facts import Fact, root_up
+from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.broadcasting import met_rows
+from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 _Indices = npt.NDArray[np.int64]
 
 
-def move_norm(op: Move) -> float:
-    """√m, m the largest number of times that one entry of x occurs: the norm of the map.
+class MoveRule(WithoutOperands[Move]):
+    """y.flat[k] = x.flat[sources[k]], or 0."""
 
-    Proof: its columns are disjoint, with that many ones. Attained always.
-    """
-    used = op.sources[op.sources >= 0]
-    return root_up(int(np.max(np.bincount(used), initial=0)))
-
-
-def keeps_order(op: Move, before: Shape) -> bool:
-    """Whether nothing but the shape changes."""
-    size = int(np.prod(before))
-    return op.sources.size == size and bool((op.sources.ravel() == np.arange(size)).all())
-
-
-def move_fact(op: Move, x: Fact, before: Shape, after: Shape) -> Fact:
-    """‖y‖ ≤ √m‖x‖, also for runs of y that lie in one run of x; every entry keeps its interval."""
-    if op.sources.shape != after or int(np.max(op.sources, initial=-1)) >= np.prod(before):
-        raise ValueError("a move does not fit its shapes")
-    stretch = move_norm(op)
-    lines = ((_line_of(before, -1), x.run), (_line_of(before, -2), x.column))
-    run, column = (
-        min(
-            multiply_up(stretch, length)
-            for line, length in ((None, x.norm), *lines)
-            if line is None or (length < x.norm and _stays_in(line, op.sources, axis))
+    def fact(self) -> Fact:
+        """‖y‖ ≤ √m‖x‖, also for runs of y that lie in one run of x; entries keep their interval."""
+        sources, x, before = self.op.sources, self.x, self.before
+        if sources.shape != self.shape or int(np.max(sources, initial=-1)) >= np.prod(before):
+            raise ValueError("a move does not fit its shapes")
+        stretch = self.lipschitz(0)
+        lines = ((_line_of(before, -1), x.run), (_line_of(before, -2), x.column))
+        run, column = (
+            min(
+                multiply_up(stretch, length)
+                for line, length in ((None, x.norm), *lines)
+                if line is None or (length < x.norm and _stays_in(line, sources, axis))
+            )
+            for axis in (-1, -2)
         )
-        for axis in (-1, -2)
-    )
-    box = _moved(x.box, op.sources, before)
-    return Fact.of(after, multiply_up(stretch, x.norm), box, run, column)
+        box = _moved(x.box, sources, before)
+        return Fact.of(self.shape, multiply_up(stretch, x.norm), box, run, column)
 
+    def lipschitz(self, index: int) -> float:
+        """√m, m the largest number of times that one entry of x occurs: the norm of the map.
 
-def lies_in_runs(sources: _Indices, before: Shape) -> bool:
-    """Whether all entries of each row of sources [rows, entries] lie in one run of x."""
-    return _stays_in(_line_of(before, -1), sources, -1)
+        Proof: its columns are disjoint, with that many ones. Attained always.
+        """
+        del index
+        used = self.op.sources[self.op.sources >= 0]
+        return root_up(int(np.max(np.bincount(used), initial=0)))
+
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """L·l; with hull and label where nothing but the shape changes."""
+        norm = multiply_up(self.lipschitz(index), cotangent.norm)
+        if not self._keeps_order:
+            return Cotangent(norm)
+        return Cotangent(norm, cotangent.hull, label=cotangent.label)
+
+    def longest_part(self, operand: Shape) -> float:
+        """√m times the longest run of x, if what each entry of the operand meets lies in one.
+
+        Proof: it holds each entry of that run at most m times.
+        """
+        line = _line_of(self.before, -1)
+        inside = _stays_in(line, met_rows(self.op.sources, operand), -1)
+        return multiply_up(self.lipschitz(0), self.x.run) if inside else math.inf
+
+    @property
+    def _keeps_order(self) -> bool:
+        size, sources = math.prod(self.before), self.op.sources.ravel()
+        return len(sources) == size and bool((sources == np.arange(size)).all())
 
 
 def _line_of(shape: Shape, axis: int) -> _Indices:

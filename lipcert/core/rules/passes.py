@@ -6,14 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from lipcert.core.arithmetic import add_up
 from lipcert.core.budget import spend
-from lipcert.core.program import Program, Step
-from lipcert.core.rules import linear, nonlinear
-from lipcert.core.rules.clips import without_cotangent_clips
+from lipcert.core.program import CotangentClip, Program, Step
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.parameters import Source, shares
+from lipcert.core.rules.table import rule_class
 from lipcert.core.rules.weights import Weights
 
 
@@ -45,12 +45,29 @@ class Refinement:
 _NOTHING = Refinement()
 
 
+def rule_at(
+    program: Program,
+    step: Step,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    behind: Rule[Any] | None = None,
+) -> Rule[Any]:
+    """The rule of a step of a program, in its surroundings."""
+    return rule_class(type(step.op))(
+        op=step.op,
+        inputs=tuple(facts[name] for name in step.inputs),
+        shapes=tuple(program.shapes[name] for name in step.inputs),
+        shape=step.shape,
+        weights=weights,
+        output=step.output,
+        behind=behind,
+    )
+
+
 def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
     """What the rule of one step finds about its output."""
     spend()
-    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
-    rule = linear.output_fact if isinstance(step.op, linear.LINEAR) else nonlinear.output_fact
-    return rule(step.op, inputs, shapes, step.shape, weights, step.output)
+    return rule_at(program, step, facts, weights).fact()
 
 
 def forward(
@@ -81,9 +98,10 @@ def backward(
     for step in reversed(program.steps):
         received = _capped(step.output, cotangents, refined)
         cotangents[step.output] = received
-        reads = Counter(step.inputs)
+        reads, rule = Counter(step.inputs), rule_at(program, step, facts, weights)
         for index, name in enumerate(step.inputs):
-            share = _pulled(program, step, index, received, facts=facts, weights=weights)
+            spend()
+            share = rule.pulled(index, received)
             if reads[name] == 1:
                 share = _at_most(share, refined.share(name, step.output, cotangents))
             cotangents[name] = _sum(cotangents[name], share) if name in cotangents else share
@@ -105,20 +123,11 @@ def gradients(
     computed_by = {step.output: step for step in program.steps}
     for step in program.steps:
         spend()
-        inputs, behind = [facts[name] for name in step.inputs], None
-        before = computed_by.get(step.inputs[0])
+        before, behind = computed_by.get(step.inputs[0]), None
         if before is not None and len(before.inputs) == 1:
-            (source,) = before.inputs
-            behind = Source(before.op, facts[source], program.shapes[source])
-        for name, share in shares(
-            step.op,
-            inputs,
-            _shapes(program, step),
-            step.shape,
-            cotangents[step.output],
-            weights=weights,
-            behind=behind,
-        ):
+            behind = rule_at(program, before, facts, weights)
+        rule = rule_at(program, step, facts, weights, behind)
+        for name, share in rule.gradients(cotangents[step.output]):
             found[name] = add_up(found.get(name, 0.0), share)
     return found
 
@@ -137,29 +146,17 @@ def input_lipschitz(
     return backward(function, facts, weights, Cotangent(1.0), refined)[program.input].norm
 
 
-def step_lipschitz(
-    program: Program, step: Step, index: int, facts: Mapping[str, Fact], weights: Weights
-) -> float:
-    """≥ the Lipschitz constant of a step in one of its inputs, wherever the facts hold."""
-    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
-    rule = linear.lipschitz if isinstance(step.op, linear.LINEAR) else nonlinear.lipschitz
-    return rule(step.op, index, inputs, shapes, step.shape, weights, step.output)
-
-
-def _pulled(
-    program: Program,
-    step: Step,
-    index: int,
-    received: Cotangent,
-    *,
-    facts: Mapping[str, Fact],
-    weights: Weights,
-) -> Cotangent:
-    """What the input at an index receives through one step."""
-    spend()
-    inputs, shapes = [facts[name] for name in step.inputs], _shapes(program, step)
-    rule = linear.pulled if isinstance(step.op, linear.LINEAR) else nonlinear.pulled
-    return rule(step.op, index, received, inputs, shapes, step.shape, weights, step.output)
+def without_cotangent_clips(program: Program) -> Program:
+    """The function that the program computes, which clips of the cotangent are no part of."""
+    return replace(
+        program,
+        steps=tuple(
+            replace(step, op=replace(step.op, radius=math.inf))
+            if isinstance(step.op, CotangentClip)
+            else step
+            for step in program.steps
+        ),
+    )
 
 
 def _capped(value: str, cotangents: Mapping[str, Cotangent], refined: Refinement) -> Cotangent:
@@ -174,7 +171,3 @@ def _at_most(cotangent: Cotangent, norm: float) -> Cotangent:
 
 def _sum(first: Cotangent, second: Cotangent) -> Cotangent:
     return Cotangent(add_up(first.norm, second.norm))
-
-
-def _shapes(program: Program, step: Step) -> list[tuple[int, ...]]:
-    return [program.shapes[name] for name in step.inputs]

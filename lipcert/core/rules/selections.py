@@ -12,56 +12,73 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Array, Interval
-from lipcert.core.program import MaxPool, ReduceMax, Shape, Sort, Window
+from lipcert.core.program import MaxPool, ReduceMax, Sort
+from lipcert.core.rules.base import WithoutOperands
 from lipcert.core.rules.facts import Fact, root_up
-from lipcert.core.rules.windows import Axis, axes_of
+from lipcert.core.rules.windows import Axis, overlap, read_axes
 
 
-def read_axes(window: Window, before: Shape) -> tuple[Axis, ...] | None:
-    """The axes of windows; None where a window reads nothing but padding."""
-    axes = axes_of(window, before[2:])
-    return axes if all(axis.at_outputs.any(axis=1).all() for axis in axes) else None
+class MaxPoolRule(WithoutOperands[MaxPool]):
+    """Maxima over windows."""
+
+    def fact(self) -> Fact:
+        """√overlap·X, and the maxima of both ends of the box; nothing of windows of padding.
+
+        Proof: every output is an entry, and no entry is more than `overlap` outputs.
+        Attained: one entry is the maximum of every window that reads it.
+        """
+        axes = read_axes(self.op.window, self.before)
+        if axes is None:
+            return Fact.of(self.shape)
+        box = Interval(_largest(self.x.box.lo, axes), _largest(self.x.box.hi, axes))
+        return Fact.of(self.shape, multiply_up(self.lipschitz(0), self.x.norm), box)
+
+    def lipschitz(self, index: int) -> float:
+        """√overlap.
+
+        Proof: the Jacobian mixes rows that pick one entry each: rows of sum 1, columns of sum
+        ≤ overlap, and ‖J‖² is at most the product of both. Attained: as the norm.
+        """
+        del index
+        axes = read_axes(self.op.window, self.before)
+        return root_up(overlap(axes)) if axes else math.inf
 
 
-def overlap(axes: tuple[Axis, ...]) -> int:
-    """The largest number of windows that read one position, at least 1."""
-    counts = (int(np.max(axis.at_positions.sum(axis=1), initial=1)) for axis in axes)
-    return math.prod(counts)
+class ReduceMaxRule(WithoutOperands[ReduceMax]):
+    """The maximum or the minimum over axes."""
+
+    def fact(self) -> Fact:
+        """X, and the extremes of both ends: an output is an entry, and slices are disjoint."""
+        chosen, box = np.min if self.op.minimum else np.max, self.x.box
+        low, high = (chosen(end, axis=self.op.axes, keepdims=True) for end in (box.lo, box.hi))
+        return Fact.of(self.shape, self.x.norm, Interval(np.asarray(low), np.asarray(high)))
+
+    def lipschitz(self, index: int) -> float:
+        """1: every row picks one entry of its own, or mixes such rows. Attained always."""
+        del index
+        return 1.0
 
 
-def max_pooled(op: MaxPool, x: Fact, before: Shape, shape: Shape) -> Fact:
-    """√overlap·X, and the maxima of both ends of the box; nothing where a window reads nothing.
+class SortRule(WithoutOperands[Sort]):
+    """Entries in order along an axis."""
 
-    Proof: every output is an entry, and no entry is more than `overlap` outputs. The Jacobian
-    mixes rows that pick one entry each: rows of sum 1, columns of sum ≤ overlap, and ‖J‖² is at
-    most the product of both.
-    Attained: one entry is the maximum of every window that reads it.
-    """
-    axes = read_axes(op.window, before)
-    if axes is None:
-        return Fact.of(shape)
-    box = Interval(_largest(x.box.lo, axes), _largest(x.box.hi, axes))
-    return Fact.of(shape, multiply_up(root_up(overlap(axes)), x.norm), box)
+    def fact(self) -> Fact:
+        """X, of runs along the axis too, and one interval for all entries along the axis.
 
+        Proof: sorting permutes each of them. Either order is covered.
+        """
+        x, rank = self.x, len(self.shape)
+        axis = self.op.axis % rank
+        low = np.min(x.box.lo, axis=axis, keepdims=True)
+        high = np.max(x.box.hi, axis=axis, keepdims=True)
+        run = x.run if axis == rank - 1 else math.inf
+        column = x.column if axis == rank - 2 else math.inf
+        return Fact.of(self.shape, x.norm, Interval(low, high), run, column)
 
-def extreme(op: ReduceMax, x: Fact, shape: Shape) -> Fact:
-    """X, and the extremes of both ends: an output is an entry, and slices are disjoint."""
-    chosen = np.min if op.minimum else np.max
-    low, high = (chosen(end, axis=op.axes, keepdims=True) for end in (x.box.lo, x.box.hi))
-    return Fact.of(shape, x.norm, Interval(np.asarray(low), np.asarray(high)))
-
-
-def sorted_fact(op: Sort, x: Fact, shape: Shape) -> Fact:
-    """X, of runs along the axis too, and one interval for all entries along the axis.
-
-    Proof: sorting permutes each of them. Either order is covered.
-    """
-    axis = op.axis % len(shape)
-    low = np.min(x.box.lo, axis=axis, keepdims=True)
-    high = np.max(x.box.hi, axis=axis, keepdims=True)
-    run = x.run if axis == len(shape) - 1 else math.inf
-    column = x.column if axis == len(shape) - 2 else math.inf
-    return Fact.of(shape, x.norm, Interval(low, high), run, column)
+    def lipschitz(self, index: int) -> float:
+        """1, the norm of a permutation, or of a mean of some. Attained always."""
+        del index
+        return 1.0
 
 
 def _largest(end: Array, axes: tuple[Axis, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""Smooth functions: sigmoids, softplus and waves. The slopes of sigmoids are even bells."""
+"""Smooth functions: sigmoids and softplus. The slopes of sigmoids are even bells."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.interval import Interval
+from lipcert.core.interval import Interval, absolute, clip, exact
 from lipcert.core.rules import enclosures
 from lipcert.core.rules.curves import Curve, Function, Piece, always
-from lipcert.core.rules.enclosures import absolute, clip, constant, exp, near
+from lipcert.core.rules.enclosures import TWO_OVER_ROOT_PI, exp
 from lipcert.core.rules.enclosures import sigmoid as logistic
-from lipcert.core.rules.waves import Wave
 
 _INF: Final = math.inf
 _REACH: Final = 1e10
 _GUARD: Final = 15.0
-_ZERO, _ONE = constant(0.0), constant(1.0)
-_TWO_OVER_ROOT_PI: Final = near("1.12837916709551257389615890312")
+_ZERO, _ONE = exact(0.0), exact(1.0)
 
 
 def _smooth(value: Curve, slope: Curve, bounds: tuple[float, float], *, shrinks: bool) -> Function:
@@ -39,7 +37,7 @@ def sigmoid() -> Function:
 
 def tanh() -> Function:
     """tanh' x = 4σ(2x)σ(−2x)."""
-    two, four = constant(2.0), constant(4.0)
+    two, four = exact(2.0), exact(4.0)
     slope = _bell(lambda x: four * logistic(two * x) * logistic(-(two * x)))
     return _smooth(Curve(enclosures.tanh), slope, (-1.0, 1.0), shrinks=True)
 
@@ -63,7 +61,7 @@ def softsign() -> Function:
 
 def erf() -> Function:
     """The error function, of slope (2/√π)·e^−x²."""
-    slope = _bell(lambda x: _TWO_OVER_ROOT_PI * exp(-(x * x)))
+    slope = _bell(lambda x: TWO_OVER_ROOT_PI * exp(-(x * x)))
     return _smooth(Curve(enclosures.erf), slope, (-1.0, 1.0), shrinks=False)
 
 
@@ -83,8 +81,3 @@ def softplus() -> Function:
         (Piece(-_INF, _INF, slope), Piece(_GUARD, _INF, always(1.0))),
         bounds=(0.0, _INF),
     )
-
-
-def wave(quarters: int) -> Function:
-    """sin(x + quarters·π/2), whose slope is a quarter turn ahead."""
-    return Function(Wave(quarters), (Piece(-_INF, _INF, Wave(quarters + 1)),), bounds=(-1.0, 1.0))

@@ -10,9 +10,10 @@ from typing import Self, final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
-from lipcert.core.interval import Interval, up
+from lipcert.core.interval import Interval, clip, exact, up
 from lipcert.core.program import Shape, Softmax
-from lipcert.core.rules.enclosures import clip, constant, exp, log
+from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 
@@ -51,8 +52,8 @@ class _Spread:
         lower end bounds each term.
         """
         ends = Interval(np.asarray(-self.above_mean), np.asarray(self.pair))
-        others = constant(self.classes - 1.0) * exp(ends)
-        return clip((constant(1.0) + others).reciprocal(), 0.0, 1.0)
+        others = exact(self.classes - 1.0) * exp(ends)
+        return clip((exact(1.0) + others).reciprocal(), 0.0, 1.0)
 
     @property
     def miss(self) -> float:
@@ -67,75 +68,83 @@ class _Spread:
         return float(self.share.hi)
 
 
-def softmax_norm(op: Softmax, logits: Fact, shape: Shape) -> float:
-    """The Lipschitz constant: min(½, max p), or √(n·max p) of the logarithm; 0 for one class.
+class SoftmaxRule(WithoutOperands[Softmax]):
+    """Probabilities p, or their logarithms."""
 
-    Proof: row i of diag(p) − ppᵀ has p_i(1 − p_i) on the diagonal and the same sum of magnitudes
-    off it, 2p_i(1 − p_i) ≤ ½ together (Gershgorin); and diag(p) − ppᵀ ≤ diag(p). For the logarithm
-    I − 1pᵀ, 1pᵀ is a projection that is neither 0 nor I, and then ‖I − Q‖ = ‖Q‖ = √n·‖p‖ with
-    ‖p‖² ≤ max p.
-    Attained: two classes at equal logits; approached by unbounded ones.
-    """
-    spread = _Spread.of(op, logits, shape)
-    if spread.classes == 1:
-        return 0.0
-    if op.logarithm:
-        return sqrt_up(multiply_up(float(spread.classes), spread.largest))
-    return min(0.5, spread.largest)
+    def fact(self) -> Fact:
+        """√(slices·max p), or √N·ln n + L·X of the logarithm for N entries, and ranges of entries.
 
+        Proof: ‖p‖² = Σ p_i² ≤ max p·Σ p_i = max p in a slice. All logarithms are −ln n at z = 0,
+        and L holds on the way from there (`_Spread`).
+        Attained: approached by unbounded logits; by equal ones at X = 0.
+        """
+        if self.op.logarithm:
+            return self._logarithm()
+        spread, shape = self._spread, self.shape
+        axis, slice_norm = self.op.axis % len(shape), sqrt_up(spread.largest)
+        return Fact.of(
+            shape,
+            multiply_up(root_up(math.prod(shape) // spread.classes), slice_norm),
+            spread.share,
+            run=slice_norm if axis == len(shape) - 1 else math.inf,
+            column=slice_norm if axis == len(shape) - 2 else math.inf,
+        )
 
-def softmax_fact(op: Softmax, logits: Fact, shape: Shape) -> Fact:
-    """√(slices·max p), or √N·ln n + L·X of the logarithm for N entries, and the range of an entry.
+    def lipschitz(self, index: int) -> float:
+        """min(½, max p), or √(n·max p) of the logarithm; 0 for one class.
 
-    Proof: ‖p‖² = Σ p_i² ≤ max p·Σ p_i = max p in a slice. All logarithms are −ln n at z = 0, and L
-    holds on the way from there (`_Spread`).
-    Attained: approached by unbounded logits; by equal ones at X = 0.
-    """
-    spread = _Spread.of(op, logits, shape)
-    if op.logarithm:
-        return _logarithm(op, spread, logits, shape)
-    axis, slice_norm = op.axis % len(shape), sqrt_up(spread.largest)
-    return Fact.of(
-        shape,
-        multiply_up(root_up(math.prod(shape) // spread.classes), slice_norm),
-        spread.share,
-        run=slice_norm if axis == len(shape) - 1 else math.inf,
-        column=slice_norm if axis == len(shape) - 2 else math.inf,
-    )
+        Proof: row i of diag(p) − ppᵀ has p_i(1 − p_i) on the diagonal and the same sum of
+        magnitudes off it, 2p_i(1 − p_i) ≤ ½ together (Gershgorin); and diag(p) − ppᵀ ≤ diag(p). For
+        the logarithm I − 1pᵀ, 1pᵀ is a projection that is neither 0 nor I, and then
+        ‖I − Q‖ = ‖Q‖ = √n·‖p‖ with ‖p‖² ≤ max p.
+        Attained: two classes at equal logits; approached by unbounded ones.
+        """
+        del index
+        spread = self._spread
+        if spread.classes == 1:
+            return 0.0
+        if self.op.logarithm:
+            return sqrt_up(multiply_up(float(spread.classes), spread.largest))
+        return min(0.5, spread.largest)
 
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """L·l; of the logarithm of a single slice, a hull as it is, and what becomes of a label.
 
-def keeps_cotangent(op: Softmax, cotangent: Cotangent, shape: Shape) -> bool:
-    """Whether the gradient is the same on both sides.
+        Proof: Jᵀg = (I − p1ᵀ)g = g − p·(1ᵀg) for the logarithm, and the members of a hull sum to 0.
+        """
+        size = math.prod(self.shape)
+        if self.op.logarithm and self.shape[self.op.axis] == size:
+            if cotangent.hull is not None and cotangent.hull.classes == size:
+                return cotangent
+            if cotangent.label is not None:
+                return self._behind_label(cotangent.label)
+        return super().pulled(index, cotangent)
 
-    Proof: Jᵀg = (I − p1ᵀ)g = g − p·(1ᵀg) for the logarithm, and the members of a hull sum to 0.
-    """
-    hull, size = cotangent.hull, math.prod(shape)
-    return op.logarithm and hull is not None and hull.classes == shape[op.axis] == size
+    @property
+    def _spread(self) -> _Spread:
+        return _Spread.of(self.op, self.x, self.shape)
 
+    def _behind_label(self, label: float) -> Cotangent:
+        """What −t·e_y, t ≤ label, becomes before the logarithm: t(p − e_y), for a single slice.
 
-def behind_label(op: Softmax, label: float, logits: Fact, shape: Shape) -> Cotangent | None:
-    """What −t·e_y, t ≤ label, becomes before the logarithm: t(p − e_y), for a single slice.
+        norm ≤ label·√(m(m + M)) with m = sup (1 − p_y) and M = max p; in label·m·conv{e_j − e_y}.
+        Proof: as in `pulled`, 1ᵀg = −t. p − e_y = Σ_{j≠y} p_j(e_j − e_y) is (1 − p_y) times a
+        member of the hull, and ‖p − e_y‖² ≤ (1 − p_y)² + (1 − p_y)·max p.
+        Attained: approached by unbounded logits; by equal ones at X = 0.
+        """
+        spread = self._spread
+        miss = spread.miss
+        square = multiply_up(miss, add_up(miss, spread.largest))
+        hull = Hull(spread.classes, multiply_up(label, miss))
+        return Cotangent(multiply_up(label, sqrt_up(square)), hull)
 
-    norm ≤ label·√(m(m + M)) with m = sup (1 − p_y) and M = max p; in label·m·conv{e_j − e_y}.
-    Proof: as for `keeps_cotangent`, 1ᵀg = −t. p − e_y = Σ_{j≠y} p_j(e_j − e_y) is (1 − p_y) times
-    a member of the hull, and ‖p − e_y‖² ≤ (1 − p_y)² + (1 − p_y)·max p.
-    Attained: approached by unbounded logits; by equal ones at X = 0.
-    """
-    if not op.logarithm or shape[op.axis] != math.prod(shape):
-        return None
-    spread = _Spread.of(op, logits, shape)
-    miss = spread.miss
-    square = multiply_up(miss, add_up(miss, spread.largest))
-    hull = Hull(spread.classes, multiply_up(label, miss))
-    return Cotangent(multiply_up(label, sqrt_up(square)), hull)
-
-
-def _logarithm(op: Softmax, spread: _Spread, logits: Fact, shape: Shape) -> Fact:
-    """ln p_i ≥ −pair − ln n, as 1/p_i is a sum of n terms."""
-    count = float(log(constant(float(spread.classes))).hi) if spread.classes > 1 else 0.0
-    top = min(float(log(constant(spread.largest)).hi), 0.0) if spread.classes > 1 else 0.0
-    low = -add_up(spread.pair, count)
-    growth = multiply_up(softmax_norm(op, logits, shape), logits.norm)
-    at_zero = multiply_up(root_up(math.prod(shape)), count)
-    box = Interval(np.asarray(min(low, top)), np.asarray(top))
-    return Fact.of(shape, add_up(at_zero, growth), box)
+    def _logarithm(self) -> Fact:
+        """ln p_i ≥ −pair − ln n, as 1/p_i is a sum of n terms."""
+        spread, one = self._spread, self._spread.classes == 1
+        count = 0.0 if one else float(log(exact(float(spread.classes))).hi)
+        top = 0.0 if one else min(float(log(exact(spread.largest)).hi), 0.0)
+        low = -add_up(spread.pair, count)
+        growth = multiply_up(self.lipschitz(0), self.x.norm)
+        at_zero = multiply_up(root_up(math.prod(self.shape)), count)
+        box = Interval(np.asarray(min(low, top)), np.asarray(top))
+        return Fact.of(self.shape, add_up(at_zero, growth), box)

@@ -11,63 +11,92 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
 from lipcert.core.interval import Interval
-from lipcert.core.program import Add, Concat, ReduceSum, Shape
-from lipcert.core.rules.diagonals import copies
-from lipcert.core.rules.facts import Fact, root_up
+from lipcert.core.program import Add, Concat, ReduceSum
+from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.broadcasting import copies
+from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 
-def summed(op: ReduceSum, x: Fact, before: Shape, shape: Shape) -> Fact:
-    """√n·X or X/√n for n terms, and the sum of the intervals. Attained by equal entries."""
-    count = math.prod(before[axis] for axis in op.axes)
-    known = math.prod(x.box.shape[axis] for axis in op.axes)  # each stands for count/known terms
-    factor = Fraction(count, known) / (count if op.mean else 1)
-    share = Interval(np.array(round_down(factor)), np.array(round_up(factor)))
-    box = x.box.sum(op.axes) * share
-    if (x.box.lo >= 0.0).all():
-        box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
-    return Fact.of(shape, multiply_up(sum_norm(op, before), x.norm), box)
+class ReduceSumRule(WithoutOperands[ReduceSum]):
+    """Sum or mean over axes."""
+
+    def fact(self) -> Fact:
+        """√n·X or X/√n for n terms, and the sum of the intervals. Attained by equal entries."""
+        op, x, count = self.op, self.x, self._count
+        known = math.prod(x.box.shape[axis] for axis in op.axes)  # each stands for count/known
+        factor = Fraction(count, known) / (count if op.mean else 1)
+        share = Interval(np.array(round_down(factor)), np.array(round_up(factor)))
+        box = x.box.sum(op.axes) * share
+        if (x.box.lo >= 0.0).all():
+            box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
+        return Fact.of(self.shape, multiply_up(self.lipschitz(0), x.norm), box)
+
+    def lipschitz(self, index: int) -> float:
+        """√n, or 1/√n for the mean: the norm of each row; rows are disjoint. Attained always."""
+        del index
+        return sqrt_up(Fraction(1, self._count) if self.op.mean else Fraction(self._count))
+
+    @property
+    def _count(self) -> int:
+        return math.prod(self.before[axis] for axis in self.op.axes)
 
 
-def sum_norm(op: ReduceSum, before: Shape) -> float:
-    """√n, or 1/√n for the mean: the norm of each row; rows are disjoint. Attained always."""
-    count = math.prod(before[axis] for axis in op.axes)
-    return sqrt_up(Fraction(1, count) if op.mean else Fraction(count))
+class AddRule(WithoutOperands[Add]):
+    """Σ ±x_i, broadcast."""
+
+    def fact(self) -> Fact:
+        """Σ √m_i·X_i, where broadcasting repeats x_i m_i times. Attained by parallel values."""
+        inputs, shapes, signs = self.inputs, self.shapes, self.op.signs
+        if not len(signs) == len(inputs) or not set(signs) <= {1, -1}:
+            raise ValueError("a sum does not have one sign for each value")
+        boxes = [x.box if sign == 1 else -x.box for sign, x in zip(signs, inputs, strict=True)]
+        norm = run = column = 0.0
+        for index, (x, before) in enumerate(zip(inputs, shapes, strict=True)):
+            longest = multiply_up(self.lipschitz(index), x.norm)
+            norm = add_up(norm, longest)
+            whole = before == self.shape
+            run = add_up(run, x.run if whole else longest)
+            column = add_up(column, x.column if whole else longest)
+        return Fact.of(self.shape, norm, reduce(Interval.__add__, boxes), run, column)
+
+    def lipschitz(self, index: int) -> float:
+        """√m for a value that is repeated m times: disjoint columns of ones. Attained always."""
+        return root_up(copies(self.shapes[index], self.shape))
+
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """L·l, with the hull where the value is added as it is."""
+        kept = self.op.signs[index] == 1 and self.shapes[index] == self.shape
+        norm = multiply_up(self.lipschitz(index), cotangent.norm)
+        return Cotangent(norm, cotangent.hull if kept else None)
 
 
-def added(op: Add, inputs: Sequence[Fact], shapes: Sequence[Shape], shape: Shape) -> Fact:
-    """Σ √m_i·X_i, where broadcasting repeats x_i m_i times. Attained by parallel values."""
-    if not len(op.signs) == len(inputs) or not set(op.signs) <= {1, -1}:
-        raise ValueError("a sum does not have one sign for each value")
-    boxes = [x.box if sign == 1 else -x.box for sign, x in zip(op.signs, inputs, strict=True)]
-    norm = run = column = 0.0
-    for x, before in zip(inputs, shapes, strict=True):
-        repeated = root_up(copies(before, shape))
-        norm = add_up(norm, multiply_up(repeated, x.norm))
-        whole = before == shape
-        run = add_up(run, x.run if whole else multiply_up(repeated, x.norm))
-        column = add_up(column, x.column if whole else multiply_up(repeated, x.norm))
-    return Fact.of(shape, norm, reduce(Interval.__add__, boxes), run, column)
+class ConcatRule(WithoutOperands[Concat]):
+    """Values side by side."""
 
+    def fact(self) -> Fact:
+        """√Σ X_i², and the boxes side by side; runs across the seams likewise. Attained always."""
+        inputs, rank = self.inputs, len(self.shape)
+        axis = self.op.axis % rank
+        whole = [max(x.box.shape[i] for x in inputs) for i in range(rank)]
+        boxes = [
+            x.box.broadcast((*whole[:axis], before[axis], *whole[axis + 1 :]))
+            for x, before in zip(inputs, self.shapes, strict=True)
+        ]
+        low = np.concatenate([box.lo for box in boxes], axis=axis)
+        high = np.concatenate([box.hi for box in boxes], axis=axis)
+        runs, columns = [x.run for x in inputs], [x.column for x in inputs]
+        return Fact.of(
+            self.shape,
+            _root_sum_square([x.norm for x in inputs]),
+            Interval(low, high),
+            _root_sum_square(runs) if axis == rank - 1 else max(runs),
+            _root_sum_square(columns) if axis == rank - 2 else max(columns),
+        )
 
-def joined(op: Concat, inputs: Sequence[Fact], shapes: Sequence[Shape], shape: Shape) -> Fact:
-    """√Σ X_i², and the boxes side by side; runs across the seams likewise."""
-    rank = len(shape)
-    axis = op.axis % rank
-    whole = [max(x.box.shape[i] for x in inputs) for i in range(rank)]
-    boxes = [
-        x.box.broadcast((*whole[:axis], before[axis], *whole[axis + 1 :]))
-        for x, before in zip(inputs, shapes, strict=True)
-    ]
-    low = np.concatenate([box.lo for box in boxes], axis=axis)
-    high = np.concatenate([box.hi for box in boxes], axis=axis)
-    runs, columns = [x.run for x in inputs], [x.column for x in inputs]
-    return Fact.of(
-        shape,
-        _root_sum_square([x.norm for x in inputs]),
-        Interval(low, high),
-        _root_sum_square(runs) if axis == rank - 1 else max(runs),
-        _root_sum_square(columns) if axis == rank - 2 else max(columns),
-    )
+    def lipschitz(self, index: int) -> float:
+        """1. Attained always."""
+        del index
+        return 1.0
 
 
 def _root_sum_square(lengths: Sequence[float]) -> float:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.interval import Array, Interval, exact
-from lipcert.core.rules.enclosures import clip, constant, near
+from lipcert.core.interval import Array, Interval, clip, exact
+from lipcert.core.rules.curves import Function, Piece
+from lipcert.core.rules.enclosures import HALF_PI
 
 _FAR: Final = 2.0**20
-_QUARTER: Final = near("1.57079632679489661923132169164")
 _TERMS: Final = 8
-_ONE: Final = constant(1.0)
+_ONE: Final = exact(1.0)
 
 
 @final
@@ -36,14 +37,14 @@ class Wave:
 
     def _meets(self, box: Interval, place: float) -> npt.NDArray[np.bool_]:
         """Whether x + quarters·π/2 may be (place + 4n)·π/2 for an integer n and an x of the box."""
-        turns = box * _QUARTER.reciprocal() + constant(self.quarters - place)
+        turns = box * HALF_PI.reciprocal() + exact(self.quarters - place)
         met: npt.NDArray[np.bool_] = np.floor(turns.hi / 4.0) >= np.ceil(turns.lo / 4.0)
         return met
 
     def _at(self, points: Array) -> Interval:
         """Points are taken apart as k·π/2 + r, with |r| < 1 checked; k selects ±sin r or ±cos r."""
         k = np.rint(points * 0.6366197723675814)
-        r = exact(points) - exact(k) * _QUARTER
+        r = exact(points) - exact(k) * HALF_PI
         if not (r.magnitude() < 1.0).all():
             raise ArithmeticError("the argument of sin was not reduced")
         square = clip(r * r, 0.0, 1.0)
@@ -63,6 +64,22 @@ def _series(square: Interval, odd: int) -> Interval:
     """
     value = Interval(np.zeros(()), np.ones(()))
     for n in range(2 * _TERMS, 0, -2):
-        factor = constant(float((n - 1 + odd) * (n + odd))).reciprocal()
+        factor = exact(float((n - 1 + odd) * (n + odd))).reciprocal()
         value = _ONE - square * factor * value
     return value
+
+
+def sin() -> Function:
+    """The sine, of slope cos x."""
+    return _turned(0)
+
+
+def cos() -> Function:
+    """The cosine, of slope −sin x."""
+    return _turned(1)
+
+
+def _turned(quarters: int) -> Function:
+    """sin(x + quarters·π/2), whose slope is a quarter turn ahead."""
+    slope = Piece(-math.inf, math.inf, Wave(quarters + 1))
+    return Function(Wave(quarters), (slope,), bounds=(-1.0, 1.0))

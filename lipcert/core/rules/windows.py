@@ -58,6 +58,18 @@ def axes_of(window: Window, sizes: Shape) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
+def read_axes(window: Window, before: Shape) -> tuple[Axis, ...] | None:
+    """The axes of windows; None where a window reads nothing but padding."""
+    axes = axes_of(window, before[2:])
+    return axes if all(axis.at_outputs.any(axis=1).all() for axis in axes) else None
+
+
+def overlap(axes: tuple[Axis, ...]) -> int:
+    """The largest number of windows that read one position, at least 1."""
+    counts = (int(np.max(axis.at_positions.sum(axis=1), initial=1)) for axis in axes)
+    return math.prod(counts)
+
+
 def convolution_axes(op: Conv, before: Shape, after: Shape) -> tuple[Axis, ...]:
     """Of the convolution itself, or of the one that a transposed convolution transposes."""
     larger, smaller = (after, before) if op.transposed else (before, after)

@@ -15,7 +15,7 @@ from lipcert.core.lower.clips import layer_steps, with_clips
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program
 from lipcert.core.reader.records import Model
-from lipcert.core.rules.clips import without_cotangent_clips
+from lipcert.core.rules.passes import without_cotangent_clips
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 

@@ -1,44 +1,67 @@
-"""Random linear steps and random facts of what they read, with members to attack them."""
+"""Random steps of every kind and random facts of what they read, with members to attack them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lipcert.core.interval import Interval
 from lipcert.core.program import (
+    Activation,
     Add,
+    Attention,
     AveragePool,
     BatchNorm,
     Centre,
     Concat,
     Conv,
+    CotangentClip,
     Dense,
+    Divide,
+    DivideByNorm,
     FloatArray,
+    InputClip,
+    LpPool,
+    MatMul,
+    MaxPool,
     Move,
+    Multiply,
+    Normalize,
     Op,
     Operand,
+    PRelu,
+    ReduceMax,
+    ReduceNorm,
     ReduceSum,
     Scale,
     Shape,
     Shift,
+    Softmax,
+    Sort,
     Window,
 )
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.weights import Point, Weights
+from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
 
+POINT = Point({})
 Rng = np.random.Generator
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op between shapes."""
+    """An op between shapes. positive: the inputs that have to be."""
 
     op: Op
     shapes: tuple[Shape, ...]
     shape: Shape
+    positive: tuple[int, ...] = ()
 
 
 def operand(rng: Rng, *shape: int, name: str = "w") -> Operand:
@@ -166,19 +189,184 @@ def _centre(rng: Rng) -> Case:
     return Case(Centre(axes), (shape,), shape)
 
 
+def _axes(rng: Rng, before: Shape) -> tuple[tuple[int, ...], Shape]:
+    axes = tuple(axis for axis in range(len(before)) if rng.random() < 0.6) or (0,)
+    return axes, tuple(1 if axis in axes else n for axis, n in enumerate(before))
+
+
+def _activation(rng: Rng) -> Case:
+    keys = list(ACTIVATIONS)
+    key = keys[int(rng.integers(len(keys)))]
+    shape = _shape(rng)
+    positive = (0,) if key[0] in ON_POSITIVE or key[1] == (1.5,) else ()
+    return Case(Activation(*key), (shape,), shape, positive)
+
+
+def _prelu(rng: Rng) -> Case:
+    shape = _shape(rng)
+    return Case(PRelu(operand(rng, *_part(rng, shape), name="s")), (shape,), shape)
+
+
+def _pool(rng: Rng, make: Callable[[Window], Op]) -> Case:
+    while True:
+        sizes = tuple(int(n) for n in rng.integers(1, 7, size=rng.integers(1, 3)))
+        w, channels = window(rng, sizes), int(rng.integers(1, 3))
+        if all(places_of(w, sizes)):
+            return Case(make(w), ((1, channels, *sizes),), (1, channels, *w.outputs))
+
+
+def _reduce_max(rng: Rng) -> Case:
+    before = _shape(rng)
+    axes, after = _axes(rng, before)
+    return Case(ReduceMax(axes, bool(rng.integers(2))), (before,), after)
+
+
+def _reduce_norm(rng: Rng) -> Case:
+    before = _shape(rng)
+    axes, after = _axes(rng, before)
+    op = ReduceNorm(axes, int(rng.integers(1, 3)), float(rng.choice([0.0, 0.5])))
+    return Case(op, (before,), after)
+
+
+def _sort(rng: Rng) -> Case:
+    shape = _shape(rng)
+    return Case(Sort(int(rng.integers(len(shape)))), (shape,), shape)
+
+
+def _pair(rng: Rng) -> tuple[Shape, Shape, Shape]:
+    shape = _shape(rng)
+    first = tuple(n if rng.random() < 0.7 else 1 for n in shape)
+    second = tuple(n if rng.random() < 0.7 else 1 for n in shape)
+    second = second[int(rng.integers(2)) if second[0] == 1 and len(second) > 1 else 0 :]
+    return first, second, np.broadcast_shapes(first, second)
+
+
+def _multiply(rng: Rng) -> Case:
+    first, second, shape = _pair(rng)
+    return Case(Multiply(), (first, second), shape)
+
+
+def _divide(rng: Rng) -> Case:
+    first, second, shape = _pair(rng)
+    return Case(Divide(), (first, second), shape, (1,))
+
+
+def _matmul(rng: Rng) -> Case:
+    n, k, m = (int(count) for count in rng.integers(1, 4, size=3))
+    a, b, batch = _pair(rng) if rng.random() < 0.7 else ((), (), ())
+    return Case(MatMul(), ((*a, n, k), (*b, k, m)), (*batch, n, m))
+
+
+def _softmax(rng: Rng) -> Case:
+    shape = _shape(rng)
+    op = Softmax(int(rng.integers(len(shape))), bool(rng.integers(2)))
+    return Case(op, (shape,), shape)
+
+
+def _normalize(rng: Rng) -> Case:
+    shape = _shape(rng)
+    axes, _ = _axes(rng, shape)
+    op = Normalize(axes, float(rng.choice([1e-2, 1.0])), bool(rng.integers(2)))
+    return Case(op, (shape,), shape)
+
+
+def number(value: float, rank: int) -> Operand:
+    """One exact number that no initializer holds."""
+    array = np.full((1,) * rank, value)
+    return Operand(array, array)
+
+
+def _divide_by_norm(rng: Rng) -> Case:
+    shape = _shape(rng)
+    axes, _ = _axes(rng, shape)
+    share = number(float(rng.choice([0.3, 1.0, 20.0])), len(shape))
+    return Case(DivideByNorm(axes, share, float(rng.choice([0.05, 1.0]))), (shape,), shape)
+
+
+def _attention(rng: Rng) -> Case:
+    n, m, d, e = (int(count) for count in rng.integers(1, 4, size=4))
+    heads = tuple(int(k) for k in rng.integers(1, 5, size=rng.integers(0, 2)))
+    mask = np.zeros((n, m))
+    mask[rng.random((n, m)) < 0.3] = -math.inf
+    mask[:, int(rng.integers(m))] = float(rng.normal())
+    known = Operand(mask, mask, {"m": 1.0}) if rng.random() < 0.5 else None
+    shapes = ((*heads, n, d), (*heads, d, m), (*heads, m, e))
+    return Case(Attention(float(rng.choice([-0.7, 0.5, 2.0])), known), shapes, (*heads, n, e))
+
+
+def _input_clip(rng: Rng) -> Case:
+    shape = _shape(rng)
+    return Case(InputClip(10.0 ** rng.uniform(-3.0, 4.0)), (shape,), shape)
+
+
+def _cotangent_clip(rng: Rng) -> Case:
+    shape = _shape(rng, 2)
+    return Case(CotangentClip(1e9, bool(rng.integers(2))), (shape,), shape)
+
+
 KINDS: dict[str, Callable[[Rng], Case]] = {
-    "dense": _dense,
-    "conv": _conv,
-    "scale": _scale,
-    "shift": _shift,
-    "batch_norm": _batch_norm,
-    "move": _move,
-    "average": _average,
-    "reduce": _reduce,
-    "centre": _centre,
-    "add": _add,
-    "concat": _concat,
+    "Activation": _activation,
+    "Add": _add,
+    "Attention": _attention,
+    "AveragePool": _average,
+    "BatchNorm": _batch_norm,
+    "Centre": _centre,
+    "Concat": _concat,
+    "Conv": _conv,
+    "CotangentClip": _cotangent_clip,
+    "Dense": _dense,
+    "Divide": _divide,
+    "DivideByNorm": _divide_by_norm,
+    "InputClip": _input_clip,
+    "LpPool": lambda rng: _pool(rng, lambda w: LpPool(w, int(rng.integers(1, 3)))),
+    "MatMul": _matmul,
+    "MaxPool": lambda rng: _pool(rng, MaxPool),
+    "Move": _move,
+    "Multiply": _multiply,
+    "Normalize": _normalize,
+    "PRelu": _prelu,
+    "ReduceMax": _reduce_max,
+    "ReduceNorm": _reduce_norm,
+    "ReduceSum": _reduce,
+    "Scale": _scale,
+    "Shift": _shift,
+    "Softmax": _softmax,
+    "Sort": _sort,
 }
+"""by the name of the kind of step"""
+
+
+def rule(
+    op: Op,
+    inputs: Sequence[Fact],
+    shapes: Sequence[Shape],
+    shape: Shape,
+    weights: Weights = POINT,
+    behind: Rule[Any] | None = None,
+) -> Rule[Any]:
+    """The rule of a step that computes "y"."""
+    return rule_class(type(op))(
+        op=op,
+        inputs=inputs,
+        shapes=shapes,
+        shape=shape,
+        weights=weights,
+        output="y",
+        behind=behind,
+    )
+
+
+def facts(rng: Rng, case: Case) -> tuple[list[Fact], list[list[FloatArray]]]:
+    """A fact of each input, positive where it has to be, with values that satisfy it."""
+    found, known = [], []
+    for index, shape in enumerate(case.shapes):
+        one, values = fact(rng, shape)
+        if index in case.positive:
+            values = [np.abs(value) + 0.3 for value in values]
+            one = Fact.of(shape, box=Interval(np.min(values, axis=0), np.max(values, axis=0)))
+        found.append(one)
+        known.append(values)
+    return found, known
 
 
 def fact(rng: Rng, shape: Shape) -> tuple[Fact, list[FloatArray]]:

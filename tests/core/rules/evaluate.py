@@ -1,9 +1,10 @@
-"""Linear steps in torch, so that autograd can tell what their Jacobians are."""
+"""Steps in torch, so that autograd can tell what their Jacobians are."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -12,25 +13,71 @@ import torch.nn.functional as F
 from lipcert.core.program import (
     Activation,
     Add,
+    Attention,
     AveragePool,
     BatchNorm,
     Centre,
     Concat,
     Conv,
+    CotangentClip,
     Dense,
+    Divide,
+    DivideByNorm,
+    InputClip,
+    LpPool,
+    MatMul,
+    MaxPool,
     Move,
+    Multiply,
+    Normalize,
     Op,
     Operand,
     PRelu,
     Program,
+    ReduceMax,
+    ReduceNorm,
     ReduceSum,
     Scale,
     Shape,
     Shift,
+    Softmax,
+    Sort,
     Window,
 )
 
 Tensors = Mapping[Operand, torch.Tensor]
+ACTIVATIONS: dict[tuple[str, tuple[float, ...]], Callable[[torch.Tensor], torch.Tensor]] = {
+    ("relu", ()): torch.relu,
+    ("leaky_relu", (0.2,)): lambda x: F.leaky_relu(x, 0.2),
+    ("abs", ()): torch.abs,
+    ("clip", (-0.5, 1.0)): lambda x: torch.clamp(x, -0.5, 1.0),
+    ("hard_sigmoid", (0.2, 0.5)): lambda x: torch.clamp(0.2 * x + 0.5, 0.0, 1.0),
+    ("hard_swish", ()): F.hardswish,
+    ("elu", (1.5,)): lambda x: F.elu(x, 1.5),
+    ("selu", (1.6732632423543772, 1.0507009873554805)): F.selu,
+    ("celu", (0.7,)): lambda x: F.celu(x, 0.7),
+    ("sigmoid", ()): torch.sigmoid,
+    ("tanh", ()): torch.tanh,
+    ("atan", ()): torch.atan,
+    ("softplus", ()): F.softplus,
+    ("softsign", ()): F.softsign,
+    ("erf", ()): torch.erf,
+    ("sin", ()): torch.sin,
+    ("cos", ()): torch.cos,
+    ("gelu", ()): F.gelu,
+    ("gelu_tanh", ()): lambda x: F.gelu(x, approximate="tanh"),
+    ("silu", ()): F.silu,
+    ("quick_gelu", (1.702,)): lambda x: x * torch.sigmoid(1.702 * x),
+    ("mish", ()): F.mish,
+    ("power", (2.0,)): lambda x: x**2,
+    ("power", (3.0,)): lambda x: x**3,
+    ("soft_threshold", (0.5,)): lambda x: F.softshrink(x, 0.5),
+    ("log", ()): torch.log,
+    ("sqrt", ()): torch.sqrt,
+    ("reciprocal", ()): torch.reciprocal,
+    ("power", (1.5,)): lambda x: x**1.5,
+}
+ON_POSITIVE = {"log", "sqrt", "reciprocal"}
 
 
 def operands_of(op: Op) -> list[Operand]:
@@ -96,12 +143,67 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             return torch.cat(list(xs), dim=op.axis)
         case PRelu():
             return torch.where(x >= 0, x, x * t[op.slope])
-        case Activation("relu"):
-            return torch.relu(x)
-        case Activation("tanh"):
-            return torch.tanh(x)
-        case _:
-            raise NotImplementedError(op)
+        case Activation(name, numbers):
+            return ACTIVATIONS[name, numbers](x)
+        case MaxPool():
+            return _pooled(op.window, x, lambda part: part.max(dim=1).values)
+        case LpPool():
+            return _pooled(op.window, x, lambda p: torch.linalg.vector_norm(p, op.p, dim=1))
+        case ReduceMax():
+            return (torch.amin if op.minimum else torch.amax)(x, op.axes, keepdim=True)
+        case ReduceNorm():
+            return ((x.abs() ** op.p).sum(dim=op.axes, keepdim=True) + op.floor) ** (1 / op.p)
+        case Sort():
+            return torch.sort(x, op.axis).values
+        case Multiply():
+            return x * xs[1]
+        case Divide():
+            return x / xs[1]
+        case MatMul():
+            return x @ xs[1]
+        case Softmax():
+            return (F.log_softmax if op.logarithm else F.softmax)(x, dim=op.axis)
+        case Normalize():
+            moved = x - x.mean(dim=op.axes, keepdim=True) if op.centred else x
+            return moved / torch.sqrt((moved**2).mean(dim=op.axes, keepdim=True) + op.epsilon)
+        case DivideByNorm():
+            norms = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
+            return x / (norms * float(op.share.lo.flat[0])).clamp(min=op.floor)
+        case Attention():
+            scores = op.scale * (x @ xs[1])
+            masked = scores if op.mask is None else scores + torch.tensor(op.mask.lo)
+            return torch.softmax(masked, dim=-1) @ xs[2]
+        case InputClip():
+            return x * (op.radius / x.norm()).clamp(max=1.0)
+        case CotangentClip():
+            return x.clone()
+
+
+def places_of(w: Window, sizes: Shape) -> list[list[int]]:
+    """For each output the positions it reads, in row-major order."""
+    axes = []
+    for n, t, s, d, p, o in zip(
+        sizes, w.taps, w.strides, w.dilations, w.before, w.outputs, strict=True
+    ):
+        axes.append(
+            [[k * s + i * d - p for i in range(t) if 0 <= k * s + i * d - p < n] for k in range(o)]
+        )
+    weights = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    return [
+        [
+            sum(a * b for a, b in zip(place, weights, strict=True))
+            for place in itertools.product(*reads)
+        ]
+        for reads in itertools.product(*axes)
+    ]
+
+
+def _pooled(
+    w: Window, x: torch.Tensor, pooled: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    flat = x.reshape(x.shape[1], -1)
+    columns = [pooled(flat[:, places]) for places in places_of(w, tuple(x.shape[2:]))]
+    return torch.stack(columns, dim=1).reshape(1, x.shape[1], *w.outputs)
 
 
 def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

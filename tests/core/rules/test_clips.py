@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import Conv, CotangentClip, InputClip, Move, Operand, Window
-from lipcert.core.rules.clips import clipped_cotangent, clipped_fact
+from lipcert.core.program import Conv, CotangentClip, InputClip, Move, Operand, Shape, Window
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.core.rules.parameters import Source, shares
-from lipcert.core.rules.weights import Point
 from tests.core.rules.attack import holds
-from tests.core.rules.cases import KINDS, fact
+from tests.core.rules.cases import KINDS, fact, rule
 from tests.core.rules.evaluate import apply, operands_of
 
-POINT = Point({})
+
+def _clipped_fact(op: InputClip, x: Fact, shape: Shape) -> Fact:
+    return rule(op, [x], [shape], shape).fact()
+
+
+def _clipped_cotangent(op: CotangentClip, cotangent: Cotangent) -> Cotangent:
+    return rule(op, [Fact.of((1, 3))], [(1, 3)], (1, 3)).pulled(0, cotangent)
+
+
+def _behind(move: Move, x: Fact, before: Shape) -> Rule[Any]:
+    return rule(move, [x], [before], move.sources.shape)
 
 
 def clipped(x: np.ndarray, radius: float) -> np.ndarray:
@@ -34,7 +43,7 @@ def test_the_fact_behind_a_clip_holds_for_what_is_clipped(seed: int, radius: flo
     shape = (1, *(int(n) for n in rng.integers(1, 5, size=rng.integers(1, 4))))
     known, values = fact(rng, shape)
     radius *= float(np.linalg.norm(values[0])) / 4.0
-    found = clipped_fact(InputClip(radius), known, shape)
+    found = _clipped_fact(InputClip(radius), known, shape)
     assert found.norm <= radius
     for x in values:
         assert holds(known, x, 1e-9)
@@ -43,7 +52,7 @@ def test_the_fact_behind_a_clip_holds_for_what_is_clipped(seed: int, radius: flo
 
 def test_a_box_that_does_not_hold_zero_is_drawn_to_it() -> None:
     box = Interval(np.full((1, 2), 3.0), np.full((1, 2), 4.0))
-    found = clipped_fact(InputClip(1.0), Fact.of((1, 2), box=box), (1, 2))
+    found = _clipped_fact(InputClip(1.0), Fact.of((1, 2), box=box), (1, 2))
     assert found.norm == 1.0
     assert (found.box.lo == 0.0).all()
     assert (found.box.hi == 1.0).all()
@@ -52,21 +61,22 @@ def test_a_box_that_does_not_hold_zero_is_drawn_to_it() -> None:
 
 def test_what_is_within_the_radius_is_left_alone() -> None:
     known = Fact.of((1, 2), 1.0, Interval(np.full((1, 2), 0.25), np.full((1, 2), 0.5)))
-    assert clipped_fact(InputClip(1.0), known, (1, 2)) is known
+    assert _clipped_fact(InputClip(1.0), known, (1, 2)) is known
 
 
 @pytest.mark.parametrize(("by_channel", "sums"), [(True, 0.5), (False, math.inf)])
 def test_a_cotangent_is_clipped_in_its_norm(by_channel: bool, sums: float) -> None:
     hull = Hull(3, 1.0)
-    found = clipped_cotangent(CotangentClip(0.5, by_channel), Cotangent(math.inf, hull))
+    found = _clipped_cotangent(CotangentClip(0.5, by_channel), Cotangent(math.inf, hull))
     assert found == Cotangent(0.5, hull, sums)
-    assert clipped_cotangent(CotangentClip(2.0, by_channel=False), found) == found
+    assert _clipped_cotangent(CotangentClip(2.0, by_channel=False), found) == found
 
 
 def _bounds(op: Conv, x: Fact, before, after, behind=None) -> dict[str, float]:
     """For cotangents with √Σ_c ‖g_c‖₁² ≤ 2 of which nothing else is known."""
     received = Cotangent(math.inf, None, 2.0)
-    return dict(shares(op, [x], [before], after, received, weights=POINT, behind=behind))
+    asked = rule(op, [x], [before], after, behind=behind)
+    return dict(asked.gradients(received))
 
 
 def _steepest(op: Conv, operand: Operand, x: np.ndarray, after) -> float:
@@ -81,7 +91,7 @@ def _steepest(op: Conv, operand: Operand, x: np.ndarray, after) -> float:
 @pytest.mark.parametrize("seed", range(40))
 def test_no_gradient_is_larger_than_by_channel_sums(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    case = KINDS["conv"](rng)
+    case = KINDS["Conv"](rng)
     assert isinstance(case.op, Conv)
     (before,) = case.shapes
     x = rng.normal(size=before)
@@ -95,13 +105,13 @@ def test_no_gradient_is_larger_than_by_channel_sums(seed: int) -> None:
 def test_behind_any_move(seed: int) -> None:
     """Repetition within a window counts, repetition between windows does not."""
     rng = np.random.default_rng(seed)
-    case = KINDS["conv"](rng)
+    case = KINDS["Conv"](rng)
     assert isinstance(case.op, Conv)
     (before,) = case.shapes
     source = (int(rng.integers(1, 9)),)
     move = Move(rng.integers(-1, source[0], size=before))
     x = rng.normal(size=source)
-    behind = Source(move, Fact.of(source, float(np.linalg.norm(x))), source)
+    behind = _behind(move, Fact.of(source, float(np.linalg.norm(x))), source)
     inside = np.append(x, 0.0)[move.sources]
     found = _bounds(case.op, Fact.of(before), before, case.shape, behind)
     weight = case.op.weight
@@ -124,7 +134,7 @@ def _one_by_three(padding: str, strides: int = 1) -> tuple[Conv, Move]:
 def test_the_published_bound_holds_for_circular_padding_alone(padding: str, repeated: int) -> None:
     """β·C for circular padding; a reflected or repeated entry is met twice by one window."""
     op, move = _one_by_three(padding)
-    behind = Source(move, Fact.of((1, 1, 4), 0.5), (1, 1, 4))
+    behind = _behind(move, Fact.of((1, 1, 4), 0.5), (1, 1, 4))
     found = _bounds(op, Fact.of((1, 1, 6)), (1, 1, 6), (1, 2, 4), behind)
     assert found["w"] == pytest.approx(0.5 * 2.0 * math.sqrt(repeated), rel=1e-15)
     assert found["b"] == 2.0
@@ -135,8 +145,8 @@ def test_the_published_bound_holds_for_circular_padding_alone(padding: str, repe
 
 
 def test_other_steps_make_no_use_of_channel_sums() -> None:
-    case = KINDS["dense"](np.random.default_rng(0))
+    case = KINDS["Dense"](np.random.default_rng(0))
     inputs = [Fact.of(shape, 1.0) for shape in case.shapes]
     received = Cotangent(math.inf, None, 1.0)
-    found = shares(case.op, inputs, case.shapes, case.shape, received, weights=POINT)
+    found = rule(case.op, inputs, case.shapes, case.shape).gradients(received)
     assert {bound for _, bound in found} == {math.inf}

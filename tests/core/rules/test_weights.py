@@ -28,7 +28,7 @@ def _norm_of(case: Case, weight: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize("kind", ["Dense", "Conv"])
 def test_the_fallback_is_a_bound(kind: str, seed: int) -> None:
     case = KINDS[kind](np.random.default_rng(seed))
     assert isinstance(case.op, (Dense, Conv))
@@ -38,7 +38,7 @@ def test_the_fallback_is_a_bound(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize("kind", ["Dense", "Conv"])
 def test_members_of_a_frobenius_ball(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = KINDS[kind](rng)
@@ -54,7 +54,7 @@ def test_members_of_a_frobenius_ball(kind: str, seed: int) -> None:
 def test_the_stretch_of_kernels_is_attained_without_overlap() -> None:
     """2 taps with stride 2: κ = 1; 3 taps with stride 1: κ = √3, reached by long images of ones."""
     for seed in range(200):
-        case = KINDS["conv"](np.random.default_rng(seed))
+        case = KINDS["Conv"](np.random.default_rng(seed))
         assert isinstance(case.op, Conv)
         axes = convolution_axes(case.op, case.shapes[0], case.shape)
         disjoint = all(axis.at_positions.sum(axis=1).max() <= 1 for axis in axes)

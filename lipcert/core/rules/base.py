@@ -1,0 +1,131 @@
+"""Rule: what is proved of one step in its surroundings; one class for each kind of step.
+
+The class of a kind holds every answer about it, with the proof beside each. Whatever is asked has
+to be answered: an answer that is missing is an abstract method.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.interval import Interval
+from lipcert.core.program import Op, Operand, Shape
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.weights import Weights
+
+OpT = TypeVar("OpT", bound=Op)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Rule(ABC, Generic[OpT]):
+    """A step: what is known of its inputs, of these shapes, and of the weights in scope.
+
+    shape, output: of the value that the step computes. behind: the rule of the step that computes
+    the only input, if that step has one input too.
+    """
+
+    op: OpT
+    inputs: Sequence[Fact]
+    shapes: Sequence[Shape]
+    shape: Shape
+    weights: Weights
+    output: str
+    behind: Rule[Any] | None = None
+
+    @property
+    def x(self) -> Fact:
+        """What is known of the first input."""
+        return self.inputs[0]
+
+    @property
+    def before(self) -> Shape:
+        """The shape of the first input."""
+        return self.shapes[0]
+
+    @abstractmethod
+    def fact(self) -> Fact:
+        """What is known of the output."""
+
+    @abstractmethod
+    def lipschitz(self, index: int) -> float:
+        """≥ ‖∂output/∂input‖₂ for the input at `index`, wherever the facts hold."""
+
+    @staticmethod
+    @abstractmethod
+    def operands(op: OpT) -> Iterator[Operand]:
+        """The constant tensors of the step that training may change."""
+
+    @abstractmethod
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """Each operand, with a bound of the norm of operand ↦ output, the inputs being fixed."""
+
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """What the input at `index` receives from the cotangent l of the output.
+
+        Proof: L·l, by the chain rule. What else is known of the cotangent is lost.
+        """
+        return Cotangent(multiply_up(self.lipschitz(index), cotangent.norm))
+
+    def slopes(self) -> Interval | None:
+        """The derivative of each entry, broadcastable to the shape; None: it is not diagonal."""
+        return None
+
+    def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
+        """Each operand, with a bound ≥ ‖∂loss/∂operand‖.
+
+        Proof: ∂loss/∂operand = (∂output/∂operand)ᵀ·cotangent.
+        """
+        for operand, reach in self.reaches():
+            yield operand, multiply_up(reach, cotangent.norm)
+
+    def gradients(self, cotangent: Cotangent) -> Iterator[tuple[str, float]]:
+        """For each operand and each initializer in it: ≥ ‖∂loss/∂initializer‖ through this step.
+
+        Proof: from operand to initializer a gradient grows by at most the gain.
+        """
+        for operand, gradient in self.operand_gradients(cotangent):
+            for name, gain in operand.sources.items():
+                yield name, multiply_up(gain, gradient)
+
+    def longest_part(self, operand: Shape) -> float:
+        """≥ the norm of what one entry of an operand of this shape meets in the output.
+
+        The operand has the rank of the output; what it meets lies along its axes of length 1. Asked
+        by the step that reads the output, which knows the fact already: inf is "nothing more".
+        """
+        del operand
+        return math.inf
+
+
+class WithoutOperands(Rule[OpT]):
+    """Of a step that holds no tensors of the file: there are no gradients to bound."""
+
+    @staticmethod
+    def operands(op: OpT) -> Iterator[Operand]:
+        """None."""
+        del op
+        yield from ()
+
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """None."""
+        yield from ()
+
+
+class Entrywise(Rule[OpT]):
+    """Of a step with a diagonal Jacobian: its slopes say all of it."""
+
+    @abstractmethod
+    def slopes(self) -> Interval:
+        """The derivative of each entry, broadcastable to the shape."""
+
+    def lipschitz(self, index: int) -> float:
+        """The steepest slope: the norm of a diagonal matrix."""
+        del index
+        return float(np.max(self.slopes().magnitude(), initial=0.0))

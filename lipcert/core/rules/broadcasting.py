@@ -1,0 +1,54 @@
+"""Broadcasting: how often an entry is repeated, and which entries one entry meets."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.interval import Interval
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import lengths_up, root_up
+
+_Number = TypeVar("_Number", np.float64, np.int64)
+
+
+def copies(before: Shape, after: Shape) -> int:
+    """How often broadcasting from one shape into another repeats every entry."""
+    if np.broadcast_shapes(before, after) != after:
+        raise ValueError(f"{before} does not broadcast into {after}")
+    return math.prod(after) // max(math.prod(before), 1)
+
+
+def ranked(box: Interval, rank: int) -> Interval:
+    """With axes of length 1 in front, up to a rank."""
+    lengths = (1,) * (rank - len(box.shape)) + box.shape
+    return Interval(box.lo.reshape(lengths), box.hi.reshape(lengths))
+
+
+def met_rows(array: npt.NDArray[_Number], partner: Shape) -> npt.NDArray[_Number]:
+    """One row for each entry of a partner of the same rank, with what it meets.
+
+    They lie along the axes on which the partner has length 1.
+    """
+    kept = [axis for axis, length in enumerate(partner) if length != 1]
+    met = [axis for axis, length in enumerate(partner) if length == 1]
+    rows = array.transpose(kept + met)
+    return rows.reshape(math.prod(rows.shape[: len(kept)]), -1)
+
+
+def longest_met(box: Interval, partner: Shape, shape: Shape) -> float:
+    """The largest norm of the entries, broadcast to a shape, that meet one entry of a partner.
+
+    Within them no entry of the value that the box speaks of occurs twice: an axis longer than 1
+    belongs to one of the two at least.
+    """
+    rank = len(shape)
+    partner = (1,) * (rank - len(partner)) + partner
+    rows = met_rows(ranked(box, rank).magnitude(), partner)
+    met = math.prod(shape[axis] for axis in range(rank) if partner[axis] == 1)
+    repeated = root_up(met // max(rows.shape[1], 1))
+    return multiply_up(repeated, float(np.max(lengths_up(rows), initial=0.0)))

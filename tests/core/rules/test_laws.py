@@ -1,0 +1,137 @@
+"""Laws of every rule, at random steps and facts: torch and its derivatives are the oracle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.core.program import DivideByNorm, FloatArray, Operand
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.weights import Point
+from tests.core.rules.attack import SLACK, holds, members
+from tests.core.rules.cases import KINDS, POINT, Case, facts, rule
+from tests.core.rules.evaluate import apply, operands_of, spectral
+
+Compute = Callable[..., torch.Tensor]
+TIGHT = frozenset({"Scale", "Shift", "BatchNorm", "Move", "AveragePool", "ReduceSum", "Centre",
+                   "Add", "Concat"})  # fmt: skip
+"""linear steps whose Lipschitz constant is the norm of their Jacobian"""
+
+
+def _compute(case: Case) -> Compute:
+    tensors = {operand: torch.tensor(operand.lo) for operand in operands_of(case.op)}
+    return lambda *xs: apply(case.op, xs, case.shape, tensors)
+
+
+def _jacobians(case: Case, point: Sequence[FloatArray]) -> list[torch.Tensor]:
+    tensors = tuple(torch.tensor(x) for x in point)
+    found = torch.autograd.functional.jacobian(_compute(case), tensors)
+    return [part.reshape(math.prod(case.shape), -1) for part in found]
+
+
+def _attacks(
+    kind: str, rng: np.random.Generator
+) -> Iterator[tuple[Case, list[Fact], list[FloatArray]]]:
+    case = KINDS[kind](rng)
+    inputs, known = facts(rng, case)
+    for point in members(rng, inputs, known, _compute(case)):
+        yield case, inputs, point
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
+    """Linear steps with their true norm or with none."""
+    rng = np.random.default_rng([seed, *map(ord, kind)])
+    for case, inputs, point in _attacks(kind, rng):
+        jacobians = _jacobians(case, point)
+        norms = {"y": spectral(jacobians[0]) * (1 + 1e-9)} if seed % 3 else {}
+        asked = rule(case.op, inputs, case.shapes, case.shape, Point(norms))
+        y = _compute(case)(*map(torch.tensor, point)).numpy()
+        assert y.shape == case.shape
+        size = max(float(np.max(np.abs(x), initial=0.0)) for x in point)
+        slack = SLACK * (1.0 + size) / (1.0 + np.max(np.abs(y), initial=0.0))
+        assert holds(asked.fact(), y, max(slack, SLACK))
+        for index, jacobian in enumerate(jacobians):
+            if torch.isfinite(jacobian).all():
+                true = spectral(jacobian)
+                assert true <= asked.lipschitz(index) * (1 + SLACK) + 1e-12
+                gradient = torch.randn(len(jacobian), dtype=torch.float64)
+                received = asked.pulled(index, Cotangent(float(gradient.norm())))
+                assert (jacobian.T @ gradient).norm() <= received.norm * (1 + SLACK) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", sorted(TIGHT))
+def test_the_constant_of_a_linear_step_is_the_norm_of_its_jacobian(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    case = KINDS[kind](rng)
+    asked = rule(case.op, [Fact.of(shape) for shape in case.shapes], case.shapes, case.shape)
+    zeros = [np.zeros(shape) for shape in case.shapes]
+    for index, jacobian in enumerate(_jacobians(case, zeros)):
+        true = spectral(jacobian)
+        assert true * (1 - 1e-12) <= asked.lipschitz(index) <= true * (1 + 1e-6) + 1e-140
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", KINDS)
+def test_slopes_are_the_diagonal_of_a_diagonal_jacobian(kind: str, seed: int) -> None:
+    for case, inputs, point in _attacks(kind, np.random.default_rng([seed, 77])):
+        slopes = rule(case.op, inputs, case.shapes, case.shape).slopes()
+        if slopes is None:
+            return
+        wide = slopes.broadcast(case.shape)
+        (jacobian,) = _jacobians(case, point)
+        diagonal = torch.diagonal(jacobian)
+        assert torch.equal(jacobian, torch.diag(diagonal))
+        found = diagonal.numpy().reshape(case.shape)
+        size = SLACK * (1 + np.abs(found))
+        assert (found >= wide.lo - size).all()
+        assert (found <= wide.hi + size).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_gradient_of_an_operand_is_larger(kind: str, seed: int) -> None:
+    for case, inputs, point in _attacks(kind, np.random.default_rng(seed)):
+        asked = rule(case.op, inputs, case.shapes, case.shape)
+        found = dict(asked.gradients(Cotangent(2.0)))
+        operands = list(asked.operands(case.op))
+        names = {name: operand for operand in operands for name in operand.sources}
+        assert found.keys() == names.keys()
+        assert {operand for operand, _ in asked.reaches()} == set(operands)
+        if not operands:
+            return
+        fixed = {operand: torch.tensor(operand.lo) for operand in operands}
+        xs = [torch.tensor(x) for x in point]
+        for name, operand in names.items():
+            if found[name] == math.inf:
+                continue
+            true = 2.0 * _reach(case, xs, fixed, operand)
+            assert true <= found[name] * (1 + 1e-9) + 1e-300
+
+
+def _reach(
+    case: Case, xs: list[torch.Tensor], fixed: dict[Operand, torch.Tensor], operand: Operand
+) -> float:
+    jacobian = torch.autograd.functional.jacobian(
+        lambda t: apply(case.op, xs, case.shape, {**fixed, operand: t}), fixed[operand]
+    )
+    return spectral(jacobian.reshape(math.prod(case.shape), -1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_constant_of_a_step_is_forgotten(kind: str) -> None:
+    """All that a step holds as an operand is one; the share of a norm is a number by itself."""
+    for seed in range(20):
+        op = KINDS[kind](np.random.default_rng(seed)).op
+        if isinstance(op, DivideByNorm):
+            continue
+        held = [getattr(op, field.name) for field in fields(op)]
+        found = set(rule(op, [], [], (), POINT).operands(op))
+        assert found == {item for item in held if isinstance(item, Operand)}
