@@ -19,7 +19,7 @@ from lipcert.core.ledger import (
 )
 from lipcert.core.lower.clips import layer_faults, layer_steps
 from lipcert.core.program import Activation, Op, Operand, Program, Step
-from lipcert.core.reader.records import Model, Tensor, shown
+from lipcert.core.reader.records import Model, Tensor, shown, with_nested
 from lipcert.core.rules.table import rule_class
 
 _VERSION = 1
@@ -69,7 +69,7 @@ def tensors_read(steps: Iterable[Step]) -> frozenset[str]:
 def tensors(model: Model) -> dict[str, Tensor]:
     """The initializers of a model, and the constants that nodes hold, by name."""
     found = dict(model.initializers)
-    for node in model.nodes:
+    for node in with_nested(model.nodes):
         value = node.attributes.get("value")
         if node.op_type == "Constant" and value is not None and isinstance(value.value, Tensor):
             found[node.outputs[0]] = value.value
@@ -166,9 +166,10 @@ def eval_layers(model: Model, program: Program, *, clipped: bool) -> tuple[EvalL
     """
     return tuple(
         (node.op_type, node.name or node.outputs[0])
-        for node, role in zip(model.nodes, program.covered, strict=True)
+        for outer, role in zip(model.nodes, program.covered, strict=True)
         if role != "unused"
-        and not node.domain
+        for node in with_nested([outer])
+        if not node.domain
         and node.op_type in MODAL_OPERATORS
         and not (clipped and node.op_type == DROPOUT)
     )

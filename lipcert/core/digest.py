@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.core.certificate.canonical import Json, write_canonical
-from lipcert.core.reader.records import Attribute, Input, Model, Node, Tensor
+from lipcert.core.reader.records import Attribute, Branch, Input, Model, Node, Tensor
 
 _VERSION: Final = "lipcert-structure/1"
 _Name = Callable[[str], Json]
@@ -116,19 +116,31 @@ def _stripped(names: tuple[str, ...]) -> tuple[str, ...]:
 def _facts(node: Node) -> str:
     """Digest of an operator and its attributes."""
     attributes: dict[str, Json] = {
-        name: [attribute.kind, _payload(attribute)] for name, attribute in node.attributes.items()
+        name: [attribute.kind, _payload(attribute, node.inputs)]
+        for name, attribute in node.attributes.items()
     }
     return _hash([node.domain, node.op_type, attributes])
 
 
-def _payload(attribute: Attribute) -> str:
-    """Digest of a value: packed numbers, or texts each behind its length; `kind` tells which."""
+def _payload(attribute: Attribute, around: tuple[str, ...]) -> str:
+    """Digest of a value: packed numbers, or texts each behind its length; `kind` tells which.
+
+    Of a branch, its nodes in order; what it reads from around it is named by the input of the node.
+    """
     value = attribute.value
+    if isinstance(value, Branch):
+        known: dict[str, Json] = {"": []}
+        known |= {name: ["around", port] for port, name in enumerate(around)}
+        parts: list[Json] = []
+        for position, node in enumerate(value.nodes):
+            parts.append(_described(_facts(node), node, known.__getitem__))
+            known |= _outputs(node, ["node", position])
+        return _hash([_hash(part) for part in [*parts, [known[name] for name in value.outputs]]])
     items = value if isinstance(value, tuple) else (value,)
     return hashlib.sha256(b"".join(_packed(item) for item in items)).hexdigest()
 
 
-def _packed(item: int | float | bytes | Tensor) -> bytes:
+def _packed(item: object) -> bytes:
     match item:
         case Tensor():
             return _tensor(item).encode("ascii")

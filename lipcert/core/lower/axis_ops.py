@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from lipcert.core.lower.functions import activated
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
 from lipcert.core.lower.linear_ops import images
 from lipcert.core.lower.selection_ops import select
-from lipcert.core.lower.values import Constant, Data, Value, indices
+from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
 from lipcert.core.lower.windows import check_covered, ends_within, windows
 from lipcert.core.program import (
     AveragePool,
@@ -29,6 +30,7 @@ from lipcert.core.program import (
     Shift,
     Softmax,
     Sort,
+    Window,
 )
 
 
@@ -46,11 +48,20 @@ def pool(call: Call) -> Value:
         case "AveragePool":
             counts = bool(call.integer("count_include_pad", 0))
             if counts and not ends_within(window, sizes, end):
-                raise Unsupported("a window reaches beyond the padding that counts")
+                value, window = _padded(call, value, window, end)
+                counts = False
             op = AveragePool(window, counts)
         case _:
             op = LpPool(window, _order(call))
     return call.step(op, value, shape=(*value.shape[:2], *window.outputs), place=value.place)
+
+
+def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, Window]:
+    """The padding that counts as zeros of the value, so that what lies beyond it does not count."""
+    widths = [(0, 0), (0, 0), *zip(window.before, end, strict=True)]
+    check_size(tuple(size + sum(pad) for size, pad in zip(value.shape, widths, strict=True)))
+    index = np.pad(indices(value.shape), widths, constant_values=-1)
+    return call.moved(value, index, value.place), replace(window, before=(0,) * len(end))
 
 
 def _order(call: Call) -> int:

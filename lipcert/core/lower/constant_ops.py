@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import reduce
+from operator import add, mul, sub, truediv
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.interval import Interval
+from lipcert.core.interval import Interval, exact
 from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.layout_ops import normal_axes
-from lipcert.core.lower.size_ops import equal, filled, marks, numbers_from, whole, within
+from lipcert.core.lower.functions import FUNCTIONS, applied
+from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
+from lipcert.core.lower.size_ops import (
+    JUMPS,
+    exactly,
+    filled,
+    identity_matrix,
+    marks,
+    numbers_from,
+    one_hot,
+    whole,
+    within,
+)
 from lipcert.core.lower.types import is_held, or_rounded
 from lipcert.core.lower.values import (
     FIXED,
@@ -32,6 +46,11 @@ from lipcert.core.reader.records import Tensor
 Array = npt.NDArray[Any]
 _EXACT: Final = 1 << 24
 """up to here float32 holds the whole numbers"""
+_FEW: Final = 64
+_LARGEST: Final = 1 << 900
+_MOST_FACTORS: Final = 4096
+_MOST_WHOLE: Final = 1 << 22
+_MOST_PRODUCTS: Final = 1 << 33
 
 
 def literal(tensor: Tensor, name: str) -> Constant:
@@ -83,9 +102,14 @@ def _may_vanish(known: Interval) -> bool:
 
 
 def _arithmetic(call: Call) -> Value:
-    """Add, Sub, Mul, Div of two constants."""
-    first, second = call.constant(0), call.constant(1)
-    operation = call.node.op_type
+    """Add, Sub, Mul, Div of two constants; Sum of any number."""
+    if call.node.op_type != "Sum":
+        return _computed(call.node.op_type, call.constant(0), call.constant(1))
+    found = [call.constant(place) for place in range(len(call))]
+    return reduce(lambda total, item: _computed("Add", total, item), found)
+
+
+def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     if not first.is_float:
         return whole(operation, first, second)
     shape, place = broadcast((first, second))
@@ -96,6 +120,9 @@ def _arithmetic(call: Call) -> Value:
     left, right = _interval(first), _interval(second)
     if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")  # 0·∞ is not a number
+    known = _exact_result(operation, first, second, shape)
+    if known is not None:
+        return Constant(known, known, _gains(operation, first, second), place)
     match operation:
         case "Add":
             result = left + right
@@ -105,15 +132,35 @@ def _arithmetic(call: Call) -> Value:
             result = left * right
         case _:
             result = left * quotient(second)
-    return Constant(result.lo, result.hi, _gains(call, first, second), place)
+    return Constant(result.lo, result.hi, _gains(operation, first, second), place)
 
 
-def _gains(call: Call, first: Constant, second: Constant) -> Mapping[str, float]:
+def _exact_result(
+    operation: str, first: Constant, second: Constant, shape: tuple[int, ...]
+) -> Array | None:
+    """Of few exact numbers, such as sizes: the exact result, where float64 holds it."""
+    if math.prod(shape) > _FEW or first.lo is not first.hi or second.lo is not second.hi:
+        return None
+    act = {"Add": add, "Sub": sub, "Mul": mul, "Div": truediv}[operation]
+    pairs = np.broadcast(first.lo, second.lo)
+    if not (np.isfinite(first.lo).all() and np.isfinite(second.lo).all()):
+        return None
+    if operation == "Div" and not second.lo.all():
+        return None
+    numbers = [act(Fraction(float(a)), Fraction(float(b))) for a, b in pairs]
+    if any(abs(number) > _LARGEST for number in numbers):
+        return None
+    found = np.asarray([float(number) for number in numbers]).reshape(shape)
+    same = all(Fraction(float(a)) == b for a, b in zip(found.flat, numbers, strict=True))
+    return found if same else None
+
+
+def _gains(operation: str, first: Constant, second: Constant) -> Mapping[str, float]:
     """A product of a source and plain numbers is linear: its gain is the largest of them.
 
     Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape.
     """
-    is_alone = call.node.op_type == "Mul" and bool(first.sources) != bool(second.sources)
+    is_alone = operation == "Mul" and bool(first.sources) != bool(second.sources)
     source, other = (first, second) if first.sources else (second, first)
     is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
     if not (is_alone and is_large):
@@ -125,6 +172,8 @@ def _gains(call: Call, first: Constant, second: Constant) -> Mapping[str, float]
 def _negative(call: Call) -> Value:
     constant = call.constant(0)
     constant.check_fixed()
+    if constant.lo.dtype.kind in "bu":
+        raise Unsupported("a number without a sign")
     low = -constant.hi
     high = low if constant.lo is constant.hi else -constant.lo
     return Constant(low, high, constant.sources, constant.place)
@@ -144,23 +193,25 @@ def _root(call: Call) -> Value:
 def _cast(call: Call) -> Value:
     """Another type: of whole numbers that it holds, and of real numbers rounded as it rounds."""
     constant = call.constant(0)
-    kind = {1: "f4", 6: "i4", 7: "i8", 9: "b1", 10: "f2", 11: "f8", 2: "u1"}.get(
-        call.integer("to", 0)
-    )
+    kind = {
+        1: "f4",
+        2: "u1",
+        3: "i1",
+        4: "u2",
+        5: "i2",
+        6: "i4",
+        7: "i8",
+        9: "b1",
+        10: "f2",
+        11: "f8",
+        12: "u4",
+        13: "u8",
+    }.get(call.integer("to", 0))
     call.integer("saturate", 1), call.text("round_mode", "up")
     if kind is None:
         raise Unsupported("the type is not supported")
     if kind[0] != "f":
-        call.sink.untracked.update(constant.sources)
-        whole = constant.lo.astype(np.int64)
-        if constant.lo is not constant.hi or not np.array_equal(whole, constant.lo):
-            raise Unsupported("a number that is not whole becomes one")
-        if kind == "b1":
-            constant.check_fixed()
-            flags = whole != 0
-            return Constant(flags, flags, {}, constant.place)
-        cast = within(whole.astype(object), np.dtype(kind))
-        return Constant(cast, cast, {}, constant.place, constant.grows)
+        return _as_whole(call, constant, np.dtype(kind))
     low = constant.lo.astype(kind).astype(np.float64)
     high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
     same = np.array_equal(low, constant.lo) and np.array_equal(high, constant.hi)
@@ -168,6 +219,20 @@ def _cast(call: Call) -> Value:
     if not constant.is_float and not same and constant.grows is not None:
         constant.check_fixed()
     return Constant(low, high, sources, constant.place, constant.grows)
+
+
+def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
+    """Whole numbers as another type that holds them, or whether they are not 0."""
+    call.sink.untracked.update(constant.sources)
+    if constant.lo is not constant.hi or not np.array_equal(np.trunc(constant.lo), constant.lo):
+        raise Unsupported("a number that is not whole becomes one")
+    if dtype.kind == "b":
+        constant.check_fixed()
+        flags = constant.lo != 0
+        return Constant(flags, flags, {}, constant.place)
+    numbers = np.asarray([int(item) for item in constant.lo.flat], dtype=object)
+    cast = within(numbers.reshape(constant.shape), dtype)
+    return Constant(cast, cast, {}, constant.place, constant.grows)
 
 
 def cast_like(call: Call) -> Value:
@@ -180,7 +245,9 @@ def cast_like(call: Call) -> Value:
     call.integer("saturate", 1), call.text("round_mode", "up")
     value, like = call.value(0), call.value(1)
     if isinstance(like, Constant) and not like.is_float:
-        raise Unsupported("it converts to whole numbers")
+        if isinstance(value, Data):
+            raise Unsupported("it rounds to whole numbers")
+        return _as_whole(call, value, like.lo.dtype)
     if isinstance(value, Data):
         return value
     value.check_fixed()
@@ -252,15 +319,172 @@ def _concat(call: Call) -> Value:
     return Constant(low, high, sources, parts[0].place, grows)
 
 
+def _power(call: Call) -> Value:
+    """c^n with one number n; a whole number exactly."""
+    constant, exponent = call.constant(0), call.constant(1).uniform()
+    broadcast((constant, call.constant(1)))
+    if exponent is None or call.constant(1).shape not in {(), (1,)}:
+        raise Unsupported("its exponent is not one exact number")
+    call.sink.untracked.update(call.constant(1).sources)
+    if constant.is_float:
+        return applied(call, constant, "power", exponent)
+    constant.check_fixed()
+    if exponent not in range(64) or constant.lo.size > _FEW:
+        raise Unsupported("its exponent is no small whole number")
+    powers = constant.lo.astype(object) ** int(exponent)
+    found = within(powers, constant.lo.dtype)
+    return Constant(found, found, {}, constant.place)
+
+
+def _absolute(call: Call) -> Value:
+    constant = call.constant(0)
+    if constant.is_float:
+        return applied(call, constant, "abs")
+    return exactly(np.abs)(call)
+
+
+def _extremum(call: Call) -> Value:
+    """The largest or smallest of several constants, entry by entry."""
+    smallest = call.node.op_type == "Min"
+    found = [call.constant(place) for place in range(len(call))]
+    _, place = broadcast(found)
+    for item in found:
+        item.check_fixed()
+    if len({item.lo.dtype for item in found}) > 1:
+        raise Unsupported("constants of different types are combined")
+    choose = np.minimum if smallest else np.maximum
+    low = np.asarray(reduce(choose, [item.lo for item in found]))
+    exact_all = all(item.lo is item.hi for item in found)
+    high = low if exact_all else np.asarray(reduce(choose, [item.hi for item in found]))
+    return Constant(low, high, sum_of_sources(*found), place)
+
+
+def _product(call: Call) -> Value:
+    """A product of matrices."""
+    first, second = call.constant(0), call.constant(1)
+    left, right = _interval(first), _interval(second)
+    if first.place is not None or second.place is not None or not first.shape or not second.shape:
+        raise Unsupported(FIXED)
+    if not (_is_finite(left) and _is_finite(right)):
+        raise Unsupported("a constant is not finite")
+    a = left.broadcast((1, *left.shape)) if len(left.shape) == 1 else left
+    b = right.broadcast((*right.shape, 1)) if len(right.shape) == 1 else right
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    check_size((*stack, a.shape[-2], b.shape[-1]))
+    if math.prod(stack) * a.shape[-2] * a.shape[-1] * b.shape[-1] > _MOST_PRODUCTS:
+        raise Unsupported("a product of constants is too large")
+    found = a @ b
+    shape = (*stack, *left.shape[-2:-1], *(right.shape[-1:] if len(right.shape) > 1 else ()))
+    low, high = found.lo.reshape(shape), found.hi.reshape(shape)
+    return Constant(low, high, sum_of_sources(first, second))
+
+
+def _reduction(call: Call) -> Value:
+    """Reduce nodes, of which the product is also known of sizes."""
+    constant, kind = call.constant(0), call.node.op_type
+    rank = len(constant.shape)
+    given = call.axes(1, 13 if kind == "ReduceSum" else 18)
+    idle, keeps = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
+    if not given and idle:
+        raise Unsupported("a reduction over no axis")
+    axes = normal_axes(given, rank) if given else tuple(range(rank))
+    check_apart(constant, axes)
+    grows = None
+    if kind == "ReduceProd" and constant.grows is not None:
+        count = np.sum(constant.grows, axis=axes, keepdims=True)
+        if (count > 1).any():
+            raise Unsupported("it computes with the size of the batch")
+        grows = count > 0
+    else:
+        constant.check_fixed()
+    if constant.lo.dtype.kind in "iu":
+        found = _reduced_whole(kind, constant.lo, axes)
+        reduced = Constant(found, found, {}, constant.place, grows)
+    else:
+        known = _reduced_reals(kind, _interval(constant), axes)
+        high = known.lo if np.array_equal(known.lo, known.hi) else known.hi
+        reduced = Constant(known.lo, high, sum_of_sources(constant), constant.place)
+    if keeps:
+        return reduced
+    kept = [axis for axis in range(rank) if axis not in axes]
+    own = -1 if reduced.place is None else reduced.place.axis
+    shape = tuple(reduced.shape[axis] for axis in kept)
+    return same_order(call, reduced, shape, [axis == own for axis in kept])
+
+
+def _reduced_whole(kind: str, array: Array, axes: tuple[int, ...]) -> Array:
+    if array.size > _MOST_WHOLE:
+        raise Unsupported(f"it reduces more than {_MOST_WHOLE} whole numbers")
+    functions: dict[str, Callable[..., Array]] = {
+        "ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod, "ReduceSum": np.sum,
+    }  # fmt: skip
+    if kind not in functions:
+        raise Unsupported("of whole numbers")
+    return within(
+        np.asarray(functions[kind](array.astype(object), axis=axes, keepdims=True)), array.dtype
+    )
+
+
+def _reduced_reals(kind: str, known: Interval, axes: tuple[int, ...]) -> Interval:
+    """Enclosures of sums of terms, of their roots, or of the largest one."""
+    if kind in {"ReduceMax", "ReduceMin"}:
+        choose = np.max if kind == "ReduceMax" else np.min
+        ends = (np.asarray(choose(end, axis=axes, keepdims=True)) for end in (known.lo, known.hi))
+        return Interval(*ends)
+    if not _is_finite(known):
+        raise Unsupported("a constant is not finite")
+    count = math.prod(known.shape[axis] for axis in axes)
+    if kind == "ReduceProd":
+        return _factors_multiplied(known, axes, count)
+    if kind in {"ReduceL1", "ReduceL2", "ReduceSumSquare"}:
+        magnitude = Interval(np.maximum(np.maximum(known.lo, -known.hi), 0.0), known.magnitude())
+        known = magnitude if kind == "ReduceL1" else magnitude * magnitude
+        known = Interval(np.maximum(known.lo, 0.0), known.hi)
+    total = known.sum(axes)
+    if kind in {"ReduceL2", "ReduceSumSquare", "ReduceL1"}:
+        total = Interval(np.maximum(total.lo, 0.0), total.hi)
+    if kind == "ReduceMean":
+        return total * quotient(_plain(np.full((1,) * len(known.shape), float(count))))
+    if kind == "ReduceL2":
+        low, high = np.maximum(below(np.sqrt(total.lo)), 0.0), above(np.sqrt(total.hi))
+        return or_rounded(Interval(low, high))
+    return total
+
+
+def _factors_multiplied(known: Interval, axes: tuple[int, ...], count: int) -> Interval:
+    if count > _MOST_FACTORS:
+        raise Unsupported("a product of too many constants")
+    rank, kept = len(known.shape), [a for a in range(len(known.shape)) if a not in axes]
+    order = (*axes, *kept)
+    ends = [np.transpose(end, order).reshape(count, *(known.shape[a] for a in kept))
+            for end in (known.lo, known.hi)]  # fmt: skip
+    result = exact(np.ones(ends[0].shape[1:]))
+    for low, high in zip(*ends, strict=True):
+        result = result * Interval(low, high)
+    shape = tuple(1 if axis in axes else known.shape[axis] for axis in range(rank))
+    return Interval(result.lo.reshape(shape), result.hi.reshape(shape))
+
+
 CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
-    **dict.fromkeys(["Add", "Sub", "Mul", "Div"], _arithmetic),
+    **FUNCTIONS,
+    **JUMPS,
+    **dict.fromkeys(["Add", "Sub", "Sum", "Mul", "Div"], _arithmetic),
+    **dict.fromkeys(["Max", "Min"], _extremum),
+    **dict.fromkeys(
+        ["ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+         "ReduceSumSquare"], _reduction,
+    ),
+    "Abs": _absolute,
     "Cast": _cast,
     "Concat": _concat,
     "Constant": _constant,
     "ConstantOfShape": filled,
-    "Equal": equal,
+    "EyeLike": identity_matrix,
+    "MatMul": _product,
     "Neg": _negative,
+    "OneHot": one_hot,
+    "Pow": _power,
     "Range": numbers_from,
     "Sqrt": _root,
     "Where": _where,
-}
+}  # fmt: skip

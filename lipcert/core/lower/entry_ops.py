@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
+from lipcert.core.arithmetic import round_down, round_up
+from lipcert.core.exponential import log_bounds
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.constant_ops import quotient, sum_of_sources
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import FUNCTIONS, activated, limited
-from lipcert.core.lower.values import Constant, Data, Value, broadcast, indices
+from lipcert.core.lower.values import Constant, Data, Value, broadcast, indices, only_data
 from lipcert.core.program import (
     Add,
     Concat,
@@ -116,9 +119,13 @@ def _ratio(call: Call) -> Value:
 
 
 def _power(call: Call) -> Value:
-    value, exponent = call.data(0), call.number(1)
-    if not math.isfinite(exponent):
-        raise Unsupported("its exponent is not finite")
+    """x^c, or c^x = e^(x·ln c) with one number c."""
+    if isinstance(call.value(0), Constant):
+        return _exponential(call)
+    value, exponent = call.data(0), call.constant(1).uniform()
+    if exponent is None or not math.isfinite(exponent):
+        raise Unsupported("its exponent is not one exact finite number")
+    call.sink.untracked.update(call.constant(1).sources)
     shape, place = broadcast((value, call.value(1)))
     value = _expanded(call, value, shape, place)
     match exponent:
@@ -130,6 +137,23 @@ def _power(call: Call) -> Value:
             return activated(call, value, "reciprocal")
         case _:
             return activated(call, value, "power", exponent)
+
+
+def _exponential(call: Call) -> Value:
+    base, exponent = call.constant(0), call.data(1)
+    number = base.uniform()
+    if number is None or not 0.0 < number < math.inf:
+        raise Unsupported("its base is not one exact positive number")
+    call.sink.untracked.update(base.sources)
+    shape, place = broadcast((base, exponent))
+    low, high = (
+        turn(item)
+        for turn, item in zip((round_down, round_up), log_bounds(Fraction(number)), strict=True)
+    )
+    ends = [np.full((1,) * len(shape), item) for item in (low, high)]
+    value = _expanded(call, exponent, shape, place)
+    value = call.step(Scale(Operand(*ends)), value, shape=shape, place=place)
+    return activated(call, value, "exp")
 
 
 def _extremum(call: Call) -> Value:
@@ -144,8 +168,19 @@ def _extremum(call: Call) -> Value:
     total = _expanded(call, total, shape, place)
     for value in call.values():
         if isinstance(value, Constant):
-            total = limited(call, total, value, smallest=smallest)
+            total = _limited(call, total, value, smallest=smallest)
     return total
+
+
+def _limited(call: Call, value: Data, limit: Constant, *, smallest: bool) -> Data:
+    """max(x, c) = c + relu(x − c) or min(x, c) = c − relu(c − x); a clip with one exact number."""
+    number = limit.uniform() if limit.lo.size == 1 or not limit.sources else None
+    if number is not None:
+        call.sink.untracked.update(limit.sources)
+        return only_data(limited(call, value, number, smallest=smallest))
+    sign = -1 if smallest else 1
+    above = activated(call, combined(call, (value, limit), (sign, -sign)), "relu")
+    return combined(call, (above, limit), (sign, 1))
 
 
 def _larger(call: Call, first: Data, second: Data, *, smallest: bool) -> Data:

@@ -1,4 +1,4 @@
-"""Functions of every entry, by the names and attributes of ONNX."""
+"""Functions of every entry, by the names and attributes of ONNX, of data and of constants."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import numpy as np
+
+from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Activation
+from lipcert.core.rules.functions import function
 
 
 def activated(call: Call, value: Data, name: str, *numbers: float) -> Data:
@@ -17,21 +21,28 @@ def activated(call: Call, value: Data, name: str, *numbers: float) -> Data:
     return call.step(Activation(name, numbers), value, shape=value.shape, place=value.place)
 
 
-def limited(call: Call, value: Data, limit: Constant, *, smallest: bool) -> Data:
+def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
+    """A function of every entry of data, or the image of a constant."""
+    if isinstance(value, Data):
+        return activated(call, value, name, *numbers)
+    value.check_fixed()
+    if not value.is_float:
+        raise Unsupported("a function of whole numbers")
+    image = function(name, numbers).image(Interval(value.lo, value.hi))
+    high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
+    return Constant(image.lo, high, dict.fromkeys(value.sources, math.inf), value.place)
+
+
+def limited(call: Call, value: Data, number: float, *, smallest: bool) -> Value:
     """max(x, c) or min(x, c) with one number c."""
-    if limit.lo.size != 1 or limit.lo is not limit.hi:
-        raise Unsupported("a limit is not one exact number")
-    limit.check_fixed()
-    call.sink.untracked.update(limit.sources)
-    number = float(limit.lo.reshape(-1)[0])
     return _clipped(call, value, *(-math.inf, number) if smallest else (number, math.inf))
 
 
-def _clipped(call: Call, value: Data, low: float, high: float) -> Data:
+def _clipped(call: Call, value: Value, low: float, high: float) -> Value:
     """min(max(x, low), high), which is a real number where one is between the limits."""
     if not low <= high or low == math.inf or high == -math.inf:
         raise Unsupported("its limits are in the wrong order, or leave no number")
-    return activated(call, value, "clip", low, high)
+    return applied(call, value, "clip", low, high)
 
 
 def _clip(call: Call) -> Value:
@@ -40,7 +51,7 @@ def _clip(call: Call) -> Value:
     else:
         low = call.number(1) if call.has(1) else -math.inf
         high = call.number(2) if call.has(2) else math.inf
-    return _clipped(call, call.data(), low, high)
+    return _clipped(call, call.value(0), low, high)
 
 
 def _function(name: str, **defaults: float) -> Callable[[Call], Value]:
@@ -50,7 +61,7 @@ def _function(name: str, **defaults: float) -> Callable[[Call], Value]:
         if len(call) != 1:
             raise Unsupported("a function with a built-in bias")
         numbers = [call.real(key, default) for key, default in defaults.items()]
-        return activated(call, call.data(), name, *numbers)
+        return applied(call, call.value(0), name, *numbers)
 
     return rule
 
@@ -59,16 +70,14 @@ def _gelu(call: Call) -> Value:
     kind = call.text("approximate", "none")
     if kind not in {"none", "tanh"}:
         raise Unsupported("its approximation is not known")
-    return activated(call, call.data(), "gelu" if kind == "none" else "gelu_tanh")
+    return applied(call, call.value(0), "gelu" if kind == "none" else "gelu_tanh")
 
 
 def _swish(call: Call) -> Value:
     alpha = call.real("alpha", 1.0)
-    value = call.data()
+    value = call.value(0)
     return (
-        activated(call, value, "silu")
-        if alpha == 1.0
-        else activated(call, value, "quick_gelu", alpha)
+        applied(call, value, "silu") if alpha == 1.0 else applied(call, value, "quick_gelu", alpha)
     )
 
 

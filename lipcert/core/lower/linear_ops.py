@@ -11,16 +11,13 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import combined, scaled
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.layout_ops import permuted
-from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices, only_data
 from lipcert.core.lower.windows import adjoint_windows, windows
 from lipcert.core.program import BatchNorm, Conv, Dense, MatMul, Operand
 
 
 def _permuted(call: Call, value: Data, order: list[int]) -> Data:
-    result = permuted(call, value, order)
-    if not isinstance(result, Data):
-        raise Unsupported("it is used in a way that is not understood")
-    return result
+    return only_data(permuted(call, value, order))
 
 
 def _dense(call: Call, value: Data, weight: Constant) -> Data:

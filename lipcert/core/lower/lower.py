@@ -27,7 +27,7 @@ from lipcert.core.lower.rewriter import needed_steps
 from lipcert.core.lower.types import has_halves
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Attention, Operand, Place, Program, Shape, Step, kept_entries
-from lipcert.core.reader.records import Input, Model, Node, shown
+from lipcert.core.reader.records import Branch, Input, Model, Node, shown, with_nested
 
 _VERSIONS: Final = range(7, 27)
 
@@ -86,7 +86,8 @@ def _lowered(
     first = source.dims[0] if isinstance(source.dims[0], int) and not batched else 1
     start = Data(source.name, (first, *dims), Place(0) if batched else None)
     values: dict[str, Value] = {source.name: start}
-    taken = {source.name, *model.initializers, *(n for node in model.nodes for n in node.outputs)}
+    taken = {source.name, *model.initializers}
+    taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
     sink = Sink(taken, batched, has_halves(model))
     read = {
         name for node, use in zip(model.nodes, needed, strict=True) if use for name in node.inputs
@@ -98,7 +99,7 @@ def _lowered(
             raise Unsupported(f"the initializer {shown(name)}: {error}") from None
     for position, node in enumerate(model.nodes):
         if needed[position]:
-            _lower_node(node, position, model.opset, values, sink)
+            _lower_any(node, position, model.opset, values, sink)
     count = source.dims[0] if batched and isinstance(source.dims[0], int) else None
     for name, stated in model.stated:
         if name in values:
@@ -117,11 +118,35 @@ def _lowered(
     )
 
 
+def _lower_any(
+    node: Node, position: int, opset: Mapping[str, int], values: dict[str, Value], sink: Sink
+) -> None:
+    """A node, or the nodes of the branch that a constant condition chooses."""
+    if node.op_type != "If" or node.domain:
+        _lower_node(node, position, opset, values, sink)
+        return
+    condition, where = values.get(node.inputs[0]), _where(node)
+    if not isinstance(condition, Constant) or condition.lo.size != 1:
+        raise Unsupported(f"{where}: it branches on the data, for which there is no bound")
+    condition.check_fixed()
+    chosen = node.attributes.get("then_branch" if condition.lo.all() else "else_branch")
+    if chosen is None or not isinstance(chosen.value, Branch):
+        raise Unsupported(f"{where}: the branch that it takes is missing")
+    for inner in chosen.value.nodes:
+        _lower_any(inner, position, opset, values, sink)
+    for name, result in zip(node.outputs, chosen.value.outputs, strict=True):
+        values[name] = _known(values, result)
+
+
+def _where(node: Node) -> str:
+    return f"node {shown(node.name)} ({shown(node.op_type)})"
+
+
 def _lower_node(
     node: Node, position: int, opset: Mapping[str, int], values: dict[str, Value], sink: Sink
 ) -> None:
     """Add the outputs of a node to the values."""
-    where = f"node {shown(node.name)} ({shown(node.op_type)})"
+    where = _where(node)
     try:
         inputs = [_known(values, name) if name else None for name in node.inputs]
         call = Call(node, position, opset.get("", 0), inputs, sink)
@@ -182,7 +207,7 @@ def _check_finite(step: Step, model: Model) -> None:
     for operand in operands:
         if isinstance(operand, Operand) and not np.isfinite((operand.lo, operand.hi)).all():
             node = model.nodes[step.node]
-            where = f"node {shown(node.name)} ({shown(node.op_type)})"
+            where = _where(node)
             raise Unsupported(f"{where}: a constant is not finite")
 
 

@@ -7,11 +7,14 @@ for every N to be such a multiple again, or not to depend on N, and refused else
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import FIXED, Constant, Value, broadcast, check_size
@@ -102,10 +105,46 @@ def filled(call: Call) -> Value:
 
 
 def numbers_from(call: Call) -> Value:
-    """Whole numbers from, to, step."""
-    start, stop, step = (call.whole(place)[0] for place in range(3))
-    check_size((len(range(start, stop, step)),))
-    return _plain(np.arange(start, stop, step, dtype=np.int64))
+    """Numbers from, to, step: whole ones, or reals start + i·step."""
+    if not call.constant(0).is_float:
+        start, stop, step = (call.whole(place)[0] for place in range(3))
+        check_size((len(range(start, stop, step)),))
+        return _plain(np.arange(start, stop, step, dtype=np.int64))
+    first, last, gap = (call.number(place) for place in range(3))
+    if not all(map(math.isfinite, (first, last, gap))) or gap == 0.0:
+        raise Unsupported("its numbers are not finite, or its step is 0")
+    count = max(math.ceil((Fraction(last) - Fraction(first)) / Fraction(gap)), 0)
+    check_size((count,))
+    known = exact(np.arange(count)) * exact(np.full(count, gap)) + exact(np.full(count, first))
+    return Constant(known.lo, known.hi)
+
+
+def one_hot(call: Call) -> Value:
+    """One of two numbers at the place that an index names, the other one elsewhere."""
+    places, depth, values = call.constant(0), int(call.number(1)), call.constant(2)
+    axis = call.integer("axis", -1)
+    values.check_fixed()
+    wanted = np.asarray(places.lo)
+    if places.place is not None or values.shape != (2,) or depth < 1:
+        raise Unsupported("its depth or its values do not fit")
+    places.check_fixed()
+    check_size((*places.shape, depth))
+    if places.lo is not places.hi or not np.array_equal(wanted, np.floor(wanted)):
+        raise Unsupported("an index is not a whole number")
+    wanted = np.where(wanted < 0, wanted + depth, wanted)
+    hot = np.moveaxis(wanted[..., None] == np.arange(depth), -1, axis)
+    return values.rearranged(hot.astype(np.int64), None)
+
+
+def identity_matrix(call: Call) -> Value:
+    """Ones on a diagonal, of the shape of a constant."""
+    like, code = call.constant(0), call.integer("dtype", 0)
+    kinds = {0: like.lo.dtype, 1: np.float64, 10: np.float64, 11: np.float64, 6: np.int32}
+    kinds |= {7: np.int64, 9: np.bool_}
+    if len(like.shape) != 2 or like.place is not None or code not in kinds:
+        raise Unsupported("its shape or its type is not understood")
+    array = np.eye(*check_size(like.shape), k=call.integer("k", 0)).astype(kinds[code])
+    return _plain(array)
 
 
 def equal(call: Call) -> Value:
@@ -120,3 +159,62 @@ def equal(call: Call) -> Value:
     call.sink.untracked.update([*first.sources, *second.sources])
     flags = np.asarray((a == b) & ~(left | right))
     return Constant(flags, flags, {}, place)
+
+
+def exactly(function: Callable[..., Any]) -> Callable[[Call], Value]:
+    """A function that may jump, of exact numbers: the same for these and as float32 holds them."""
+
+    def rule(call: Call) -> Value:
+        constants = [call.constant(place) for place in range(len(call))]
+        _, place = broadcast(constants)
+        for item in constants:
+            item.check_fixed()
+            if item.lo is not item.hi:
+                raise Unsupported("it jumps, and a number before it is not exact")
+            call.sink.untracked.update(item.sources)
+        found = np.asarray(function(*(item.lo for item in constants)))
+        rounded = function(*(_rounded(item.lo) for item in constants))
+        if not np.array_equal(found, rounded):
+            raise Unsupported("it jumps between a number and its float32, so it has two readings")
+        return Constant(found, found, {}, place)
+
+    return rule
+
+
+def _rounded(array: Array) -> Array:
+    return array.astype(np.float32).astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def modulo(call: Call) -> Value:
+    """The remainder, with the sign of the divisor, or of the dividend for fmod."""
+    function = np.fmod if call.integer("fmod", 0) else np.mod
+    if not call.constant(1).lo.all():
+        raise Unsupported("a divisor is 0")
+    return exactly(function)(call)
+
+
+def _signs(array: Array) -> Array:
+    if array.dtype.kind == "u":
+        raise Unsupported("a number without a sign")
+    return np.asarray(np.sign(array))
+
+
+JUMPS: Final[Mapping[str, Callable[[Call], Value]]] = {
+    "And": exactly(np.logical_and),
+    "Ceil": exactly(np.ceil),
+    "Equal": equal,
+    "Floor": exactly(np.floor),
+    "Greater": exactly(np.greater),
+    "GreaterOrEqual": exactly(np.greater_equal),
+    "IsInf": exactly(np.isinf),
+    "IsNaN": exactly(np.isnan),
+    "Less": exactly(np.less),
+    "LessOrEqual": exactly(np.less_equal),
+    "Mod": modulo,
+    "Not": exactly(np.logical_not),
+    "Or": exactly(np.logical_or),
+    "Round": exactly(np.round),
+    "Sign": exactly(_signs),
+    "Xor": exactly(np.logical_xor),
+}
+"""functions that jump, of constants"""

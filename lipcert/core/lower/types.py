@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from lipcert.core.interval import Array, Interval
-from lipcert.core.reader.records import Model, Tensor
+from lipcert.core.reader.records import Model, Tensor, with_nested
 
 _HALVES = frozenset({"float16", "bfloat16"})
 _HALF_CODES = frozenset({10, 16})
@@ -24,7 +24,7 @@ def has_halves(model: Model) -> bool:
     types = {tensor.dtype for tensor in model.initializers.values()}
     types.update(item.dtype for item in model.inputs)
     codes = set()
-    for node in model.nodes:
+    for node in with_nested(model.nodes):
         for name, attribute in node.attributes.items():
             if isinstance(attribute.value, Tensor):
                 types.add(attribute.value.dtype)

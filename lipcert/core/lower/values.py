@@ -80,6 +80,13 @@ class Constant:
             raise Unsupported("a size or an index is not a whole number")
         return [int(item) for item in self.lo.reshape(-1)]
 
+    def uniform(self) -> float | None:
+        """The number that all entries are exactly, if there is one; it does not depend on N."""
+        self.check_fixed()
+        if self.lo is not self.hi or not self.lo.size or (self.lo != self.lo.flat[0]).any():
+            return None
+        return float(self.lo.flat[0])
+
     def operand(self, rank: int) -> Operand:
         """As a step uses it on a value of this rank, leading dimensions being 1."""
         self.check_fixed()
@@ -114,6 +121,13 @@ class Constant:
 
 
 Value: TypeAlias = Data | Constant
+
+
+def only_data(value: Value) -> Data:
+    """What cannot be constant here."""
+    if isinstance(value, Constant):
+        raise Unsupported("it is used in a way that is not understood")
+    return value
 
 
 def indices(shape: Shape) -> IndexArray:

@@ -52,9 +52,11 @@ def windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
     outputs = []
     for axis, size in enumerate(sizes):
         room = size + begin[axis] + end[axis] - reach[axis]
+        if room < 0:
+            raise Unsupported("a window is larger than the padded input")
         count = (-(-room // strides[axis]) if ceil else room // strides[axis]) + 1
-        if room < 0 or (count - 1) * strides[axis] >= size + begin[axis]:
-            raise Unsupported("a window has no position inside of the input")
+        if ceil and (count - 1) * strides[axis] >= size + begin[axis]:
+            count -= 1  # it would begin in the padding at the end
         outputs.append(count)
     return Window(taps, strides, dilations, begin, tuple(outputs)), end
 

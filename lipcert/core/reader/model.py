@@ -1,9 +1,8 @@
 """From a path to a `Model`.
 
-Refused, because the checker would have to interpret more than it can justify: subgraphs (control
-flow), model-local functions, sparse tensors, training graphs, inputs that are no tensors, and
-whatever has two readings or none: names defined twice or never, cycles, attributes with two
-values, unknown fields, two models in one file.
+Refused, because the checker would have to interpret more than it can justify: loops, sparse
+tensors, training graphs, inputs that are no tensors, and whatever has two readings or none: names
+defined twice or never, cycles, attributes with two values, unknown fields, two models in one file.
 """
 
 from __future__ import annotations
@@ -14,25 +13,33 @@ from pathlib import Path
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from onnx.onnx_ml_pb2 import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx.onnx_ml_pb2 import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+)
 
 from lipcert.core.reader.files import MAX_BYTES, Folder, read_model_bytes
+from lipcert.core.reader.inlining import MAX_NODES, Function, Inliner
 from lipcert.core.reader.order import ordered
 from lipcert.core.reader.records import (
     Attribute,
     AttributeValue,
+    Branch,
     Input,
     Model,
     ModelReadError,
     Node,
+    Reference,
     Tensor,
     shown,
 )
 from lipcert.core.reader.tensors import DTYPES, MAX_RANK, read_tensor
 from lipcert.core.reader.wire import check_known, check_single_model
 
-MAX_NODES: Final = 50_000
-"""nodes of a graph, and also initializers and inputs"""
 _MAX_DIM: Final = 1 << 31
 _IR_VERSIONS: Final = range(3, 14)
 _FIELDS: Final = {
@@ -43,6 +50,7 @@ _FIELDS: Final = {
     AttributeProto.FLOATS: ("FLOATS", "floats"),
     AttributeProto.INTS: ("INTS", "ints"),
     AttributeProto.STRINGS: ("STRINGS", "strings"),
+    AttributeProto.GRAPH: ("GRAPH", "g"),
 }
 _LABELS: Final = frozenset({"name", "type", "doc_string"})
 
@@ -63,8 +71,8 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
     check_known(proto)
     if proto.ir_version not in _IR_VERSIONS:
         raise ModelReadError(f"the format version {proto.ir_version} is not known")
-    if len(proto.functions) or len(proto.training_info):
-        raise ModelReadError("the model has local functions or a training graph")
+    if len(proto.training_info):
+        raise ModelReadError("the model has a training graph; export it for inference")
     graph = proto.graph
     check_known(graph)
     if len(graph.sparse_initializer):
@@ -76,11 +84,16 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
     _once((item.name for item in declared), "graph input")
     outputs = tuple(info.name for info in graph.output)
     _once(outputs, "graph output")
-    nodes = tuple(_node(node, folder) for node in graph.node)
+    opset = _opset(proto)
+    functions = dict(_functions(proto, opset, folder))
     given = {*initializers, *(item.name for item in declared)}
+    inliner = Inliner(functions, given.union(outputs, *(node.output for node in graph.node)))
+    nodes = tuple(inliner.nodes((_node(node, folder) for node in graph.node), {}))
+    initializers |= inliner.initializers
+    given |= set(inliner.initializers)
     return Model(
         ir_version=proto.ir_version,
-        opset=_opset(proto),
+        opset=opset,
         inputs=tuple(item for item in declared if item.name not in initializers),
         initializers=initializers,
         overridable=tuple(item.name for item in declared if item.name in initializers),
@@ -93,7 +106,7 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
     )
 
 
-def _opset(proto: ModelProto) -> dict[str, int]:
+def _opset(proto: ModelProto | FunctionProto) -> dict[str, int]:
     versions: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = _domain(entry.domain)
@@ -106,6 +119,37 @@ def _opset(proto: ModelProto) -> dict[str, int]:
 def _domain(name: str) -> str:
     """The standard domain has two spellings."""
     return "" if name == "ai.onnx" else name
+
+
+def _functions(
+    proto: ModelProto, opset: dict[str, int], folder: Folder
+) -> Iterator[tuple[tuple[str, str], Function]]:
+    """Model-local functions by domain and name, in the operator sets of the model."""
+    keys = [(_domain(item.domain), item.name) for item in proto.functions]
+    if len(set(keys)) < len(keys) or sum(len(f.node) for f in proto.functions) > MAX_NODES:
+        raise ModelReadError("a local function is defined twice, or there are too many nodes")
+    for key, item in zip(keys, proto.functions, strict=True):
+        try:
+            yield key, _function(item, opset, folder)
+        except ModelReadError as error:
+            raise ModelReadError(f"the local function {shown(item.name)}: {error}") from None
+
+
+def _function(proto: FunctionProto, opset: dict[str, int], folder: Folder) -> Function:
+    check_known(proto)
+    if not _domain(proto.domain) or proto.overload:
+        raise ModelReadError("it replaces a standard operator, or is a variant of a function")
+    for domain, version in _opset(proto).items():
+        if opset.get(domain, version if domain else 0) != version:
+            raise ModelReadError("its operator set is not that of the model")
+    _once(proto.input, "input")
+    _once(proto.output, "output")
+    defaults = dict.fromkeys(proto.attribute) | {
+        item.name: _attribute(item, folder) for item in proto.attribute_proto
+    }
+    _once([*proto.attribute, *(item.name for item in proto.attribute_proto)], "attribute")
+    nodes = tuple(_node(node, folder) for node in proto.node)
+    return Function(tuple(proto.input), tuple(proto.output), defaults, nodes)
 
 
 def _initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, Tensor]]:
@@ -167,6 +211,8 @@ def _node(proto: NodeProto, folder: Folder) -> Node:
         if proto.overload:
             raise ModelReadError("it calls a variant of a function")
         attributes = {item.name: _attribute(item, folder) for item in proto.attribute}
+        if proto.op_type != "If" and "GRAPH" in {item.kind for item in attributes.values()}:
+            raise ModelReadError("loops are not followed; unroll them before the export")
     except ModelReadError as error:
         where = f"node {shown(proto.name)} ({shown(proto.op_type)})"
         raise ModelReadError(f"{where}: {error}") from None
@@ -185,16 +231,30 @@ def _attribute(proto: AttributeProto, folder: Folder) -> Attribute:
     if proto.type not in _FIELDS:
         raise ModelReadError(f"the attribute {shown(proto.name)} has a kind that is not read")
     kind, field = _FIELDS[proto.type]
-    others = {descriptor.name for descriptor, _ in proto.ListFields()} - _LABELS - {field}
+    own = "ref_attr_name" if proto.ref_attr_name else field
+    others = {descriptor.name for descriptor, _ in proto.ListFields()} - _LABELS - {own}
     if others:
         raise ModelReadError(f"the attribute {shown(proto.name)} has more than one value")
     stored = getattr(proto, field)
     value: AttributeValue
-    if kind == "TENSOR":
+    if proto.ref_attr_name:
+        value = Reference(proto.ref_attr_name)
+    elif kind == "TENSOR":
         check_known(stored)
         value = read_tensor(stored, folder)
+    elif kind == "GRAPH":
+        value = _branch(stored, folder)
     elif kind.endswith("S"):
         value = tuple(stored)
     else:
         value = stored
     return Attribute(kind, value)
+
+
+def _branch(graph: GraphProto, folder: Folder) -> Branch:
+    check_known(graph)
+    if len(graph.input) or len(graph.sparse_initializer):
+        raise ModelReadError("a branch has inputs or sparse tensors")
+    outputs = tuple(info.name for info in graph.output)
+    initializers = dict(_initializers(graph, folder))
+    return Branch(tuple(_node(node, folder) for node in graph.node), outputs, initializers)

@@ -8,7 +8,7 @@ these records. Strings come from the file and may hold anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
@@ -75,15 +75,34 @@ class Tensor:
         return bool(np.isfinite(self.values()).all())
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """In the body of a function: the attribute of the call that stands here."""
+
+    name: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A graph without inputs, which reads the names around it. initializers: of a file only."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, Tensor]
+
+
 AttributeValue: TypeAlias = (
     "int | float | bytes | Tensor | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...]"
+    " | Branch | Reference"
 )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A value with its declared kind: FLOAT, INT, STRING, TENSOR, FLOATS, INTS or STRINGS."""
+    """A value with its declared kind: FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS."""
 
     kind: str
     value: AttributeValue
@@ -92,7 +111,10 @@ class Attribute:
 @final
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation; "" among its inputs and outputs stands for one that is left out."""
+    """One operation; "" among its inputs and outputs stands for one that is left out.
+
+    The inputs of an If are its condition and what its branches read from around it.
+    """
 
     name: str
     op_type: str
@@ -100,6 +122,15 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
+
+
+def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes, and those in their branches behind each."""
+    for node in nodes:
+        yield node
+        for attribute in node.attributes.values():
+            if isinstance(attribute.value, Branch):
+                yield from with_nested(attribute.value.nodes)
 
 
 @final

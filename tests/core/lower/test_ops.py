@@ -74,6 +74,15 @@ CASES = {
          I4, {}, 11),
     "average pool ceil": (
         [node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)], I4, {}, 19),
+    "average pool counting beyond the rim": (
+        [node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 1],
+              ceil_mode=1, count_include_pad=1)],
+        I4, {}, 19),
+    "max pool that would begin in the padding": (
+        [node("MaxPool", "x", kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1],
+              ceil_mode=1)], I4, {}, 12),
+    "conv of nothing but padding": (
+        [node("Conv", "x w b", pads=[3, 0, 4, 5])], I4, {"w": r(2, 4, 3, 3), "b": r(2)}, 11),
     "lp pool": ([node("LpPool", "x", kernel_shape=[2, 2], p=2)], I4, {}, 11),
     "global average": ([node("GlobalAveragePool", "x")], I4, {}, 11),
     "global max": ([node("GlobalMaxPool", "x")], I4, {}, 11),
@@ -126,6 +135,10 @@ CASES = {
     "where of infinities first": (
         [node("Where", "m c x")], ["N", 1, 4], {"m": np.array([[False]]), "c": np.full((3, 4),
          -np.inf)}, 16),
+    "larger than constants": ([node("Max", "x c x d")], I4, {"c": r(6), "d": r(4, 1, 1)}, 13),
+    "smaller than constants": ([node("Min", "c x")], ["N", 1, 4], {"c": r(3, 4)}, 13),
+    "power of many": ([node("Pow", "x c")], I4, {"c": np.full((4, 1, 1), 2.0)}, 13),
+    "power of a number": ([node("Pow", "c x")], I4, {"c": 1.7}, 13),
     "clip": ([node("Clip", "x a b")], I4, {"a": -0.5, "b": 0.25}, 13),
     "clip one side": ([node("Clip", "x - b")], I4, {"b": 0.25}, 13),
     "clip of old": ([node("Clip", "x", min=-0.5, max=0.25)], I4, {}, 9),
@@ -234,10 +247,6 @@ REFUSED = {
     "shrinking resize": ([node("Resize", "x - s")], I4, {"s": [1.0, 1.0, 0.5, 1.0]}, 13),
     "other rounding": (
         [node("Resize", "x - s", nearest_mode="ceil")], I4, {"s": [1.0, 1.0, 2.0, 1.0]}, 13),
-    "ragged counted average": (
-        [node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1,
-              count_include_pad=1)],
-        I4, {}, 19),
     "dilated pool of automatic padding": (
         [node("MaxPool", "x", kernel_shape=[3, 3], dilations=[1, 2], auto_pad="SAME_UPPER")], I4,
         {}, 12),

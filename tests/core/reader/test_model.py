@@ -98,7 +98,7 @@ def twice_valued(m):
 
 def function(m):
     m.functions.append(
-        helper.make_function("d", "f", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [])
+        helper.make_function("", "f", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [])
     )
 
 
@@ -112,7 +112,7 @@ REFUSED = {
     "subgraph": subgraph,
     "cycle": cycle,
     "two values": twice_valued,
-    "function": function,
+    "standard function": function,
     "sparse": sparse,
     "training": lambda m: m.training_info.add(),
     "reference": lambda m: setattr(m.graph.node[0].attribute[0], "ref_attr_name", "a"),

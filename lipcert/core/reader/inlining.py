@@ -1,0 +1,175 @@
+"""Calls of model-local functions and branches of If, in the one space of names of a graph.
+
+What enters: nodes as they stand in a file, and the functions that the file defines. What leaves:
+nodes that call no function, each name of a body under a new name; of an If, the branches as nodes
+of such names, and the names that they read from outside behind its condition. Invariants: nothing
+is inlined beyond `MAX_NODES` nodes and `_MAX_NAMES` characters of new names; tensors are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from lipcert.core.reader.order import ordered
+from lipcert.core.reader.records import (
+    Attribute,
+    Branch,
+    ModelReadError,
+    Node,
+    Reference,
+    Tensor,
+    shown,
+)
+
+MAX_NODES: Final = 50_000
+"""nodes of a graph, and also initializers and inputs"""
+_MAX_NAMES: Final = 1 << 25
+_MAX_DEPTH: Final = 100
+_Names = dict[str, str]
+_Given = Mapping[str, Attribute] | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A model-local function; defaults: its attributes, None where a call has to give the value."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: Mapping[str, Attribute | None]
+    nodes: tuple[Node, ...]
+
+
+@final
+class Inliner:
+    """What is inlined so far. initializers: those of branches, under their new names."""
+
+    def __init__(self, functions: Mapping[tuple[str, str], Function], taken: set[str]) -> None:
+        self.initializers: dict[str, Tensor] = {}
+        self._functions = functions
+        self._taken = taken
+        self._depth = self._count = self._bodies = self._length = 0
+
+    def nodes(
+        self, nodes: Iterable[Node], names: _Names, given: _Given = None, prefix: str = ""
+    ) -> Iterator[Node]:
+        """The nodes of a body; names: by what its names are known outside, filled as they occur.
+
+        given: the attributes of the call, if the body is that of a function. prefix: of new names;
+        the graph itself has none, and keeps its names.
+        """
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise ModelReadError("functions or branches are nested too deeply, or endlessly")
+        for node in nodes:
+            self._count += 1
+            if self._count > MAX_NODES:
+                raise ModelReadError(f"the model has more than {MAX_NODES} nodes when inlined")
+            attributes = dict(_resolved(node, given))
+            made = replace(
+                node,
+                name=f"{prefix}{node.name}",
+                inputs=tuple(self._known(name, names, prefix) for name in node.inputs),
+                outputs=tuple(self._known(name, names, prefix) for name in node.outputs),
+                attributes=attributes,
+            )
+            function = self._functions.get((node.domain, node.op_type))
+            if function is not None:
+                yield from self._called(made, function)
+            elif any(isinstance(item.value, Branch) for item in attributes.values()):
+                yield self._branched(made, names, given, prefix)
+            else:
+                yield made
+        self._depth -= 1
+
+    def _known(self, name: str, names: _Names, prefix: str) -> str:
+        """The name of a value of a body, outside."""
+        if not name or not prefix:
+            return name
+        if name not in names:
+            names[name] = self._fresh(f"{prefix}{name}")
+        return names[name]
+
+    def _fresh(self, name: str) -> str:
+        while name in self._taken:
+            name += "'"
+        self._length += len(name)
+        if self._length > _MAX_NAMES:
+            raise ModelReadError("the names of inlined nodes are too long")
+        self._taken.add(name)
+        return name
+
+    def _prefix(self, label: str) -> str:
+        self._bodies += 1
+        return f"{label}.{self._bodies}/"
+
+    def _called(self, node: Node, function: Function) -> Iterator[Node]:
+        """The body of a function in place of a call."""
+        where = f"the call of {shown(node.op_type)}"
+        if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
+            raise ModelReadError(f"{where} has more inputs or outputs than the function")
+        if not set(node.attributes) <= set(function.defaults):
+            raise ModelReadError(f"{where} has an attribute that the function lacks")
+        defaults = {name: item for name, item in function.defaults.items() if item is not None}
+        names = dict.fromkeys(function.inputs, "") | dict(
+            zip(function.inputs, node.inputs, strict=False)
+        )
+        prefix = self._prefix(node.op_type)
+        for name, outer in zip(function.outputs, node.outputs, strict=False):
+            if outer and name in function.inputs:
+                yield Node(node.name, "Identity", "", (names[name],), (outer,), {})
+            elif outer:
+                names[name] = outer
+        yield from self.nodes(function.nodes, names, {**defaults, **node.attributes}, prefix)
+
+    def _branched(self, node: Node, names: _Names, given: _Given, prefix: str) -> Node:
+        """An If; its branches see the names around them."""
+        attributes = dict(node.attributes)
+        captured: dict[str, None] = {}
+        for key, item in sorted(node.attributes.items()):
+            body = item.value
+            if not isinstance(body, Branch):
+                continue
+            own = self._prefix(node.op_type)
+            inner = [*body.initializers, *(name for item in body.nodes for name in item.outputs)]
+            local = {name: self._fresh(f"{own}{name}") for name in dict.fromkeys(inner) if name}
+            seen = _Scope(names if prefix else None, local)
+            self.initializers |= {local[name]: item for name, item in body.initializers.items()}
+            nodes = tuple(self.nodes(body.nodes, seen, given, own))
+            outputs = tuple(self._known(name, seen, own) for name in body.outputs)
+            made = {name for item in nodes for name in item.outputs}
+            read = [*(name for item in nodes for name in item.inputs), *outputs]
+            outside = dict.fromkeys(name for name in read if name and name not in made)
+            kept = Branch(ordered(nodes, set(outside), outputs), outputs, {})
+            attributes[key] = replace(item, value=kept)
+            captured |= outside
+        return replace(node, inputs=(*node.inputs, *captured), attributes=attributes)
+
+
+class _Scope(dict[str, str]):
+    """Names of a branch; all others are those around it, where None stands for the graph."""
+
+    def __init__(self, around: _Names | None, local: _Names) -> None:
+        super().__init__(local)
+        self._around = around
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or self._around is None or name in self._around
+
+    def __missing__(self, name: str) -> str:
+        return name if self._around is None else self._around[name]
+
+
+def _resolved(node: Node, given: _Given) -> Iterator[tuple[str, Attribute]]:
+    """The attributes of a node; one that stands for another of the call, as that was given."""
+    for name, item in node.attributes.items():
+        if not isinstance(item.value, Reference):
+            yield name, item
+        elif given is None:
+            raise ModelReadError(f"the attribute {shown(name)} refers to a call outside of any")
+        elif item.value.name in given:
+            if given[item.value.name].kind != item.kind:
+                raise ModelReadError(f"the attribute {shown(name)} is given in another kind")
+            yield name, given[item.value.name]
