@@ -58,6 +58,10 @@ class Call:
         self._inputs = inputs
         self._unread = set(node.attributes)
 
+    def inner(self, node: Node, version: int, inputs: Sequence[Value | None]) -> Call:
+        """A node that this one stands for, among others."""
+        return Call(node, self._position, version, inputs, self.sink)
+
     # inputs -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -33,6 +33,12 @@ def check_apart(value: Value, axes: Sequence[int]) -> None:
         raise ReadsAcrossError(f"it reads across the batch axis {value.place.axis}")
 
 
+def check_kept(value: Value, axes: Sequence[int]) -> None:
+    """Refuse an op that moves entries along these axes if the batch lies on one of them."""
+    if value.place is not None and value.place.axis in axes:
+        raise MixingError(f"it moves entries along the batch axis {value.place.axis}")
+
+
 def same_order(call: Call, value: Value, shape: Shape, grows: Sequence[bool]) -> Value:
     """The entries in the same row-major order."""
     place = reshaped(value, shape, grows)

@@ -11,6 +11,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import combined, scaled
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.layout_ops import permuted
+from lipcert.core.lower.stacks import is_stack, stacked
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices, only_data
 from lipcert.core.lower.windows import adjoint_windows, windows
 from lipcert.core.program import BatchNorm, Conv, Dense, MatMul, Operand
@@ -49,8 +50,8 @@ def _matrix(weight: Constant, rank: int) -> Constant:
     """A matrix, perhaps behind axes of size 1; `rank` is that of the value it multiplies."""
     if weight.place is not None:
         raise Unsupported(FIXED)
-    if len(weight.shape) < 2 or len(weight.shape) > rank or set(weight.shape[:-2]) - {1}:
-        raise Unsupported("a product with a stack of constant matrices")
+    if len(weight.shape) < 2 or len(weight.shape) > rank:
+        raise Unsupported("a product with a constant vector, or with matrices of a higher rank")
     return weight.rearranged(indices(weight.shape).reshape(weight.shape[-2:]), None)
 
 
@@ -63,11 +64,15 @@ def matmul(call: Call) -> Value:
         value = call.data(0)
         if len(second.shape) == 1:
             return _times_vector(call, value, second)
+        if is_stack(second):
+            return stacked(call, value, second, left=False)
         return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
     if not isinstance(first, Constant):
         raise Unsupported("it is used in a way that is not understood")
     value = call.data(1)
     rank = len(value.shape)
+    if is_stack(first):
+        return stacked(call, value, first, left=True)
     if rank == 1 and value.place is None:
         return _dense(call, value, _matrix(first, 2))
     if rank < 2:

@@ -19,6 +19,7 @@ import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.composites import composite_of
 from lipcert.core.lower.constant_ops import literal
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.macros import rewritten
@@ -151,7 +152,7 @@ def _lower_node(
         inputs = [_known(values, name) if name else None for name in node.inputs]
         call = Call(node, position, opset.get("", 0), inputs, sink)
         start = len(sink.steps)
-        found = rule_of(node, inputs)(call)
+        found = (composite_of(node, inputs) or rule_of(node, inputs))(call)
         call.check_read()
     except MixingError as error:
         raise type(error)(f"{where}: {error}") from None

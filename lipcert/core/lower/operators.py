@@ -33,20 +33,25 @@ def same(call: Call) -> Value:
 
 LAYOUT: Final[Mapping[str, str]] = {
     "CastLike": "constant_ops.cast_like",
+    "DepthToSpace": "block_ops.depth_to_space",
     **dict.fromkeys(["Dropout", "Identity"], "operators.same"),
     "Expand": "layout_ops.expand",
     "Flatten": "layout_ops.flatten",
     "Gather": "selection_ops.gather",
+    "GatherElements": "block_ops.gather_elements",
+    "GatherND": "block_ops.gather_nd",
     "Pad": "selection_ops.pad",
     "Reshape": "layout_ops.reshape",
     **dict.fromkeys(["Resize", "Upsample"], "selection_ops.resize"),
     "Shape": "size_ops.shape_of",
     "Size": "size_ops.size_of",
     "Slice": "selection_ops.slice_",
+    "SpaceToDepth": "block_ops.space_to_depth",
     "Split": "selection_ops.split",
     "Squeeze": "layout_ops.squeeze",
     "Tile": "layout_ops.tile",
     "Transpose": "layout_ops.transpose",
+    "Trilu": "block_ops.triangle",
     "Unsqueeze": "layout_ops.unsqueeze",
 }
 """operators that treat constants as they treat values: module and function of each"""

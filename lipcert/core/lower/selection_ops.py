@@ -9,7 +9,7 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.layout_ops import check_apart, normal_axes
+from lipcert.core.lower.layout_ops import check_kept, normal_axes
 from lipcert.core.lower.values import FIXED, Constant, Value, check_size, indices
 from lipcert.core.program import IndexArray, Operand, Place, Shift
 
@@ -19,7 +19,7 @@ _ENDLESS = 2**31 - 1
 
 def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:
     """Entries of one axis, which is not that of the batch."""
-    check_apart(value, (axis,))
+    check_kept(value, (axis,))
     check_size((*value.shape[:axis], len(places), *value.shape[axis + 1 :]))
     index = np.take(indices(value.shape), np.asarray(places, dtype=np.int64), axis=axis)
     return call.move(value, index, value.place)
@@ -61,7 +61,7 @@ def split(call: Call) -> list[Value]:
     """Parts along an axis."""
     value = call.value(0)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
-    check_apart(value, (axis,))
+    check_kept(value, (axis,))
     count, size = len(call.node.outputs), value.shape[axis]
     given = call.whole(1) if call.has(1) and call.version >= 13 else None
     sizes = call.integers("split") if call.version < 13 else given
@@ -85,7 +85,7 @@ def gather(call: Call) -> Value:
     """Entries of an axis at constant places, whose axes replace it."""
     value, places = call.value(0), call.constant(1)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
-    check_apart(value, (axis,))
+    check_kept(value, (axis,))
     size = value.shape[axis]
     wanted = np.asarray(places.whole(), dtype=np.int64).reshape(places.shape)
     if places.place is not None or ((wanted < -size) | (wanted >= size)).any():
@@ -117,7 +117,7 @@ def pad(call: Call) -> Value:
     index = indices(value.shape)
     for axis, begin, end in zip(named, pads[: len(named)], pads[len(named) :], strict=True):
         if begin or end:
-            check_apart(value, (axis,))
+            check_kept(value, (axis,))
             index = _padded(index, axis, begin, end, mode)
     result = call.move(value, index, value.place)
     if mode != "constant" or number == 0.0 or not (index < 0).any():

@@ -122,7 +122,7 @@ REFUSED = {
     "the size of the batch": (
         [node("Shape", "x", "c", start=0, end=1), *TO_REAL], {}),
     "real numbers as whole ones": (
-        [node("CastLike", "c i", "r"), node("Gather", "x r", axis=1)], {"c": 1.0, "i": [0]}),
+        [node("CastLike", "c i", "r"), node("Gather", "x r", axis=1)], {"c": 1.5, "i": [0]}),
     "a half-precision copy of the data": (
         [node("Cast", "x", "h", to=10), node("CastLike", "c h", "r"), node("Mul", "h r", "m"),
          node("Cast", "m", to=1)], {"c": 0.1}),

@@ -1,0 +1,100 @@
+"""Ops that move entries in blocks, or take single ones, at constant places."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.layout_ops import check_kept, normal_axes
+from lipcert.core.lower.values import FIXED, Constant, Value, check_size, indices
+from lipcert.core.program import IndexArray, Place, Shape
+
+
+def _image(call: Call) -> tuple[Value, Shape, int]:
+    """An image, perhaps one per example, and the size of a block."""
+    value, size = call.value(0), call.integer("blocksize", 0)
+    if len(value.shape) != 4 or size < 1 or (value.place is not None and value.place.axis != 0):
+        raise Unsupported("the batch does not lie on axis 0 of images, or the block has no size")
+    return value, value.shape, size
+
+
+def depth_to_space(call: Call) -> Value:
+    """Blocks of channels become blocks of positions."""
+    value, (count, channels, height, width), size = _image(call)
+    mode, depth = call.text("mode", "DCR"), channels // size**2
+    if mode == "DCR":
+        split, order = (count, size, size, depth, height, width), (0, 3, 4, 1, 5, 2)
+    elif mode == "CRD":
+        split, order = (count, depth, size, size, height, width), (0, 1, 4, 2, 5, 3)
+    else:
+        raise Unsupported("its mode is not known")
+    index = indices(value.shape).reshape(split).transpose(order)
+    return call.move(value, index.reshape(count, depth, height * size, width * size), value.place)
+
+
+def space_to_depth(call: Call) -> Value:
+    """Blocks of positions become blocks of channels."""
+    value, (count, channels, height, width), size = _image(call)
+    rows, columns = height // size, width // size
+    index = indices(value.shape).reshape(count, channels, rows, size, columns, size)
+    index = index.transpose(0, 3, 5, 1, 2, 4).reshape(count, channels * size**2, rows, columns)
+    return call.move(value, index, value.place)
+
+
+def triangle(call: Call) -> Value:
+    """Zeros below or above a diagonal of the last two axes."""
+    value, offset = call.value(0), call.whole(1)[0] if call.has(1) else 0
+    rank = len(value.shape)
+    check_kept(value, normal_axes((-2, -1), rank))
+    keep = np.triu if call.integer("upper", 1) else np.tril
+    kept = keep(np.ones(value.shape[-2:], dtype=bool), offset)
+    return call.move(value, np.where(kept, indices(value.shape), -1), value.place)
+
+
+def _places(call: Call) -> tuple[Constant, IndexArray]:
+    constant = call.constant(1)
+    return constant, np.asarray(constant.whole(), dtype=np.int64).reshape(constant.shape)
+
+
+def _counted(places: IndexArray, sizes: IndexArray | int) -> IndexArray:
+    """Places counted from the front."""
+    if (places < -sizes).any() or (places >= sizes).any():
+        raise Unsupported("an index is out of range")
+    return np.asarray(places % sizes)
+
+
+def gather_elements(call: Call) -> Value:
+    """Entries at constant places along one axis."""
+    value, (constant, places) = call.value(0), _places(call)
+    (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    check_kept(value, (axis,))
+    if len(places.shape) != len(value.shape):
+        raise Unsupported("its indices have another rank")
+    own = -1 if value.place is None else value.place.axis
+    if constant.place != value.place or (own >= 0 and places.shape[own] != value.shape[own]):
+        raise Unsupported(FIXED)
+    where = list(np.indices(check_size(places.shape), sparse=True))
+    where[axis] = _counted(places, value.shape[axis])
+    return call.move(value, indices(value.shape)[tuple(where)], value.place)
+
+
+def gather_nd(call: Call) -> Value:
+    """Entries, or slices behind them, at constant places; leading axes may have their own."""
+    value, (constant, places) = call.value(0), _places(call)
+    leading = call.integer("batch_dims", 0)
+    depth, shape = places.shape[-1], value.shape
+    if leading < 0 or leading + depth > len(shape) or places.shape[:leading] != shape[:leading]:
+        raise Unsupported("its indices do not fit")
+    check_kept(value, range(leading, leading + depth))
+    place = value.place
+    if constant.place != (place if place is not None and place.axis < leading else None):
+        raise Unsupported(FIXED)
+    check_size((*places.shape[:-1], *shape[leading + depth :]))
+    where = _counted(places, np.asarray(shape[leading : leading + depth], dtype=np.int64))
+    outer = np.indices(shape[:leading], sparse=True)
+    inner = [item.reshape(*item.shape, *(1,) * (places.ndim - 1 - leading)) for item in outer]
+    index = indices(shape)[(*inner, *np.moveaxis(where, -1, 0))]
+    if place is not None and place.axis >= leading:
+        place = Place(place.axis - leading - depth + places.ndim - 1, place.before)
+    return call.move(value, index, place)

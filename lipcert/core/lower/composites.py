@@ -1,0 +1,139 @@
+"""Operators that are several others, written down in these; each works on data and constants.
+
+Every function here is the definition of its operator by ONNX, so it needs no rule of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.contraction import einsum
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.heads import attention
+from lipcert.core.lower.layout_ops import check_apart, normal_axes, permuted
+from lipcert.core.lower.spelling import apply, inverse_root, number, reduced
+from lipcert.core.lower.values import Constant, Data, Value, check_size
+from lipcert.core.reader.records import Node
+
+_MVN_EPSILON: Final = 1e-9
+"""added to the standard deviation, by the definition of the operator"""
+
+
+def _lp_normalization(call: Call) -> Value:
+    """x/‖x‖ along one axis."""
+    order, axis, value = call.integer("p", 2), call.integer("axis", -1), call.value(0)
+    if order not in {1, 2}:
+        raise Unsupported("only the norms 1 and 2 are defined")
+    length = reduced(call, f"ReduceL{order}", value, (axis,), keep=True)
+    return apply(call, "Div", value, length)
+
+
+def _mean_variance(call: Call) -> Value:
+    """(x − mean)/(σ + ε) with σ = ‖x − mean‖/√n."""
+    value = call.value(0)
+    axes = normal_axes(call.integers("axes") or (0, 2, 3), len(value.shape))
+    count = math.prod(value.shape[axis] for axis in axes)
+    mean = reduced(call, "ReduceMean", value, axes, keep=True)
+    centred = apply(call, "Sub", value, mean)
+    length = reduced(call, "ReduceL2", centred, axes, keep=True)
+    deviation = apply(call, "Mul", length, inverse_root(count))
+    return apply(call, "Div", centred, apply(call, "Add", deviation, number(_MVN_EPSILON)))
+
+
+def _mean(call: Call) -> Value:
+    """The mean of several values, entry by entry."""
+    values = call.values()
+    if call.version < 8 and len({(value.shape, value.place) for value in values}) > 1:
+        raise Unsupported("its inputs have different shapes")
+    total = values[0]
+    if len(values) > 1:
+        total = apply(call, "Sum", *values)
+    return apply(call, "Div", total, number(float(len(values))))
+
+
+def _log_sum(call: Call) -> Value:
+    """ln Σ x over axes."""
+    value = call.value(0)
+    axes, keep = _axes(call, value)
+    return apply(call, "Log", reduced(call, "ReduceSum", value, axes, keep=keep))
+
+
+def _axes(call: Call, value: Value) -> tuple[tuple[int, ...], bool]:
+    """The axes of a Reduce node and whether they stay."""
+    given, rank = call.axes(1, 18), len(value.shape)
+    idle, keep = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
+    if given:
+        return normal_axes(given, rank), bool(keep)
+    return () if idle else tuple(range(rank)), bool(keep)
+
+
+def _cumulated(call: Call) -> Value:
+    """Sums from the first entry of an axis on: a triangular matrix of ones."""
+    value, places = call.value(0), call.whole(1)
+    (axis,) = normal_axes(places, len(value.shape))
+    check_apart(value, (axis,))
+    size, last = value.shape[axis], len(value.shape) - 1
+    is_late, is_reverse = call.integer("exclusive", 0), call.integer("reverse", 0)
+    check_size((size, size))
+    matrix = np.tril(np.ones((size, size)), -1 if is_late else 0)
+    matrix = matrix.T if is_reverse else matrix
+    swap = list(range(last + 1))
+    swap[axis], swap[last] = last, axis
+    if isinstance(value, Constant) and not value.is_float:
+        return _whole_sums(value, matrix, swap)
+    transposed = Constant(*2 * (np.ascontiguousarray(matrix.T),))
+    product = apply(call, "MatMul", permuted(call, value, swap), transposed)
+    return permuted(call, product, swap)
+
+
+def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> Constant:
+    value.whole()
+    found = np.transpose(np.transpose(value.lo, swap) @ matrix.T.astype(np.int64), swap)
+    if np.abs(value.lo.astype(np.float64)).sum() > 2.0**31:
+        raise Unsupported("a whole number is too large")
+    cast = found.astype(value.lo.dtype)
+    return Constant(cast, cast, {}, value.place)
+
+
+def _constant_gemm(call: Call) -> Value:
+    """alpha·A·B + beta·C of constants."""
+    first, second = (
+        permuted(call, call.constant(place), [1, 0]) if call.integer(name, 0) else call.value(place)
+        for place, name in enumerate(("transA", "transB"))
+    )
+    alpha, beta = call.real("alpha", 1.0), call.real("beta", 1.0)
+    product = apply(call, "MatMul", first, second)
+    if alpha != 1.0:
+        product = apply(call, "Mul", product, number(alpha))
+    if not call.has(2):
+        return product
+    addend = call.value(2)
+    return apply(
+        call, "Add", product, addend if beta == 1.0 else apply(call, "Mul", addend, number(beta))
+    )
+
+
+_COMPOSITES: Final[Mapping[str, Callable[[Call], Value]]] = {
+    "Attention": attention,
+    "CumSum": _cumulated,
+    "Einsum": einsum,
+    "LpNormalization": _lp_normalization,
+    "Mean": _mean,
+    "MeanVarianceNormalization": _mean_variance,
+    "ReduceLogSum": _log_sum,
+}
+
+
+def composite_of(node: Node, inputs: Sequence[Value | None]) -> Callable[[Call], Value] | None:
+    """What a node is written down as; None for an operator with a rule."""
+    if node.domain:
+        return None
+    if node.op_type == "Gemm" and not any(isinstance(item, Data) for item in inputs):
+        return _constant_gemm
+    return _COMPOSITES.get(node.op_type)

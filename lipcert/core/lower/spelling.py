@@ -1,0 +1,54 @@
+"""Other operators on the values of a node: the words in which composite ones are written down."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from lipcert.core.interval import Interval, exact
+from lipcert.core.interval import down as below
+from lipcert.core.interval import up as above
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.operators import rule_of
+from lipcert.core.lower.values import Constant, Value
+from lipcert.core.reader.records import Attribute, AttributeValue, Node
+
+_VERSION: Final = 21
+"""the operator set in which the definitions are written"""
+_KINDS: Final = {int: "INT", float: "FLOAT", bytes: "STRING", tuple: "INTS"}
+
+
+def apply(call: Call, op_type: str, *values: Value, **attributes: AttributeValue) -> Value:
+    """Another operator on values of this node."""
+    given = {name: Attribute(_KINDS[type(item)], item) for name, item in attributes.items()}
+    node = Node(call.node.name, op_type, "", (), call.node.outputs, given)
+    inner = call.inner(node, _VERSION, values)
+    found = rule_of(node, values)(inner)
+    inner.check_read()
+    return found[0] if isinstance(found, list) else found
+
+
+def number(value: float | Interval) -> Constant:
+    """A number of a definition."""
+    known = value if isinstance(value, Interval) else exact(value)
+    return Constant(known.lo, known.lo if known.lo == known.hi else known.hi)
+
+
+def whole(*items: int) -> Constant:
+    """Sizes, axes or places."""
+    array = np.asarray(items, dtype=np.int64)
+    return Constant(array, array)
+
+
+def inverse_root(count: int) -> Constant:
+    """1/√n."""
+    root = np.sqrt(np.asarray(float(count)))
+    return number(Interval(below(root), above(root)).reciprocal())
+
+
+def reduced(call: Call, op_type: str, value: Value, axes: tuple[int, ...], *, keep: bool) -> Value:
+    """A reduction over axes; over none, the value itself."""
+    if not axes:
+        return value
+    return apply(call, op_type, value, whole(*axes), keepdims=int(keep))

@@ -1,0 +1,80 @@
+"""Products with a stack of constant matrices, as grouped convolutions with one tap."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.layout_ops import permuted, same_order
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, indices, only_data
+from lipcert.core.program import Conv, Place, Window
+
+
+def is_stack(weight: Constant) -> bool:
+    """Whether there are several matrices."""
+    return any(size != 1 for size in weight.shape[:-2])
+
+
+def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
+    """W[h] @ x[h] (left) or x[h] @ W[h] for every position h of the stack.
+
+    Proof: with the positions h as groups, the entries that are summed over are the channels of
+    group h, and all others are pixels; both are the same block diagonal map of the same numbers.
+    """
+    value, place = _expanded(call, value, weight)
+    rank, shape = len(value.shape), value.shape
+    turned = weight if left else permuted(call, weight, _swapped(len(weight.shape)))
+    outputs, inputs = turned.shape[-2:]
+    summed, kept = (rank - 2, rank - 1) if left else (rank - 1, rank - 2)
+    stack = [1] * (rank - len(weight.shape)) + list(weight.shape[:-2])
+    groups = [axis for axis, size in enumerate(stack) if size > 1]
+    front = [] if place is None else [place.axis]
+    if shape[summed] != inputs or any(axis in [*groups, summed] for axis in front):
+        raise Unsupported("the sizes of a product do not fit, or it reads across the batch")
+    if any(shape[axis] != 1 for axis in front):
+        raise Unsupported(FIXED)
+    free = [axis for axis in [*range(rank - 2), kept] if axis not in [*groups, *front]]
+    order = [*front, *groups, summed, *free]
+    count, pixels = math.prod(stack), math.prod(shape[axis] for axis in free)
+    grows = [place is not None, False, False]
+    flat = same_order(call, permuted(call, value, order), (1, count * inputs, pixels), grows)
+    index = indices(turned.shape).reshape(count * outputs, inputs, 1)
+    kernel = only_constant(turned).rearranged(index, None)
+    window = Window((1,), (1,), (1,), (0,), (pixels,))
+    op = Conv(kernel.operand(3), None, window, count, transposed=False)
+    apart = None if place is None else Place(0)
+    made = call.step(op, only_data(flat), shape=(1, count * outputs, pixels), place=apart)
+    sizes = tuple(outputs if axis == summed else shape[axis] for axis in order)
+    back = same_order(call, made, sizes, [axis in front for axis in order])
+    return permuted(call, back, [int(axis) for axis in np.argsort(order)])
+
+
+def only_constant(value: Value) -> Constant:
+    """What cannot depend on the data here."""
+    if isinstance(value, Data):
+        raise Unsupported("it is used in a way that is not understood")
+    return value
+
+
+def _swapped(rank: int) -> list[int]:
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _expanded(call: Call, value: Data, weight: Constant) -> tuple[Data, Place | None]:
+    """The value for every position of the stack, and where the batch lies in it."""
+    if weight.place is not None or len(value.shape) < 2:
+        raise Unsupported(FIXED)
+    rank = max(len(value.shape), len(weight.shape))
+    own = (1,) * (rank - len(value.shape)) + value.shape
+    stack = (1,) * (rank - len(weight.shape)) + weight.shape[:-2]
+    shape = (*np.broadcast_shapes(own[:-2], stack), *own[-2:])
+    place = value.place
+    if place is not None:
+        place = Place(place.axis + rank - len(value.shape), place.before)
+        if place.axis < rank - 2 and stack[place.axis] != 1:
+            raise Unsupported(FIXED)
+    index = np.broadcast_to(indices(value.shape).reshape(own), shape)
+    return call.moved(value, index, place), place

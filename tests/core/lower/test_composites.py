@@ -1,0 +1,213 @@
+"""Operators written down in others, and those that take entries in blocks, beside onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipcert.core.lower.errors import Unsupported
+from tests.core.lower.cases import agrees, kinds, model, node, program
+
+RNG = np.random.default_rng(5)
+
+
+def r(*shape: int):
+    return RNG.standard_normal(shape)
+
+
+I4 = ["N", 4, 6, 6]
+MASK = r(6, 6) > -0.5
+MASK[:, 0] = True
+QKV = [node("MatMul", "x wq", "q"), node("MatMul", "x wk", "k"), node("MatMul", "x wv", "v")]
+HEADS = {"wq": r(8, 12), "wk": r(8, 12), "wv": r(8, 20)}
+FEW = {"wq": r(8, 12), "wk": r(8, 6), "wv": r(8, 4)}
+CASES = {
+    # name: (nodes, shape, constants, opset)
+    "mean": ([node("Mean", "x x c")], I4, {"c": r(6)}, 13),
+    "mean of one": ([node("Mean", "x")], I4, {}, 13),
+    "mean of four": ([node("Neg", "x", "z"), node("Mean", "x c z c")], I4, {"c": r(4, 1, 6)}, 13),
+    "mean of old": ([node("Mean", "x x")], I4, {}, 7),
+    "lp normalization": ([node("LpNormalization", "x")], I4, {}, 13),
+    "lp normalization 1": ([node("LpNormalization", "x", p=1, axis=1)], I4, {}, 22),
+    "mean variance": (
+        [node("MeanVarianceNormalization", "x", axes=[1, -1])], I4, {}, 13),
+    "log sum": (
+        [node("Sigmoid", "x", "s"), node("ReduceLogSum", "s", axes=[1], keepdims=0)], I4, {}, 13),
+    "log sum 18": ([node("Sigmoid", "x", "s"), node("ReduceLogSum", "s a")], I4, {"a": [1, 3]}, 18),
+    "cumulated": ([node("CumSum", "x a")], I4, {"a": 1}, 14),
+    "cumulated from behind": (
+        [node("CumSum", "x a", exclusive=1, reverse=1)], I4, {"a": -1}, 14),
+    "depth to space": ([node("DepthToSpace", "x", blocksize=2)], I4, {}, 13),
+    "depth to space by rows": (
+        [node("DepthToSpace", "x", blocksize=2, mode="CRD")], I4, {}, 13),
+    "space to depth": ([node("SpaceToDepth", "x", blocksize=3)], I4, {}, 13),
+    "triangle": ([node("Trilu", "x")], I4, {}, 14),
+    "lower triangle": ([node("Trilu", "x k", upper=0)], I4, {"k": -1}, 14),
+    "elements": (
+        [node("GatherElements", "x i", axis=2)], [1, 3, 4], {"i": [[[0, -1, 3]] * 2]}, 13),
+    "elements for every example": (
+        [node("Shape", "x", "s", end=1), node("Concat", "s three two", "t", axis=0),
+         node("Expand", "i t", "e"), node("GatherElements", "x e", axis=2)],
+        ["N", 3, 4], {"three": [3], "two": [2], "i": [[[1, -2]]]}, 17),
+    "slices": ([node("GatherND", "x i")], [1, 4, 5, 2], {"i": [[0, 3], [0, -1]]}, 13),
+    "stack from the right": ([node("MatMul", "x w")], ["N", 3, 2, 4], {"w": r(3, 4, 5)}, 13),
+    "stack from the left": ([node("MatMul", "w x")], ["N", 3, 2, 4], {"w": r(3, 5, 2)}, 13),
+    "stack for all rows": ([node("MatMul", "x w")], ["N", 4], {"w": r(3, 4, 5)}, 13),
+    "stack that enlarges": ([node("MatMul", "x w")], ["N", 1, 2, 4], {"w": r(3, 4, 5)}, 13),
+    "stack of stacks": (
+        [node("MatMul", "x w")], ["N", 2, 3, 2, 4], {"w": r(2, 1, 4, 5)}, 13),
+    "sum of old products": (
+        [node("Einsum", "x w", equation="bij,jk->bik")], ["N", 3, 4], {"w": r(4, 5)}, 13),
+    "trace of products": ([node("Einsum", "x x", equation="bij,bij->b")], ["N", 3, 4], {}, 13),
+    "outer product": ([node("Einsum", "x w", equation="bi,j->bji")], ["N", 3], {"w": r(2)}, 13),
+    "heads": (
+        [node("Einsum", "x w", "q", equation="bnd,hde->bhne"),
+         node("Einsum", "q x", equation="bhne,bme->bhnm")],
+        ["N", 3, 4], {"w": r(2, 4, 4)}, 13),
+    "ellipsis": ([node("Einsum", "x w", equation="...ij,jk")], ["N", 2, 3, 4], {"w": r(4, 5)}, 13),
+    "three": (
+        [node("Einsum", "x w v", equation="bij,jk,kl->bil")], ["N", 3, 4],
+        {"w": r(4, 5), "v": r(5, 2)}, 13),
+    "only a sum": ([node("Einsum", "x", equation="bij->bj")], ["N", 3, 4], {}, 13),
+    "attention of heads": (
+        [*QKV, node("Attention", "q k v", q_num_heads=2, kv_num_heads=2)], ["N", 6, 8], HEADS, 23),
+    "attention with a mask": (
+        [*QKV, node("Attention", "q k v m", q_num_heads=4, kv_num_heads=4, scale=0.3)],
+        ["N", 6, 8], {**HEADS, "m": MASK}, 23),
+    "attention with numbers in a mask": (
+        [*QKV, node("Attention", "q k v m", q_num_heads=2, kv_num_heads=2)],
+        ["N", 6, 8], {**HEADS, "m": r(1, 2, 6, 6)}, 23),
+    "causal attention": (
+        [*QKV, node("Attention", "q k v", q_num_heads=2, kv_num_heads=2, is_causal=1)],
+        ["N", 6, 8], HEADS, 23),
+    "shared keys": (
+        [*QKV, node("Attention", "q k v", q_num_heads=4, kv_num_heads=2)], ["N", 6, 8], FEW, 23),
+    "capped attention": (
+        [*QKV, node("Attention", "q k v", q_num_heads=2, kv_num_heads=2, softcap=2.0)],
+        ["N", 6, 8], HEADS, 23),
+    "attention of four axes": (
+        [node("MatMul", "x w", "k"), node("Attention", "x k x")], ["N", 2, 5, 3],
+        {"w": r(3, 3)}, 23),
+    # constants
+    "product of constants": (
+        [node("MatMul", "u v", "w"), node("MatMul", "x w")], ["N", 4],
+        {"u": r(4, 2), "v": r(2, 3)}, 13),
+    "gemm of constants": (
+        [node("Gemm", "u v c", "w", transB=1, alpha=0.3, beta=2.0), node("MatMul", "x w")],
+        ["N", 4], {"u": r(4, 2), "v": r(3, 2), "c": r(3)}, 13),
+    "weight norm": (
+        [node("ReduceL2", "v", "n", axes=[1]), node("Div", "v n", "u"), node("Mul", "u g", "w"),
+         node("Gemm", "x w", transB=1)], ["N", 4], {"v": r(3, 4), "g": r(3, 1)}, 13),
+    "positions": (
+        [node("Range", "zero six one", "p"), node("Mul", "p c", "q"), node("Sin", "q", "s"),
+         node("Add", "x s")], ["N", 6], {"zero": 0.0, "six": 6.0, "one": 1.0, "c": 0.7}, 13),
+    "functions of constants": (
+        [node("Softplus", "c", "s"), node("Exp", "d", "e"), node("Mul", "s e", "w"),
+         node("Max", "w d", "m"), node("ReduceMean", "m", "a", axes=[0]), node("Pow", "a two", "p"),
+         node("Mul", "x p")], ["N", 4], {"c": r(3, 4), "d": r(3, 4), "two": 2.0}, 13),
+    "one of several": (
+        [node("OneHot", "i d v", "h"), node("MatMul", "x h")], ["N", 3],
+        {"i": [0, -1, 2], "d": 4, "v": [0.25, 1.0]}, 13),
+    "diagonal": (
+        [node("EyeLike", "w", "e", k=1, dtype=1), node("MatMul", "x e")], ["N", 3],
+        {"w": r(3, 4)}, 13),
+    "sizes": (
+        [node("Shape", "x", "s"), node("Gather", "s two", "h"), node("Cast", "h", "f", to=1),
+         node("Mul", "f half", "g"), node("Floor", "g", "l"), node("Cast", "l", "i", to=7),
+         node("Mod", "i three", "j"), node("Unsqueeze", "j zero", "k"),
+         node("Slice", "x zero k zero_one")],
+        ["N", 5, 7], {"two": 2, "half": 0.5, "three": 2, "zero": [0], "zero_one": [1]}, 13),
+    "product of sizes": (
+        [node("Shape", "x", "s"), node("Slice", "s a b", "t"), node("ReduceProd", "t", "p"),
+         node("Concat", "p last", "z", axis=0), node("Reshape", "x z")],
+        ["N", 5, 7], {"a": [0], "b": [2], "last": [7]}, 13),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_onnxruntime(name):
+    nodes, shape, constants, opset = CASES[name]
+    found = agrees(model(nodes, shape, constants, opset))
+    assert found.batch_proved or shape[0] != "N"
+
+
+def test_attention_is_one_step():
+    for name in ("attention of heads", "attention with a mask", "causal attention"):
+        nodes, shape, constants, opset = CASES[name]
+        assert "Attention" in kinds(program(model(nodes, shape, constants, opset)))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_sums_of_products(data):
+    """Equations of labels in any order, with sizes of 1 among them."""
+    sizes = {label: data.draw(st.sampled_from([1, 2, 3])) for label in "ijkl"}
+    left = data.draw(st.lists(st.sampled_from("ijkl"), unique=True, max_size=3))
+    right = data.draw(st.lists(st.sampled_from("ijkl"), unique=True, max_size=3))
+    place = data.draw(st.integers(0, len(left)))
+    kept = sorted({*left, *right} - set(data.draw(st.lists(st.sampled_from("ijkl")))))
+    out = data.draw(st.permutations(["b", *kept]))
+    first = [*left[:place], "b", *left[place:]]
+    with_data = data.draw(st.booleans())
+    second = ["b", *right] if with_data else right
+    equation = f"{''.join(first)},{''.join(second)}->{''.join(out)}"
+    order = [0, *range(1, len(first))]
+    order.remove(0)
+    order.insert(place, 0)
+    nodes = [node("Transpose", "x", "t", perm=order)]
+    constants = {"w": r(*(sizes[label] for label in right)) if right else 0.7}
+    shape = ["N", *(sizes[label] for label in left)]
+    if with_data:
+        count = int(np.prod([sizes[label] for label in left], dtype=int))
+        wide = int(np.prod([sizes[label] for label in right], dtype=int))
+        constants = {"flat": [-1, count], "m": r(count, wide),
+                     "shape": [-1, *(sizes[label] for label in right)]}  # fmt: skip
+        nodes += [node("Reshape", "x flat", "f"), node("MatMul", "f m", "g"),
+                  node("Reshape", "g shape", "w")]  # fmt: skip
+    nodes.append(node("Einsum", "t w", equation=equation))
+    assert agrees(model(nodes, shape, constants)).batch_proved
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_slices_at_places(data):
+    sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    shape = [1, *sizes]
+    batch = data.draw(st.integers(0, len(sizes)))
+    depth = data.draw(st.integers(1, len(shape) - batch))
+    more = data.draw(st.lists(st.integers(1, 3), max_size=2))
+    limits = shape[batch : batch + depth]
+    places = RNG.integers(0, limits, (*shape[:batch], *more, depth)) - np.array(limits) * (
+        RNG.random(depth) < 0.3
+    )
+    agrees(model([node("GatherND", "x i", batch_dims=batch)], shape, {"i": places}))
+
+
+REFUSED = {
+    "mean variance over the batch": ([node("MeanVarianceNormalization", "x")], I4, {}, 13),
+    "sum over the batch": ([node("Einsum", "x", equation="bi->i")], ["N", 3], {}, 13),
+    "product over the batch": (
+        [node("Einsum", "x x", equation="bi,bj->ij")], ["N", 3], {}, 13),
+    "diagonal of an operand": ([node("Einsum", "x", equation="bii->bi")], ["N", 3, 3], {}, 13),
+    "weights of examples": (
+        [node("Einsum", "x w", equation="bi,bi->bi")], ["N", 3], {"w": r(2, 3)}, 13),
+    "elements of examples": (
+        [node("GatherElements", "x i", axis=1)], ["N", 3], {"i": [[0]]}, 13),
+    "a stack for examples": ([node("MatMul", "x w")], ["N", 2, 3], {"w": r(2, 3, 3)}, 13),
+    "rounding in a size": (
+        [node("Mul", "c d", "e"), node("Floor", "e", "f"), node("Mul", "x f")], ["N", 3],
+        {"c": 0.7, "d": 10.0}, 13),
+    "a huge cumulation": ([node("CumSum", "x a")], ["N", 2**14], {"a": 1}, 14),
+    "a logit cap and a mask": (
+        [*QKV, node("Attention", "q k v m", q_num_heads=2, kv_num_heads=2, softcap=2.0)],
+        ["N", 6, 8], {**HEADS, "m": MASK}, 23),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_exactly_is_refused(name):
+    nodes, shape, constants, opset = REFUSED[name]
+    with pytest.raises(Unsupported):
+        program(model(nodes, shape, constants, opset))
