@@ -25,7 +25,7 @@ class Sink:
     """The steps so far.
 
     taken: names that are not free; halves: whether the file may hold reals narrower than float32;
-    untracked: as of a `Program`.
+    untracked: as of a `Program`; sequences: the parts of each, by its name.
     """
 
     taken: set[str]
@@ -34,6 +34,7 @@ class Sink:
     steps: list[Step] = field(default_factory=list)
     untracked: set[str] = field(default_factory=set)
     stacks: dict[tuple[str, str], Data] = field(default_factory=dict)
+    sequences: dict[str, list[Value]] = field(default_factory=dict)
 
     def fresh(self, name: str) -> str:
         """A name for a further value of the node that computes `name`."""

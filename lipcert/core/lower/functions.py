@@ -81,6 +81,14 @@ def _swish(call: Call) -> Value:
     )
 
 
+def _shrink(call: Call) -> Value:
+    """x less the nearest number in [−t, t], where both attributes are t; elsewhere it jumps."""
+    limit, bias = call.real("lambd", 0.5), call.real("bias", 0.0)
+    if limit != bias or limit < 0.0:
+        raise Unsupported("it jumps at lambd unless bias equals lambd; write it with Relu")
+    return applied(call, call.value(0), "soft_threshold", limit)
+
+
 _PLAIN: Final = [
     "Abs", "Atan", "Cos", "Erf", "Exp", "Log", "Mish", "Reciprocal", "Relu", "Sigmoid", "Sin",
     "Softplus", "Softsign", "Sqrt", "Tanh",
@@ -96,6 +104,7 @@ FUNCTIONS: Final[Mapping[str, Callable[[Call], Value]]] = {
     "HardSwish": _function("hard_swish"),
     "LeakyRelu": _function("leaky_relu", alpha=0.01),
     "Selu": _function("selu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
+    "Shrink": _shrink,
     "Swish": _swish,
     "com.microsoft.FastGelu": _function("gelu_tanh"),
     "com.microsoft.Gelu": _function("gelu"),

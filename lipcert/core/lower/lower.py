@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Final
+from typing import Final, final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.composites import composite_of
 from lipcert.core.lower.constant_ops import literal
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
+from lipcert.core.lower.guards import Guards
 from lipcert.core.lower.macros import rewritten
 from lipcert.core.lower.operators import rule_of
 from lipcert.core.lower.rewriter import needed_steps
@@ -98,14 +99,15 @@ def _lowered(
             values[name] = literal(model.initializers[name], name)
         except Unsupported as error:
             raise Unsupported(f"the initializer {shown(name)}: {error}") from None
+    walk = _Walk(model.opset, values, sink)
     for position, node in enumerate(model.nodes):
         if needed[position]:
-            _lower_any(node, position, model.opset, values, sink)
+            walk.node(node, position)
     count = source.dims[0] if batched and isinstance(source.dims[0], int) else None
     for name, stated in model.stated:
         if name in values:
             _check_stated(name, values[name], stated, count)
-    result = values.get(output)
+    result = walk.known(output)
     if not isinstance(result, Data):
         raise Unsupported("the output does not depend on the input")
     raw = needed_steps(sink.steps, result.name)
@@ -113,66 +115,93 @@ def _lowered(
     for step in steps:
         _check_finite(step, model)
     shapes = {source.name: start.shape, **{step.output: step.shape for step in steps}}
-    covered = _covered(model, needed, raw, steps, values)
+    covered = _covered(model, needed, raw, steps, walk)
     return Program(
         source.name, result.name, shapes, steps, result.place, covered, frozenset(sink.untracked)
     )
-
-
-def _lower_any(
-    node: Node, position: int, opset: Mapping[str, int], values: dict[str, Value], sink: Sink
-) -> None:
-    """A node, or the nodes of the branch that a constant condition chooses."""
-    if node.op_type != "If" or node.domain:
-        _lower_node(node, position, opset, values, sink)
-        return
-    condition, where = values.get(node.inputs[0]), _where(node)
-    if not isinstance(condition, Constant) or condition.lo.size != 1:
-        raise Unsupported(f"{where}: it branches on the data, for which there is no bound")
-    condition.check_fixed()
-    chosen = node.attributes.get("then_branch" if condition.lo.all() else "else_branch")
-    if chosen is None or not isinstance(chosen.value, Branch):
-        raise Unsupported(f"{where}: the branch that it takes is missing")
-    for inner in chosen.value.nodes:
-        _lower_any(inner, position, opset, values, sink)
-    for name, result in zip(node.outputs, chosen.value.outputs, strict=True):
-        values[name] = _known(values, result)
 
 
 def _where(node: Node) -> str:
     return f"node {shown(node.name)} ({shown(node.op_type)})"
 
 
-def _lower_node(
-    node: Node, position: int, opset: Mapping[str, int], values: dict[str, Value], sink: Sink
-) -> None:
-    """Add the outputs of a node to the values."""
-    where = _where(node)
-    try:
-        inputs = [_known(values, name) if name else None for name in node.inputs]
-        call = Call(node, position, opset.get("", 0), inputs, sink)
-        start = len(sink.steps)
-        found = (composite_of(node, inputs) or rule_of(node, inputs))(call)
-        call.check_read()
-    except MixingError as error:
-        raise type(error)(f"{where}: {error}") from None
-    except Unsupported as error:
-        raise Unsupported(f"{where}: {error}") from None
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):
-        raise Unsupported(f"{where}: its inputs and attributes do not fit") from None
-    results = found if isinstance(found, list) else [found]
-    spend(sum(map(kept_entries, sink.steps[start:])))
-    if node.op_type != "Constant":  # which the file holds
-        spend(sum(value.lo.size for value in results if isinstance(value, Constant)))
-    own = {step.output: place for place, step in enumerate(sink.steps) if place >= start}
-    for name, value in zip(node.outputs, results, strict=False):
-        if not name:
-            continue
-        values[name] = value
-        if isinstance(value, Data) and value.name in own:
-            place = own.pop(value.name)
-            sink.steps[place] = replace(sink.steps[place], output=name)
-            values[name] = replace(value, name=name)
+@final
+class _Walk:
+    """Values of the nodes so far; opset: the versions of the operator sets."""
+
+    def __init__(self, opset: Mapping[str, int], values: dict[str, Value], sink: Sink) -> None:
+        self._opset, self.values, self._sink = opset, values, sink
+        self._guards = Guards(values, sink.untracked)
+        self.jumps: Mapping[str, str] = self._guards.jumps
+
+    def node(self, node: Node, position: int) -> None:
+        """Add the outputs of a node, or of the branch that a constant condition chooses."""
+        if node.op_type == "If" and not node.domain:
+            self._branch(node, position)
+            return
+        made = self._guards.taken(node)
+        if made is None:
+            return
+        self._lower(made, position)
+        if made is node:
+            return
+        shape = self.values[node.outputs[0]].shape
+        others = [self.values[name].shape for name in node.inputs if name in self.values]
+        if np.broadcast_shapes(shape, *others) != shape:
+            raise Unsupported(f"{_where(node)}: its inputs have shapes that do not fit")
+
+    def known(self, name: str) -> Value:
+        """A value, or why there is none."""
+        if name not in self.values:
+            why = f"{shown(name)} is a result that is not supported"
+            raise Unsupported(self.jumps.get(name, why))
+        return self.values[name]
+
+    def _branch(self, node: Node, position: int) -> None:
+        condition = self.values.get(node.inputs[0])
+        if not isinstance(condition, Constant) or condition.lo.size != 1:
+            raise Unsupported(f"{_where(node)}: it branches on the data; export one branch alone")
+        condition.check_fixed()
+        chosen = node.attributes.get("then_branch" if condition.lo.all() else "else_branch")
+        if chosen is None or not isinstance(chosen.value, Branch):
+            raise Unsupported(f"{_where(node)}: the branch that it takes is missing")
+        if len(chosen.value.outputs) != len(node.outputs):
+            raise Unsupported(f"{_where(node)}: its branches have other outputs")
+        for inner in chosen.value.nodes:
+            self.node(inner, position)
+        for name, result in zip(node.outputs, chosen.value.outputs, strict=True):
+            self.values[name] = self.known(result)
+
+    def _lower(self, node: Node, position: int) -> None:
+        values, sink = self.values, self._sink
+        try:
+            inputs = [
+                self.known(name) if name and name not in sink.sequences else None
+                for name in node.inputs
+            ]
+            call = Call(node, position, self._opset.get("", 0), inputs, sink)
+            start = len(sink.steps)
+            found = (composite_of(node, inputs) or rule_of(node, inputs))(call)
+            call.check_read()
+        except MixingError as error:
+            raise type(error)(f"{_where(node)}: {error}") from None
+        except Unsupported as error:
+            raise Unsupported(f"{_where(node)}: {error}") from None
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):
+            raise Unsupported(f"{_where(node)}: its inputs and attributes do not fit") from None
+        results = found if isinstance(found, list) else [found]
+        spend(sum(map(kept_entries, sink.steps[start:])))
+        if node.op_type != "Constant":  # which the file holds
+            spend(sum(value.lo.size for value in results if isinstance(value, Constant)))
+        own = {step.output: place for place, step in enumerate(sink.steps) if place >= start}
+        for name, value in zip(node.outputs, results, strict=False):
+            if not name:
+                continue
+            values[name] = value
+            if isinstance(value, Data) and value.name in own:
+                place = own.pop(value.name)
+                sink.steps[place] = replace(sink.steps[place], output=name)
+                values[name] = replace(value, name=name)
 
 
 def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | None) -> None:
@@ -194,12 +223,6 @@ def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | N
         )
 
 
-def _known(values: Mapping[str, Value], name: str) -> Value:
-    if name not in values:
-        raise Unsupported(f"{shown(name)} is a result that is not supported")
-    return values[name]
-
-
 def _check_finite(step: Step, model: Model) -> None:
     """Only a mask, which is part of an attention, may hold infinities."""
     if isinstance(step.op, Attention):
@@ -217,18 +240,19 @@ def _covered(
     needed: Sequence[bool],
     raw: Sequence[Step],
     steps: Sequence[Step],
-    values: Mapping[str, Value],
+    walk: _Walk,
 ) -> tuple[str, ...]:
+    """What became of each node; of one that jumps, a part of the function around it."""
     final, used = {step.node for step in steps}, {step.node for step in raw}
-    read = {name for step in raw for name in step.inputs}
+    read = {*(step.output for step in raw[-1:]), *(name for step in raw for name in step.inputs)}
     result = []
     for position, node in enumerate(model.nodes):
-        outputs = [values.get(name) for name in node.outputs]
+        outputs = [walk.values.get(name) for name in node.outputs]
         if not needed[position]:
             result.append("unused")
         elif position in final:
             result.append("step")
-        elif position in used:
+        elif position in used or not walk.jumps.keys().isdisjoint(node.outputs):
             result.append("part")
         elif all(not isinstance(value, Data) for value in outputs):
             result.append("constant")

@@ -1,0 +1,203 @@
+"""Guards: functions that jump, inside of continuous ones, as exporters write them.
+
+What enters: nodes in order, and the constants so far. What leaves: for a node that joins the
+pieces of a continuous function, a node that computes it from what does not jump. Known are
+
+    Where(x > 0, x, 0)                           Relu(x)
+    Where(b·x > t, x, Softplus(b·x)/b), t ≥ 15   Softplus(b·x)/b
+    Where(|x| > t, x − t·sign(x), 0)             Shrink(x), lambd = bias = t
+    Where(x > t, x − s, t − s)                   Max(x − s, t − s), or Min with < for >
+    sign(x)·Relu(|x|), sign(x)·|x|               x
+    Where(IsNaN(x), c, x)                        x
+
+with <, ≥ and ≤ and the branches as they then stand. Invariant: each is an identity of real
+functions for the numbers of the file, but for the softplus, whose guard only avoids overflow: the
+branches differ by less than ln(1 + e^−15) < 4e-7, and the bounds of softplus hold for either. No
+rule bounds a value that is not defined, so that a guard against NaN guards nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final, final
+
+from lipcert.core.lower.values import Constant, Data, Value
+from lipcert.core.reader.records import Attribute, Node, shown
+
+_COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_STEPS: Final = _COMPARISONS | {"IsNaN", "Sign"}
+_ABOVE: Final = frozenset({"Greater", "GreaterOrEqual"})
+_SATURATED: Final = 15
+_ONE: Final = Fraction(1)
+
+
+@final
+class Guards:
+    """The nodes so far, by the values they compute; jumps: why a value cannot be bounded.
+
+    untracked: as of a `Program`; what a match looks at is a plain number.
+    """
+
+    def __init__(self, values: Mapping[str, Value], untracked: set[str]) -> None:
+        self.jumps: dict[str, str] = {}
+        self._values = values
+        self._untracked = untracked
+        self._producers: dict[str, Node] = {}
+        self._looked_at: list[Constant] = []
+
+    def taken(self, node: Node) -> Node | None:
+        """The node to lower: as it is, or the function it stands for; None for one that jumps."""
+        self._producers.update(dict.fromkeys(node.outputs, node))
+        found = self._replaced(node) if not node.domain else None
+        if found is not None:
+            return found
+        is_step = node.op_type in _STEPS and not node.domain
+        if is_step and any(isinstance(self._values.get(name), Data) for name in node.inputs):
+            where = f"node {shown(node.name)} ({shown(node.op_type)})"
+            why = f"{where}: its output jumps, so no bound exists; end the network before it"
+        else:
+            why = next((self.jumps[name] for name in node.inputs if name in self.jumps), "")
+        if not why:
+            return node
+        self.jumps.update(dict.fromkeys(filter(None, node.outputs), why))
+        return None
+
+    def _replaced(self, node: Node) -> Node | None:
+        if self.jumps.keys().isdisjoint(node.inputs):
+            return None
+        self._looked_at.clear()
+        found, rank = None, 0
+        if node.op_type == "Where" and len(node.inputs) == 3:
+            step = self._producers.get(node.inputs[0])
+            data = [self._values.get(name) for name in step.inputs] if step else []
+            rank = max((len(item.shape) for item in data if isinstance(item, Data)), default=0)
+            found = self._choice(node, step)
+        elif node.op_type == "Mul":
+            found = self._signed_magnitude(node)
+        if found is None or any(len(item.shape) > rank for item in self._looked_at):
+            return None
+        self._untracked.update(name for item in self._looked_at for name in item.sources)
+        return found
+
+    def _choice(self, node: Node, step: Node | None) -> Node | None:
+        """Where(x > t, above, below), the comparison in any of its forms."""
+        if step is None:
+            return None
+        if step.op_type == "IsNaN" and step.inputs[0] == node.inputs[2]:
+            return _made(node, "Identity", node.inputs[2])
+        if step.op_type not in _COMPARISONS:
+            return None
+        (left, right), is_above = step.inputs, step.op_type in _ABOVE
+        if self._number(left) is not None:
+            left, right, is_above = right, left, not is_above
+        limit = self._number(right)
+        if limit is None:
+            return None
+        above, below = node.inputs[1:] if is_above else node.inputs[:0:-1]
+        return (
+            self._kink(node, left, limit, above, below)
+            or self._softplus(node, left, limit, above, below)
+            or self._soft_threshold(node, left, limit, above, below)
+        )
+
+    def _kink(self, node: Node, x: str, limit: Fraction, above: str, below: str) -> Node | None:
+        """A branch x − s, the other one the number limit − s: their maximum or minimum."""
+        if self._is_zero(below, x) and self._difference(above, x) == limit:
+            return _made(node, "Relu", above)
+        for branch, other, op_type in ((above, below, "Max"), (below, above, "Min")):
+            shift, number = self._difference(branch, x), self._number(other)
+            if shift is not None and number is not None and limit - shift == number:
+                return _made(node, op_type, branch, other)
+        return None
+
+    def _softplus(
+        self, node: Node, scaled: str, limit: Fraction, above: str, below: str
+    ) -> Node | None:
+        x, slope = self._scaled(scaled)
+        inner, share = self._scaled(below)
+        softplus = self._producers.get(inner)
+        if softplus is None or softplus.op_type != "Softplus" or slope * share != 1:
+            return None
+        if softplus.inputs[0] != scaled or above != x or limit < _SATURATED:
+            return None
+        return _made(node, "Identity", below)
+
+    def _soft_threshold(
+        self, node: Node, magnitude: str, limit: Fraction, above: str, below: str
+    ) -> Node | None:
+        absolute, difference = self._producers.get(magnitude), self._producers.get(above)
+        if absolute is None or difference is None:
+            return None
+        if (absolute.op_type, difference.op_type) != ("Abs", "Sub"):
+            return None
+        x, (minuend, offset) = absolute.inputs[0], difference.inputs
+        sign, factor = self._scaled(offset)
+        step = self._producers.get(sign)
+        is_sign = step is not None and step.op_type == "Sign" and step.inputs[0] == x
+        if minuend != x or not is_sign or factor != limit or limit < 0:
+            return None
+        if not self._is_zero(below, x):
+            return None
+        number = Attribute("FLOAT", float(limit))
+        return _made(node, "Shrink", x, lambd=number, bias=number)
+
+    def _signed_magnitude(self, node: Node) -> Node | None:
+        """sign(x)·|x| = x, also behind a Relu that changes nothing."""
+        for first, second in (node.inputs, node.inputs[::-1]):
+            sign, magnitude = self._producers.get(first), self._producers.get(second)
+            if magnitude is not None and magnitude.op_type == "Relu":
+                magnitude = self._producers.get(magnitude.inputs[0])
+            if sign is None or magnitude is None or magnitude.op_type != "Abs":
+                continue
+            if sign.op_type == "Sign" and sign.inputs == magnitude.inputs:
+                return _made(node, "Identity", sign.inputs[0])
+        return None
+
+    def _number(self, name: str) -> Fraction | None:
+        """A constant of one finite entry, exactly."""
+        found = self._values.get(name)
+        if not isinstance(found, Constant) or found.lo.size != 1:
+            return None
+        if found.grows is not None and found.grows.any():
+            return None
+        number = found.uniform()
+        if number is None or not math.isfinite(number):
+            return None
+        self._looked_at.append(found)
+        return Fraction(number)
+
+    def _is_zero(self, name: str, x: str) -> bool:
+        """The number 0, or 0·x."""
+        return self._number(name) == 0 or self._scaled(name) == (x, Fraction(0))
+
+    def _difference(self, name: str, x: str) -> Fraction | None:
+        """t, where the value is x − t."""
+        node = self._producers.get(name)
+        if name == x:
+            return Fraction(0)
+        if node is None or node.op_type not in {"Add", "Sub"} or node.inputs[0] != x:
+            return None
+        number = self._number(node.inputs[1])
+        if number is None:
+            return None
+        return number if node.op_type == "Sub" else -number
+
+    def _scaled(self, name: str) -> tuple[str, Fraction]:
+        """(x, c) for a value c·x; (name, 1) otherwise."""
+        node = self._producers.get(name)
+        if node is None or node.op_type not in {"Mul", "Div"}:
+            return name, _ONE
+        number = self._number(node.inputs[1])
+        if number is not None and node.op_type == "Mul":
+            return node.inputs[0], number
+        if number:
+            return node.inputs[0], 1 / number
+        number = self._number(node.inputs[0]) if node.op_type == "Mul" else None
+        return (name, _ONE) if number is None else (node.inputs[1], number)
+
+
+def _made(node: Node, op_type: str, *inputs: str, **attributes: Attribute) -> Node:
+    return replace(node, op_type=op_type, inputs=inputs, attributes=attributes)
