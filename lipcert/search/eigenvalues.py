@@ -1,0 +1,107 @@
+"""Estimates of spectral norms from below, good to a few digits or to almost all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Matrices = npt.NDArray[np.float64] | npt.NDArray[np.complex128] | npt.NDArray[np.complex64]
+
+_DIRECT: Final = 320
+"""side of a Gram matrix up to which all eigenvalues are computed"""
+_TINY: Final = 24
+_RESIDUAL: Final = 1e-6
+"""of Lanczos vectors; the error of the value is of its square"""
+_MOST_STEPS: Final = 96
+_BETWEEN_LOOKS: Final = 6
+
+
+def spectral_norm(matrix: Matrices) -> float:
+    """‖W‖₂ to about ten digits, for numbers of any magnitude."""
+    largest = float(np.abs(matrix).max(initial=0.0))
+    if not 0.0 < largest < np.inf:
+        return largest
+    exponent = int(np.frexp(largest)[1])
+    scaled = _over_power(matrix, exponent)
+    side = min(scaled.shape)
+    if side == 1:
+        square = float(np.vdot(scaled, scaled).real)
+    elif side <= _DIRECT:
+        square = float(np.linalg.eigvalsh(_gram(scaled))[-1])
+    else:
+        square = _lanczos(scaled)
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(np.sqrt(max(square, 0.0)), exponent))
+
+
+def estimated_squares(stack: Matrices, accuracy: float) -> Array:
+    """‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, roughly this accurate.
+
+    Ritz values of a Krylov space that grows until the largest one settles.
+    """
+    tall = stack if stack.shape[1] >= stack.shape[2] else stack.swapaxes(1, 2)
+    count, _, side = tall.shape
+    if side <= _TINY:
+        gram = tall.conj().swapaxes(1, 2) @ tall
+        return np.asarray(np.linalg.eigvalsh(gram)[:, -1], dtype=np.float64)
+    steps = min(side, _MOST_STEPS)
+    basis = np.zeros((count, steps, side), dtype=tall.dtype)
+    start = np.random.default_rng(0).standard_normal(side)
+    basis[:, 0] = start / np.linalg.norm(start)
+    tridiagonal = np.zeros((count, steps, steps))
+    known = np.zeros(count)
+    for step in range(steps):
+        image = tall @ basis[:, step, :, None]
+        image = (image.conj().swapaxes(1, 2) @ tall).conj()[:, 0]
+        used = basis[:, : step + 1]
+        overlaps = used.conj() @ image[..., None]
+        tridiagonal[:, step, step] = overlaps[:, -1, 0].real
+        if (step + 1) % _BETWEEN_LOOKS == 0 or step + 1 == steps:
+            ritz = np.linalg.eigvalsh(tridiagonal[:, : step + 1, : step + 1])[:, -1]
+            if (ritz - known <= accuracy * ritz).all():
+                return np.asarray(ritz, dtype=np.float64)
+            known = ritz
+        if step + 1 < steps:
+            image -= (used.swapaxes(1, 2) @ overlaps)[..., 0]
+            length = np.linalg.norm(image, axis=1)
+            basis[:, step + 1] = image / np.where(length > 0.0, length, 1.0)[:, None]
+            tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = length
+    return np.asarray(known, dtype=np.float64)
+
+
+def _over_power(matrix: Matrices, exponent: int) -> Matrices:
+    """Over 2^exponent, without a power that is no float64."""
+    half = exponent // 2
+    return np.asarray(matrix * 2.0**-half * 2.0 ** (half - exponent))
+
+
+def _gram(matrix: Matrices) -> Matrices:
+    """The smaller of W*W and WW*."""
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    return np.asarray(tall.conj().T @ tall)
+
+
+def _lanczos(matrix: Matrices) -> float:
+    """The largest eigenvalue of the smaller Gram matrix, which is not formed."""
+    from scipy.sparse.linalg import (  # noqa: PLC0415  slow to import, and small nets need none
+        ArpackError,
+        LinearOperator,
+        eigsh,
+    )
+
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    side = tall.shape[1]
+
+    def gram(vector: Matrices) -> Matrices:
+        return np.asarray((np.conj(tall @ np.ravel(vector)) @ tall).conj())
+
+    operator = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
+    start = np.random.default_rng(0).standard_normal(side).astype(tall.dtype)
+    try:
+        found = eigsh(operator, 1, ncv=32, tol=_RESIDUAL, v0=start, return_eigenvectors=False)
+    except ArpackError:
+        found = np.linalg.eigvalsh(_gram(tall))[-1:]
+    return float(found[0])

@@ -1,0 +1,166 @@
+"""Norms of linear steps, and of affine steps in a row: proposed in float64, proved by the core.
+
+What enters: a program and a scope. What leaves: claims that the core has proved, and the names of
+what it could not prove. A proposal that is not proved is raised a little, and a little more, before
+another method or nothing takes its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from lipcert.core.certificate.records import NormClaim, RunWitness, ScopeClaim
+from lipcert.core.coverage import tensors_read
+from lipcert.core.norms.fused import fused_kernel
+from lipcert.core.norms.steps import Kernel
+from lipcert.core.program import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Conv,
+    Dense,
+    Move,
+    Program,
+    Scale,
+    Shift,
+    Step,
+)
+from lipcert.core.witnesses import ENGINES, Evidence, is_proved
+from lipcert.search.proposals import proposals
+from lipcert.settings import TierName
+from lipcert.threads import worker_pool
+
+Observer = Callable[[str], None]
+Propose = Callable[[Kernel, TierName], tuple[NormClaim, ...]]
+
+_ROOMS: Final = (4e-8, 1e-6, 1e-4, 1e-2)
+"""what is added to a proposal, relatively: arithmetic of finite precision proves nothing to the
+last bit, and a peak may have been missed"""
+_BEFORE: Final = (BatchNorm, Scale, Shift, Move)
+_BEHIND: Final = (BatchNorm, Scale, Shift, AveragePool)
+_EXACT: Final = (Shift, Dense, Conv)
+"""steps that leave a run the norm of its linear step"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Norms:
+    """Proved claims: of steps, by the value that they compute, and of runs.
+
+    unproved: the outputs of linear steps for which no claim could be proved.
+    """
+
+    steps: Mapping[str, NormClaim]
+    runs: tuple[RunWitness, ...]
+    unproved: tuple[str, ...]
+
+    def evidence(self, scope: ScopeClaim) -> Evidence:
+        """What a derivation may use."""
+        bounds = {value: claim.bound for value, claim in self.steps.items()}
+        return Evidence(scope, bounds, self.runs, (), ENGINES["float"])
+
+
+def find_norms(
+    program: Program,
+    scope: ScopeClaim,
+    tier: TierName,
+    observe: Observer,
+    propose: Propose = proposals,
+) -> Norms:
+    """Norms of all linear steps whose weights the scope leaves as they are, and of their runs.
+
+    observe: is told the output of every step or run that is done. propose: searches, or remembers.
+    """
+    bare = Evidence(scope, {}, (), (), ENGINES["float"])
+    candidates = tuple(_candidates(program, bare.free))
+    steps: dict[str, NormClaim] = {}
+    runs: list[RunWitness] = []
+    unproved: list[str] = []
+    with worker_pool() as pool:
+
+        def proved(row: tuple[Step, ...]) -> NormClaim | None:
+            return proved_claim(row, program, bare, tier, propose)
+
+        for row, claim in zip(candidates, pool.map(proved, candidates), strict=True):
+            output = row[-1].output
+            observe(output)
+            if len(row) > 1:
+                if claim is not None:
+                    runs.append(RunWitness(tuple(step.output for step in row), claim))
+            elif claim is None:
+                unproved.append(output)
+            else:
+                steps[output] = claim
+    return Norms(steps, tuple(runs), tuple(unproved))
+
+
+def proved_claim(
+    row: tuple[Step, ...], program: Program, bare: Evidence, tier: TierName, propose: Propose
+) -> NormClaim | None:
+    """The smallest claim for steps in a row that the core proves; None where it proves none."""
+    kernel = _kernel(row, program)
+    if kernel is None:
+        return None
+    found = propose(kernel, tier)
+    attempts = [
+        replace(claim, bound=claim.bound * (1.0 + room)) for room in _ROOMS for claim in found
+    ]
+    for claim in sorted(attempts, key=lambda attempt: attempt.bound):
+        if math.isfinite(claim.bound) and is_proved(row, claim, program, bare):
+            return claim
+    return None
+
+
+def _kernel(row: tuple[Step, ...], program: Program) -> Kernel | None:
+    """The core's kernel of steps in a row; None where they have none, or one beyond its limits."""
+    first = row[0]
+    try:
+        if len(row) > 1:
+            return fused_kernel(row, program.shapes)
+        if isinstance(first.op, Dense | Conv):
+            return Kernel.of(first.op, program.shapes[first.inputs[0]], first.shape)
+    except ValueError:
+        pass
+    return None
+
+
+def _candidates(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]]:
+    """Each linear step, and the runs of affine steps around it: from it on, and whole."""
+    readers: dict[str, list[Step]] = {}
+    for step in program.steps:
+        for name in step.inputs:
+            readers.setdefault(name, []).append(step)
+    makers = {step.output: step for step in program.steps}
+    uses = Counter({name: len(steps) for name, steps in readers.items()})
+    uses[program.output] += 1
+
+    def only_reader(value: str) -> Step | None:
+        return readers[value][0] if uses[value] == 1 and value in readers else None
+
+    for step in program.steps:
+        if not isinstance(step.op, Dense | Conv) or free & tensors_read([step]):
+            continue
+        yield (step,)
+        after = [step]
+        while True:
+            following = only_reader(after[-1].output)
+            if following is None or not isinstance(following.op, _BEHIND):
+                break
+            after.append(following)
+        before: list[Step] = []
+        maker = makers.get(step.inputs[0])
+        while maker is not None and uses[maker.output] == 1 and isinstance(maker.op, _BEFORE):
+            before.insert(0, maker)
+            maker = makers.get(maker.inputs[0])
+        whole = [*before, *after]
+        end = only_reader(whole[-1].output)
+        if end is not None and isinstance(end.op, Add) and whole[0].inputs[0] in end.inputs:
+            whole.append(end)
+        for row in dict.fromkeys((tuple(after), tuple(whole))):
+            usable = len(row) > 1 and not free & tensors_read(row)
+            if usable and not all(isinstance(each.op, _EXACT) for each in row):
+                yield row

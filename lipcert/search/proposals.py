@@ -1,0 +1,106 @@
+"""Proposals: norms of one linear map that the core may be able to prove, by method.
+
+What enters: the core's kernel of a step or of a run. What leaves: claims, all of them estimates of
+true upper bounds, none of them raised: what a proof needs besides, the caller adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.core.certificate.records import NormClaim
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.lines import axes_of, phases_of
+from lipcert.core.norms.steps import Kernel
+from lipcert.search.eigenvalues import Array, spectral_norm
+from lipcert.search.torus import torus_norm
+from lipcert.settings import TierName
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """Floating-point operations that a proof may cost: of a matrix, and of a map written out."""
+
+    matrix: float
+    explicit: float
+    torus: bool
+
+
+_EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
+    {
+        "quick": _Effort(matrix=3e10, explicit=0.0, torus=False),
+        "fast": _Effort(matrix=3e12, explicit=2e10, torus=True),
+        "tight": _Effort(matrix=1e13, explicit=1e12, torus=True),
+    }
+)
+
+
+def proposals(kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
+    """Claims for every map by a kernel in its interval, the smallest first."""
+    lo, hi = kernel.entries.lo, kernel.entries.hi
+    middle = lo if lo is hi or np.array_equal(lo, hi) else 0.5 * lo + 0.5 * hi
+    frame = replace(kernel.frame, kernel=middle)
+    error = 0.0
+    if middle is not lo:
+        radius = np.maximum(hi - middle, middle - lo)
+        error = math.sqrt(frame.overlap()) * float(np.linalg.norm(radius.ravel()))
+    effort = _EFFORTS[tier]
+    found = _of_matrix(frame, effort) if kernel.is_matrix else _of_windows(frame, effort)
+    raised = (replace(claim, bound=claim.bound + error) for claim in found)
+    finite = (claim for claim in raised if math.isfinite(claim.bound))
+    return tuple(sorted(finite, key=lambda claim: claim.bound))
+
+
+def _of_matrix(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
+    """One norm, exact where it is affordable."""
+    yield NormClaim(_norm(frame.kernel[:, :, 0], effort), "dense")
+
+
+def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
+    """By every method that can improve on those before it."""
+    overlap = frame.overlap()
+    rows = np.split(frame.kernel.reshape(len(frame.kernel), -1), frame.groups)
+    yield NormClaim(math.sqrt(overlap) * max(_norm(each, effort) for each in rows), "windows")
+    if overlap == 1 and _has_full_window(frame):
+        return  # exact
+    axes = axes_of(frame)
+    if all(axis.taps and axis.is_plain for axis in axes):
+        with np.errstate(over="ignore"):
+            totals = np.abs(phases_of(frame, axes)).sum(axis=0)
+        yield NormClaim(max(_norm(total, effort) for total in totals), "absolute")
+    if _explicit_cost(frame) <= effort.explicit and frame.is_small:
+        yield NormClaim(max(spectral_norm(block) for block in frame.blocks()), "explicit")
+    elif effort.torus and (found := torus_norm(frame)) is not None:
+        yield NormClaim(found.norm, "torus", found.twists, found.counts)
+
+
+def _norm(matrix: Array, effort: _Effort) -> float:
+    """‖W‖₂, or ‖W‖_F where that would take too long."""
+    small, large = sorted(matrix.shape)
+    if _cost(small, large) <= effort.matrix:
+        return spectral_norm(matrix)
+    largest = float(np.abs(matrix).max()) or 1.0
+    return float(np.linalg.norm((matrix / largest).ravel())) * largest
+
+
+def _cost(small: int, large: int) -> float:
+    """Operations of a Gram matrix, a factor, and the product of the factor by itself."""
+    return 2.0 * small**2 * (large + small)
+
+
+def _explicit_cost(frame: Convolution) -> float:
+    outer = len(frame.kernel) // frame.groups * math.prod(frame.window.outputs)
+    inner = frame.kernel.shape[1] * math.prod(frame.size)
+    return frame.groups * _cost(*sorted((outer, inner)))
+
+
+def _has_full_window(frame: Convolution) -> bool:
+    """Whether some output reads an entry through every tap."""
+    return all((frame.reads(axis) >= 0).all(axis=1).any() for axis in range(len(frame.size)))

@@ -1,0 +1,234 @@
+"""Tori for convolutions: frequencies with a low peak of the symbol, and that peak.
+
+What `core.norms.torus` can prove is the largest norm of the symbol over the frequencies of a
+torus. Small maps have a choice among tori, whose peaks differ; on a large one all are alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.lines import Axis, axes_of, phases_of
+from lipcert.core.norms.roots import MAX_COUNT
+from lipcert.search.eigenvalues import Array, estimated_squares, spectral_norm
+
+IndexArray = npt.NDArray[np.int64]
+
+_SMALL: Final = 20
+"""frequencies along an axis, up to which one more is tried"""
+_LARGE: Final = 40
+"""frequencies along an axis, beyond which the twist hardly matters"""
+_FEW: Final = 1024
+"""frequencies that are all looked at"""
+_TRIES: Final = 32
+_PER_TAP: Final = 4
+"""of the first look at many frequencies: so many for each tap along an axis"""
+_PROMISING: Final = 12
+_PEAKS: Final = 4
+_AT_ONCE: Final = 1 << 20
+_ROUGH, _FINE = 1e-3, 1e-6
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TorusNorm:
+    """A norm, and the torus that has it."""
+
+    norm: float
+    twists: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+def torus_norm(convolution: Convolution) -> TorusNorm | None:
+    """The lowest norm found among tori that carry the convolution; None where none does."""
+    axes = axes_of(convolution)
+    if any(not axis.taps for axis in axes):
+        return TorusNorm(0.0)
+    extended = [axis for axis in axes if axis.length > 1]
+    if not all(axis.length > 1 or axis.fits_alone() for axis in axes):
+        return None
+    tori = [_Torus(*zip(*pairs, strict=True)) for pairs in _choices(extended) if pairs]
+    if extended and not tori:
+        return None
+    kernel = phases_of(convolution, axes)
+    exponent = int(np.frexp(np.abs(kernel).max())[1])
+    symbol = _Symbol(np.ldexp(kernel, -exponent), tuple(axis.length for axis in extended))
+    torus = _chosen(symbol, tori) if tori else _Torus((), ())
+    square = symbol.peak(torus)
+    with np.errstate(over="ignore"):
+        norm = float(np.ldexp(np.sqrt(square), exponent))
+    return TorusNorm(norm, torus.twists, torus.counts)
+
+
+def _choices(axes: Sequence[Axis]) -> Iterator[tuple[tuple[int, int], ...]]:
+    """For each axis a count and a twist, in every combination that is worth a look."""
+    options = [list(_options(axis)) for axis in axes]
+    if any(count > _LARGE for option in options for count, _ in option[:1]):
+        options = [option[:1] for option in options]
+    yield from itertools.product(*options)
+
+
+def _options(axis: Axis) -> Iterator[tuple[int, int]]:
+    """Counts and twists that carry an axis; first, if any does, an even count with a twist."""
+    least = {twist: _least(axis, twist) for twist in (1, 0)}
+    found = []
+    for twist, count in least.items():
+        if count is not None:
+            more = range(count, count + 2 if count <= _SMALL or count > _LARGE else count + 1)
+            found += [(n, twist) for n in more if n <= MAX_COUNT and axis.fits(n, twist)]
+    yield from sorted(found, key=lambda pair: (-pair[1], pair[0] % 2, pair[0]))
+
+
+def _least(axis: Axis, twist: int) -> int | None:
+    """The smallest number of frequencies that carries an axis, if it is found."""
+    start = -(-len(axis.outputs) // axis.apart)
+    tries = (*range(start, start + _TRIES), start + axis.length, start + 2 * axis.length)
+    return next((n for n in tries if n <= MAX_COUNT and axis.fits(n, twist)), None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Torus:
+    """The frequencies π(2k + twist)/count along each axis; half of the last axis suffices."""
+
+    counts: tuple[int, ...]
+    twists: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many numbers k there are along each axis."""
+        if not self.counts:
+            return ()
+        return (*self.counts[:-1], (self.counts[-1] - self.twists[-1]) // 2 + 1)
+
+    def angles(self, numbers: IndexArray) -> Array:
+        """The frequencies that stand at these places of the flat grid: [n, axes]."""
+        if not self.counts:
+            return np.zeros((len(numbers), 0))
+        places = np.stack(np.unravel_index(numbers, self.shape), axis=1)
+        return np.asarray(np.pi * (2 * places + self.twists) / self.counts, dtype=np.float64)
+
+    def neighbours(self, numbers: IndexArray, step: int) -> IndexArray:
+        """What stands so far from these places along any axes, and they themselves."""
+        places = np.stack(np.unravel_index(numbers, self.shape), axis=1)
+        moves = np.array(list(itertools.product((-step, 0, step), repeat=len(self.shape))))
+        moved = (places[:, None] + moves).reshape(-1, len(self.shape))
+        sizes = np.array(self.shape)
+        moved[:, :-1] %= sizes[:-1]
+        moved[:, -1] = np.clip(moved[:, -1], 0, sizes[-1] - 1)
+        return np.unique(np.ravel_multi_index(tuple(moved.T), self.shape)).astype(np.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Symbol:
+    """P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). kernel: [shifts, groups, outputs, inputs · phases]."""
+
+    kernel: Array
+    lengths: tuple[int, ...]
+
+    def at(self, angles: Array) -> npt.NDArray[np.complex128]:
+        """P at frequencies, [n, groups, outputs, inputs]."""
+        powers = np.ones((len(angles), 1), dtype=np.complex128)
+        for length, angle in zip(self.lengths, angles.T, strict=True):
+            circle = np.exp(1j * angle[:, None] * np.arange(length))
+            powers = (powers[:, :, None] * circle[:, None, :]).reshape(len(angles), -1)
+        taps = self.kernel.reshape(len(self.kernel), -1)
+        return (powers @ taps).reshape(-1, *self.kernel.shape[1:])
+
+    def squares(self, torus: _Torus, numbers: IndexArray, accuracy: float) -> Array:
+        """Estimates of ‖P(w)‖² from below, the largest of all groups: [n]."""
+        step = max(1, _AT_ONCE // self.kernel[0].size)
+        rough = accuracy >= _ROUGH and min(self.kernel.shape[2:]) > 1
+        found = [np.zeros(0)]
+        for start in range(0, len(numbers), step):
+            stack = self.at(torus.angles(numbers[start : start + step]))
+            flat = stack.reshape(-1, *stack.shape[2:])
+            squares = estimated_squares(flat.astype(np.complex64) if rough else flat, accuracy)
+            found.append(squares.reshape(len(stack), -1).max(axis=1))
+        return np.concatenate(found)
+
+    def peak(self, torus: _Torus) -> float:
+        """max ‖P(w)‖² over a torus: first roughly everywhere, then more and more accurately."""
+        numbers, squares = self.look(torus)
+        numbers = numbers[np.argsort(-squares)[: 2 * _PROMISING]]
+        numbers = numbers[np.argsort(-self.squares(torus, numbers, _FINE))[:_PEAKS]]
+        stack = self.at(torus.angles(numbers)).reshape(-1, *self.kernel.shape[2:])
+        if len(stack) > _PEAKS:
+            stack = stack[np.argsort(-estimated_squares(stack, _FINE))[:_PEAKS]]
+        return max(spectral_norm(matrix) for matrix in stack) ** 2
+
+    def look(self, torus: _Torus) -> tuple[IndexArray, Array]:
+        """Numbers of frequencies, and estimates there: all, or around the peaks among many."""
+        points = math.prod(torus.shape)
+        if points <= _FEW:
+            numbers = np.arange(points, dtype=np.int64)
+            return numbers, self.squares(torus, numbers, _ROUGH)
+        steps = [
+            max(1, n // (_PER_TAP * taps))
+            for n, taps in zip(torus.counts, self.lengths, strict=True)
+        ]
+        lines = [np.arange(0, n, step) for n, step in zip(torus.shape, steps, strict=True)]
+        grid = np.ravel_multi_index(np.ix_(*lines), torus.shape).ravel().astype(np.int64)
+        seen = dict(zip(grid.tolist(), self.squares(torus, grid, _ROUGH).tolist(), strict=True))
+        step = max(steps)
+        while True:
+            best = sorted(seen, key=lambda number: -seen[number])[:_PROMISING]
+            near = torus.neighbours(np.array(best, dtype=np.int64), step)
+            new = np.array([n for n in near.tolist() if n not in seen], dtype=np.int64)
+            if not len(new) and step == 1:
+                break
+            values = self.squares(torus, new, _ROUGH).tolist()
+            seen.update(zip(new.tolist(), values, strict=True))
+            step = max(1, step // 2)
+        return np.array(list(seen), dtype=np.int64), np.array(list(seen.values()))
+
+
+def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> _Torus:
+    """The torus with the lowest peak, by rough estimates.
+
+    Frequencies close to the peaks met so far come first, so that most tori are soon given up.
+    """
+    if len(tori) == 1 or math.prod(tori[0].shape) > _FEW:
+        return tori[0]
+    best, least = tori[0], math.inf
+    peaks = np.zeros((0, len(symbol.lengths)))
+    for torus in tori:
+        numbers = np.arange(math.prod(torus.shape), dtype=np.int64)
+        angles = torus.angles(numbers)
+        numbers = numbers[np.argsort(_distances(angles, peaks), kind="stable")]
+        highest, tops = 0.0, []
+        for part in _parts(numbers):
+            squares = symbol.squares(torus, part, _ROUGH)
+            top = int(np.argmax(squares))
+            tops.append((float(squares[top]), part[top]))
+            highest = max(highest, tops[-1][0])
+            if highest >= least:
+                break
+        found = np.array([number for _, number in sorted(tops)[-_PEAKS:]], dtype=np.int64)
+        peaks = np.concatenate((peaks, torus.angles(found)))
+        if highest < least:
+            best, least = torus, highest
+    return best
+
+
+def _parts(numbers: IndexArray) -> Iterable[IndexArray]:
+    """A few at first, then all others."""
+    return (part for part in np.split(numbers, [16, 64, 256]) if len(part))
+
+
+def _distances(angles: Array, peaks: Array) -> Array:
+    """From each frequency to the nearest peak or its negative."""
+    if not len(peaks):
+        return np.zeros(len(angles))
+    both = np.concatenate((peaks, -peaks))
+    apart = np.abs((angles[:, None] - both + np.pi) % (2.0 * np.pi) - np.pi)
+    return np.asarray((apart**2).sum(axis=2).min(axis=1), dtype=np.float64)
