@@ -13,6 +13,8 @@ Matrices = npt.NDArray[np.float64] | npt.NDArray[np.complex128] | npt.NDArray[np
 _DIRECT: Final = 320
 """side of a Gram matrix up to which all eigenvalues are computed"""
 _TINY: Final = 24
+_SPARSE: Final = 8
+"""times as many entries as non-zero ones: a matrix that is better held without the others"""
 _RESIDUAL: Final = 1e-6
 """of Lanczos vectors; the error of the value is of its square"""
 _MOST_STEPS: Final = 96
@@ -86,17 +88,17 @@ def _gram(matrix: Matrices) -> Matrices:
 
 def _lanczos(matrix: Matrices) -> float:
     """The largest eigenvalue of the smaller Gram matrix, which is not formed."""
-    from scipy.sparse.linalg import (  # noqa: PLC0415  slow to import, and small nets need none
-        ArpackError,
-        LinearOperator,
-        eigsh,
-    )
+    from scipy.sparse import csr_array  # noqa: PLC0415  slow to import, and small nets need none
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh  # noqa: PLC0415
 
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     side = tall.shape[1]
+    is_sparse = np.count_nonzero(tall) * _SPARSE < tall.size
+    forth = csr_array(tall) if is_sparse else tall
+    back = forth.conj().T
 
     def gram(vector: Matrices) -> Matrices:
-        return np.asarray((np.conj(tall @ np.ravel(vector)) @ tall).conj())
+        return np.asarray(back @ (forth @ np.ravel(vector)))
 
     operator = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
     start = np.random.default_rng(0).standard_normal(side).astype(tall.dtype)

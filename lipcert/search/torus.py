@@ -23,7 +23,7 @@ from lipcert.search.eigenvalues import Array, estimated_squares, spectral_norm
 IndexArray = npt.NDArray[np.int64]
 
 _SMALL: Final = 20
-"""frequencies along an axis, up to which one more is tried"""
+"""frequencies along an axis, up to which one more than the fewest is tried"""
 _LARGE: Final = 40
 """frequencies along an axis, beyond which the twist hardly matters"""
 _FEW: Final = 1024
@@ -55,7 +55,7 @@ def torus_norm(convolution: Convolution) -> TorusNorm | None:
     extended = [axis for axis in axes if axis.length > 1]
     if not all(axis.length > 1 or axis.fits_alone() for axis in axes):
         return None
-    tori = [_Torus(*zip(*pairs, strict=True)) for pairs in _choices(extended) if pairs]
+    tori = list(_choices(extended))
     if extended and not tori:
         return None
     kernel = phases_of(convolution, axes)
@@ -68,30 +68,30 @@ def torus_norm(convolution: Convolution) -> TorusNorm | None:
     return TorusNorm(norm, torus.twists, torus.counts)
 
 
-def _choices(axes: Sequence[Axis]) -> Iterator[tuple[tuple[int, int], ...]]:
-    """For each axis a count and a twist, in every combination that is worth a look."""
-    options = [list(_options(axis)) for axis in axes]
-    if any(count > _LARGE for option in options for count, _ in option[:1]):
-        options = [option[:1] for option in options]
-    yield from itertools.product(*options)
+def _choices(axes: Sequence[Axis]) -> Iterator[_Torus]:
+    """Tori that carry all axes and are worth a look, the most promising first."""
+    least = [_least(axis) for axis in axes]
+    fewest = tuple(count for count in least if count is not None)
+    if not len(fewest) == len(axes) > 0:
+        return
+    twists = itertools.product((1, 0), repeat=len(axes))
+    if max(fewest) > _LARGE:
+        sizes = [tuple(n + n % 2 for n in fewest), fewest]
+    else:
+        sizes = [fewest, tuple(n + (n <= _SMALL) for n in fewest)]
+    for counts, twist in dict.fromkeys(itertools.product(sizes, twists)):
+        pairs = zip(axes, counts, twist, strict=True)
+        if all(n <= MAX_COUNT and axis.fits(n, turn) for axis, n, turn in pairs):
+            yield _Torus(counts, twist)
+            if max(fewest) > _LARGE:
+                return
 
 
-def _options(axis: Axis) -> Iterator[tuple[int, int]]:
-    """Counts and twists that carry an axis; first, if any does, an even count with a twist."""
-    least = {twist: _least(axis, twist) for twist in (1, 0)}
-    found = []
-    for twist, count in least.items():
-        if count is not None:
-            more = range(count, count + 2 if count <= _SMALL or count > _LARGE else count + 1)
-            found += [(n, twist) for n in more if n <= MAX_COUNT and axis.fits(n, twist)]
-    yield from sorted(found, key=lambda pair: (-pair[1], pair[0] % 2, pair[0]))
-
-
-def _least(axis: Axis, twist: int) -> int | None:
+def _least(axis: Axis) -> int | None:
     """The smallest number of frequencies that carries an axis, if it is found."""
     start = -(-len(axis.outputs) // axis.apart)
     tries = (*range(start, start + _TRIES), start + axis.length, start + 2 * axis.length)
-    return next((n for n in tries if n <= MAX_COUNT and axis.fits(n, twist)), None)
+    return next((n for n in tries if axis.fits(n, 1) or axis.fits(n, 0)), None)
 
 
 @final
@@ -222,7 +222,7 @@ def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> _Torus:
 
 def _parts(numbers: IndexArray) -> Iterable[IndexArray]:
     """A few at first, then all others."""
-    return (part for part in np.split(numbers, [16, 64, 256]) if len(part))
+    return (part for part in np.split(numbers, [6, 24, 96]) if len(part))
 
 
 def _distances(angles: Array, peaks: Array) -> Array:
