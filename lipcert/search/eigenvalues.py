@@ -56,18 +56,20 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
     tridiagonal = np.zeros((count, steps, steps))
     known = np.zeros(count)
     for step in range(steps):
-        image = tall @ basis[:, step, :, None]
-        image = (image.conj().swapaxes(1, 2) @ tall).conj()[:, 0]
-        used = basis[:, : step + 1]
-        overlaps = used.conj() @ image[..., None]
-        tridiagonal[:, step, step] = overlaps[:, -1, 0].real
+        vector = np.ascontiguousarray(basis[:, step])
+        image = (tall @ vector[..., None])[..., 0]
+        image = (image.conj()[:, None] @ tall).conj()[:, 0]
+        tridiagonal[:, step, step] = (vector.conj() * image).sum(axis=1).real
         if (step + 1) % _BETWEEN_LOOKS == 0 or step + 1 == steps:
             ritz = np.linalg.eigvalsh(tridiagonal[:, : step + 1, : step + 1])[:, -1]
             if (ritz - known <= accuracy * ritz).all():
                 return np.asarray(ritz, dtype=np.float64)
             known = ritz
         if step + 1 < steps:
-            image -= (used.swapaxes(1, 2) @ overlaps)[..., 0]
+            used = basis[:, : step + 1]
+            for _ in range(2):
+                overlaps = used @ np.ascontiguousarray(image.conj())[..., None]
+                image -= (overlaps.conj().swapaxes(1, 2) @ used)[:, 0]
             length = np.linalg.norm(image, axis=1)
             basis[:, step + 1] = image / np.where(length > 0.0, length, 1.0)[:, None]
             tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = length
