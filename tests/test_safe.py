@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.report.csv import analysis_csv
-from lipcert.report.inspection_text import inspection_text
 from lipcert.report.json import analysis_json, error_json, inspection_json
-from lipcert.report.markdown import analysis_markdown
-from lipcert.report.text import analysis_text
 from lipcert.safe import safe, shortened
 from tests.report.samples import inspection, refused, sample
+from tests.report.written import analysis_markdown, analysis_text, inspection_text
 
 NASTY = [
     "[/]",

@@ -15,7 +15,7 @@ from lipcert.cli.options import chosen_settings, given, knob_options, report_opt
 from lipcert.cli.output import parse_report, text_width, use_color, write
 from lipcert.errors import UsageError
 from lipcert.progress import ProgressReport
-from lipcert.report.audit_formats import AUDIT_FORMATS, audit_report
+from lipcert.report.formats import AUDIT_FORMATS, audit_report
 
 if TYPE_CHECKING:
     from lipcert.audit.records import AuditReport

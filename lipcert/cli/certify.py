@@ -11,8 +11,9 @@ import click
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, format_option, knob_options, progress_option
-from lipcert.cli.output import write
+from lipcert.cli.output import text_width, write
 from lipcert.progress import ProgressReport
+from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued
@@ -79,8 +80,8 @@ def command(
 
 
 def _rendered(issued: Issued, target: Path, output_format: str) -> str:
-    from lipcert.report.certification import certification_json, certification_text
+    from lipcert.report.certification import certification_document, certification_json
 
     if output_format == "json":
         return certification_json(issued, target)
-    return certification_text(issued, target)
+    return document_text(certification_document(issued, target), "text", width=text_width())

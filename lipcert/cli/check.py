@@ -108,6 +108,6 @@ def _rendered(report: Report, certificate: Path, output_format: str) -> str:
             return report_json(report)
         case _:
             from lipcert.cli.check_ci import check_ci
-            from lipcert.report.ci_formats import ci_text
+            from lipcert.report.formats import ci_text
 
             return ci_text(check_ci(report, certificate), output_format)

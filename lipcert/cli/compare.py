@@ -11,8 +11,9 @@ import click
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import format_option, out_option
-from lipcert.cli.output import write
+from lipcert.cli.output import text_width, write
 from lipcert.errors import UsageError
+from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
     from lipcert.report.comparison import Comparison
@@ -60,15 +61,8 @@ def command(
 
 
 def _rendered(comparison: Comparison, output_format: str) -> str:
-    from lipcert.report.comparison_text import (
-        comparison_json,
-        comparison_markdown,
-        comparison_text,
-    )
+    from lipcert.report.comparison_document import comparison_document, comparison_json
 
-    match output_format:
-        case "json":
-            return comparison_json(comparison)
-        case "markdown":
-            return comparison_markdown(comparison)
-    return comparison_text(comparison)
+    if output_format == "json":
+        return comparison_json(comparison)
+    return document_text(comparison_document(comparison), output_format, width=text_width())

@@ -13,6 +13,7 @@ from lipcert.cli.knobs import AS_EXPORTED
 from lipcert.cli.options import color_option, format_option, out_option
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.errors import UnsupportedModelError
+from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
     from lipcert.report.inspection import Inspection
@@ -68,6 +69,7 @@ def _rendered(inspection: Inspection, output_format: str, color: bool) -> str:
 
             return inspection_mermaid(inspection)
         case _:
-            from lipcert.report.inspection_text import inspection_text
+            from lipcert.report.inspection_document import inspection_document
 
-            return inspection_text(inspection, width=text_width(), color=color)
+            document = inspection_document(inspection)
+            return document_text(document, output_format, width=text_width(), color=color)

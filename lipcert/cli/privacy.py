@@ -15,6 +15,7 @@ from lipcert.cli.output import text_width, use_color, write
 from lipcert.cli.privacy_options import RunOptions, run_options
 from lipcert.diagnostics import Level
 from lipcert.errors import UsageError
+from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
     from lipcert.privacy.account import Account
@@ -109,16 +110,12 @@ def _outcome(account: Account) -> ExitCode:
 
 
 def _rendered(report: PrivacyReport, output_format: str, color: bool) -> str:
+    from lipcert.report.privacy import privacy_csv, privacy_document, privacy_json
+
     match output_format:
         case "json":
-            from lipcert.report.privacy import privacy_json
-
             return privacy_json(report)
         case "csv":
-            from lipcert.report.privacy import privacy_csv
-
             return privacy_csv(report)
-        case _:
-            from lipcert.report.privacy_text import privacy_text
-
-            return privacy_text(report, width=text_width(), color=color)
+    document = privacy_document(report)
+    return document_text(document, output_format, width=text_width(), color=color)

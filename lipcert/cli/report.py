@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +10,7 @@ from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import out_option
 from lipcert.cli.output import write
-
-if TYPE_CHECKING:
-    from lipcert.report.study.records import Study
+from lipcert.report.formats import study_report
 
 
 @click.command("report")
@@ -38,20 +35,5 @@ def command(*, inputs: tuple[str, ...], out_file: Path | None, output_format: st
     from lipcert.report.study.joining import joined
 
     study = joined([read_source(Path(name)) for name in inputs])
-    write(_rendered(study, output_format), out_file)
+    write(study_report(study, output_format), out_file)
     return ExitCode.HOLDS
-
-
-def _rendered(study: Study, output_format: str) -> str:
-    match output_format:
-        case "json":
-            from lipcert.report.study.json import study_json
-
-            return study_json(study)
-        case "markdown":
-            from lipcert.report.page.markdown import study_markdown
-
-            return study_markdown(study)
-    from lipcert.report.html.writing import study_html
-
-    return study_html(study)

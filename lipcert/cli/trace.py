@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,10 @@ from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import color_option, format_option
 from lipcert.cli.output import text_width, use_color, write
+from lipcert.report.formats import document_text
+
+if TYPE_CHECKING:
+    from lipcert.report.document import Document
 
 _FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
@@ -28,13 +33,13 @@ def info(folder: Path, output_format: str, color: str) -> ExitCode:
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import read_trace
     from lipcert.audit.trace.summary import summary_of
-    from lipcert.report.trace_text import summary_json, summary_text
+    from lipcert.report.trace import summary_document, summary_json
 
     summary = summary_of(read_trace(folder))
     if output_format == "json":
         write(summary_json(str(folder), summary))
     else:
-        write(summary_text(str(folder), summary, width=text_width(), color=use_color(color)))
+        write(_text(summary_document(str(folder), summary), color))
     return ExitCode.HOLDS if sum(summary.steps) else ExitCode.NO_VERDICT
 
 
@@ -50,13 +55,13 @@ def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
     """
     paths.require_folder(folder)
     from lipcert.audit.trace.verification import verify
-    from lipcert.report.trace_text import verification_json, verification_text
+    from lipcert.report.trace import verification_document, verification_json
 
     found = verify(folder)
     if output_format == "json":
         write(verification_json(str(folder), found))
     else:
-        write(verification_text(str(folder), found, width=text_width(), color=use_color(color)))
+        write(_text(verification_document(str(folder), found), color))
     if found.faults:
         return ExitCode.NEGATIVE
     return ExitCode.HOLDS if found.steps else ExitCode.NO_VERDICT
@@ -78,13 +83,17 @@ def redact_trace(folder: Path, out: Path, keep_weights: bool, output_format: str
     paths.require_folder(folder)
     from lipcert.audit.trace.redaction import redact
     from lipcert.audit.trace.verification import verify
-    from lipcert.report.trace_text import redaction_json, redaction_text
+    from lipcert.report.trace import redaction_document, redaction_json
 
     redact(folder, out, keep_weights=keep_weights)
     found = verify(out)
     write(
         redaction_json(str(out), found)
         if output_format == "json"
-        else redaction_text(str(out), found)
+        else _text(redaction_document(str(out), found), "never")
     )
     return ExitCode.NEGATIVE if found.faults else ExitCode.HOLDS
+
+
+def _text(document: Document, color: str) -> str:
+    return document_text(document, "text", width=text_width(), color=use_color(color))

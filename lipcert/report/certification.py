@@ -7,51 +7,61 @@ from typing import TYPE_CHECKING
 
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.diagnostics import Level
+from lipcert.report.document import (
+    Answer,
+    Commands,
+    Document,
+    Findings,
+    Listing,
+    Section,
+    Statement,
+    Statements,
+    Tone,
+    sections_of,
+)
 from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
-from lipcert.safe import safe
+from lipcert.report.repeated import diagnostics_told
 
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued
 
 
-def certification_text(issued: Issued, target: Path) -> str:
+def certification_document(issued: Issued, target: Path) -> Document:
     """The answer first: where the certificate is, and what the checker says of it."""
-    certificate, report = issued.certificate, issued.report
-    network = certificate.network
-    lines = [f"{safe(str(target))}: written, and accepted by the checker", ""]
-    if network.grad_norm is not None:
-        lines.append(f"  gradient of one example  at most {at_most(network.grad_norm)}")
-        lines.append(f"  sensitivity of a step    at most {at_most(network.sensitivity)}")
-    else:
-        lines.append("  no gradient bound: what is trained is not in the file (LC009)")
-    if network.lipschitz is not None:
-        lines.append(f"  Lipschitz constant       at most {at_most(network.lipschitz)}")
-    if certificate.privacy is not None:
-        claim = certificate.privacy
-        lines.append(
-            f"  ε at δ = {float(claim.delta):g}           {at_most(claim.epsilon)}"
-            f"  ({claim.status})"
-        )
-    lines += [*_warnings(issued), "", "It holds if"]
-    for item in report.assumptions:
-        mark = "checked" if item.status == "checked" else "to be accepted"
-        lines.append(f"  {item.id:13} {safe(item.text)} ({mark})")
-    lines += ["", f"Not checked: {NOT_CHECKED}.", ""]
-    lines.append(f"lipcert check {safe(str(target))} --model {safe(issued.analysis.model.path)}")
-    return "\n".join(lines) + "\n"
-
-
-def _warnings(issued: Issued) -> list[str]:
-    """What the analysis warns of, with remedies."""
     found = [item for item in issued.analysis.diagnostics if item.level is not Level.INFO]
-    lines = ["", "Warnings"] if found else []
-    for item in dict.fromkeys(found):
-        where = f"{safe(item.node)}: " if item.node else ""
-        lines.append(f"  {item.code}  {where}{safe(item.message)}")
-        if item.remedy:
-            lines.append(f"         remedy: {safe(item.remedy)}")
-    return lines
+    assumed = tuple(
+        Statement(item.id, item.text, "checked" if item.status == "checked" else "to be accepted")
+        for item in issued.report.assumptions
+    )
+    command = f"lipcert check {target} --model {issued.analysis.model.path}"
+    return Document(
+        "LipCert certification",
+        (Answer(f"{target}: written, and accepted by the checker", Tone.SUBJECT),),
+        sections=sections_of(
+            Section("", (Statements.of(_bounds(issued)),)),
+            Section("Warnings", (Findings(diagnostics_told(found)),)),
+            Section("It holds if", (Statements(assumed),)),
+            Section("", (Listing((f"Not checked: {NOT_CHECKED}.",)),)),
+            Section("", (Commands((("", command),)),)),
+        ),
+    )
+
+
+def _bounds(issued: Issued) -> list[tuple[str, str]]:
+    network, claim = issued.certificate.network, issued.certificate.privacy
+    rows = [("no gradient bound", "what is trained is not in the file (LC009)")]
+    if network.grad_norm is not None:
+        rows = [
+            ("gradient of one example", f"at most {at_most(network.grad_norm)}"),
+            ("sensitivity of a step", f"at most {at_most(network.sensitivity)}"),
+        ]
+    if network.lipschitz is not None:
+        rows.append(("Lipschitz constant", f"at most {at_most(network.lipschitz)}"))
+    if claim is not None:
+        epsilon = f"{at_most(claim.epsilon)}  ({claim.status})"
+        rows.append((f"ε at δ = {float(claim.delta):g}", epsilon))
+    return rows
 
 
 def certification_json(issued: Issued, target: Path) -> str:

@@ -1,98 +1,112 @@
-"""Markdown report: the analysis as GitHub-flavoured Markdown, for pull requests and wikis.
+"""Markdown: a document as GitHub-flavoured Markdown, for pull requests and step summaries.
 
-What enters: an analysis. What leaves: Markdown in which every string of the model is inert:
-made safe, and each character with a meaning in Markdown or HTML escaped.
+What enters: a document. What leaves: Markdown below one mebibyte, in which every string of a
+model, a trace or a user is inert: made safe, and each character with a meaning in Markdown or HTML
+escaped. Figures are left out. Invariant: what was cut is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lipcert.analysis.records import Analysis, ParameterReport
-from lipcert.report import attribution
-from lipcert.report.node_rows import node_cells
-from lipcert.report.numbers import at_most, percent, shape_text
-from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
-from lipcert.report.repeated import diagnostics_told
-from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
-from lipcert.safe import safe
+from lipcert.report.document import (
+    Answer,
+    Cell,
+    Commands,
+    Document,
+    Findings,
+    Listing,
+    Part,
+    Ranking,
+    Statements,
+    Table,
+    Tone,
+    cell_text,
+)
+from lipcert.safe import safe, shortened
+
+LARGEST: Final = 1024 * 1024 - 1
+"""bytes in UTF-8; GitHub refuses a step summary of 1 MiB"""
 
 _SPECIAL: Final = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#!&@$:"})
+_LONGEST: Final = 1000
+_DIGITS: Final = 5
+_CUT: Final = "\n\nThe rest was cut: it does not fit into a step summary.\n"
 
 
-def analysis_markdown(analysis: Analysis) -> str:
-    """The whole report."""
-    sections = [
-        "# LipCert analysis",
-        escaped(headline(analysis)),
-        f"**{escaped(promise(analysis))}**",
-        "## Assumptions",
-        table(("", ""), assumption_rows(analysis)),
-        "## Answer",
-        table(("bound", "value"), answer_rows(analysis)),
-        *_privacy(analysis),
-        "## Nodes",
-        table(
-            ("node", "op", "shape", "input", "W", "Lipschitz", "output", "cotangent"),
-            [node_cells(node) for node in analysis.nodes],
-        ),
-        "## Parameters",
-        table(
-            ("parameter", "shape", "G", "Δ", "noise std", "share of G²", "group"),
-            _parameter_rows(analysis),
-        ),
+def markdown(document: Document) -> str:
+    """The whole document."""
+    blocks = [
+        f"# {escaped(document.title)}",
+        *map(_answer, document.answers),
+        *_blocks(document.facts),
     ]
-    if analysis.diagnostics:
-        sections += ["## Diagnostics", _diagnostics(analysis)]
-    return "\n\n".join(sections) + "\n"
-
-
-def _privacy(analysis: Analysis) -> list[str]:
-    account = analysis.privacy
-    if account is None:
-        return []
-    rows = [*statement_rows(account), *comparison_rows(account)]
-    return ["## Privacy", f"**{escaped(privacy_promise(account))}**", table(("", ""), rows)]
-
-
-def _parameter_rows(analysis: Analysis) -> list[tuple[str, ...]]:
-    shares = attribution.gradient_shares(analysis)
-    return [_parameter_row(item, shares.get(item.name)) for item in analysis.parameters]
-
-
-def _parameter_row(parameter: ParameterReport, share: float | None) -> tuple[str, ...]:
-    name, shape = parameter.name, shape_text(parameter.shape)
-    if not parameter.trainable:
-        return (name, shape, "frozen", "", "", "", "")
-    return (
-        name,
-        shape,
-        at_most(parameter.grad_norm),
-        at_most(parameter.sensitivity),
-        at_most(parameter.noise_std),
-        percent(share),
-        parameter.group or "",
-    )
-
-
-def _diagnostics(analysis: Analysis) -> str:
-    lines = diagnostics_told(analysis.diagnostics)
-    rows = [(*line.label, line.where, line.what, line.remedy) for line in lines]
-    return table(("level", "code", "where", "finding", "remedy"), rows)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; the cells are escaped, the header is not."""
-    lines = [_line(header), _line(["---"] * len(header))]
-    lines += [_line([escaped(cell) for cell in row]) for row in rows]
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    for section in document.sections:
+        found = [block for part in section.parts for block in _blocks(part)]
+        title = [f"## {escaped(section.title)}"] if section.title and found else []
+        blocks += [*title, *found]
+    return _cut("\n\n".join(blocks) + "\n")
 
 
 def escaped(text: str) -> str:
     """A text that means itself, whatever it holds."""
-    return safe(text).translate(_SPECIAL)
+    return shortened(text, _LONGEST).translate(_SPECIAL)
+
+
+def _answer(answer: Answer) -> str:
+    text = ": ".join(escaped(part) for part in (answer.about, answer.text) if part)
+    bold = text if answer.tone is Tone.SUBJECT else f"**{text}**"
+    return "\n\n".join([bold, *map(escaped, answer.more)])
+
+
+def _blocks(part: Part) -> Iterator[str]:
+    match part:
+        case Statements(rows, title, _) if rows:
+            if title:
+                yield f"{escaped(title)}:"
+            if part.has_status:
+                cells = [(row.topic, row.status, row.text) for row in rows]
+                yield _table(("", "status", "statement"), cells)
+            else:
+                yield _table(("", ""), [(row.topic, row.text) for row in rows])
+        case Listing(sentences, hidden):
+            yield "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
+            yield from _rest(hidden)
+        case Findings(lines, hidden):
+            width = max((len(line.label) for line in lines), default=1)
+            titles = (*("level", "code")[-width:], "where", "finding", "remedy")
+            yield _table(titles, [(*i.label, i.where, i.what, i.remedy) for i in lines])
+            yield from _rest(hidden)
+        case Table(columns, rows, hidden, title):
+            if title:
+                yield f"{escaped(title)}:"
+            yield _table([column.title for column in columns], rows)
+            yield from _rest(hidden)
+        case Ranking(bars):
+            yield _table(("", "", ""), [(b.name, b.kind, f"{b.number} {b.remark}") for b in bars])
+        case Commands(lines):
+            # an indented block: nothing in it can end it, because every command is one line
+            comments = [f"    # {safe(comment)}\n" if comment else "" for comment, _ in lines]
+            pairs = zip(comments, lines, strict=True)
+            yield "\n".join(f"{comment}    {safe(line)}" for comment, (_, line) in pairs)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    lines = [titles, ["---"] * len(titles)]
+    lines += [[escaped(cell_text(cell, _DIGITS)).strip() for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _rest(hidden: int) -> Iterator[str]:
+    if hidden > 0:
+        yield f"{hidden:,} further rows are in the other formats."
+
+
+def _cut(text: str) -> str:
+    """At the end of a line, with a note."""
+    data = text.encode("utf-8")
+    if len(data) <= LARGEST:
+        return text
+    head = data[: LARGEST - len(_CUT.encode("utf-8"))].decode("utf-8", "ignore")
+    return head.rpartition("\n")[0] + _CUT

@@ -1,88 +1,72 @@
-"""Text report: the analysis for a person at a terminal.
+"""Text: a document for a person at a terminal.
 
-What enters: an analysis or an inspection, a width, whether to use colour. What leaves: text whose
-first lines are the assumptions and the answer. Invariant: strings of the model pass through
-`safe` and are printed as text, never as markup; displayed bounds are rounded up.
+What enters: a document, a width, whether to use colour. What leaves: text whose first lines are
+the answers. Invariants: strings pass through `safe` and are printed as text, never as markup; a
+number is shown in full or not at all, because a bound that lost its last digits would read as a
+smaller one; no line is a command of a CI log.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
+from rich.table import Table as Grid
 from rich.text import Text
 
-from lipcert.analysis.records import Analysis, NodeReport, ParameterReport
-from lipcert.diagnostics import Diagnostic, Level
-from lipcert.report import attribution
-from lipcert.report.folding import Fold, fold, fold_nodes
-from lipcert.report.numbers import at_most, bar, percent, shape_text
-from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
-from lipcert.report.repeated import diagnostics_told
-from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
-from lipcert.report.table import Column, print_table
+from lipcert.report.document import (
+    Column,
+    Commands,
+    Document,
+    Findings,
+    Listing,
+    Part,
+    Ranking,
+    Statements,
+    Table,
+    Tone,
+    cell_text,
+)
+from lipcert.report.numbers import NO_BOUND, bar
 from lipcert.safe import safe, shortened
 
 _COMMAND: Final = re.compile(r"^(\s*)::")  # a word may have been folded in its middle
-_NAME_WIDTH: Final = 36
 _DIGITS: Final = 4
-_NODE_COLUMNS: Final = (
-    Column("node", least=15),
-    Column("op", least=11, rank=3),
-    Column("shape", rank=4),
-    Column("‖input‖", right=True, rank=5),
-    Column("‖W‖", right=True, rank=2),
-    Column("Lipschitz", right=True),
-    Column("‖output‖", right=True, rank=1),
-    Column("‖cotangent‖", right=True),
-)
-_PARAMETER_COLUMNS: Final = (
-    Column("parameter", least=20),
-    Column("shape", rank=4),
-    Column("G", right=True),
-    Column("Δ", right=True, rank=1),
-    Column("noise std", right=True, rank=2),
-    Column("of G²", right=True, rank=3),
-    Column("group", least=10, rank=5),
-)
-_ALLOCATION_COLUMNS: Final = (
-    Column("allocation"),
-    Column("noise energy Σ d·s²", right=True),
-    Column("relative", right=True),
-)
-_STYLES: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
-_Row = TypeVar("_Row")
+_NAME: Final = 36
+_INDENT: Final = 2
+_GAP: Final = 2
+_STYLES: Final = {
+    Tone.GOOD: "bold green",
+    Tone.BAD: "bold red",
+    Tone.OPEN: "bold yellow",
+    Tone.PLAIN: "",
+    Tone.SUBJECT: "bold",
+}
+_LEVELS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool) -> str:
-    """The whole report."""
-    console = canvas(width, color)
-    console.print(Text(safe(headline(analysis)), "bold"))
-    console.print(Text(safe(promise(analysis)), _promise_style(analysis)))
-    if analysis.privacy is not None:
-        console.print(Text(privacy_promise(analysis.privacy), _promise_style(analysis)))
-    _section(console, "Assumptions")
-    _pairs(console, assumption_rows(analysis))
-    _section(console, "Answer (every norm is a 2-norm)")
-    _pairs(console, answer_rows(analysis), "bold green")
-    if analysis.privacy is not None:
-        _section(console, "Privacy of the run")
-        _pairs(console, [*statement_rows(analysis.privacy), *comparison_rows(analysis.privacy)])
-    _section(console, "Nodes, in data-flow order")
-    _nodes(console, fold_nodes(analysis.nodes, show_all))
-    _section(console, "Parameters")
-    _parameters(console, analysis, fold(analysis.parameters, show_all))
-    _allocations(console, analysis)
-    _losses(console, analysis, fold(analysis.parameters, show_all).note)
-    diagnostic_lines(console, analysis.diagnostics)
-    return text_of(console)
+def text(document: Document, *, width: int, color: bool) -> str:
+    """The whole document."""
+    console = _canvas(width, color)
+    for answer in document.answers:
+        for sentence in (answer.text, *answer.more):
+            console.print(Text(safe(sentence), _STYLES[answer.tone]))
+    _print(console, document.facts)
+    for section in document.sections:
+        console.print()
+        if section.title:
+            console.print(Text(section.title, "bold"))
+        for part in section.parts:
+            _print(console, part)
+    return _written(console)
 
 
-def canvas(width: int, color: bool) -> Console:
+def _canvas(width: int, color: bool) -> Console:
     """A console that writes into memory and interprets no markup."""
     return Console(
         file=io.StringIO(),
@@ -97,8 +81,8 @@ def canvas(width: int, color: bool) -> Console:
     )
 
 
-def text_of(console: Console) -> str:
-    """What was written, without trailing blanks; no line is a command of a CI log."""
+def _written(console: Console) -> str:
+    """What was written, without trailing blanks."""
     written = console.file
     if not isinstance(written, io.StringIO):
         raise TypeError("the console does not write into memory")
@@ -106,139 +90,126 @@ def text_of(console: Console) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def diagnostic_lines(console: Console, diagnostics: Sequence[Diagnostic]) -> None:
-    """Every diagnostic with its node and remedy, repeated ones once; errors first."""
-    if not diagnostics:
-        return
-    _section(console, "Diagnostics")
-    grid = two_columns()
-    for line in diagnostics_told(diagnostics):
-        level, code = line.label
-        where = f"{safe(line.where)}: " if line.where else ""
-        grid.add_row(
-            Text(f"  {level} {code}", _STYLES[Level(level)]), Text(f"{where}{safe(line.what)}")
-        )
-        if line.remedy:
-            grid.add_row("", Text(f"remedy: {safe(line.remedy)}", "dim"))
-    console.print(grid)
+def _print(console: Console, part: Part) -> None:
+    match part:
+        case Statements(rows) if rows:
+            _print_statements(console, part)
+        case Listing(sentences, hidden):
+            grid = _grid()
+            for sentence in sentences:
+                grid.add_row("  -", Text(safe(sentence)))
+            console.print(grid)
+            _rest(console, hidden)
+        case Findings():
+            _print_findings(console, part)
+        case Table():
+            _print_table(console, part)
+        case Ranking(bars):
+            grid = Grid.grid(padding=(0, 2))
+            for item in bars:
+                style = _STYLES[item.tone] or "magenta"
+                cells = [Text(f"  {shortened(item.name, _NAME)}")]
+                cells += [Text(shortened(item.kind, 20), "dim")] if _kinds(part) else []
+                cells += [Text(item.number, _STYLES[item.tone], justify="right")]
+                grid.add_row(*cells, Text(f"{bar(item.share)} {item.remark}", style))
+            console.print(grid)
+        case Commands(lines):
+            for comment, line in lines:
+                if comment:
+                    console.print(Text(f"# {safe(comment)}", "dim"))
+                console.print(Text(safe(line)), soft_wrap=True)
 
 
-def two_columns() -> Table:
-    """A grid of a label and a text that wraps beside it."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
+def _kinds(ranking: Ranking) -> bool:
+    return any(item.kind for item in ranking.bars)
+
+
+def _grid(labels: int = 1) -> Grid:
+    """A grid of labels and a text that wraps beside them."""
+    grid = Grid.grid(padding=(0, 2))
+    for _ in range(labels):
+        grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     return grid
 
 
-def _promise_style(analysis: Analysis) -> str:
-    return "bold red" if analysis.network.sensitivity is None else "bold green"
-
-
-def _section(console: Console, title: str) -> None:
-    console.print()
-    console.print(Text(title, "bold"))
-
-
-def _pairs(console: Console, rows: Sequence[tuple[str, str]], style: str = "") -> None:
-    grid = two_columns()
-    for topic, sentence in rows:
-        grid.add_row(Text(f"  {safe(topic)}", "dim"), Text(safe(sentence), style))
+def _print_statements(console: Console, part: Statements) -> None:
+    if part.title:
+        console.print(Text(f"  {safe(part.title)}", "dim"))
+    grid = _grid(1 + part.has_status)
+    for row in part.rows:
+        status = [Text(safe(row.status), _STYLES[row.tone])] if part.has_status else []
+        topic = Text(f"  {shortened(row.topic, _NAME)}", "dim")
+        grid.add_row(topic, *status, Text(safe(row.text), _STYLES[part.tone]))
     console.print(grid)
 
 
-def _nodes(console: Console, folded: Fold[NodeReport]) -> None:
-    print_table(console, _NODE_COLUMNS, _with_gap(folded, _node_row, len(_NODE_COLUMNS)))
-    _note(console, folded.note)
+def _print_findings(console: Console, part: Findings) -> None:
+    grid = _grid()
+    for line in part.lines:
+        where = f"{safe(line.where)}: " if line.where else ""
+        label = Text(f"  {safe(' '.join(line.label))}", _LEVELS.get(line.label[0], ""))
+        grid.add_row(label, Text(f"{where}{safe(line.what)}"))
+        if line.remedy:
+            grid.add_row("", Text(f"remedy: {safe(line.remedy)}", "dim"))
+    console.print(grid)
+    _rest(console, part.hidden)
 
 
-def _node_row(node: NodeReport) -> tuple[str, ...]:
-    return (
-        shortened(node.name, _NAME_WIDTH),
-        shortened(node.op, 20),
-        shape_text(node.shape),
-        at_most(node.input_norm, _DIGITS),
-        "" if node.operator_norm is None else at_most(node.operator_norm, _DIGITS),
-        ", ".join(at_most(bound, _DIGITS) for bound in node.input_lipschitz),
-        at_most(node.output_norm, _DIGITS),
-        at_most(node.cotangent_norm, _DIGITS),
-    )
+def _rest(console: Console, hidden: int) -> None:
+    if hidden > 0:
+        console.print(Text(f"  {hidden:,} further rows: --all shows them", "dim"))
 
 
-def _parameters(console: Console, analysis: Analysis, folded: Fold[ParameterReport]) -> None:
-    shares = attribution.gradient_shares(analysis)
-
-    def row(parameter: ParameterReport) -> tuple[str, ...]:
-        name, shape = shortened(parameter.name, _NAME_WIDTH), shape_text(parameter.shape)
-        if not parameter.trainable:
-            return (name, shape, "frozen", "", "", "", "")
-        return (
-            name,
-            shape,
-            at_most(parameter.grad_norm, _DIGITS),
-            at_most(parameter.sensitivity, _DIGITS),
-            at_most(parameter.noise_std, _DIGITS),
-            percent(shares.get(parameter.name)),
-            shortened(parameter.group or "", 24),
-        )
-
-    rows = _with_gap(folded, row, len(_PARAMETER_COLUMNS))
-    print_table(console, _PARAMETER_COLUMNS, rows)
-    _note(console, folded.note)
-
-
-def _with_gap(
-    folded: Fold[_Row], row: Callable[[_Row], tuple[str, ...]], columns: int
-) -> list[tuple[str, ...]]:
-    head = [row(item) for item in folded.head]
-    tail = [row(item) for item in folded.tail]
-    gap = [("…", *[""] * (columns - 1))] if tail else []
-    return [*head, *gap, *tail]
-
-
-def _note(console: Console, note: str) -> None:
-    if note:
-        console.print(Text(f"  {note}", "dim"))
-
-
-def _allocations(console: Console, analysis: Analysis) -> None:
-    energies = [allocation.noise_energy for allocation in analysis.allocations]
-    least = min(energies, default=0.0)
-    if least <= 0.0:
-        return
-    _section(console, "Ways to split the noise, at the same privacy")
+def _print_table(console: Console, table: Table) -> None:
+    """What fits, and one line about the columns that do not."""
     rows = [
-        (
-            allocation.name + (" (chosen)" if allocation.chosen else ""),
-            at_most(allocation.noise_energy),
-            f"{allocation.noise_energy / least:.3g}×",
-        )
-        for allocation in analysis.allocations
+        [shortened(cell_text(cell, _DIGITS), _most(column)) for cell, column in pairs]
+        for pairs in (zip(row, table.columns, strict=True) for row in table.rows)
     ]
-    print_table(console, _ALLOCATION_COLUMNS, rows)
+    kept, widths = _fitted(table.columns, rows, console.width)
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, width in zip(kept, widths, strict=True):
+        column = table.columns[index]
+        title = Text(column.title, justify="right" if column.is_number else "left")
+        grid.add_column(title, justify=title.justify or "left", no_wrap=True, width=width)
+    for row in rows:
+        cells = (shortened(row[index], width) for index, width in zip(kept, widths, strict=True))
+        grid.add_row(*(Text(cell, "bold red" if cell == NO_BOUND else "") for cell in cells))
+    console.print(Padding(grid, (0, 0, 0, _INDENT), expand=False))
+    missing = [column.title for i, column in enumerate(table.columns) if i not in kept]
+    if missing:
+        note = f"  without {', '.join(missing)}: the terminal is too narrow"
+        console.print(Text(note, "dim"))
+    _rest(console, table.hidden)
 
 
-def _losses(console: Console, analysis: Analysis, hidden: str) -> None:
-    """Rankings; that of G² only where the table of parameters does not show it all."""
-    largest = attribution.largest_gradients(analysis) if hidden else []
-    for title, shares, as_share in (
-        ("Where the bound is lost: largest stretch", attribution.stretches(analysis), False),
-        ("Largest shares of G²", largest, True),
-        ("Largest shares of the noise energy", attribution.noise_shares(analysis), True),
-    ):
-        if shares:
-            _section(console, title)
-            _bars(console, shares, as_share)
+def _most(column: Column) -> int:
+    return 10**6 if column.is_number else column.most
 
 
-def _bars(console: Console, shares: Sequence[attribution.Share], as_share: bool) -> None:
-    grid = Table.grid(padding=(0, 2))
-    for share in shares:
-        number = percent(share.value) if as_share else f"{at_most(share.value)}×"
-        grid.add_row(
-            Text(f"  {shortened(share.name, _NAME_WIDTH)}"),
-            Text(shortened(share.op, 20), "dim"),
-            Text(number, justify="right"),
-            Text(bar(share.bar), "magenta"),
-        )
-    console.print(grid)
+def _fitted(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[list[int], list[int]]:
+    """The columns to show and their widths: names give way before numbers."""
+    natural = [
+        max([len(column.title), *(len(row[i]) for row in rows)]) for i, column in enumerate(columns)
+    ]
+    kept = list(range(len(columns)))
+    while True:
+        widths = [natural[i] for i in kept]
+        least = [max(columns[i].least, len(columns[i].title)) for i in kept]
+        excess = _INDENT + sum(widths) + _GAP * len(kept) - width
+        while excess > 0:
+            spare = [
+                now - low if columns[i].least else 0
+                for i, now, low in zip(kept, widths, least, strict=True)
+            ]
+            if max(spare) <= 0:
+                break
+            widths[spare.index(max(spare))] -= 1
+            excess -= 1
+        leaving = max(kept, key=lambda i: columns[i].rank)
+        if excess <= 0 or columns[leaving].rank == 0:
+            return kept, widths
+        kept.remove(leaving)

@@ -13,8 +13,8 @@ from lipcert.analysis.planned import plan_of
 from lipcert.errors import UsageError
 from lipcert.importer.load import load_model
 from lipcert.report.json import analysis_json
-from lipcert.report.text import analysis_text
 from lipcert.settings import ConstraintSpec, Settings
+from tests.report.written import analysis_text
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
 RUN = {

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from lipcert.audit.records import AuditReport, Verdict
-from lipcert.report.audit_formats import AUDIT_FORMATS, audit_report
-from lipcert.report.audit_markdown import LARGEST, audit_markdown
-from lipcert.report.audit_text import audit_text
+from lipcert.report.formats import AUDIT_FORMATS, audit_report
+from lipcert.report.markdown import LARGEST
 from tests.report.audit_samples import (
     ALL,
     HOSTILE,
@@ -30,7 +29,11 @@ ACTIVE = re.compile(r"^\s*::|##\[|\x1b|\u202e|\r|\x00", flags=re.MULTILINE)
 
 
 def text(report: AuditReport, *, width: int = 120, color: bool = False, show_all: bool = False):
-    return audit_text(report, width=width, color=color, show_all=show_all)
+    return audit_report(report, "text", width=width, color=color, show_all=show_all)
+
+
+def audit_markdown(report: AuditReport) -> str:
+    return audit_report(report, "markdown", width=80, color=False, show_all=False)
 
 
 def lines(report: AuditReport) -> list[str]:

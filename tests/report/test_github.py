@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from lipcert.audit.records import AuditReport, Verdict
-from lipcert.report.analysis_ci import analysis_ci
-from lipcert.report.audit_ci import audit_ci
+from lipcert.report.analysis import analysis_ci
+from lipcert.report.audit import audit_ci
 from lipcert.report.github import github_annotations
 from lipcert.safe import safe
 from tests.report.audit_samples import ALL, hostile, many, passed, violated

@@ -9,8 +9,8 @@ from lipcert.privacy.calibration import CurvePoint
 from lipcert.privacy.declaration import Declaration, Divisor
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.report.privacy import PrivacyReport, privacy_csv, privacy_json
-from lipcert.report.privacy_text import privacy_text
+from lipcert.report.formats import document_text
+from lipcert.report.privacy import PrivacyReport, privacy_csv, privacy_document, privacy_json
 
 SHUFFLED = TrainingPlan(
     1000, Sampling.SHUFFLE, 1e-5, 100, epochs=2, neighbours=Neighbouring.REPLACE_ONE
@@ -31,7 +31,7 @@ def unbounded() -> Account:
 
 
 def text(account: Account, solved_for: str = "epsilon") -> str:
-    return privacy_text(report(account, solved_for), width=100, color=False)
+    return document_text(privacy_document(report(account, solved_for)), "text", width=100)
 
 
 def test_json_has_the_documented_names() -> None:

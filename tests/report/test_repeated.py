@@ -8,16 +8,14 @@ import pytest
 from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
-from lipcert.report.analysis_ci import analysis_ci
+from lipcert.report.analysis import analysis_ci
+from lipcert.report.formats import study_report
 from lipcert.report.html.writing import study_html
-from lipcert.report.inspection_text import inspection_text
 from lipcert.report.json import analysis_json
-from lipcert.report.markdown import analysis_markdown
-from lipcert.report.page.markdown import study_markdown
 from lipcert.report.repeated import diagnostics_told, refusals_told
 from lipcert.report.study.joining import analysis_study
-from lipcert.report.text import analysis_text
 from tests.report.samples import refused, sample
+from tests.report.written import analysis_markdown, analysis_text, inspection_text
 
 COUNT = 27
 
@@ -35,7 +33,7 @@ def repeated() -> Analysis:
     [
         lambda found: analysis_text(found, width=200, color=False, show_all=False),
         analysis_markdown,
-        lambda found: study_markdown(analysis_study(found)),
+        lambda found: study_report(analysis_study(found), "markdown"),
         lambda found: study_html(analysis_study(found)).partition('id="data"')[0],
     ],
     ids=["text", "markdown", "page in markdown", "html"],

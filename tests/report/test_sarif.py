@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.diagnostics import CODES
-from lipcert.report.analysis_ci import analysis_ci
-from lipcert.report.audit_ci import audit_ci
+from lipcert.report.analysis import analysis_ci
+from lipcert.report.audit import audit_ci
 from lipcert.report.sarif import sarif
 from tests.report.audit_samples import ALL, group, many, passed, violated
 from tests.report.audit_strategies import reports

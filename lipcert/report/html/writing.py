@@ -1,7 +1,8 @@
-"""Writing: a study as one HTML file.
+"""Writing: the document of a study as one HTML file.
 
 What enters: a study. What leaves: HTML without scripts, links or other files; all its data stand in
-it as JSON. Invariants: every text of a document is made safe and escaped by the environment of the
+it as JSON. A page has no listings and no rankings: its charts show what they would say.
+Invariants: every text of a document is made safe and escaped by the environment of the
 template, not by its author; equal studies give equal bytes.
 """
 
@@ -9,23 +10,27 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from lipcert.report.page.building import figures_of, page_of
-from lipcert.report.study.json import study_document
+from lipcert.report.charts import svg
+from lipcert.report.document import Cell, Figure, Part, cell_text
+from lipcert.report.page.building import study_document
+from lipcert.report.study.json import study_document as study_object
 from lipcert.report.study.records import Study
 from lipcert.safe import safe
 from lipcert.version import __version__
+
+_DIGITS: Final = 5
 
 
 def study_html(study: Study) -> str:
     """The whole file."""
     return (
         _template().render(
-            page=page_of(study),
-            figures=[(figure, Markup(figure.svg)) for figure in figures_of(study)],
+            document=study_document(study),
             data=Markup(_embedded(study)),
             version=__version__,
         )
@@ -35,7 +40,7 @@ def study_html(study: Study) -> str:
 
 def _embedded(study: Study) -> str:
     """JSON that cannot end the element around it: `<`, `>` and `&` are escapes."""
-    text = json.dumps(study_document(study), ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(study_object(study), ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text.replace("##", "#\\u0023").replace("\x7f", "\\u007f")
@@ -51,7 +56,20 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"kind": _kind, "words": _words, "drawn": _drawn}
     return environment.get_template("page.html.jinja")
+
+
+def _kind(part: Part) -> str:
+    return type(part).__name__
+
+
+def _drawn(figure: Figure) -> Markup:
+    return Markup(svg.figure(figure.drawing, figure.key, figure.title, figure.description))
+
+
+def _words(cell: Cell) -> str:
+    return cell_text(cell, _DIGITS)
 
 
 def _made_safe(value: object) -> object:

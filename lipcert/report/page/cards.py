@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lipcert.audit.records import AuditReport, Verdict
+from lipcert.audit.records import AuditReport
+from lipcert.report.audit import TONES
 from lipcert.report.audit_statements import answer, meaning
+from lipcert.report.document import Answer, Tone
 from lipcert.report.numbers import NO_BOUND, at_most
-from lipcert.report.page.view import Card, Tone
 from lipcert.report.study.records import (
     AnalysisFacts,
     CertificateFacts,
@@ -31,15 +32,9 @@ _CHECKED: Final[Mapping[str, tuple[Tone, str]]] = {
     "unknown": (Tone.OPEN, "The checker cannot tell."),
     "invalid": (Tone.BAD, "What is claimed does not follow."),
 }
-_AUDITED: Final[Mapping[Verdict, Tone]] = {
-    Verdict.PASS: Tone.GOOD,
-    Verdict.VIOLATION: Tone.BAD,
-    Verdict.INCONCLUSIVE: Tone.OPEN,
-    Verdict.MISMATCH: Tone.OPEN,
-}
 
 
-def cards_of(study: Study) -> tuple[Card, ...]:
+def cards_of(study: Study) -> tuple[Answer, ...]:
     """The answers, what is proved first."""
     cards = []
     if study.check is not None:
@@ -55,21 +50,21 @@ def cards_of(study: Study) -> tuple[Card, ...]:
     return tuple(cards)
 
 
-def _checked(check: CheckFacts) -> Card:
+def _checked(check: CheckFacts) -> Answer:
     tone, sentence = _CHECKED[check.verdict]
     reasons = check.reasons[:_MOST_REASONS]
     if len(check.reasons) > _MOST_REASONS:
         reasons = (*reasons, f"and {len(check.reasons) - _MOST_REASONS} more")
     sentences = (sentence, *check.promise, *reasons)
-    return Card("Certificate", check.verdict.upper(), tone, sentences)
+    return Answer(check.verdict.upper(), tone, "Certificate", sentences)
 
 
-def _claimed(certificate: CertificateFacts) -> Card:
+def _claimed(certificate: CertificateFacts) -> Answer:
     """A certificate without its check promises nothing yet."""
-    return Card(
-        "Certificate",
+    return Answer(
         "CLAIMED",
         Tone.OPEN,
+        "Certificate",
         (
             f"For {certificate.scope}, it claims a gradient norm of one example of "
             f"{_at_most(certificate.grad_norm)} and a sensitivity of "
@@ -79,26 +74,26 @@ def _claimed(certificate: CertificateFacts) -> Card:
     )
 
 
-def _bounded(facts: AnalysisFacts) -> Card:
+def _bounded(facts: AnalysisFacts) -> Answer:
     if facts.analysis.network.sensitivity is None:
-        return Card("Analysis", "NO BOUND", Tone.BAD, (facts.promise,))
-    return Card("Analysis", "BOUNDED", Tone.PLAIN, (facts.promise,))
+        return Answer("NO BOUND", Tone.BAD, "Analysis", (facts.promise,))
+    return Answer("BOUNDED", Tone.PLAIN, "Analysis", (facts.promise,))
 
 
-def _audited(report: AuditReport) -> Card:
+def _audited(report: AuditReport) -> Answer:
     reasons = report.reasons[:_MOST_REASONS]
     sentences = (answer(report), meaning(report), *reasons)
-    return Card("Audit", report.verdict.value.upper(), _AUDITED[report.verdict], sentences)
+    return Answer(report.verdict.value.upper(), TONES[report.verdict], "Audit", sentences)
 
 
-def _private(facts: PrivacyFacts) -> Card:
+def _private(facts: PrivacyFacts) -> Answer:
     if facts.epsilon is None:
-        return Card("Privacy", "NO FINITE ε", Tone.BAD, ("The diagnostics say why.",))
+        return Answer("NO FINITE ε", Tone.BAD, "Privacy", ("The diagnostics say why.",))
     epsilon = at_most(facts.epsilon)
-    return Card(
-        "Privacy",
+    return Answer(
         f"ε ≤ {epsilon}",
         Tone.PLAIN,
+        "Privacy",
         (
             f"The run is (ε, δ)-differentially private with ε = {epsilon} and "
             f"δ = {facts.delta:g}, if the assumptions hold.",

@@ -1,13 +1,14 @@
 """Figures about groups: bounds, observations, tightness, noise.
 
-What enters: a study. What leaves: figures with their numbers. Large networks: `shown` groups are
-chosen by what the figure is about, drawn in the order of the network, and the caption says so.
+What enters: a study. What leaves: figures with their numbers. Large networks: the groups that are
+shown are chosen by what the figure is about, drawn in the order of the network, and the caption
+says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from lipcert.audit.records import BINS_PER_OCTAVE
@@ -21,14 +22,12 @@ from lipcert.report.charts.histogram import (
     strip_chart,
 )
 from lipcert.report.charts.marks import Role
-from lipcert.report.charts.svg import figure
+from lipcert.report.document import Figure
 from lipcert.report.numbers import at_most, percent
-from lipcert.report.page.tables import table
-from lipcert.report.page.view import Figure
 from lipcert.report.study.groups import GroupRow, group_rows, noise_shares
 from lipcert.report.study.records import Study
 
-MOST_BARS: Final = 30
+_MOST_BARS: Final = 30
 _MANY: Final = 10**15  # more observations than there can be
 _TRIED: Final = (
     (Role.OBSERVED, "observed maximum"),
@@ -37,20 +36,55 @@ _TRIED: Final = (
 )
 
 
-def bound_figure(study: Study) -> Figure | None:
+def group_figures(study: Study) -> Iterator[Figure]:
+    """The bounds of the groups, and how they were tried."""
+    rows = group_rows(study)
+    if rows:
+        yield _bounds(rows)
+    tried = [row for row in rows if _tightness(row) is not None]
+    if tried:
+        yield _tightnesses(tried)
+    counted = [row for row in rows if row.audit and row.audit.histogram.counts]
+    if counted:
+        yield from _histograms(counted)
+
+
+def noise_figure(study: Study) -> Iterator[Figure]:
+    """Which groups receive the noise."""
+    shares = noise_shares(study)
+    every = [row for row in group_rows(study) if row.name in shares]
+    if len(every) < 2:
+        return
+    rows, note = _shown(every, lambda row: shares[row.name], "largest shares")
+    bars = tuple(Bar(row.name, shares[row.name], percent(shares[row.name])) for row in rows)
+    yield Figure(
+        "noise",
+        "Where the noise goes",
+        f"The share of every group in the expected squared norm of the noise of one step.{note}",
+        bar_chart(BarChart("share of the noise energy Σ d·s²", bars, is_linear=True)),
+        _span("Shares", [shares[row.name] for row in rows]),
+        (" group", "dimension", "noise std", "noise energy"),
+        [
+            (
+                row.name,
+                f"{row.dimension:,}",
+                row.release.noise_std if row.release else "",
+                percent(shares[row.name]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _bounds(every: Sequence[GroupRow]) -> Figure:
     """The gradient bound of every group, what was observed laid over it."""
-    every = group_rows(study)
-    rows = _shown(every, lambda row: row.grad_norm or 0.0)
-    if not rows:
-        return None
+    rows, note = _shown(every, lambda row: row.grad_norm or 0.0, "largest bounds")
     marks = {row.name: _marks(row) for row in rows}
     roles = {role for found in marks.values() for role, _ in found}
     legend = ((Role.BOUND, "bound G"), *(item for item in _TRIED if item[0] in roles))
     bars = tuple(
         Bar(row.name, row.grad_norm, at_most(row.grad_norm, 4), marks[row.name]) for row in rows
     )
-    svg = bar_chart(BarChart("gradient norm of one example", bars, legend))
-    title = "Gradient bound per group"
     caption = "The bars say that no admissible example has a larger gradient."
     if roles:
         caption += " Dots and diamonds are what an audit found; they have to lie within the bars."
@@ -58,141 +92,80 @@ def bound_figure(study: Study) -> Figure | None:
         caption += " Crosses lie beyond: there the bound does not hold."
     return Figure(
         "bounds",
-        title,
-        caption + _selection(rows, every, "largest bounds"),
-        figure(svg, "bounds", title, _range("Bounds", [row.grad_norm for row in rows])),
-        table(
-            title,
-            ("group", "bound", "observed", "attacked"),
-            [(row.name, at_most(row.grad_norm), *_observed(row)) for row in rows],
-        ),
+        "Gradient bound per group",
+        caption + note,
+        bar_chart(BarChart("gradient norm of one example", bars, legend)),
+        _span("Bounds", [row.grad_norm for row in rows]),
+        (" group", "bound", "observed", "attacked"),
+        [(row.name, row.grad_norm, *_observed(row)) for row in rows],
     )
 
 
-def tightness_figure(study: Study) -> Figure | None:
+def _tightnesses(every: Sequence[GroupRow]) -> Figure:
     """How near to its bound each group came, and which error of the bound would be noticed."""
-    every = [row for row in group_rows(study) if _tightness(row) is not None]
-    rows = _shown(every, lambda row: -(_tightness(row) or 0.0))
-    if not rows:
-        return None
+    rows, note = _shown(every, lambda row: -(_tightness(row) or 0.0), "least tried")
     bars = tuple(_tightness_bar(row) for row in rows)
-    svg = bar_chart(
-        BarChart("largest norm found / bound", bars, reference=(1.0, "bound"), is_linear=True)
-    )
-    title = "Tightness and what the audit would notice"
+    chart = BarChart("largest norm found / bound", bars, reference=(1.0, "bound"), is_linear=True)
     return Figure(
         "tightness",
-        title,
+        "Tightness and what the audit would notice",
         "The number at the right: a bound too small by this factor would have been noticed. "
         "Near 1 the audit is strong; a large factor means that the data hardly tried the bound."
-        + _selection(rows, every, "least tried"),
-        figure(svg, "tightness", title, _range("Ratios", [_tightness(row) for row in rows])),
-        table(
-            title,
-            ("group", "tightness", "noticed from"),
-            [(row.name, measured(_tightness(row)), _factor(row)) for row in rows],
-        ),
+        + note,
+        bar_chart(chart),
+        _span("Ratios", [_tightness(row) for row in rows]),
+        (" group", "tightness", "noticed from"),
+        [(row.name, measured(_tightness(row)), _factor(row)) for row in rows],
     )
 
 
-def histogram_figures(study: Study) -> tuple[Figure, ...]:
+def _histograms(every: Sequence[GroupRow]) -> Iterator[Figure]:
     """Observed norms relative to their bounds, of all groups together and of each."""
-    every = [row for row in group_rows(study) if row.audit and row.audit.histogram.counts]
-    if not every:
-        return ()
     total: dict[int, int] = {}
     for row in every:
         for number, count in _counts(row).items():
             total[number] = total.get(number, 0) + count
-    lowest = lowest_bin(total, BINS_PER_OCTAVE)
-    octave = lowest // BINS_PER_OCTAVE
-    rows = _shown(every, lambda row: _tightness(row) or 0.0)
+    size, lowest = sum(total.values()), lowest_bin(total, BINS_PER_OCTAVE)
+    whole = Strip("", total, "", any(not _is_good(row) for row in every))
+    yield Figure(
+        "histogram",
+        "Observed norms against the bound",
+        f"{size:,} observations: every replayed example in every group. Right of the line would be "
+        "violations; the first column also holds all below "
+        f"{ratio_label(lowest // BINS_PER_OCTAVE)}.",
+        histogram_chart(whole, BINS_PER_OCTAVE, lowest),
+        f"Histogram of {size:,} ratios; the bound is at 1.",
+        ("observed / bound", "observations"),
+        [_bin(k, total[k]) for k in sorted(total)],
+    )
+    rows, note = _shown(every, lambda row: _tightness(row) or 0.0, "tightest")
     strips = [
         Strip(row.name, _counts(row), measured(_tightness(row), 3), not _is_good(row))
         for row in rows
     ]
-    numbers = table(
-        "Observed norms",
-        ("observed / bound", "observations"),
-        [_bin(k, total[k]) for k in sorted(total)],
-    )
-    size = sum(total.values())
-    title = "Observed norms against the bound"
-    whole = Figure(
-        "histogram",
-        title,
-        f"{size:,} observations: every replayed example in every group. Right of the line would "
-        f"be violations; the first column also holds all below {ratio_label(octave)}.",
-        figure(
-            histogram_chart(
-                Strip("", total, "", any(not _is_good(row) for row in every)),
-                BINS_PER_OCTAVE,
-                lowest,
-            ),
-            "histogram",
-            title,
-            f"Histogram of {size:,} ratios; the bound is at 1.",
-        ),
-        numbers,
-    )
-    name = "Observed norms by group"
-    return whole, Figure(
+    yield Figure(
         "strips",
-        name,
+        "Observed norms by group",
         "Each row is the histogram of one group, stronger where more examples lie; at the right "
-        "the largest ratio." + _selection(rows, every, "tightest"),
-        figure(
-            strip_chart(strips, BINS_PER_OCTAVE, lowest), "strips", name, "One strip per group."
-        ),
-        table(
-            name,
-            ("group", "observations", "largest observed / bound"),
-            [
-                (row.name, f"{sum(_counts(row).values()):,}", measured(_tightness(row)))
-                for row in rows
-            ],
-        ),
+        f"the largest ratio.{note}",
+        strip_chart(strips, BINS_PER_OCTAVE, lowest),
+        "One strip per group.",
+        (" group", "observations", "largest observed / bound"),
+        [(row.name, f"{sum(_counts(row).values()):,}", measured(_tightness(row))) for row in rows],
     )
 
 
-def noise_figure(study: Study) -> Figure | None:
-    """Which groups receive the noise."""
-    shares = noise_shares(study)
-    every = [row for row in group_rows(study) if row.name in shares]
-    rows = _shown(every, lambda row: shares[row.name])
-    if len(rows) < 2:
-        return None
-    bars = tuple(Bar(row.name, shares[row.name], percent(shares[row.name])) for row in rows)
-    svg = bar_chart(BarChart("share of the noise energy Σ d·s²", bars, is_linear=True))
-    title = "Where the noise goes"
-    return Figure(
-        "noise",
-        title,
-        "The share of every group in the expected squared norm of the noise of one step."
-        + _selection(rows, every, "largest shares"),
-        figure(svg, "noise", title, _range("Shares", [shares[row.name] for row in rows])),
-        table(
-            title,
-            ("group", "dimension", "noise std", "noise energy"),
-            [
-                (
-                    row.name,
-                    f"{row.dimension:,}",
-                    at_most(row.release.noise_std) if row.release else "",
-                    percent(shares[row.name]),
-                )
-                for row in rows
-            ],
-        ),
-    )
-
-
-def _shown(rows: Sequence[GroupRow], weight: Callable[[GroupRow], float]) -> list[GroupRow]:
-    """The groups of most weight, in their order; violations before all."""
+def _shown(
+    rows: Sequence[GroupRow], weight: Callable[[GroupRow], float], what: str
+) -> tuple[list[GroupRow], str]:
+    """The groups of most weight, in their order, and a sentence; violations before all."""
     ranked = sorted(
         range(len(rows)), key=lambda i: (_is_good(rows[i]), -_finite(weight(rows[i])), i)
     )
-    return [rows[i] for i in sorted(ranked[:MOST_BARS])]
+    shown = [rows[i] for i in sorted(ranked[:_MOST_BARS])]
+    if len(shown) == len(rows):
+        return shown, ""
+    return shown, f" Shown: {len(shown)} of {len(rows):,} groups, the {what}."
 
 
 def _is_good(row: GroupRow) -> bool:
@@ -201,14 +174,6 @@ def _is_good(row: GroupRow) -> bool:
 
 def _finite(value: float) -> float:
     return math.inf if math.isnan(value) else value
-
-
-def _selection(rows: Sequence[GroupRow], every: Sequence[GroupRow], what: str) -> str:
-    return (
-        f" Shown: {len(rows)} of {len(every):,} groups, the {what}."
-        if len(rows) < len(every)
-        else ""
-    )
 
 
 def _marks(row: GroupRow) -> tuple[tuple[Role, float], ...]:
@@ -226,9 +191,9 @@ def _marks(row: GroupRow) -> tuple[tuple[Role, float], ...]:
 
 def _observed(row: GroupRow) -> tuple[str, str]:
     audit = row.audit
-    return (
-        ("", "") if audit is None else (measured(audit.max_observed), measured(audit.max_attacked))
-    )
+    if audit is None:
+        return ("", "")
+    return measured(audit.max_observed), measured(audit.max_attacked)
 
 
 def _tightness(row: GroupRow) -> float | None:
@@ -261,8 +226,8 @@ def _bin(number: int, count: int) -> tuple[str, str]:
     return f"{low:.4g} to {high:.4g}", f"{count:,}"
 
 
-def _range(what: str, values: Sequence[float | None]) -> str:
-    """A description for readers who do not see the chart."""
+def _span(what: str, values: Sequence[float | None]) -> str:
+    """From where to where some numbers of groups go."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return f"{what}: none."

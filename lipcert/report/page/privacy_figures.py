@@ -12,10 +12,8 @@ from typing import final
 from lipcert.report.charts.lines import LineChart, Series, line_chart
 from lipcert.report.charts.marks import Role
 from lipcert.report.charts.scale import number_label
-from lipcert.report.charts.svg import figure
+from lipcert.report.document import Figure
 from lipcert.report.numbers import at_most
-from lipcert.report.page.tables import table
-from lipcert.report.page.view import Figure
 from lipcert.report.study.privacy import ACCOUNTANTS, curve_over_noise, curve_over_steps
 from lipcert.report.study.records import Curve, PrivacyFacts, Study
 
@@ -75,6 +73,8 @@ def _figure(axis: _Axis, curve: Curve, facts: PrivacyFacts, where: float) -> Fig
         axis.key,
         axis.title,
         caption,
-        figure(line_chart(chart), axis.key, axis.title, f"ε goes {ends}."),
-        table(axis.title, (axis.name, "ε"), rows),
+        line_chart(chart),
+        f"ε goes {ends}.",
+        (axis.name, "ε"),
+        rows,
     )

@@ -263,7 +263,7 @@ def test_precision(device, dtype, autocast, tf32, expected) -> None:
 def test_reading_and_writing_load_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from lipcert.audit.trace import writing, verification, redaction, summary\n"
-        "import lipcert.cli.trace, lipcert.report.trace_text\n"
+        "import lipcert.cli.trace, lipcert.report.trace\n"
         "print('torch' in sys.modules, 'safetensors' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

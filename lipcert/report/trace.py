@@ -1,8 +1,8 @@
 """Traces for people and tools: what one holds, whether it is intact, and what a redacted one keeps.
 
-What enters: a `TraceSummary` or a `Verification`. What leaves: text whose first lines are the
-answer, or JSON of the schemas "lipcert.trace-info/1", "lipcert.trace-verification/1" and
-"lipcert.trace-redaction/1". Invariant: names out of a trace pass through `safe`.
+What enters: a `TraceSummary` or a `Verification`. What leaves: a `Document` whose first lines are
+the answer, or JSON of the schemas "lipcert.trace-info/1", "lipcert.trace-verification/1" and
+"lipcert.trace-redaction/1".
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
-from rich.console import Console
-from rich.text import Text
-
 from lipcert.audit.trace.manifest import declared_members
 from lipcert.audit.trace.records import Arithmetic
 from lipcert.audit.trace.spelling import spelled_number
 from lipcert.audit.trace.summary import TraceSummary
 from lipcert.audit.trace.verification import Verification
+from lipcert.report.document import Answer, Document, Statements, Tone
 from lipcert.report.json import JsonObject, dump
-from lipcert.report.text import canvas, text_of, two_columns
-from lipcert.safe import safe
 
 _MOST_FAULTS: Final = 20
 _MOST_GROUPS: Final = 8
@@ -32,7 +28,7 @@ _LAST_TIME: Final = 253_402_300_799.0
 Rows = list[tuple[str, str]]
 
 
-def summary_text(path: str, summary: TraceSummary, *, width: int, color: bool) -> str:
+def summary_document(path: str, summary: TraceSummary) -> Document:
     """`lipcert trace info`."""
     steps = sum(summary.steps)
     ranks = f" on {len(summary.steps)} ranks" if len(summary.steps) > 1 else ""
@@ -52,7 +48,7 @@ def summary_text(path: str, summary: TraceSummary, *, width: int, color: bool) -
         *_declared_rows(summary),
         ("versions", ", ".join(f"{k} {v}" for k, v in summary.manifest.versions.items())),
     ]
-    return _page(canvas(width, color), path, Text(head, "bold" if steps else "bold red"), rows)
+    return _page(path, head, Tone.SUBJECT if steps else Tone.BAD, rows)
 
 
 def summary_json(path: str, summary: TraceSummary) -> str:
@@ -96,7 +92,7 @@ def summary_json(path: str, summary: TraceSummary) -> str:
     )
 
 
-def verification_text(path: str, found: Verification, *, width: int, color: bool) -> str:
+def verification_document(path: str, found: Verification) -> Document:
     """`lipcert trace verify`."""
     rows: Rows = [
         (fault.kind.value, str(fault)[:_LONGEST]) for fault in found.faults[:_MOST_FAULTS]
@@ -111,9 +107,10 @@ def verification_text(path: str, found: Verification, *, width: int, color: bool
     ]
     if not found.faults and not all(item.closed for item in found.ranks):
         rows.append(("end", "not closed: that no steps are missing at the end cannot be seen"))
-    intact = Text("intact" if found.steps else "intact, but without a step", "bold green")
-    faults = Text(_counted(len(found.faults), "fault"), "bold red")
-    return _page(canvas(width, color), path, faults if found.faults else intact, rows)
+    if found.faults:
+        return _page(path, _counted(len(found.faults), "fault"), Tone.BAD, rows)
+    intact = "intact" if found.steps else "intact, but without a step"
+    return _page(path, intact, Tone.GOOD, rows)
 
 
 def verification_json(path: str, found: Verification) -> str:
@@ -138,13 +135,14 @@ def verification_json(path: str, found: Verification) -> str:
     )
 
 
-def redaction_text(path: str, found: Verification) -> str:
+def redaction_document(path: str, found: Verification) -> Document:
     """`lipcert trace redact`."""
-    state = "intact" if not found.faults else safe(str(found.faults[0]))
-    return (
-        f"{safe(path)}: {_counted(found.steps, 'step')} without the data, {state}. What is kept "
-        "(losses, norms, sizes) was computed from private data and is not differentially private.\n"
+    state = "intact" if not found.faults else str(found.faults[0])
+    answer = (
+        f"{path}: {_counted(found.steps, 'step')} without the data, {state}. What is kept "
+        "(losses, norms, sizes) was computed from private data and is not differentially private."
     )
+    return Document("LipCert trace", (Answer(answer, Tone.SUBJECT),))
 
 
 def redaction_json(path: str, found: Verification) -> str:
@@ -183,14 +181,9 @@ def _verified_members(found: Verification) -> JsonObject:
     }
 
 
-def _page(console: Console, path: str, head: Text, rows: Rows) -> str:
-    console.print(Text(safe(path), "bold"))
-    console.print(head)
-    grid = two_columns()
-    for topic, sentence in rows:
-        grid.add_row(Text(f"  {topic}", "dim"), Text(safe(sentence)))
-    console.print(grid)
-    return text_of(console)
+def _page(path: str, head: str, tone: Tone, rows: Rows) -> Document:
+    answers = (Answer(path, Tone.SUBJECT), Answer(head, tone))
+    return Document("LipCert trace", answers, Statements.of(rows))
 
 
 def _examples_text(summary: TraceSummary) -> str:

@@ -5,15 +5,15 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.report.table import Column, print_table
-from lipcert.report.text import canvas, text_of
+from lipcert.report.document import Column, Document, Section, table
+from lipcert.report.formats import document_text
 from lipcert.safe import shortened
 
 COLUMNS = (
-    Column("node", least=8),
-    Column("op", least=6, rank=1),
-    Column("G", right=True),
-    Column("noise", right=True, rank=2),
+    Column("node", least=8, most=60),
+    Column("op", least=6, most=60, rank=1),
+    Column("G", is_number=True),
+    Column("noise", is_number=True, rank=2),
 )
 NUMBERS = st.floats(1e-300, 1e300).map(lambda value: f"{value:.4e}")
 WORDS = st.text("abcdefgh./[]", min_size=1, max_size=40)
@@ -21,9 +21,8 @@ ROWS = st.lists(st.tuples(WORDS, WORDS, NUMBERS, NUMBERS), min_size=1, max_size=
 
 
 def printed(rows: list[tuple[str, ...]], width: int) -> str:
-    console = canvas(width, False)
-    print_table(console, COLUMNS, rows)
-    return text_of(console)
+    document = Document("", (), sections=(Section("", (table(COLUMNS, rows),)),))
+    return document_text(document, "text", width=width)
 
 
 @given(rows=ROWS, width=st.integers(40, 120))

@@ -1,65 +1,61 @@
-"""A comparison as text, as Markdown for pull requests, and as JSON.
+"""A comparison as a document, and as JSON.
 
-What enters: a comparison. What leaves: text whose first line answers what became of the bounds.
-Displayed bounds are rounded up; where that hides a change, the numbers are shown in full.
+What enters: a comparison. What leaves: a `Document` whose first line answers what became of the
+bounds. Displayed bounds are rounded up; where that hides a change, they are shown in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from lipcert.report.comparison import Assumed, Change, Comparison, Number, Statement
+from lipcert.report import comparison as compared
+from lipcert.report.comparison import Assumed, AssumptionChange, Change, Comparison, Number
+from lipcert.report.document import (
+    Answer,
+    Column,
+    Document,
+    Section,
+    Statement,
+    Statements,
+    Tone,
+    sections_of,
+    table,
+)
 from lipcert.report.json import JsonObject, dump
 from lipcert.report.numbers import NO_BOUND, at_most
-from lipcert.safe import safe
 
 _MODELS: Final = {
     "same": "both speak of the same file",
     "saved-again": "the files differ, what they compute does not",
     "other": "the two speak of different files",
 }
-_NUMBER_TITLES: Final = ("", "where", "number", "old", "new", "by")
-_ASSUMPTION_TITLES: Final = ("assumption", "change", "old", "new")
-_Row = tuple[str, ...]
+_WHOLE: Final = 10**6
+_NUMBER_COLUMNS: Final = (
+    Column("", optional=True),
+    Column("where", least=12, most=_WHOLE),
+    Column("number"),
+    Column("old", is_number=True),
+    Column("new", is_number=True),
+    Column("by", is_number=True),
+)
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """The whole comparison."""
-    lines = [_answer(comparison), ""]
-    lines += [_source("old", comparison.old), _source("new", comparison.new)]
-    lines += [f"  model  {_MODELS[comparison.model]}"]
-    if comparison.changes:
-        lines += ["", "Numbers that changed", *_aligned(_rows(comparison))]
-    if comparison.assumptions:
-        lines += ["", "Assumptions that changed"]
-    for name, change, old, new in _assumption_rows(comparison):
-        lines += [f"  {safe(name)}: {change}", f"    old  {safe(old)}", f"    new  {safe(new)}"]
-    return "\n".join(lines) + "\n"
-
-
-def comparison_markdown(comparison: Comparison) -> str:
-    """The whole comparison, every string of the files inert."""
-    from lipcert.report.markdown import escaped, table  # noqa: PLC0415  not for every format
-
-    sections = [
-        "# LipCert comparison",
-        f"**{escaped(_answer(comparison))}**",
-        table(
-            ("", "document", "kind", "model"),
-            [
-                (name, item.path, item.kind, item.sha256[:12])
-                for name, item in (("old", comparison.old), ("new", comparison.new))
-            ],
+def comparison_document(comparison: Comparison) -> Document:
+    """What people read of a comparison."""
+    old, new = comparison.old, comparison.new
+    tone = Tone.BAD if comparison.is_regression else Tone.GOOD
+    assumed = [row for item in comparison.assumptions for row in _changed(item)]
+    facts = [("old", _source(old)), ("new", _source(new)), ("model", _MODELS[comparison.model])]
+    return Document(
+        "LipCert comparison",
+        (Answer(_answer(comparison), tone),),
+        sections=sections_of(
+            Section("", (Statements.of(facts),)),
+            Section("Numbers that changed", (table(_NUMBER_COLUMNS, _rows(comparison)),)),
+            Section("Assumptions that changed", (Statements(tuple(assumed)),)),
         ),
-        escaped(f"{_MODELS[comparison.model].capitalize()}."),
-    ]
-    if comparison.changes:
-        sections += ["## Numbers that changed", table(_NUMBER_TITLES, _rows(comparison))]
-    if comparison.assumptions:
-        rows = _assumption_rows(comparison)
-        sections += ["## Assumptions that changed", table(_ASSUMPTION_TITLES, rows)]
-    return "\n\n".join(sections) + "\n"
+    )
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -116,17 +112,16 @@ def _answer(comparison: Comparison) -> str:
     return f"{', '.join(words)}: {verdict}"
 
 
-def _source(name: str, statement: Statement) -> str:
-    sha256 = safe(statement.sha256[:12])
-    return f"  {name}    {safe(statement.path)}, {statement.kind} of the model {sha256}"
+def _source(statement: compared.Statement) -> str:
+    return f"{statement.path}, {statement.kind} of the model {statement.sha256[:12]}"
 
 
-def _rows(comparison: Comparison) -> list[_Row]:
+def _rows(comparison: Comparison) -> list[tuple[str, ...]]:
     regressions = comparison.regressions
     return [_row(change, change in regressions) for change in comparison.changes]
 
 
-def _row(change: Change, is_regression: bool) -> _Row:
+def _row(change: Change, is_regression: bool) -> tuple[str, ...]:
     place = change.place
     where = f"{place.section} {place.name}".strip()
     mark = "worse" if is_regression else ""
@@ -143,33 +138,21 @@ def _growth(change: Change) -> str:
     return f"{100.0 * ((new - old) / old):+.3g}%"
 
 
-def _assumption_rows(comparison: Comparison) -> list[_Row]:
-    return [
-        (
-            item.name,
-            f"{item.kind} (worse)" if item.is_regression else item.kind,
-            "" if item.old is None else _status(item.old),
-            "" if item.new is None else _status(item.new),
-        )
-        for item in comparison.assumptions
-    ]
+def _changed(item: AssumptionChange) -> Iterator[Statement]:
+    """What was assumed, and what is."""
+    status = f"{item.kind} (worse)" if item.is_regression else item.kind
+    told = [("old", item.old), ("new", item.new)]
+    words = [f"{name}: {_status(assumed)}" for name, assumed in told if assumed is not None]
+    tone = Tone.BAD if item.is_regression else Tone.PLAIN
+    yield Statement(item.name, words[0], status, tone)
+    yield from (Statement("", text) for text in words[1:])
 
 
 def _status(assumed: Assumed) -> str:
     return f"{assumed.text} (checked)" if assumed.checked else assumed.text
 
 
-def _aligned(rows: Sequence[_Row]) -> list[str]:
-    cells = [[safe(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-
-
-def _identity(statement: Statement) -> JsonObject:
+def _identity(statement: compared.Statement) -> JsonObject:
     return {
         "path": statement.path,
         "kind": statement.kind,

@@ -1,0 +1,226 @@
+"""An analysis as a document for people, and as findings and test cases for CI systems.
+
+What enters: an analysis. What leaves: a `Document` whose first lines are the answer, the
+assumptions before everything that rests on them, or a `CiReport` with a case for the whole network
+and one for each group and node. Invariant: what has no bound is an error, never a pass: it was not
+decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lipcert.analysis.records import Analysis, GroupReport, NodeReport, ParameterReport
+from lipcert.diagnostics import Level
+from lipcert.report import attribution
+from lipcert.report.ci import Case, CiReport, Finding, Outcome, by_level
+from lipcert.report.document import (
+    Answer,
+    Bar,
+    Cell,
+    Column,
+    Document,
+    Findings,
+    Ranking,
+    Section,
+    Statements,
+    Table,
+    Tone,
+    sections_of,
+    table,
+)
+from lipcert.report.numbers import at_most, percent, shape_text
+from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
+from lipcert.report.repeated import diagnostics_told
+from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
+
+_NO_NODE: Final = "LC101"
+_NO_GROUP: Final = "LC102"
+_NODE_COLUMNS: Final = (
+    Column("node", least=15),
+    Column("op", least=11, most=20, rank=3),
+    Column("shape", rank=4),
+    Column("‖input‖", True, rank=5),
+    Column("‖W‖", True, rank=2),
+    Column("Lipschitz", True),
+    Column("‖output‖", True, rank=1),
+    Column("‖cotangent‖", True),
+)
+_PARAMETER_COLUMNS: Final = (
+    Column("parameter", least=20),
+    Column("shape", rank=4),
+    Column("G", True),
+    Column("Δ", True, rank=1),
+    Column("noise std", True, rank=2),
+    Column("of G²", True, rank=3),
+    Column("group", least=10, most=24, rank=5),
+)
+_ALLOCATION_COLUMNS: Final = (
+    Column("allocation"),
+    Column("noise energy Σ d·s²", True),
+    Column("relative", True),
+)
+
+
+def analysis_document(analysis: Analysis, most: int | None = None) -> Document:
+    """What people read of an analysis; tables of at most so many rows."""
+    nodes, parameters = nodes_table(analysis, most), parameters_table(analysis, most)
+    account = analysis.privacy
+    tone = Tone.BAD if analysis.network.sensitivity is None else Tone.GOOD
+    answers = [Answer(headline(analysis), Tone.SUBJECT), Answer(promise(analysis), tone)]
+    run: list[tuple[str, str]] = []
+    if account is not None:
+        answers.append(Answer(privacy_promise(account), tone))
+        run = [*statement_rows(account), *comparison_rows(account)]
+    # the table of parameters shows the shares of G², unless it is folded
+    largest = attribution.largest_gradients(analysis) if parameters.hidden else []
+    stretches = attribution.stretches(analysis)
+    noise = attribution.noise_shares(analysis)
+    bounds = Statements.of(answer_rows(analysis), tone=Tone.GOOD)
+    return Document(
+        "LipCert analysis",
+        tuple(answers),
+        sections=sections_of(
+            Section("Assumptions", (Statements.of(assumption_rows(analysis)),)),
+            Section("Answer (every norm is a 2-norm)", (bounds,)),
+            Section("Privacy of the run", (Statements.of(run),)),
+            Section("Nodes, in data-flow order", (nodes,)),
+            Section("Parameters", (parameters,)),
+            Section("Ways to split the noise, at the same privacy", (_allocations(analysis),)),
+            Section("Where the bound is lost: largest stretch", (_ranking(stretches, False),)),
+            Section("Largest shares of G²", (_ranking(largest),)),
+            Section("Largest shares of the noise energy", (_ranking(noise),)),
+            Section("Diagnostics", (Findings(diagnostics_told(analysis.diagnostics)),)),
+        ),
+    )
+
+
+def nodes_table(analysis: Analysis, most: int | None = None) -> Table:
+    """Nodes with their bounds; of many, those that stretch nothing are left out first."""
+    nodes: Sequence[NodeReport] = analysis.nodes
+    if most is not None and len(nodes) > most:
+        nodes = [node for node in nodes if _is_telling(node)]
+    rows = [
+        (
+            node.name,
+            node.op,
+            shape_text(node.shape),
+            node.input_norm,
+            "" if node.operator_norm is None else node.operator_norm,
+            node.input_lipschitz,
+            node.output_norm,
+            node.cotangent_norm,
+        )
+        for node in nodes
+    ]
+    return _folded(_NODE_COLUMNS, rows, most, len(analysis.nodes))
+
+
+def parameters_table(analysis: Analysis, most: int | None = None) -> Table:
+    """Parameters with what is released of them, and their share in the bound."""
+    shares = attribution.gradient_shares(analysis)
+    rows = [_parameter(item, shares.get(item.name)) for item in analysis.parameters]
+    return _folded(_PARAMETER_COLUMNS, rows, most, len(rows))
+
+
+def _parameter(item: ParameterReport, share: float | None) -> tuple[Cell, ...]:
+    name, shape = item.name, shape_text(item.shape)
+    if not item.trainable:
+        return (name, shape, "frozen", "", "", "", "")
+    released = (item.grad_norm, item.sensitivity, item.noise_std)
+    return (name, shape, *released, percent(share), item.group or "")
+
+
+def _folded(
+    columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], most: int | None, count: int
+) -> Table:
+    """The first and the last rows of `count`; diagnostics name what has no bound, shown or not."""
+    shown = list(rows)
+    if most is not None and len(rows) > most:
+        gap = ("…", *[""] * (len(columns) - 1))
+        shown = [*rows[: most // 2], gap, *rows[len(rows) - most // 2 :]]
+        return table(columns, shown, count - 2 * (most // 2))
+    return table(columns, shown, count - len(rows))
+
+
+def _is_telling(node: NodeReport) -> bool:
+    stretches = any(bound is None or bound > 1.0 for bound in node.input_lipschitz)
+    return stretches or node.operator_norm is not None
+
+
+def _allocations(analysis: Analysis) -> Table:
+    least = min((item.noise_energy for item in analysis.allocations), default=0.0)
+    rows = [
+        (
+            item.name + (" (chosen)" if item.chosen else ""),
+            at_most(item.noise_energy),
+            f"{item.noise_energy / least:.3g}×",
+        )
+        for item in analysis.allocations
+        if least > 0.0
+    ]
+    return table(_ALLOCATION_COLUMNS, rows)
+
+
+def _ranking(shares: list[attribution.Share], as_share: bool = True) -> Ranking:
+    return Ranking(
+        tuple(
+            Bar(
+                share.name,
+                percent(share.value) if as_share else f"{at_most(share.value)}×",
+                share.bar,
+                share.op,
+            )
+            for share in shares
+        )
+    )
+
+
+def analysis_ci(analysis: Analysis) -> CiReport:
+    """What CI systems show of an analysis."""
+    holds = analysis.network.grad_norm is not None
+    answer = promise(analysis)
+    findings = [Finding.of(diagnostic) for diagnostic in analysis.diagnostics]
+    if not holds and not any(finding.level is Level.ERROR for finding in findings):
+        findings.append(Finding(_NO_GROUP, Level.ERROR, "model", "", answer))
+    whole = Case("network", "gradient bound", Outcome.PASSED)
+    if not holds:
+        whole = Case("network", "gradient bound", Outcome.ERROR, answer, _NO_GROUP)
+    bounds = {item.name: item.grad_norm for item in analysis.parameters}
+    return CiReport(
+        verb="analyze",
+        file=analysis.model.path,
+        headline=answer,
+        holds=holds,
+        findings=by_level(findings),
+        cases=(
+            whole,
+            *(_group_case(group, bounds) for group in analysis.groups),
+            *map(_node_case, analysis.nodes),
+        ),
+        properties={
+            "model_sha256": analysis.model.sha256,
+            "scope": analysis.assumptions.scope,
+            "loss": str(analysis.assumptions.loss.get("kind", "")),
+            "grad_norm": repr(analysis.network.grad_norm),
+            "sensitivity": repr(analysis.network.sensitivity),
+        },
+    )
+
+
+def _group_case(group: GroupReport, bounds: dict[str, float | None]) -> Case:
+    if group.grad_norm is not None:
+        return Case("groups", group.name, Outcome.PASSED)
+    lost = [name for name in group.parameters if bounds.get(name) is None]
+    text = f"no gradient bound of {', '.join(lost) or group.name}"
+    return Case("groups", group.name, Outcome.ERROR, text, _NO_GROUP)
+
+
+def _node_case(node: NodeReport) -> Case:
+    if node.output_norm is not None and node.cotangent_norm is not None:
+        return Case("nodes", node.name, Outcome.PASSED)
+    if node.reason:
+        return Case("nodes", node.name, Outcome.ERROR, node.reason, _NO_NODE)
+    text = "no bound here, because of another node"
+    return Case("nodes", node.name, Outcome.SKIPPED, text, _NO_NODE)

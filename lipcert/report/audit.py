@@ -1,0 +1,307 @@
+"""An audit as a document for people, and as findings and test cases for CI systems.
+
+What enters: an audit. What leaves: a `Document` whose first lines are the verdict and what it is
+worth, or a `CiReport` with one case for the verdict, one for the units of work, and one for each
+group, value and check. Invariants: what violates or is undecided is shown before anything else,
+and never left out in favour of what holds; the case of the verdict passes for a pass alone, so
+that no format can show another audit in green.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lipcert.audit.records import (
+    AuditReport,
+    CheckReport,
+    ExampleReference,
+    GroupAudit,
+    ValueAudit,
+    Verdict,
+)
+from lipcert.report.audit_findings import (
+    QUANTITIES,
+    Held,
+    audit_findings,
+    held_group,
+    held_items,
+    held_value,
+    rank,
+)
+from lipcert.report.audit_numbers import beside, factor_of, measured, share_of, tightness_of
+from lipcert.report.audit_statements import answer, fact_rows, file_line, meaning
+from lipcert.report.ci import Case, CiReport, Finding, Outcome
+from lipcert.report.document import (
+    Answer,
+    Bar,
+    Cell,
+    Column,
+    Document,
+    Findings,
+    Listing,
+    Ranking,
+    Section,
+    Statement,
+    Statements,
+    Table,
+    Tone,
+    explained,
+    sections_of,
+    table,
+)
+from lipcert.report.numbers import at_most
+from lipcert.report.repeated import Line, told_once
+
+_MOST_BARS: Final = 12
+_TIGHTEST: Final = 8
+TONES: Final = {
+    Verdict.PASS: Tone.GOOD,
+    Verdict.VIOLATION: Tone.BAD,
+    Verdict.INCONCLUSIVE: Tone.OPEN,
+    Verdict.MISMATCH: Tone.OPEN,
+}
+_OUTCOMES: Final = {
+    Verdict.PASS: Outcome.PASSED,
+    Verdict.VIOLATION: Outcome.FAILED,
+    Verdict.INCONCLUSIVE: Outcome.ERROR,
+    Verdict.MISMATCH: Outcome.ERROR,
+}
+_CHECK_ORDER: Final = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE, Verdict.PASS)
+GROUP: Final = Column("group", least=16)
+DIMENSION: Final = Column("dimension", True, rank=5)
+MEASURED: Final = (
+    Column("observed", True),
+    Column("attacked", True, rank=2, optional=True),
+    Column("tightness", True),
+    Column("noticed from", True, rank=3),
+    Column("violations", True),
+)
+_UNSETTLED: Final = (
+    Column("undecided", True, rank=4, optional=True),
+    Column("worst example", least=16, rank=6, optional=True),
+)
+_GROUP_COLUMNS: Final = (GROUP, DIMENSION, Column("bound", True), *MEASURED, *_UNSETTLED)
+_VALUE_COLUMNS: Final = (
+    Column("value", least=16),
+    Column("node", least=16, rank=5),
+    Column("quantity"),
+    Column("bound", True),
+    Column("observed", True),
+    Column("tightness", True),
+    Column("violations", True),
+    *_UNSETTLED,
+)
+
+
+def audit_document(report: AuditReport, most: int | None = None) -> Document:
+    """What people read of an audit; tables of at most so many rows."""
+    tone = TONES[report.verdict]
+    found = [
+        Line(
+            (item.level.value, item.code),
+            f"{item.kind} {item.place}" if item.place else "",
+            item.message,
+            item.remedy,
+        )
+        for item in audit_findings(report)
+    ]
+    lines = told_once(found)
+    shown = [Findings(lines[:most], len(lines) - len(lines[:most]))]
+    more = [explained(lines[0].label[1])] if lines else []
+    return Document(
+        "LipCert audit",
+        (
+            Answer(answer(report), tone),
+            Answer(meaning(report), tone),
+            Answer(file_line(report), Tone.SUBJECT),
+        ),
+        sections=sections_of(
+            Section("Why", (_listing(report.reasons, most),)),
+            Section("Findings", (*shown, *more)),
+            Section(
+                "Groups: the largest gradient norm of one example against its bound",
+                (_groups(report, most),),
+            ),
+            Section("How much of each bound was reached", (_reached(report),)),
+            Section(
+                "Inside the network: the bounds that were reached the furthest",
+                (values_table(report, most),),
+            ),
+            Section("Checks", (checks_of(report),)),
+            Section("What could not be checked", (_listing(report.notes, most),)),
+            Section("What was audited", (Statements.of(fact_rows(report)),)),
+        ),
+    )
+
+
+def _listing(sentences: Sequence[str], most: int | None) -> Listing:
+    return Listing(tuple(sentences[:most]), len(sentences) - len(sentences[:most]))
+
+
+def _groups(report: AuditReport, most: int | None) -> Table:
+    shown = chosen_groups(report, most)
+    hidden = len(report.groups) - len(shown)
+    return table(_GROUP_COLUMNS, [group_cells(group) for group in shown], hidden)
+
+
+def chosen_groups(report: AuditReport, most: int | None) -> Sequence[GroupAudit]:
+    """Groups in their order, or, where there are more than `most`, the worst of them."""
+    if most is None or len(report.groups) <= most:
+        return report.groups
+    return sorted(report.groups, key=lambda group: rank(held_group(group)))[:most]
+
+
+def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]:
+    """Values that are broken or undecided, and the tightest of the others; None: all of them."""
+    if most is None:
+        return report.values
+    bad = sum(value.violations > 0 or value.undecided > 0 for value in report.values)
+    ranked = sorted(report.values, key=lambda value: rank(held_value(value)))
+    return ranked[: min(most, bad + _TIGHTEST)]
+
+
+def group_cells(group: GroupAudit) -> tuple[str, ...]:
+    """A group: its name and dimension, its bound, what was measured, what is not settled."""
+    norms = (group.max_observed, group.max_attacked)
+    factor = factor_of(group)
+    return (
+        group.name,
+        f"{group.dimension:,}",
+        *beside(group.grad_norm_bound, *norms),
+        share_of(group),
+        measured(None) if factor is None else at_most(factor, 3),
+        f"{group.violations:,}",
+        f"{group.undecided:,}",
+        _reference(group.worst_example),
+    )
+
+
+def values_table(report: AuditReport, most: int | None = None) -> Table:
+    """The values inside the network; of many, what is broken and the tightest."""
+    shown = chosen_values(report, most)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            value.value,
+            value.node or "input",
+            QUANTITIES[value.quantity],
+            *beside(value.bound, value.max_observed),
+            share_of(value),
+            f"{value.violations:,}",
+            f"{value.undecided:,}",
+            _reference(value.worst_example),
+        )
+        for value in shown
+    ]
+    return table(_VALUE_COLUMNS, rows, len(report.values) - len(rows))
+
+
+def _reference(example: ExampleReference | None) -> str:
+    return "" if example is None else f"{example.index} at {example.weights}"
+
+
+def _reached(report: AuditReport) -> Ranking:
+    """Tightness as bars; what exceeds the bound fills its bar and says so."""
+    return Ranking(
+        tuple(
+            _bar(group, share)
+            for group in chosen_groups(report, _MOST_BARS)
+            if (share := tightness_of(group)) is not None
+        )
+    )
+
+
+def _bar(group: GroupAudit, share: float) -> Bar:
+    if not math.isfinite(share):
+        return Bar(group.name, measured(share), 1.0, "", "not finite", Tone.BAD)
+    tone = Tone.BAD if group.violations else Tone.PLAIN
+    if share > 1.0:
+        over = Tone.BAD if group.violations else Tone.OPEN
+        return Bar(group.name, share_of(group), 1.0, "", "over the bound", over)
+    return Bar(group.name, share_of(group), share, "", "", tone)
+
+
+def checks_of(report: AuditReport) -> Statements:
+    """What was checked besides the bounds; those that did not pass first."""
+    checks = sorted(report.checks, key=lambda check: _CHECK_ORDER.index(check.verdict))
+    return Statements(
+        tuple(
+            Statement(item.name, _sentence(item), item.verdict.value, TONES[item.verdict])
+            for item in checks
+        )
+    )
+
+
+def _sentence(check: CheckReport) -> str:
+    """Where, what was found, and the two numbers."""
+    where = f"{check.where}: " if check.where else ""
+    numbers = (("measured", check.measured), ("expected", check.expected))
+    told = [f"{name} {measured(value)}" for name, value in numbers if value is not None]
+    return f"{where}{check.message}" + (f" ({', '.join(told)})" if told else "")
+
+
+def audit_ci(report: AuditReport) -> CiReport:
+    """What CI systems show of an audit."""
+    findings = audit_findings(report)
+    return CiReport(
+        verb="audit",
+        file=report.model,
+        headline=f"{answer(report)} {meaning(report)}",
+        holds=report.verdict is Verdict.PASS,
+        findings=findings,
+        cases=(*_run(report, findings), *_bounded(report, findings), *_checks(report)),
+        properties={
+            "verdict": report.verdict.value,
+            "examples": str(report.examples),
+            "model_sha256": report.model_sha256,
+            "bounds_from": report.bounds_from,
+            "device": report.device,
+            "dtype": report.dtype,
+        },
+        seconds=report.seconds,
+    )
+
+
+def _run(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
+    outcome, errors = _OUTCOMES[report.verdict], [f for f in findings if f.kind == "audit"]
+    reason = report.reasons[0] if report.reasons else ""
+    first = findings[0] if findings else None
+    code = first.code if first and outcome is not Outcome.PASSED else ""
+    text = reason or (first.message if first else "") or answer(report)
+    yield Case("run", "verdict", outcome, text, code)
+    lost = next((finding for finding in errors if finding.code == "LC318"), None)
+    done = report.units_done >= report.units
+    outcome = Outcome.PASSED if done else Outcome.ERROR
+    yield Case("run", "units", outcome, lost.message if lost else "", "LC318")
+    for finding in errors:
+        if finding is not lost:
+            yield Case("run", finding.code, Outcome.ERROR, finding.message, finding.code)
+
+
+def _bounded(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
+    told = {(f.kind, f.place, f.quantity): f for f in reversed(findings)}
+    for item in held_items(report):
+        suite, name = ("groups", item.place) if item.kind == "group" else ("values", item.subject)
+        finding = told.get((item.kind, item.place, item.quantity))
+        yield _case(suite, name, item, finding)
+
+
+def _case(suite: str, name: str, item: Held, finding: Finding | None) -> Case:
+    """Without a bound, or tried by no example, neither right nor wrong: skipped."""
+    message, code = (finding.message, finding.code) if finding else ("", "")
+    if item.violations:
+        return Case(suite, name, Outcome.FAILED, message, code)
+    if item.undecided:
+        return Case(suite, name, Outcome.ERROR, message, code)
+    if item.bound is None:
+        return Case(suite, name, Outcome.SKIPPED, message or "no bound to hold", code)
+    if item.norm is None:
+        return Case(suite, name, Outcome.SKIPPED, message or "not tried", code)
+    return Case(suite, name, Outcome.PASSED)
+
+
+def _checks(report: AuditReport) -> Iterator[Case]:
+    for check in report.checks:
+        name = f"{check.name}: {check.where}" if check.where else check.name
+        yield Case("checks", name, _OUTCOMES[check.verdict], check.message, check.code)

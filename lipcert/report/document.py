@@ -1,0 +1,268 @@
+"""Document: what a report says, whatever it is written in.
+
+What enters: what the report of a verb found. What leaves: plain records, which `text`, `markdown`
+and `html` write. Strings are those of models, traces and users: the writers make them safe. A cell
+that is a number is an upper bound, and a writer never shows it smaller than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from lipcert.report.numbers import at_most
+from lipcert.report.repeated import Line
+
+if TYPE_CHECKING:
+    from lipcert.report.charts.svg import Drawing
+
+_MOST_NUMBERS: Final = 300
+_SILENT: Final = frozenset({"–", "0", ""})
+
+
+@final
+class Tone(Enum):
+    """How something is to be taken; the value is its class in the style sheet."""
+
+    GOOD = "good"
+    BAD = "bad"
+    OPEN = "open"
+    PLAIN = "plain"
+    SUBJECT = "subject"
+    """the name of what the report is about"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A word or a sentence that answers what was asked, and sentences that explain it.
+
+    about: what it answers, where there are several.
+    """
+
+    text: str
+    tone: Tone
+    about: str = ""
+    more: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A topic with its sentence. status: a word with its tone, where somebody looked at it."""
+
+    topic: str
+    text: str
+    status: str = ""
+    tone: Tone = Tone.PLAIN
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """Statements of one kind. tone: of their sentences."""
+
+    rows: tuple[Statement, ...]
+    title: str = ""
+    tone: Tone = Tone.PLAIN
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[tuple[str, str]], title: str = "", tone: Tone = Tone.PLAIN
+    ) -> Statements:
+        """Pairs of a topic and a sentence."""
+        return cls(tuple(Statement(*row) for row in rows), title, tone)
+
+    @property
+    def has_status(self) -> bool:
+        """Whether anybody looked at any of them."""
+        return any(row.status for row in self.rows)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Sentences. hidden: how many more there are."""
+
+    sentences: tuple[str, ...]
+    hidden: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Lines about what was found, labelled by level and code, or by code alone."""
+
+    lines: tuple[Line, ...]
+    hidden: int = 0
+
+
+Cell: TypeAlias = str | float | tuple[float | None, ...] | None
+"""words, or bounds (None: no bound)"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of names (left) or numbers (right).
+
+    In text, which has to fit: a name is shortened to `most`, and further to `least` (0: never);
+    the column with the highest rank leaves first (0: it stays).
+    optional: it is left out where it says nothing.
+    """
+
+    title: str
+    is_number: bool = False
+    least: int = 0
+    most: int = 36
+    rank: int = 0
+    optional: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells. hidden: how many more there are. title: where a section has several."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    hidden: int = 0
+    title: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of a ranking. share: the length of its bar in [0, 1]; remark: beside the bar."""
+
+    name: str
+    number: str
+    share: float
+    kind: str = ""
+    remark: str = ""
+    tone: Tone = Tone.PLAIN
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Numbers to be compared at a glance."""
+
+    bars: tuple[Bar, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with its caption, a description for who does not see it, and the numbers it shows.
+
+    key: unique on a page. titles: of the columns of numbers; those of names begin with a blank.
+    """
+
+    key: str
+    title: str
+    caption: str
+    drawing: Drawing
+    description: str
+    titles: tuple[str, ...]
+    rows: Sequence[tuple[Cell, ...]]
+
+    @property
+    def table(self) -> Table:
+        """The numbers."""
+        columns = [Column(title.lstrip(), not title.startswith(" ")) for title in self.titles]
+        return table(columns, self.rows[:_MOST_NUMBERS], len(self.rows[_MOST_NUMBERS:]))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """Figures, which only a page can show."""
+
+    figures: tuple[Figure, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Lines for a shell, each with the comment above it ("": none)."""
+
+    lines: tuple[tuple[str, str], ...]
+
+
+Part: TypeAlias = Statements | Listing | Findings | Table | Ranking | Charts | Commands
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Parts under a title (the first may have none). key: its anchor on a page."""
+
+    title: str
+    parts: tuple[Part, ...]
+    key: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A report. title: of a page. answers: the first lines. facts: what it is about."""
+
+    title: str
+    answers: tuple[Answer, ...]
+    facts: Statements = Statements(())
+    sections: tuple[Section, ...] = ()
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int = 0, title: str = ""
+) -> Table:
+    """A table without the optional columns that say nothing."""
+    kept = [
+        index
+        for index, column in enumerate(columns)
+        if not column.optional or any(row[index] not in _SILENT for row in rows)
+    ]
+    return Table(
+        tuple(columns[index] for index in kept),
+        tuple(tuple(row[index] for index in kept) for row in rows),
+        hidden,
+        title,
+    )
+
+
+def sections_of(*sections: Section) -> tuple[Section, ...]:
+    """Those that say anything, and of each the parts that do."""
+    told = [Section(item.title, tuple(filter(_says, item.parts)), item.key) for item in sections]
+    return tuple(item for item in told if item.parts)
+
+
+def explained(code: str) -> Commands:
+    """Where more is said of the first of some findings."""
+    return Commands((("more about the first", f"lipcert explain {code}"),))
+
+
+def cell_text(cell: Cell, digits: int) -> str:
+    """The words of a cell; bounds are rounded up to so many digits."""
+    match cell:
+        case str():
+            return cell
+        case tuple():
+            return ", ".join(at_most(bound, digits) for bound in cell)
+    return at_most(cell, digits)
+
+
+def _says(part: Part) -> bool:
+    match part:
+        case Statements() | Table():
+            return bool(part.rows)
+        case Listing():
+            return bool(part.sentences)
+        case Findings() | Commands():
+            return bool(part.lines)
+        case Ranking():
+            return bool(part.bars)
+        case Charts():
+            return bool(part.figures)

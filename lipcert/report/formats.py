@@ -1,0 +1,104 @@
+"""Formats: one name, one writer.
+
+What enters: a result, the name of a format, and how text is to look. What leaves: the report.
+Modules of a format are imported when it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lipcert.analysis.records import Analysis
+    from lipcert.audit.records import AuditReport
+    from lipcert.report.ci import CiReport
+    from lipcert.report.document import Document
+    from lipcert.report.study.records import Study
+
+CI_FORMATS: Final = ("sarif", "junit", "github")
+ANALYSIS_FORMATS: Final = ("text", "json", "markdown", "csv", "html", *CI_FORMATS)
+AUDIT_FORMATS: Final = ("text", "json", "markdown", *CI_FORMATS)
+_FOLDED: Final = 40
+_SUMMARY: Final = 200
+
+
+def analysis_report(
+    analysis: Analysis, name: str, *, width: int, color: bool, show_all: bool
+) -> str:
+    """The analysis in the format of that name, one of ANALYSIS_FORMATS."""
+    match name:
+        case "json":
+            from lipcert.report.json import analysis_json
+
+            return analysis_json(analysis)
+        case "csv":
+            from lipcert.report.csv import analysis_csv
+
+            return analysis_csv(analysis)
+        case "html":
+            from lipcert.report.html.writing import study_html
+            from lipcert.report.study.joining import analysis_study
+
+            return study_html(analysis_study(analysis))
+    from lipcert.report.analysis import analysis_ci, analysis_document
+
+    if name in CI_FORMATS:
+        return ci_text(analysis_ci(analysis), name)
+    most = _FOLDED if name == "text" and not show_all else None
+    return document_text(analysis_document(analysis, most), name, width=width, color=color)
+
+
+def audit_report(report: AuditReport, name: str, *, width: int, color: bool, show_all: bool) -> str:
+    """The audit in the format of that name, one of AUDIT_FORMATS."""
+    if name == "json":
+        from lipcert.report.audit_json import audit_json
+
+        return audit_json(report)
+    from lipcert.report.audit import audit_ci, audit_document
+
+    if name in CI_FORMATS:
+        return ci_text(audit_ci(report), name)
+    folded = None if show_all else _FOLDED
+    most = folded if name == "text" else _SUMMARY
+    return document_text(audit_document(report, most), name, width=width, color=color)
+
+
+def study_report(study: Study, name: str) -> str:
+    """The study as "html", "markdown" or "json"."""
+    if name == "json":
+        from lipcert.report.study.json import study_json
+
+        return study_json(study)
+    if name == "html":
+        from lipcert.report.html.writing import study_html
+
+        return study_html(study)
+    from lipcert.report.page.building import study_document
+
+    return document_text(study_document(study), name)
+
+
+def document_text(document: Document, name: str, *, width: int = 120, color: bool = False) -> str:
+    """The document as "text" or "markdown"."""
+    if name == "markdown":
+        from lipcert.report.markdown import markdown
+
+        return markdown(document)
+    from lipcert.report.text import text
+
+    return text(document, width=width, color=color)
+
+
+def ci_text(report: CiReport, name: str) -> str:
+    """What CI systems show, in the format of that name, one of CI_FORMATS."""
+    from lipcert.report.github import github_annotations
+    from lipcert.report.junit import junit_xml
+    from lipcert.report.sarif import sarif
+
+    writers: dict[str, Callable[[CiReport], str]] = {
+        "sarif": sarif,
+        "junit": junit_xml,
+        "github": github_annotations,
+    }
+    return writers[name](report)

@@ -1,0 +1,157 @@
+"""One document with every kind of part, in every format that writes documents."""
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.report.document import (
+    Answer,
+    Bar,
+    Column,
+    Commands,
+    Document,
+    Findings,
+    Listing,
+    Ranking,
+    Section,
+    Statement,
+    Statements,
+    Tone,
+    cell_text,
+    sections_of,
+    table,
+)
+from lipcert.report.formats import document_text
+from lipcert.report.repeated import Line
+
+COLUMNS = (
+    Column("node", least=8),
+    Column("‖W‖", is_number=True),
+    Column("undecided", is_number=True, optional=True),
+)
+FINDINGS = Findings((Line(("error", "LC101"), "fc", "no bound", "freeze it"),), hidden=3)
+RICH = Document(
+    "LipCert sample",
+    (
+        Answer("net.onnx", Tone.SUBJECT),
+        Answer("All holds.", Tone.GOOD),
+        Answer("PASS", Tone.GOOD, "Audit", ("As far as it was tried.",)),
+    ),
+    Statements.of([("sha256", "abab")]),
+    sections_of(
+        Section("Assumptions", (Statements((Statement("A-RNG", "of the noise", "checked"),)),)),
+        Section("Why", (Listing(("one", "two"), hidden=2),)),
+        Section("Findings", (FINDINGS,)),
+        Section("Nodes", (table(COLUMNS, [("fc", 1.00001, "0"), ("head|", None, "0")], 7),)),
+        Section("Shares", (Ranking((Bar("fc", "75%", 0.75, "Gemm", "most"),)),)),
+        Section("Nothing", (Listing(()), table(COLUMNS, []))),
+        Section("Again", (Commands((("the same", "lipcert analyze net.onnx"),)),)),
+    ),
+)
+TEXT = """\
+net.onnx
+All holds.
+PASS
+As far as it was tried.
+  sha256  abab
+
+Assumptions
+  A-RNG  checked  of the noise
+
+Why
+  -  one
+  -  two
+  2 further rows: --all shows them
+
+Findings
+  error LC101  fc: no bound
+               remedy: freeze it
+  3 further rows: --all shows them
+
+Nodes
+  node        ‖W‖
+  ───────────────
+  fc        1.001
+  head|  no bound
+  7 further rows: --all shows them
+
+Shares
+  fc  Gemm  75%  █████████ most
+
+Again
+# the same
+lipcert analyze net.onnx
+"""
+MARKDOWN = """\
+# LipCert sample
+
+net.onnx
+
+**All holds.**
+
+**Audit: PASS**
+
+As far as it was tried.
+
+|  |  |
+| --- | --- |
+| sha256 | abab |
+
+## Assumptions
+
+|  | status | statement |
+| --- | --- | --- |
+| A-RNG | checked | of the noise |
+
+## Why
+
+- one
+- two
+
+2 further rows are in the other formats.
+
+## Findings
+
+| level | code | where | finding | remedy |
+| --- | --- | --- | --- | --- |
+| error | LC101 | fc | no bound | freeze it |
+
+3 further rows are in the other formats.
+
+## Nodes
+
+| node | ‖W‖ |
+| --- | --- |
+| fc | 1.0001 |
+| head\\| | no bound |
+
+7 further rows are in the other formats.
+
+## Shares
+
+|  |  |  |
+| --- | --- | --- |
+| fc | Gemm | 75% most |
+
+## Again
+
+    # the same
+    lipcert analyze net.onnx
+"""
+
+
+def test_text() -> None:
+    assert document_text(RICH, "text", width=60) == TEXT
+
+
+def test_markdown() -> None:
+    assert document_text(RICH, "markdown") == MARKDOWN
+
+
+@given(st.floats(min_value=0.0, allow_nan=False, allow_infinity=False), st.integers(1, 6))
+def test_a_bound_in_a_cell_is_never_shown_below_itself(bound: float, digits: int) -> None:
+    shown = cell_text((bound, bound), digits).split(", ")
+    assert all(Decimal(text) >= Decimal(bound) for text in shown)
+    assert Decimal(cell_text(bound, digits)) >= Decimal(bound)
+    assert cell_text(None, digits) == "no bound"
