@@ -42,7 +42,8 @@ def spectral_norm(matrix: Matrices) -> float:
 def estimated_squares(stack: Matrices, accuracy: float) -> Array:
     """‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, roughly this accurate.
 
-    Ritz values of a Krylov space that grows until the largest one settles.
+    Ritz values of a Krylov space that grows until the largest one settles. Where it is exhausted,
+    the recurrence goes on with the zero vector and the value 0.
     """
     tall = stack if stack.shape[1] >= stack.shape[2] else stack.swapaxes(1, 2)
     count, _, side = tall.shape
@@ -71,7 +72,9 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
                 overlaps = used @ np.ascontiguousarray(image.conj())[..., None]
                 image -= (overlaps.conj().swapaxes(1, 2) @ used)[:, 0]
             length = np.linalg.norm(image, axis=1)
-            basis[:, step + 1] = image / np.where(length > 0.0, length, 1.0)[:, None]
+            noise = 100.0 * np.finfo(image.dtype).eps * tridiagonal.max(axis=(1, 2))
+            length[length <= noise] = 0.0
+            basis[:, step + 1] = image / np.where(length > 0.0, length, np.inf)[:, None]
             tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = length
     return np.asarray(known, dtype=np.float64)
 

@@ -101,17 +101,22 @@ def find_norms(
 def proved_claim(
     row: tuple[Step, ...], program: Program, bare: Evidence, tier: TierName, propose: Propose
 ) -> NormClaim | None:
-    """The smallest claim for steps in a row that the core proves; None where it proves none."""
+    """The smallest claim for steps in a row that the core proves; None where it proves none.
+
+    Where nothing that was proposed is proved, the search is asked, whatever was remembered.
+    """
     kernel = _kernel(row, program)
     if kernel is None:
         return None
-    found = propose(kernel, tier)
-    attempts = [
-        replace(claim, bound=claim.bound * (1.0 + room)) for room in _ROOMS for claim in found
-    ]
-    for claim in sorted(attempts, key=lambda attempt: attempt.bound):
-        if math.isfinite(claim.bound) and is_proved(row, claim, program, bare):
-            return claim
+    for source in dict.fromkeys((propose, proposals)):
+        attempts = [
+            replace(claim, bound=claim.bound * (1.0 + room))
+            for claim in source(kernel, tier)
+            for room in _ROOMS
+        ]
+        for claim in sorted(attempts, key=lambda attempt: attempt.bound):
+            if math.isfinite(claim.bound) and is_proved(row, claim, program, bare):
+                return claim
     return None
 
 

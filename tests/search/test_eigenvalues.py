@@ -1,0 +1,67 @@
+"""Estimates against singular values, in the cases that trouble iterations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lipcert.search import eigenvalues
+from lipcert.search.eigenvalues import estimated_squares, spectral_norm
+
+SHAPES = [(1, 7), (7, 1), (5, 5), (40, 90), (400, 350), (350, 700)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("exponent", [-1040, 0, 1015])
+def test_norms_of_every_magnitude(shape, exponent):
+    matrix = np.random.default_rng(1).standard_normal(shape)
+    scaled = np.ldexp(matrix, exponent)
+    truth = np.linalg.norm(np.ldexp(scaled, -exponent), 2)
+    assert np.ldexp(spectral_norm(scaled), -exponent) == pytest.approx(truth, rel=1e-8, abs=0.0)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_complex_and_sparse_matrices(dense):
+    rng = np.random.default_rng(2)
+    matrix = rng.standard_normal((500, 380)) + 1j * rng.standard_normal((500, 380))
+    if not dense:
+        matrix[rng.random(matrix.shape) < 0.95] = 0.0
+    truth = np.linalg.norm(matrix, 2)
+    assert spectral_norm(matrix) == pytest.approx(truth, rel=1e-8)
+    assert spectral_norm(matrix.real) == pytest.approx(np.linalg.norm(matrix.real, 2), rel=1e-8)
+
+
+def test_a_search_that_does_not_converge_is_replaced(monkeypatch):
+    import scipy.sparse.linalg
+
+    def failing(*args, **options):
+        raise scipy.sparse.linalg.ArpackError(-9999)
+
+    monkeypatch.setattr(scipy.sparse.linalg, "eigsh", failing)
+    matrix = np.random.default_rng(3).standard_normal((340, 340))
+    assert eigenvalues.spectral_norm(matrix) == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-9)
+
+
+def test_zero_and_not_finite():
+    assert spectral_norm(np.zeros((3, 4))) == 0.0
+    assert spectral_norm(np.full((2, 2), np.inf)) == np.inf
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("shape", [(5, 3, 4), (6, 64, 64), (3, 60, 200), (3, 200, 60)])
+def test_stacks(dtype, shape):
+    """Wide, tall and clustered spectra; never above the truth by more than rounding."""
+    rng = np.random.default_rng(4)
+    stack = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    truth = np.linalg.norm(stack.astype(np.complex128), 2, axis=(1, 2)) ** 2
+    found = estimated_squares(stack, 1e-3)
+    assert (found <= truth * (1.0 + 1e-5)).all()
+    assert (found >= truth * (1.0 - 1e-2)).all()
+
+
+def test_a_krylov_space_that_is_exhausted():
+    vector = np.random.default_rng(5).standard_normal((2, 40))
+    stack = vector[:, :, None] * vector[:, None, :] + 0j
+    truth = (vector**2).sum(axis=1) ** 2
+    np.testing.assert_allclose(estimated_squares(stack, 1e-6), truth, rtol=1e-9)
+    np.testing.assert_array_equal(estimated_squares(0.0 * stack, 1e-6), 0.0)
