@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.report.csv import analysis_csv
+from lipcert.report.analysis import analysis_csv
 from lipcert.report.json import analysis_json, error_json, inspection_json
 from lipcert.safe import safe, shortened
 from tests.report.samples import inspection, refused, sample

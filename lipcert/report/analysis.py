@@ -1,4 +1,4 @@
-"""An analysis as a document for people, and as findings and test cases for CI systems.
+"""An analysis as a document for people, as CSV, and as findings and test cases for CI systems.
 
 What enters: an analysis. What leaves: a `Document` whose first lines are the answer, the
 assumptions before everything that rests on them, or a `CiReport` with a case for the whole network
@@ -14,89 +14,83 @@ from typing import Final
 from lipcert.analysis.records import Analysis, GroupReport, NodeReport, ParameterReport
 from lipcert.diagnostics import Level
 from lipcert.report import attribution
+from lipcert.report import document as doc
 from lipcert.report.ci import Case, CiReport, Finding, Outcome, by_level
-from lipcert.report.document import (
-    Answer,
-    Bar,
-    Cell,
-    Column,
-    Document,
-    Findings,
-    Ranking,
-    Section,
-    Statements,
-    Table,
-    Tone,
-    sections_of,
-    table,
-)
+from lipcert.report.csv import csv_text
 from lipcert.report.numbers import at_most, percent, shape_text
 from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
 from lipcert.report.repeated import diagnostics_told
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 
+CSV_COLUMNS: Final = (
+    *("parameter", "shape", "node", "group", "trainable"),
+    *("grad_norm", "sensitivity", "noise_std"),
+)
 _NO_NODE: Final = "LC101"
 _NO_GROUP: Final = "LC102"
 _NODE_COLUMNS: Final = (
-    Column("node", least=15),
-    Column("op", least=11, most=20, rank=3),
-    Column("shape", rank=4),
-    Column("‖input‖", True, rank=5),
-    Column("‖W‖", True, rank=2),
-    Column("Lipschitz", True),
-    Column("‖output‖", True, rank=1),
-    Column("‖cotangent‖", True),
+    doc.Column("node", least=15),
+    doc.Column("op", least=11, most=20, rank=3),
+    doc.Column("shape", rank=4),
+    doc.Column("‖input‖", True, rank=5),
+    doc.Column("‖W‖", True, rank=2),
+    doc.Column("Lipschitz", True),
+    doc.Column("‖output‖", True, rank=1),
+    doc.Column("‖cotangent‖", True),
 )
 _PARAMETER_COLUMNS: Final = (
-    Column("parameter", least=20),
-    Column("shape", rank=4),
-    Column("G", True),
-    Column("Δ", True, rank=1),
-    Column("noise std", True, rank=2),
-    Column("of G²", True, rank=3),
-    Column("group", least=10, most=24, rank=5),
+    doc.Column("parameter", least=20),
+    doc.Column("shape", rank=4),
+    doc.Column("G", True),
+    doc.Column("Δ", True, rank=1),
+    doc.Column("noise std", True, rank=2),
+    doc.Column("of G²", True, rank=3),
+    doc.Column("group", least=10, most=24, rank=5),
 )
 _ALLOCATION_COLUMNS: Final = (
-    Column("allocation"),
-    Column("noise energy Σ d·s²", True),
-    Column("relative", True),
+    doc.Column("allocation"),
+    doc.Column("noise energy Σ d·s²", True),
+    doc.Column("relative", True),
 )
 
 
-def analysis_document(analysis: Analysis, most: int | None = None) -> Document:
+def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Document:
     """What people read of an analysis; tables of at most so many rows."""
     nodes, parameters = nodes_table(analysis, most), parameters_table(analysis, most)
     account = analysis.privacy
-    tone = Tone.BAD if analysis.network.sensitivity is None else Tone.GOOD
-    answers = [Answer(headline(analysis), Tone.SUBJECT), Answer(promise(analysis), tone)]
+    tone = doc.Tone.BAD if analysis.network.sensitivity is None else doc.Tone.GOOD
+    answers = [
+        doc.Answer(headline(analysis), doc.Tone.SUBJECT),
+        doc.Answer(promise(analysis), tone),
+    ]
     run: list[tuple[str, str]] = []
     if account is not None:
-        answers.append(Answer(privacy_promise(account), tone))
+        answers.append(doc.Answer(privacy_promise(account), tone))
         run = [*statement_rows(account), *comparison_rows(account)]
     # the table of parameters shows the shares of G², unless it is folded
     largest = attribution.largest_gradients(analysis) if parameters.hidden else []
     stretches = attribution.stretches(analysis)
     noise = attribution.noise_shares(analysis)
-    bounds = Statements.of(answer_rows(analysis), tone=Tone.GOOD)
-    return Document(
+    bounds = doc.Statements.of(answer_rows(analysis), tone=doc.Tone.GOOD)
+    return doc.Document(
         "LipCert analysis",
         tuple(answers),
-        sections=sections_of(
-            Section("Assumptions", (Statements.of(assumption_rows(analysis)),)),
-            Section("Answer (every norm is a 2-norm)", (bounds,)),
-            Section("Privacy of the run", (Statements.of(run),)),
-            Section("Nodes, in data-flow order", (nodes,)),
-            Section("Parameters", (parameters,)),
-            Section("Ways to split the noise, at the same privacy", (_allocations(analysis),)),
-            Section("Where the bound is lost: largest stretch", (_ranking(stretches, False),)),
-            Section("Largest shares of G²", (_ranking(largest),)),
-            Section("Largest shares of the noise energy", (_ranking(noise),)),
-            Section("Diagnostics", (Findings(diagnostics_told(analysis.diagnostics)),)),
+        sections=doc.sections_of(
+            doc.Section("Assumptions", (doc.Statements.of(assumption_rows(analysis)),)),
+            doc.Section("Answer (every norm is a 2-norm)", (bounds,)),
+            doc.Section("Privacy of the run", (doc.Statements.of(run),)),
+            doc.Section("Nodes, in data-flow order", (nodes,)),
+            doc.Section("Parameters", (parameters,)),
+            doc.Section("Ways to split the noise, at the same privacy", (_allocations(analysis),)),
+            doc.Section("Where the bound is lost: largest stretch", (_ranking(stretches, False),)),
+            doc.Section("Largest shares of G²", (_ranking(largest),)),
+            doc.Section("Largest shares of the noise energy", (_ranking(noise),)),
+            doc.Section("Diagnostics", (doc.Findings(diagnostics_told(analysis.diagnostics)),)),
         ),
     )
 
 
-def nodes_table(analysis: Analysis, most: int | None = None) -> Table:
+def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
     """Nodes with their bounds; of many, those that stretch nothing are left out first."""
     nodes: Sequence[NodeReport] = analysis.nodes
     if most is not None and len(nodes) > most:
@@ -117,14 +111,14 @@ def nodes_table(analysis: Analysis, most: int | None = None) -> Table:
     return _folded(_NODE_COLUMNS, rows, most, len(analysis.nodes))
 
 
-def parameters_table(analysis: Analysis, most: int | None = None) -> Table:
+def parameters_table(analysis: Analysis, most: int | None = None) -> doc.Table:
     """Parameters with what is released of them, and their share in the bound."""
     shares = attribution.gradient_shares(analysis)
     rows = [_parameter(item, shares.get(item.name)) for item in analysis.parameters]
     return _folded(_PARAMETER_COLUMNS, rows, most, len(rows))
 
 
-def _parameter(item: ParameterReport, share: float | None) -> tuple[Cell, ...]:
+def _parameter(item: ParameterReport, share: float | None) -> tuple[doc.Cell, ...]:
     name, shape = item.name, shape_text(item.shape)
     if not item.trainable:
         return (name, shape, "frozen", "", "", "", "")
@@ -133,15 +127,18 @@ def _parameter(item: ParameterReport, share: float | None) -> tuple[Cell, ...]:
 
 
 def _folded(
-    columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], most: int | None, count: int
-) -> Table:
+    columns: Sequence[doc.Column],
+    rows: Sequence[tuple[doc.Cell, ...]],
+    most: int | None,
+    count: int,
+) -> doc.Table:
     """The first and the last rows of `count`; diagnostics name what has no bound, shown or not."""
     shown = list(rows)
     if most is not None and len(rows) > most:
         gap = ("…", *[""] * (len(columns) - 1))
         shown = [*rows[: most // 2], gap, *rows[len(rows) - most // 2 :]]
-        return table(columns, shown, count - 2 * (most // 2))
-    return table(columns, shown, count - len(rows))
+        return doc.table(columns, shown, count - 2 * (most // 2))
+    return doc.table(columns, shown, count - len(rows))
 
 
 def _is_telling(node: NodeReport) -> bool:
@@ -149,7 +146,7 @@ def _is_telling(node: NodeReport) -> bool:
     return stretches or node.operator_norm is not None
 
 
-def _allocations(analysis: Analysis) -> Table:
+def _allocations(analysis: Analysis) -> doc.Table:
     least = min((item.noise_energy for item in analysis.allocations), default=0.0)
     rows = [
         (
@@ -160,13 +157,13 @@ def _allocations(analysis: Analysis) -> Table:
         for item in analysis.allocations
         if least > 0.0
     ]
-    return table(_ALLOCATION_COLUMNS, rows)
+    return doc.table(_ALLOCATION_COLUMNS, rows)
 
 
-def _ranking(shares: list[attribution.Share], as_share: bool = True) -> Ranking:
-    return Ranking(
+def _ranking(shares: list[attribution.Share], as_share: bool = True) -> doc.Ranking:
+    return doc.Ranking(
         tuple(
-            Bar(
+            doc.Bar(
                 share.name,
                 percent(share.value) if as_share else f"{at_most(share.value)}×",
                 share.bar,
@@ -175,6 +172,24 @@ def _ranking(shares: list[attribution.Share], as_share: bool = True) -> Ranking:
             for share in shares
         )
     )
+
+
+def analysis_csv(analysis: Analysis) -> str:
+    """One row per parameter; what a frozen one does not have is empty."""
+    rows = [
+        (
+            item.name,
+            "x".join(str(size) for size in item.shape),
+            item.node,
+            item.group or "",
+            "yes" if item.trainable else "no",
+            item.grad_norm,
+            item.sensitivity,
+            item.noise_std,
+        )
+        for item in analysis.parameters
+    ]
+    return csv_text(CSV_COLUMNS, rows)
 
 
 def analysis_ci(analysis: Analysis) -> CiReport:

@@ -21,6 +21,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
+from lipcert.report import document as doc
 from lipcert.report.audit_findings import (
     QUANTITIES,
     Held,
@@ -33,34 +34,16 @@ from lipcert.report.audit_findings import (
 from lipcert.report.audit_numbers import beside, factor_of, measured, share_of, tightness_of
 from lipcert.report.audit_statements import answer, fact_rows, file_line, meaning
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
-from lipcert.report.document import (
-    Answer,
-    Bar,
-    Cell,
-    Column,
-    Document,
-    Findings,
-    Listing,
-    Ranking,
-    Section,
-    Statement,
-    Statements,
-    Table,
-    Tone,
-    explained,
-    sections_of,
-    table,
-)
 from lipcert.report.numbers import at_most
 from lipcert.report.repeated import Line, told_once
 
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
 TONES: Final = {
-    Verdict.PASS: Tone.GOOD,
-    Verdict.VIOLATION: Tone.BAD,
-    Verdict.INCONCLUSIVE: Tone.OPEN,
-    Verdict.MISMATCH: Tone.OPEN,
+    Verdict.PASS: doc.Tone.GOOD,
+    Verdict.VIOLATION: doc.Tone.BAD,
+    Verdict.INCONCLUSIVE: doc.Tone.OPEN,
+    Verdict.MISMATCH: doc.Tone.OPEN,
 }
 _OUTCOMES: Final = {
     Verdict.PASS: Outcome.PASSED,
@@ -69,33 +52,33 @@ _OUTCOMES: Final = {
     Verdict.MISMATCH: Outcome.ERROR,
 }
 _CHECK_ORDER: Final = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE, Verdict.PASS)
-GROUP: Final = Column("group", least=16)
-DIMENSION: Final = Column("dimension", True, rank=5)
+GROUP: Final = doc.Column("group", least=16)
+DIMENSION: Final = doc.Column("dimension", True, rank=5)
 MEASURED: Final = (
-    Column("observed", True),
-    Column("attacked", True, rank=2, optional=True),
-    Column("tightness", True),
-    Column("noticed from", True, rank=3),
-    Column("violations", True),
+    doc.Column("observed", True),
+    doc.Column("attacked", True, rank=2, optional=True),
+    doc.Column("tightness", True),
+    doc.Column("noticed from", True, rank=3),
+    doc.Column("violations", True),
 )
 _UNSETTLED: Final = (
-    Column("undecided", True, rank=4, optional=True),
-    Column("worst example", least=16, rank=6, optional=True),
+    doc.Column("undecided", True, rank=4, optional=True),
+    doc.Column("worst example", least=16, rank=6, optional=True),
 )
-_GROUP_COLUMNS: Final = (GROUP, DIMENSION, Column("bound", True), *MEASURED, *_UNSETTLED)
+_GROUP_COLUMNS: Final = (GROUP, DIMENSION, doc.Column("bound", True), *MEASURED, *_UNSETTLED)
 _VALUE_COLUMNS: Final = (
-    Column("value", least=16),
-    Column("node", least=16, rank=5),
-    Column("quantity"),
-    Column("bound", True),
-    Column("observed", True),
-    Column("tightness", True),
-    Column("violations", True),
+    doc.Column("value", least=16),
+    doc.Column("node", least=16, rank=5),
+    doc.Column("quantity"),
+    doc.Column("bound", True),
+    doc.Column("observed", True),
+    doc.Column("tightness", True),
+    doc.Column("violations", True),
     *_UNSETTLED,
 )
 
 
-def audit_document(report: AuditReport, most: int | None = None) -> Document:
+def audit_document(report: AuditReport, most: int | None = None) -> doc.Document:
     """What people read of an audit; tables of at most so many rows."""
     tone = TONES[report.verdict]
     found = [
@@ -108,42 +91,42 @@ def audit_document(report: AuditReport, most: int | None = None) -> Document:
         for item in audit_findings(report)
     ]
     lines = told_once(found)
-    shown = [Findings(lines[:most], len(lines) - len(lines[:most]))]
-    more = [explained(lines[0].label[1])] if lines else []
-    return Document(
+    shown = [doc.Findings(lines[:most], len(lines) - len(lines[:most]))]
+    more = [doc.explained(lines[0].label[1])] if lines else []
+    return doc.Document(
         "LipCert audit",
         (
-            Answer(answer(report), tone),
-            Answer(meaning(report), tone),
-            Answer(file_line(report), Tone.SUBJECT),
+            doc.Answer(answer(report), tone),
+            doc.Answer(meaning(report), tone),
+            doc.Answer(file_line(report), doc.Tone.SUBJECT),
         ),
-        sections=sections_of(
-            Section("Why", (_listing(report.reasons, most),)),
-            Section("Findings", (*shown, *more)),
-            Section(
+        sections=doc.sections_of(
+            doc.Section("Why", (_listing(report.reasons, most),)),
+            doc.Section("Findings", (*shown, *more)),
+            doc.Section(
                 "Groups: the largest gradient norm of one example against its bound",
                 (_groups(report, most),),
             ),
-            Section("How much of each bound was reached", (_reached(report),)),
-            Section(
+            doc.Section("How much of each bound was reached", (_reached(report),)),
+            doc.Section(
                 "Inside the network: the bounds that were reached the furthest",
                 (values_table(report, most),),
             ),
-            Section("Checks", (checks_of(report),)),
-            Section("What could not be checked", (_listing(report.notes, most),)),
-            Section("What was audited", (Statements.of(fact_rows(report)),)),
+            doc.Section("Checks", (checks_of(report),)),
+            doc.Section("What could not be checked", (_listing(report.notes, most),)),
+            doc.Section("What was audited", (doc.Statements.of(fact_rows(report)),)),
         ),
     )
 
 
-def _listing(sentences: Sequence[str], most: int | None) -> Listing:
-    return Listing(tuple(sentences[:most]), len(sentences) - len(sentences[:most]))
+def _listing(sentences: Sequence[str], most: int | None) -> doc.Listing:
+    return doc.Listing(tuple(sentences[:most]), len(sentences) - len(sentences[:most]))
 
 
-def _groups(report: AuditReport, most: int | None) -> Table:
+def _groups(report: AuditReport, most: int | None) -> doc.Table:
     shown = chosen_groups(report, most)
     hidden = len(report.groups) - len(shown)
-    return table(_GROUP_COLUMNS, [group_cells(group) for group in shown], hidden)
+    return doc.table(_GROUP_COLUMNS, [group_cells(group) for group in shown], hidden)
 
 
 def chosen_groups(report: AuditReport, most: int | None) -> Sequence[GroupAudit]:
@@ -178,10 +161,10 @@ def group_cells(group: GroupAudit) -> tuple[str, ...]:
     )
 
 
-def values_table(report: AuditReport, most: int | None = None) -> Table:
+def values_table(report: AuditReport, most: int | None = None) -> doc.Table:
     """The values inside the network; of many, what is broken and the tightest."""
     shown = chosen_values(report, most)
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[tuple[doc.Cell, ...]] = [
         (
             value.value,
             value.node or "input",
@@ -194,16 +177,16 @@ def values_table(report: AuditReport, most: int | None = None) -> Table:
         )
         for value in shown
     ]
-    return table(_VALUE_COLUMNS, rows, len(report.values) - len(rows))
+    return doc.table(_VALUE_COLUMNS, rows, len(report.values) - len(rows))
 
 
 def _reference(example: ExampleReference | None) -> str:
     return "" if example is None else f"{example.index} at {example.weights}"
 
 
-def _reached(report: AuditReport) -> Ranking:
+def _reached(report: AuditReport) -> doc.Ranking:
     """Tightness as bars; what exceeds the bound fills its bar and says so."""
-    return Ranking(
+    return doc.Ranking(
         tuple(
             _bar(group, share)
             for group in chosen_groups(report, _MOST_BARS)
@@ -212,22 +195,22 @@ def _reached(report: AuditReport) -> Ranking:
     )
 
 
-def _bar(group: GroupAudit, share: float) -> Bar:
+def _bar(group: GroupAudit, share: float) -> doc.Bar:
     if not math.isfinite(share):
-        return Bar(group.name, measured(share), 1.0, "", "not finite", Tone.BAD)
-    tone = Tone.BAD if group.violations else Tone.PLAIN
+        return doc.Bar(group.name, measured(share), 1.0, "", "not finite", doc.Tone.BAD)
+    tone = doc.Tone.BAD if group.violations else doc.Tone.PLAIN
     if share > 1.0:
-        over = Tone.BAD if group.violations else Tone.OPEN
-        return Bar(group.name, share_of(group), 1.0, "", "over the bound", over)
-    return Bar(group.name, share_of(group), share, "", "", tone)
+        over = doc.Tone.BAD if group.violations else doc.Tone.OPEN
+        return doc.Bar(group.name, share_of(group), 1.0, "", "over the bound", over)
+    return doc.Bar(group.name, share_of(group), share, "", "", tone)
 
 
-def checks_of(report: AuditReport) -> Statements:
+def checks_of(report: AuditReport) -> doc.Statements:
     """What was checked besides the bounds; those that did not pass first."""
     checks = sorted(report.checks, key=lambda check: _CHECK_ORDER.index(check.verdict))
-    return Statements(
+    return doc.Statements(
         tuple(
-            Statement(item.name, _sentence(item), item.verdict.value, TONES[item.verdict])
+            doc.Statement(item.name, _sentence(item), item.verdict.value, TONES[item.verdict])
             for item in checks
         )
     )
@@ -287,18 +270,18 @@ def _bounded(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Cas
         yield _case(suite, name, item, finding)
 
 
-def _case(suite: str, name: str, item: Held, finding: Finding | None) -> Case:
+def _case(suite: str, name: str, held: Held, finding: Finding | None) -> Case:
     """Without a bound, or tried by no example, neither right nor wrong: skipped."""
     message, code = (finding.message, finding.code) if finding else ("", "")
-    if item.violations:
-        return Case(suite, name, Outcome.FAILED, message, code)
-    if item.undecided:
-        return Case(suite, name, Outcome.ERROR, message, code)
-    if item.bound is None:
-        return Case(suite, name, Outcome.SKIPPED, message or "no bound to hold", code)
-    if item.norm is None:
-        return Case(suite, name, Outcome.SKIPPED, message or "not tried", code)
-    return Case(suite, name, Outcome.PASSED)
+    outcome = Outcome.PASSED
+    if held.item.violations:
+        outcome = Outcome.FAILED
+    elif held.item.undecided:
+        outcome = Outcome.ERROR
+    elif held.bound is None or held.norm is None:
+        outcome = Outcome.SKIPPED
+        message = message or ("no bound to hold" if held.bound is None else "not tried")
+    return Case(suite, name, outcome, message, code)
 
 
 def _checks(report: AuditReport) -> Iterator[Case]:

@@ -16,7 +16,6 @@ from typing import Final, final
 
 from lipcert.audit.records import (
     AuditReport,
-    ExampleReference,
     GroupAudit,
     Quantity,
     ValueAudit,
@@ -68,9 +67,10 @@ class Held:
 
     code: of its violation. kind, place: where it is ("group", "conv1"). subject: in words.
     quantity: tells several at one place apart, "" for groups. norm: the largest that was found,
-    None if nothing was tried. share: norm over bound.
+    None if nothing was tried.
     """
 
+    item: GroupAudit | ValueAudit
     code: str
     kind: str
     place: str
@@ -78,10 +78,6 @@ class Held:
     quantity: str
     bound: float | None
     norm: float | None
-    share: float | None
-    violations: int
-    undecided: int
-    worst_example: ExampleReference | None
 
 
 def held_items(report: AuditReport) -> Iterator[Held]:
@@ -92,43 +88,25 @@ def held_items(report: AuditReport) -> Iterator[Held]:
 
 def held_group(group: GroupAudit) -> Held:
     """The joint gradient norm of the parameters of a group."""
-    return Held(
-        code="LC301",
-        kind="group",
-        place=group.name,
-        subject=f"the gradient norm of {group.name}",
-        quantity="",
-        bound=group.grad_norm_bound,
-        norm=largest(group.max_observed, group.max_attacked),
-        share=tightness_of(group),
-        violations=group.violations,
-        undecided=group.undecided,
-        worst_example=group.worst_example,
-    )
+    name, norm = group.name, largest(group.max_observed, group.max_attacked)
+    subject = f"the gradient norm of {name}"
+    return Held(group, "LC301", "group", name, subject, "", group.grad_norm_bound, norm)
 
 
 def held_value(value: ValueAudit) -> Held:
     """The norm, or the cotangent's norm, of a value; it is placed at the node that computes it."""
-    return Held(
-        code=_CODES[value.quantity],
-        kind="node" if value.node else "value",
-        place=value.node or value.value,
-        subject=f"the {QUANTITIES[value.quantity]} of {value.value}",
-        quantity=f"{value.quantity.value} {value.value}",
-        bound=value.bound,
-        norm=value.max_observed,
-        share=tightness_of(value),
-        violations=value.violations,
-        undecided=value.undecided,
-        worst_example=value.worst_example,
-    )
+    kind, place = ("node", value.node) if value.node else ("value", value.value)
+    subject = f"the {QUANTITIES[value.quantity]} of {value.value}"
+    quantity = f"{value.quantity.value} {value.value}"
+    code, norm = _CODES[value.quantity], value.max_observed
+    return Held(value, code, kind, place, subject, quantity, value.bound, norm)
 
 
 def rank(item: Held) -> tuple[bool, bool, float]:
     """A key that sorts the worst first: violations, then what is undecided, then the tightest."""
-    share = -1.0 if item.share is None else item.share
-    worst = math.inf if math.isnan(share) else share
-    return (item.violations == 0, item.undecided == 0, -worst)
+    share = tightness_of(item.item)
+    worst = -1.0 if share is None else math.inf if math.isnan(share) else share
+    return (item.item.violations == 0, item.item.undecided == 0, -worst)
 
 
 def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
@@ -146,14 +124,14 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
 
 
 def _of_held(item: Held) -> Iterator[Finding]:
-    if item.violations:
+    if item.item.violations:
         finite = item.norm is None or math.isfinite(item.norm)
         text = _exceeds(item) if finite else f"{item.subject} is NaN or infinite"
         code = item.code if finite else "LC306"
         yield _finding(item, code, Level.ERROR, f"{text}{_worst(item)}")
-    if item.undecided:
-        examples = "example" if item.undecided == 1 else "examples"
-        text = f"{item.subject} is undecided for {item.undecided:,} {examples}{_beside(item)}"
+    if item.item.undecided:
+        examples = "example" if item.item.undecided == 1 else "examples"
+        text = f"{item.subject} is undecided for {item.item.undecided:,} {examples}{_beside(item)}"
         yield _finding(item, "LC305", Level.ERROR, text)
     if item.kind != "group":
         return
@@ -168,8 +146,8 @@ def _finding(item: Held, code: str, level: Level, message: str) -> Finding:
 
 
 def _exceeds(item: Held) -> str:
-    over = item.share is not None and item.share > 1.0
-    times = f" {measured(item.share)} times" if over else " over"
+    share = tightness_of(item.item)
+    times = f" {measured(share)} times" if share is not None and share > 1.0 else " over"
     return f"{item.subject} is{times} its bound{_beside(item)}"
 
 
@@ -179,9 +157,9 @@ def _beside(item: Held) -> str:
 
 
 def _worst(item: Held) -> str:
-    where = "" if item.worst_example is None else f", at {item.worst_example}"
-    violations = "violation" if item.violations == 1 else "violations"
-    return f"{where}; {item.violations:,} {violations}"
+    where = "" if item.item.worst_example is None else f", at {item.item.worst_example}"
+    violations = "violation" if item.item.violations == 1 else "violations"
+    return f"{where}; {item.item.violations:,} {violations}"
 
 
 def _of_checks(report: AuditReport) -> Iterator[Finding]:

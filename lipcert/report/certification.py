@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING
 
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.diagnostics import Level
-from lipcert.report.document import (
-    Answer,
-    Commands,
-    Document,
-    Findings,
-    Listing,
-    Section,
-    Statement,
-    Statements,
-    Tone,
-    sections_of,
-)
+from lipcert.report import document as doc
 from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
 from lipcert.report.repeated import diagnostics_told
@@ -26,24 +15,28 @@ from lipcert.report.repeated import diagnostics_told
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued
 
+_NETWORK: Final = ("grad_norm", "sensitivity", "lipschitz")
 
-def certification_document(issued: Issued, target: Path) -> Document:
+
+def certification_document(issued: Issued, target: Path) -> doc.Document:
     """The answer first: where the certificate is, and what the checker says of it."""
     found = [item for item in issued.analysis.diagnostics if item.level is not Level.INFO]
     assumed = tuple(
-        Statement(item.id, item.text, "checked" if item.status == "checked" else "to be accepted")
+        doc.Statement(
+            item.id, item.text, "checked" if item.status == "checked" else "to be accepted"
+        )
         for item in issued.report.assumptions
     )
     command = f"lipcert check {target} --model {issued.analysis.model.path}"
-    return Document(
+    return doc.Document(
         "LipCert certification",
-        (Answer(f"{target}: written, and accepted by the checker", Tone.SUBJECT),),
-        sections=sections_of(
-            Section("", (Statements.of(_bounds(issued)),)),
-            Section("Warnings", (Findings(diagnostics_told(found)),)),
-            Section("It holds if", (Statements(assumed),)),
-            Section("", (Listing((f"Not checked: {NOT_CHECKED}.",)),)),
-            Section("", (Commands((("", command),)),)),
+        (doc.Answer(f"{target}: written, and accepted by the checker", doc.Tone.SUBJECT),),
+        sections=doc.sections_of(
+            doc.Section("", (doc.Statements.of(_bounds(issued)),)),
+            doc.Section("Warnings", (doc.Findings(diagnostics_told(found)),)),
+            doc.Section("It holds if", (doc.Statements(assumed),)),
+            doc.Section("", (doc.Listing((f"Not checked: {NOT_CHECKED}.",)),)),
+            doc.Section("", (doc.Commands((("", command),)),)),
         ),
     )
 
@@ -74,11 +67,7 @@ def certification_json(issued: Issued, target: Path) -> str:
             "sha256": issued.report.sha256,
             "verdict": issued.report.verdict.value,
             "open_assumptions": list(issued.report.open_assumptions),
-            "network": {
-                "grad_norm": network.grad_norm,
-                "sensitivity": network.sensitivity,
-                "lipschitz": network.lipschitz,
-            },
+            "network": {name: getattr(network, name) for name in _NETWORK},
             "diagnostics": diagnostic_list(issued.analysis.diagnostics),
             "costs": [],
         }

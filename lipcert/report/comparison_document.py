@@ -10,18 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from lipcert.report import comparison as compared
+from lipcert.report import document as doc
 from lipcert.report.comparison import Assumed, AssumptionChange, Change, Comparison, Number
-from lipcert.report.document import (
-    Answer,
-    Column,
-    Document,
-    Section,
-    Statement,
-    Statements,
-    Tone,
-    sections_of,
-    table,
-)
 from lipcert.report.json import JsonObject, dump
 from lipcert.report.numbers import NO_BOUND, at_most
 
@@ -32,28 +22,28 @@ _MODELS: Final = {
 }
 _WHOLE: Final = 10**6
 _NUMBER_COLUMNS: Final = (
-    Column("", optional=True),
-    Column("where", least=12, most=_WHOLE),
-    Column("number"),
-    Column("old", is_number=True),
-    Column("new", is_number=True),
-    Column("by", is_number=True),
+    doc.Column("", optional=True),
+    doc.Column("where", least=12, most=_WHOLE),
+    doc.Column("number"),
+    doc.Column("old", is_number=True),
+    doc.Column("new", is_number=True),
+    doc.Column("by", is_number=True),
 )
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def comparison_document(comparison: Comparison) -> doc.Document:
     """What people read of a comparison."""
     old, new = comparison.old, comparison.new
-    tone = Tone.BAD if comparison.is_regression else Tone.GOOD
+    tone = doc.Tone.BAD if comparison.is_regression else doc.Tone.GOOD
     assumed = [row for item in comparison.assumptions for row in _changed(item)]
     facts = [("old", _source(old)), ("new", _source(new)), ("model", _MODELS[comparison.model])]
-    return Document(
+    return doc.Document(
         "LipCert comparison",
-        (Answer(_answer(comparison), tone),),
-        sections=sections_of(
-            Section("", (Statements.of(facts),)),
-            Section("Numbers that changed", (table(_NUMBER_COLUMNS, _rows(comparison)),)),
-            Section("Assumptions that changed", (Statements(tuple(assumed)),)),
+        (doc.Answer(_answer(comparison), tone),),
+        sections=doc.sections_of(
+            doc.Section("", (doc.Statements.of(facts),)),
+            doc.Section("Numbers that changed", (doc.table(_NUMBER_COLUMNS, _rows(comparison)),)),
+            doc.Section("Assumptions that changed", (doc.Statements(tuple(assumed)),)),
         ),
     )
 
@@ -75,9 +65,7 @@ def comparison_json(comparison: Comparison) -> str:
             },
             "changes": [
                 {
-                    "section": change.place.section,
-                    "name": change.place.name,
-                    "quantity": change.place.quantity,
+                    **change.place._asdict(),
                     "change": change.kind,
                     "old": _float(change.old),
                     "new": _float(change.new),
@@ -138,14 +126,14 @@ def _growth(change: Change) -> str:
     return f"{100.0 * ((new - old) / old):+.3g}%"
 
 
-def _changed(item: AssumptionChange) -> Iterator[Statement]:
+def _changed(item: AssumptionChange) -> Iterator[doc.Statement]:
     """What was assumed, and what is."""
     status = f"{item.kind} (worse)" if item.is_regression else item.kind
     told = [("old", item.old), ("new", item.new)]
     words = [f"{name}: {_status(assumed)}" for name, assumed in told if assumed is not None]
-    tone = Tone.BAD if item.is_regression else Tone.PLAIN
-    yield Statement(item.name, words[0], status, tone)
-    yield from (Statement("", text) for text in words[1:])
+    tone = doc.Tone.BAD if item.is_regression else doc.Tone.PLAIN
+    yield doc.Statement(item.name, words[0], status, tone)
+    yield from (doc.Statement("", text) for text in words[1:])
 
 
 def _status(assumed: Assumed) -> str:
@@ -153,12 +141,7 @@ def _status(assumed: Assumed) -> str:
 
 
 def _identity(statement: compared.Statement) -> JsonObject:
-    return {
-        "path": statement.path,
-        "kind": statement.kind,
-        "sha256": statement.sha256,
-        "structure": statement.structure,
-    }
+    return {name: getattr(statement, name) for name in ("path", "kind", "sha256", "structure")}
 
 
 def _assumed(assumed: Assumed | None) -> JsonObject | None:

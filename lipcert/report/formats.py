@@ -33,7 +33,7 @@ def analysis_report(
 
             return analysis_json(analysis)
         case "csv":
-            from lipcert.report.csv import analysis_csv
+            from lipcert.report.analysis import analysis_csv
 
             return analysis_csv(analysis)
         case "html":

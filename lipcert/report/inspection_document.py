@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from lipcert.report.document import (
-    Answer,
-    Column,
-    Document,
-    Findings,
-    Section,
-    Statements,
-    Table,
-    Tone,
-    explained,
-    sections_of,
-    table,
-)
+from lipcert.report import document as doc
 from lipcert.report.inspection import Inspection
 from lipcert.report.numbers import shape_text
 from lipcert.report.repeated import diagnostics_told, refusals_told
@@ -28,51 +16,55 @@ if TYPE_CHECKING:
 _WIDTH: Final = 44
 _WHOLE: Final = 10**6
 _NODE_COLUMNS: Final = (
-    Column("node", least=12, most=_WIDTH),
-    Column("op", least=10),
-    Column("shape", rank=1),
-    Column("parameters", least=16, most=_WHOLE),
+    doc.Column("node", least=12, most=_WIDTH),
+    doc.Column("op", least=10),
+    doc.Column("shape", rank=1),
+    doc.Column("parameters", least=16, most=_WHOLE),
 )
 _MACRO_COLUMNS: Final = (
-    Column("macro layer", least=12, most=_WHOLE),
-    Column("in place of", least=12, most=_WIDTH),
-    Column("nodes", is_number=True),
-    Column("all of them", most=_WHOLE, rank=1),
+    doc.Column("macro layer", least=12, most=_WHOLE),
+    doc.Column("in place of", least=12, most=_WIDTH),
+    doc.Column("nodes", is_number=True),
+    doc.Column("all of them", most=_WHOLE, rank=1),
 )
 _PARAMETER_COLUMNS: Final = (
-    Column("parameter", least=16, most=_WIDTH),
-    Column("shape", rank=1),
-    Column("used by", least=10, most=_WHOLE),
-    Column("numbers", is_number=True),
+    doc.Column("parameter", least=16, most=_WIDTH),
+    doc.Column("shape", rank=1),
+    doc.Column("used by", least=10, most=_WHOLE),
+    doc.Column("numbers", is_number=True),
 )
 
 
-def inspection_document(inspection: Inspection) -> Document:
+def inspection_document(inspection: Inspection) -> doc.Document:
     """What people read of an inspection."""
-    answers = [Answer(inspection.path, Tone.SUBJECT)]
-    diagnostics = Section("Diagnostics", (Findings(diagnostics_told(inspection.diagnostics)),))
+    answers = [doc.Answer(inspection.path, doc.Tone.SUBJECT)]
+    diagnostics = doc.Section(
+        "Diagnostics", (doc.Findings(diagnostics_told(inspection.diagnostics)),)
+    )
     if not inspection.refusals:
-        return Document(
+        return doc.Document(
             "LipCert inspection",
             tuple(answers),
-            Statements.of(list(_summary(inspection))),
-            sections_of(
-                Section("", (_nodes(inspection),)),
-                Section("", (_macros(inspection),)),
-                Section("", (_parameters(inspection),)),
+            doc.Statements.of(list(_summary(inspection))),
+            doc.sections_of(
+                doc.Section("", (_nodes(inspection),)),
+                doc.Section("", (_macros(inspection),)),
+                doc.Section("", (_parameters(inspection),)),
                 diagnostics,
             ),
         )
     count = len(inspection.refusals)
     outline = inspection.outline
-    answers.append(Answer(f"refused, for {count} reason{'s' if count > 1 else ''}", Tone.BAD))
-    reasons = Findings(refusals_told(inspection.refusals))
-    more = explained(min(refusal.code for refusal in inspection.refusals))
-    return Document(
+    answers.append(
+        doc.Answer(f"refused, for {count} reason{'s' if count > 1 else ''}", doc.Tone.BAD)
+    )
+    reasons = doc.Findings(refusals_told(inspection.refusals))
+    more = doc.explained(min(refusal.code for refusal in inspection.refusals))
+    return doc.Document(
         "LipCert inspection",
         tuple(answers),
-        Statements.of([] if outline is None else list(_stated(inspection, outline))),
-        sections_of(Section("Reasons", (reasons, more)), diagnostics),
+        doc.Statements.of([] if outline is None else list(_stated(inspection, outline))),
+        doc.sections_of(doc.Section("Reasons", (reasons, more)), diagnostics),
     )
 
 
@@ -112,23 +104,23 @@ def _summary(inspection: Inspection) -> Iterator[tuple[str, str]]:
         )
 
 
-def _nodes(inspection: Inspection) -> Table:
+def _nodes(inspection: Inspection) -> doc.Table:
     rows = [
         (item.name, item.op, shape_text(item.shape), ", ".join(item.parameters.values()))
         for item in inspection.nodes
     ]
-    return table(_NODE_COLUMNS, rows)
+    return doc.table(_NODE_COLUMNS, rows)
 
 
-def _macros(inspection: Inspection) -> Table:
+def _macros(inspection: Inspection) -> doc.Table:
     rows = [
         (item.kind, item.node, f"{len(item.nodes)}", ", ".join(item.nodes))
         for item in inspection.macros
     ]
-    return table(_MACRO_COLUMNS, rows)
+    return doc.table(_MACRO_COLUMNS, rows)
 
 
-def _parameters(inspection: Inspection) -> Table:
+def _parameters(inspection: Inspection) -> doc.Table:
     rows = [
         (
             item.name,
@@ -138,4 +130,4 @@ def _parameters(inspection: Inspection) -> Table:
         )
         for item in inspection.parameters
     ]
-    return table(_PARAMETER_COLUMNS, rows)
+    return doc.table(_PARAMETER_COLUMNS, rows)

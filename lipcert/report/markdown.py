@@ -10,20 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lipcert.report.document import (
-    Answer,
-    Cell,
-    Commands,
-    Document,
-    Findings,
-    Listing,
-    Part,
-    Ranking,
-    Statements,
-    Table,
-    Tone,
-    cell_text,
-)
+from lipcert.report import document as doc
 from lipcert.safe import safe, shortened
 
 LARGEST: Final = 1024 * 1024 - 1
@@ -35,7 +22,7 @@ _DIGITS: Final = 5
 _CUT: Final = "\n\nThe rest was cut: it does not fit into a step summary.\n"
 
 
-def markdown(document: Document) -> str:
+def markdown(document: doc.Document) -> str:
     """The whole document."""
     blocks = [
         f"# {escaped(document.title)}",
@@ -54,15 +41,15 @@ def escaped(text: str) -> str:
     return shortened(text, _LONGEST).translate(_SPECIAL)
 
 
-def _answer(answer: Answer) -> str:
+def _answer(answer: doc.Answer) -> str:
     text = ": ".join(escaped(part) for part in (answer.about, answer.text) if part)
-    bold = text if answer.tone is Tone.SUBJECT else f"**{text}**"
+    bold = text if answer.tone is doc.Tone.SUBJECT else f"**{text}**"
     return "\n\n".join([bold, *map(escaped, answer.more)])
 
 
-def _blocks(part: Part) -> Iterator[str]:
+def _blocks(part: doc.Part) -> Iterator[str]:
     match part:
-        case Statements(rows, title, _) if rows:
+        case doc.Statements(rows, title, _) if rows:
             if title:
                 yield f"{escaped(title)}:"
             if part.has_status:
@@ -70,31 +57,31 @@ def _blocks(part: Part) -> Iterator[str]:
                 yield _table(("", "status", "statement"), cells)
             else:
                 yield _table(("", ""), [(row.topic, row.text) for row in rows])
-        case Listing(sentences, hidden):
+        case doc.Listing(sentences, hidden):
             yield "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
             yield from _rest(hidden)
-        case Findings(lines, hidden):
+        case doc.Findings(lines, hidden):
             width = max((len(line.label) for line in lines), default=1)
             titles = (*("level", "code")[-width:], "where", "finding", "remedy")
             yield _table(titles, [(*i.label, i.where, i.what, i.remedy) for i in lines])
             yield from _rest(hidden)
-        case Table(columns, rows, hidden, title):
+        case doc.Table(columns, rows, hidden, title):
             if title:
                 yield f"{escaped(title)}:"
             yield _table([column.title for column in columns], rows)
             yield from _rest(hidden)
-        case Ranking(bars):
+        case doc.Ranking(bars):
             yield _table(("", "", ""), [(b.name, b.kind, f"{b.number} {b.remark}") for b in bars])
-        case Commands(lines):
+        case doc.Commands(lines):
             # an indented block: nothing in it can end it, because every command is one line
             comments = [f"    # {safe(comment)}\n" if comment else "" for comment, _ in lines]
             pairs = zip(comments, lines, strict=True)
             yield "\n".join(f"{comment}    {safe(line)}" for comment, (_, line) in pairs)
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def _table(titles: Sequence[str], rows: Sequence[Sequence[doc.Cell]]) -> str:
     lines = [titles, ["---"] * len(titles)]
-    lines += [[escaped(cell_text(cell, _DIGITS)).strip() for cell in row] for row in rows]
+    lines += [[escaped(doc.cell_text(cell, _DIGITS)).strip() for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

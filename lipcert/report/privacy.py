@@ -14,17 +14,8 @@ from typing import Final, final
 
 from lipcert.privacy.account import Account
 from lipcert.privacy.calibration import CurvePoint
-from lipcert.report.document import (
-    Answer,
-    Bar,
-    Document,
-    Findings,
-    Ranking,
-    Section,
-    Statements,
-    Tone,
-    sections_of,
-)
+from lipcert.report import document as doc
+from lipcert.report.csv import csv_text
 from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
 from lipcert.report.privacy_object import privacy_object
@@ -48,24 +39,24 @@ class PrivacyReport:
     curves: Mapping[str, Sequence[CurvePoint]]
 
 
-def privacy_document(report: PrivacyReport) -> Document:
+def privacy_document(report: PrivacyReport) -> doc.Document:
     """The answer, what it rests on, comparisons, curves, findings."""
     account = report.account
-    tone = Tone.BAD if account.epsilon is None else Tone.GOOD
-    answers = [Answer(privacy_promise(account), tone)]
+    tone = doc.Tone.BAD if account.epsilon is None else doc.Tone.GOOD
+    answers = [doc.Answer(privacy_promise(account), tone)]
     if report.solved_for != "epsilon":
-        answers.append(Answer(_solution(report), Tone.SUBJECT))
-    return Document(
+        answers.append(doc.Answer(_solution(report), doc.Tone.SUBJECT))
+    return doc.Document(
         "LipCert privacy",
         tuple(answers),
-        sections=sections_of(
-            Section("Statement", (Statements.of(statement_rows(account)),)),
-            Section("By other means", (Statements.of(comparison_rows(account)),)),
+        sections=doc.sections_of(
+            doc.Section("Statement", (doc.Statements.of(statement_rows(account)),)),
+            doc.Section("By other means", (doc.Statements.of(comparison_rows(account)),)),
             *(
-                Section(f"ε over {_CURVES[name]}", (_curve(name, points),))
+                doc.Section(f"ε over {_CURVES[name]}", (_curve(name, points),))
                 for name, points in report.curves.items()
             ),
-            Section("Diagnostics", (Findings(diagnostics_told(account.diagnostics)),)),
+            doc.Section("Diagnostics", (doc.Findings(diagnostics_told(account.diagnostics)),)),
         ),
     )
 
@@ -78,11 +69,11 @@ def _solution(report: PrivacyReport) -> str:
     return f"Noise multiplier found: {'none' if sigma is None else f'{sigma:.12g}'}"
 
 
-def _curve(name: str, points: Sequence[CurvePoint]) -> Ranking:
+def _curve(name: str, points: Sequence[CurvePoint]) -> doc.Ranking:
     largest = max((p.epsilon for p in points if math.isfinite(p.epsilon)), default=1.0) or 1.0
-    return Ranking(
+    return doc.Ranking(
         tuple(
-            Bar(
+            doc.Bar(
                 str(point.steps) if name == "steps" else f"{point.noise_multiplier:.6g}",
                 at_most(point.epsilon) if math.isfinite(point.epsilon) else "∞",
                 min(point.epsilon / largest, 1.0),
@@ -118,20 +109,17 @@ def privacy_json(report: PrivacyReport) -> str:
 def privacy_csv(report: PrivacyReport) -> str:
     """The answer as the first row, then the points of the curves."""
     account = report.account
-    lines = ["row,noise_multiplier,steps,delta,epsilon"]
-    sigma = account.noise_multiplier
-    rows = [("answer", sigma, account.plan.releases, account.epsilon)]
+    rows = [("answer", account.noise_multiplier, account.plan.releases, account.epsilon)]
     for name, points in report.curves.items():
         rows += [(name, point.noise_multiplier, point.steps, point.epsilon) for point in points]
-    for name, multiplier, steps, epsilon in rows:
-        cells = (name, _cell(multiplier), str(steps), repr(account.plan.delta), _cell(epsilon))
-        lines.append(",".join(cells))
-    return "\n".join(lines) + "\n"
+    return csv_text(
+        ("row", "noise_multiplier", "steps", "delta", "epsilon"),
+        [
+            (name, multiplier, str(steps), account.plan.delta, epsilon)
+            for name, multiplier, steps, epsilon in rows
+        ],
+    )
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else repr(value)

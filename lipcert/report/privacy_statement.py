@@ -6,13 +6,14 @@ displayed ε is never below the ε.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from lipcert.privacy.account import Account
 from lipcert.privacy.accounting import Accountant
 from lipcert.privacy.declaration import Divisor
 from lipcert.privacy.noise import Neighbouring
-from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
+from lipcert.privacy.plan import Sampling, SizeSource
 from lipcert.report.numbers import at_most
 
 _CHANGE: Final = {
@@ -23,6 +24,19 @@ _CHANGE: Final = {
 _ACCOUNTANT: Final = {
     Accountant.PLD: "privacy loss distributions",
     Accountant.RDP: "Rényi divergences",
+}
+_SIZE: Final = {
+    SizeSource.DECLARED: "declared and public, as the rate and the number of steps are",
+    SizeSource.DATA: "counted in the private data set",
+}
+_SAMPLING: Final = {
+    Sampling.POISSON: "Poisson: every example alone with probability {batch} of {size}, anew for "
+    "every step",
+    Sampling.WITHOUT_REPLACEMENT: "a uniform subset of exactly {batch} of {size} examples, anew "
+    "for every step",
+    Sampling.SHUFFLE: "disjoint batches of {batch} in every epoch, shuffled or in fixed order: an "
+    "example enters one release per epoch, and no sampling amplifies",
+    Sampling.FULL_BATCH: "none: every step sees all examples",
 }
 
 
@@ -39,100 +53,62 @@ def privacy_promise(account: Account) -> str:
 def statement_rows(account: Account) -> list[tuple[str, str]]:
     """Everything the ε is conditional on."""
     plan = account.plan
-    sigma = account.noise_multiplier
-    noise = "no multiplier describes it" if sigma is None else _noise_text(account, sigma)
+    divisor = f"a mean divides by the public constant {plan.batch}; a sum by nothing"
+    if account.declaration.divisor is Divisor.BATCH_SIZE:
+        divisor = "a mean divides by the size of the batch at hand"
+    steps = f"{plan.releases} steps"
+    if plan.sampling is Sampling.SHUFFLE:
+        steps += f"; one example takes part in {plan.participations} of them at most"
+    secret = plan.sampling in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}
     return [
-        ("unit", _unit_text(plan)),
+        ("unit", f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}"),
         ("neighbours", f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})"),
-        ("sampling", _sampling_text(account)),
-        ("divisor", _divisor_text(account)),
-        ("noise", noise),
-        ("releases", _length_text(account)),
+        ("sampling", _SAMPLING[plan.sampling].format(batch=plan.batch, size=plan.dataset_size)),
+        ("divisor", divisor),
+        ("noise", _noise_text(account)),
+        ("releases", steps),
         ("accountant", f"{_ACCOUNTANT[account.accountant]}, by dp-accounting"),
         (
             "assumed",
             "every release has sensitivity Δ or less; noise is drawn exactly and independently; "
-            + (
-                "batches stay secret; "
-                if plan.sampling in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}
-                else ""
-            )
-            + "nothing else about the data is published (selection of hyperparameters included)",
+            f"{'batches stay secret; ' if secret else ''}"
+            "nothing else about the data is published (selection of hyperparameters included)",
         ),
     ]
 
 
 def comparison_rows(account: Account) -> list[tuple[str, str]]:
     """ε by other means, the claim included."""
-    rows = [
-        (f"ε by {_ACCOUNTANT[estimate.accountant]}", at_most(estimate.epsilon))
-        for estimate in account.estimates
-        if estimate.accountant is not account.accountant and estimate.epsilon is not None
-    ]
+    return list(_other_means(account))
+
+
+def _other_means(account: Account) -> Iterator[tuple[str, str]]:
+    for estimate in account.estimates:
+        if estimate.accountant is not account.accountant and estimate.epsilon is not None:
+            yield f"ε by {_ACCOUNTANT[estimate.accountant]}", at_most(estimate.epsilon)
     if account.poisson_epsilon is not None:
-        rows.append(
-            (
-                "ε if batches were Poisson samples",
-                f"{at_most(account.poisson_epsilon)}, which this run may not claim: its batches "
-                f"are drawn by {account.plan.sampling.value}",
-            )
+        yield (
+            "ε if batches were Poisson samples",
+            f"{at_most(account.poisson_epsilon)}, which this run may not claim: its batches are "
+            f"drawn by {account.plan.sampling.value}",
         )
     if account.zcdp is not None:
-        rows.append(
-            (
-                "zCDP",
-                f"ρ = {at_most(account.zcdp.rho_per_release.value)} per release, "
-                f"{at_most(account.zcdp.rho.value)} in all; by simple conversion "
-                f"ε = {at_most(account.zcdp.epsilon.value)}",
-            )
+        once, rho, epsilon = (
+            at_most(up.value)
+            for up in (account.zcdp.rho_per_release, account.zcdp.rho, account.zcdp.epsilon)
         )
+        text = f"ρ = {once} per release, {rho} in all; by simple conversion ε = {epsilon}"
+        yield "zCDP", text
     if account.claimed_epsilon is not None:
-        rows.append(("ε as claimed", at_most(account.claimed_epsilon)))
-    return rows
+        yield "ε as claimed", at_most(account.claimed_epsilon)
 
 
-def _noise_text(account: Account, sigma: float) -> str:
+def _noise_text(account: Account) -> str:
+    sigma = account.noise_multiplier
+    if sigma is None:
+        return "no multiplier describes it"
     delta = "2G" if account.plan.neighbours is Neighbouring.REPLACE_ONE else "G"
     return (
         f"Gaussian, joint multiplier σ = {sigma:.12g}: deviation σ·Δ on a release of "
         f"sensitivity Δ = {delta} (sum) for gradients of norm G"
     )
-
-
-def _unit_text(plan: TrainingPlan) -> str:
-    where = {
-        SizeSource.DECLARED: "declared and public, as the rate and the number of steps are",
-        SizeSource.DATA: "counted in the private data set",
-    }
-    return f"one of N = {plan.dataset_size} examples, {where[plan.dataset_size_from]}"
-
-
-def _divisor_text(account: Account) -> str:
-    if account.declaration.divisor is Divisor.BATCH_SIZE:
-        return "a mean divides by the size of the batch at hand"
-    return f"a mean divides by the public constant {account.plan.batch}; a sum by nothing"
-
-
-def _sampling_text(account: Account) -> str:
-    plan = account.plan
-    rate = f"{plan.batch} of {plan.dataset_size}"
-    match plan.sampling:
-        case Sampling.POISSON:
-            return f"Poisson: every example alone with probability {rate}, anew for every step"
-        case Sampling.WITHOUT_REPLACEMENT:
-            return f"a uniform subset of exactly {rate} examples, anew for every step"
-        case Sampling.SHUFFLE:
-            return (
-                f"disjoint batches of {plan.batch} in every epoch, shuffled or in fixed order: an "
-                "example enters one release per epoch, and no sampling amplifies"
-            )
-        case Sampling.FULL_BATCH:
-            return "none: every step sees all examples"
-
-
-def _length_text(account: Account) -> str:
-    plan = account.plan
-    steps = f"{plan.releases} steps"
-    if plan.sampling is Sampling.SHUFFLE:
-        return f"{steps}; one example takes part in {plan.participations} of them at most"
-    return steps

@@ -15,6 +15,18 @@ _MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "
 Rows = list[tuple[str, str]]
 
+_MECHANISMS: Final = {
+    "none": "none: gradients are bounded by the network itself",
+    "clipless": "clipless: after each step the weights are projected onto their constraints",
+    "weight-clipping": "weight-clipping: after each step weights above their radius are scaled to "
+    "it",
+    "fixed-weight-norm": "fixed-weight-norm: after each step weights are scaled to their radius",
+    "backprop-clipping": "backprop-clipping: each trained layer's input is clipped to "
+    "{input_clip:.12g}, its cotangent to {cotangent_clip:.12g} (convolutions: {conv_clip})",
+    "gradient-clipping": "gradient-clipping to {clip_norm:.12g} ({clip_scope}, weight decay "
+    "{decay})",
+}
+"""what training enforces, in one line"""
 _CHANGE: Final = {
     "add-remove": "added or removed",
     "replace-one": "replaced by another",
@@ -52,7 +64,7 @@ def assumption_rows(analysis: Analysis) -> Rows:
     rows = [
         ("input", _input_text(analysis)),
         ("loss", _loss_text(analysis)),
-        ("mechanism", _mechanism_text(facts)),
+        ("mechanism", _MECHANISMS[str(facts.mechanism["kind"])].format_map(facts.mechanism)),
         ("weights", _scope_text(facts)),
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
@@ -119,31 +131,6 @@ def _loss_text(analysis: Analysis) -> str:
 
 def _is_said(analysis: Analysis, code: str) -> bool:
     return any(diagnostic.code == code for diagnostic in analysis.diagnostics)
-
-
-def _mechanism_text(facts: Assumptions) -> str:
-    """What training enforces, in one line."""
-    radii = facts.mechanism
-    match radii.get("kind"):
-        case "clipless":
-            return "clipless: after each step the weights are projected onto their constraints"
-        case "weight-clipping":
-            return "weight-clipping: after each step weights above their radius are scaled to it"
-        case "fixed-weight-norm":
-            return "fixed-weight-norm: after each step weights are scaled to their radius"
-        case "backprop-clipping":
-            return (
-                f"backprop-clipping: each trained layer's input is clipped to "
-                f"{radii['input_clip']:.12g}, its cotangent to {radii['cotangent_clip']:.12g} "
-                f"(convolutions: {radii['conv_clip']})"
-            )
-        case "gradient-clipping":
-            return (
-                f"gradient-clipping to {radii['clip_norm']:.12g} "
-                f"({radii['clip_scope']}, weight decay {radii['decay']})"
-            )
-        case _:
-            return "none: gradients are bounded by the network itself"
 
 
 def _scope_text(facts: Assumptions) -> str:

@@ -19,19 +19,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from lipcert.report.document import (
-    Column,
-    Commands,
-    Document,
-    Findings,
-    Listing,
-    Part,
-    Ranking,
-    Statements,
-    Table,
-    Tone,
-    cell_text,
-)
+from lipcert.report import document as doc
 from lipcert.report.numbers import NO_BOUND, bar
 from lipcert.safe import safe, shortened
 
@@ -41,16 +29,16 @@ _NAME: Final = 36
 _INDENT: Final = 2
 _GAP: Final = 2
 _STYLES: Final = {
-    Tone.GOOD: "bold green",
-    Tone.BAD: "bold red",
-    Tone.OPEN: "bold yellow",
-    Tone.PLAIN: "",
-    Tone.SUBJECT: "bold",
+    doc.Tone.GOOD: "bold green",
+    doc.Tone.BAD: "bold red",
+    doc.Tone.OPEN: "bold yellow",
+    doc.Tone.PLAIN: "",
+    doc.Tone.SUBJECT: "bold",
 }
 _LEVELS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-def text(document: Document, *, width: int, color: bool) -> str:
+def text(document: doc.Document, *, width: int, color: bool) -> str:
     """The whole document."""
     console = _canvas(width, color)
     for answer in document.answers:
@@ -90,21 +78,21 @@ def _written(console: Console) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def _print(console: Console, part: Part) -> None:
+def _print(console: Console, part: doc.Part) -> None:
     match part:
-        case Statements(rows) if rows:
+        case doc.Statements(rows) if rows:
             _print_statements(console, part)
-        case Listing(sentences, hidden):
+        case doc.Listing(sentences, hidden):
             grid = _grid()
             for sentence in sentences:
                 grid.add_row("  -", Text(safe(sentence)))
             console.print(grid)
             _rest(console, hidden)
-        case Findings():
+        case doc.Findings():
             _print_findings(console, part)
-        case Table():
+        case doc.Table():
             _print_table(console, part)
-        case Ranking(bars):
+        case doc.Ranking(bars):
             grid = Grid.grid(padding=(0, 2))
             for item in bars:
                 style = _STYLES[item.tone] or "magenta"
@@ -113,14 +101,14 @@ def _print(console: Console, part: Part) -> None:
                 cells += [Text(item.number, _STYLES[item.tone], justify="right")]
                 grid.add_row(*cells, Text(f"{bar(item.share)} {item.remark}", style))
             console.print(grid)
-        case Commands(lines):
+        case doc.Commands(lines):
             for comment, line in lines:
                 if comment:
                     console.print(Text(f"# {safe(comment)}", "dim"))
                 console.print(Text(safe(line)), soft_wrap=True)
 
 
-def _kinds(ranking: Ranking) -> bool:
+def _kinds(ranking: doc.Ranking) -> bool:
     return any(item.kind for item in ranking.bars)
 
 
@@ -133,7 +121,7 @@ def _grid(labels: int = 1) -> Grid:
     return grid
 
 
-def _print_statements(console: Console, part: Statements) -> None:
+def _print_statements(console: Console, part: doc.Statements) -> None:
     if part.title:
         console.print(Text(f"  {safe(part.title)}", "dim"))
     grid = _grid(1 + part.has_status)
@@ -144,7 +132,7 @@ def _print_statements(console: Console, part: Statements) -> None:
     console.print(grid)
 
 
-def _print_findings(console: Console, part: Findings) -> None:
+def _print_findings(console: Console, part: doc.Findings) -> None:
     grid = _grid()
     for line in part.lines:
         where = f"{safe(line.where)}: " if line.where else ""
@@ -161,10 +149,10 @@ def _rest(console: Console, hidden: int) -> None:
         console.print(Text(f"  {hidden:,} further rows: --all shows them", "dim"))
 
 
-def _print_table(console: Console, table: Table) -> None:
+def _print_table(console: Console, table: doc.Table) -> None:
     """What fits, and one line about the columns that do not."""
     rows = [
-        [shortened(cell_text(cell, _DIGITS), _most(column)) for cell, column in pairs]
+        [shortened(doc.cell_text(cell, _DIGITS), _most(column)) for cell, column in pairs]
         for pairs in (zip(row, table.columns, strict=True) for row in table.rows)
     ]
     kept, widths = _fitted(table.columns, rows, console.width)
@@ -184,12 +172,12 @@ def _print_table(console: Console, table: Table) -> None:
     _rest(console, table.hidden)
 
 
-def _most(column: Column) -> int:
+def _most(column: doc.Column) -> int:
     return 10**6 if column.is_number else column.most
 
 
 def _fitted(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+    columns: Sequence[doc.Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[list[int], list[int]]:
     """The columns to show and their widths: names give way before numbers."""
     natural = [

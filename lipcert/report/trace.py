@@ -8,6 +8,7 @@ the answer, or JSON of the schemas "lipcert.trace-info/1", "lipcert.trace-verifi
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
@@ -61,13 +62,8 @@ def summary_json(path: str, summary: TraceSummary) -> str:
             "steps": sum(summary.steps),
             "steps_by_rank": list(summary.steps),
             "closed_ranks": summary.closed,
-            "resumes": summary.resumes,
-            "cut_bytes": summary.cut_bytes,
-            "torn_bytes": summary.torn_bytes,
-            "first_time": summary.first_time,
-            "last_time": summary.last_time,
-            "batches": summary.batches,
-            "examples": summary.examples,
+            **_members(summary, "resumes", "cut_bytes", "torn_bytes"),
+            **_members(summary, "first_time", "last_time", "batches", "examples"),
             "batches_with_index": summary.with_index,
             "samplers": {name or "not recorded": n for name, n in summary.samplers.items()},
             "steps_with_weights": summary.with_weights,
@@ -79,9 +75,8 @@ def summary_json(path: str, summary: TraceSummary) -> str:
                 for group, (low, high) in summary.noise.items()
             },
             "steps_with_reused_noise": summary.reused_noise,
-            "arithmetic": [_arithmetic_members(used) for used in summary.arithmetic],
-            "blobs": summary.blobs,
-            "blob_bytes": summary.blob_bytes,
+            "arithmetic": [asdict(used) for used in summary.arithmetic],
+            **_members(summary, "blobs", "blob_bytes"),
             "model_sha256": manifest.model_sha256,
             "parameters": {name: list(shape) for name, shape in manifest.parameters.items()},
             "buffers": {name: list(shape) for name, shape in manifest.buffers.items()},
@@ -123,12 +118,7 @@ def verification_json(path: str, found: Verification) -> str:
             "steps": found.steps,
             **_verified_members(found),
             "faults": [
-                {
-                    "kind": fault.kind.value,
-                    "file": fault.file,
-                    "line": fault.line,
-                    "message": fault.message,
-                }
+                {"kind": fault.kind.value, **_members(fault, "file", "line", "message")}
                 for fault in found.faults
             ],
         }
@@ -165,20 +155,14 @@ def redaction_json(path: str, found: Verification) -> str:
 def _verified_members(found: Verification) -> JsonObject:
     return {
         "manifest": found.trace.digest,
-        "ranks": [
-            {
-                "rank": item.rank,
-                "lines": item.lines,
-                "steps": item.steps,
-                "head": item.head,
-                "closed": item.closed,
-            }
-            for item in found.ranks
-        ],
-        "blobs": found.blobs,
-        "blob_bytes": found.blob_bytes,
-        "orphans": found.orphans,
+        "ranks": [asdict(item) for item in found.ranks],
+        **_members(found, "blobs", "blob_bytes", "orphans"),
     }
+
+
+def _members(record: object, *names: str) -> JsonObject:
+    """Fields that have the same names in JSON."""
+    return {name: getattr(record, name) for name in names}
 
 
 def _page(path: str, head: str, tone: Tone, rows: Rows) -> Document:
@@ -235,17 +219,6 @@ def _arithmetic_text(used: Arithmetic) -> str:
         parts += ["TF32 products"] if used.tf32_matmul else []
         parts += ["TF32 convolutions"] if used.tf32_conv else []
     return ", ".join([*parts, "deterministic" if used.deterministic else "not deterministic"])
-
-
-def _arithmetic_members(used: Arithmetic) -> JsonObject:
-    return {
-        "device": used.device,
-        "dtype": used.dtype,
-        "autocast": used.autocast,
-        "tf32_matmul": used.tf32_matmul,
-        "tf32_conv": used.tf32_conv,
-        "deterministic": used.deterministic,
-    }
 
 
 def _model_text(summary: TraceSummary) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lipcert.report import attribution
-from lipcert.report.csv import COLUMNS, analysis_csv
+from lipcert.report.analysis import CSV_COLUMNS, analysis_csv
 from lipcert.report.statements import answer_rows, promise
 from tests.report.samples import inspection, node, refused, sample
 from tests.report.written import analysis_markdown, analysis_text, inspection_text
@@ -126,7 +126,7 @@ def test_allocations_are_compared() -> None:
 
 def test_csv_is_the_table_of_parameters() -> None:
     rows = list(csv.DictReader(io.StringIO(analysis_csv(sample()))))
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == CSV_COLUMNS
     assert float(rows[0]["sensitivity"]) == 0.0240234375
     assert rows[2]["sensitivity"] == ""
     assert [row["trainable"] for row in rows] == ["yes", "yes", "no"]
