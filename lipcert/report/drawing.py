@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from lipcert.errors import Refusal
 from lipcert.report.inspection import InspectedParameter, Inspection
@@ -25,26 +23,16 @@ _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 
 
 @final
-class _Role(Enum):
-    """What a box stands for."""
+class _Box(NamedTuple):
+    """A value, an op, a parameter or a reason; its role names how it is drawn."""
 
-    VALUE = "value"
-    OP = "op"
-    PARAMETER = "parameter"
-    REFUSAL = "refusal"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Box:
     key: str
-    role: _Role
+    role: str
     lines: tuple[str, ...]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Arrow:
+class _Arrow(NamedTuple):
     """label: the value that flows, or the slot that a parameter fills."""
 
     source: str
@@ -54,8 +42,7 @@ class _Arrow:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(NamedTuple):
     """Around the boxes of one macro layer."""
 
     key: str
@@ -65,18 +52,15 @@ class _Frame:
 
 _Drawing = tuple[list[_Box], list[_Arrow]]
 
-_DOT_SHAPES: Final = {
-    _Role.VALUE: "shape=ellipse",
-    _Role.OP: "shape=box",
-    _Role.PARAMETER: "shape=note, style=dashed",
-    _Role.REFUSAL: "shape=note, color=red",
+_SHAPES: Final = {
+    "value": ("shape=ellipse", "([", "])"),
+    "op": ("shape=box", "[", "]"),
+    "parameter": ("shape=note, style=dashed", "[/", "/]"),
+    "refusal": ("shape=note, color=red", "{{", "}}"),
 }
-_MERMAID_SHAPES: Final = {
-    _Role.VALUE: ("([", "])"),
-    _Role.OP: ("[", "]"),
-    _Role.PARAMETER: ("[/", "/]"),
-    _Role.REFUSAL: ("{{", "}}"),
-}
+"""in DOT, and the brackets of Mermaid"""
+
+_DOT_BREAK: Final = "\\n"
 
 
 def inspection_dot(inspection: Inspection) -> str:
@@ -84,7 +68,7 @@ def inspection_dot(inspection: Inspection) -> str:
     boxes, arrows = _drawing(inspection)
     lines = ["digraph model {", "  rankdir=TB;"]
     lines += [
-        f'  {box.key} [{_DOT_SHAPES[box.role]}, label="{_joined(box, _dot_text, _DOT_BREAK)}"];'
+        f'  {box.key} [{_SHAPES[box.role][0]}, label="{_joined(box, _dot_text, _DOT_BREAK)}"];'
         for box in boxes
     ]
     for frame in _frames(inspection):
@@ -103,8 +87,8 @@ def inspection_mermaid(inspection: Inspection) -> str:
     boxes, arrows = _drawing(inspection)
     lines = ["flowchart TD"]
     for box in boxes:
-        left, right = _MERMAID_SHAPES[box.role]
-        lines.append(f'  {box.key}{left}"{_joined(box, _mermaid_text, _MERMAID_BREAK)}"{right}')
+        _, left, right = _SHAPES[box.role]
+        lines.append(f'  {box.key}{left}"{_joined(box, _mermaid_text, "<br/>")}"{right}')
     for frame in _frames(inspection):
         label = _mermaid_text(shortened(frame.label, _LABEL_WIDTH))
         members = [f"    {key}" for key in frame.members]
@@ -114,10 +98,6 @@ def inspection_mermaid(inspection: Inspection) -> str:
         label = _mermaid_text(shortened(arrow.label, _LABEL_WIDTH))
         lines.append(f'  {arrow.source} {line}|"{label or " "}"| {arrow.target}')
     return "\n".join(lines) + "\n"
-
-
-_DOT_BREAK: Final = "\\n"
-_MERMAID_BREAK: Final = "<br/>"
 
 
 def _joined(box: _Box, escape: Callable[[str], str], line_break: str) -> str:
@@ -137,28 +117,28 @@ def _mermaid_text(text: str) -> str:
 def _drawing(inspection: Inspection) -> _Drawing:
     """Boxes and arrows in data-flow order."""
     boxes = [
-        _Box(f"r{index}", _Role.REFUSAL, _reason(refusal))
+        _Box(f"r{index}", "refusal", _reason(refusal))
         for index, refusal in enumerate(inspection.refusals)
     ]
     sources: dict[str, str] = {}
     for index, (name, shape) in enumerate(inspection.inputs):
         sources[name] = f"i{index}"
-        boxes.append(_Box(f"i{index}", _Role.VALUE, (f"input {name}", shape_text(shape))))
+        boxes.append(_Box(f"i{index}", "value", (f"input {name}", shape_text(shape))))
     parameters = {item.name: f"p{index}" for index, item in enumerate(inspection.parameters)}
     arrows: list[_Arrow] = []
     for index, node in enumerate(inspection.nodes):
         key = f"n{index}"
-        boxes.append(_Box(key, _Role.OP, (node.op, node.name, shape_text(node.shape))))
+        boxes.append(_Box(key, "op", (node.op, node.name, shape_text(node.shape))))
         arrows += [_Arrow(sources[name], key, name, False) for name in node.inputs]
         arrows += [
             _Arrow(parameters[name], key, slot, True) for slot, name in node.parameters.items()
         ]
         sources[node.output] = key
     boxes += [
-        _Box(parameters[item.name], _Role.PARAMETER, _note(item)) for item in inspection.parameters
+        _Box(parameters[item.name], "parameter", _note(item)) for item in inspection.parameters
     ]
     for index, (name, shape) in enumerate(inspection.outputs):
-        boxes.append(_Box(f"o{index}", _Role.VALUE, (f"output {name}", shape_text(shape))))
+        boxes.append(_Box(f"o{index}", "value", (f"output {name}", shape_text(shape))))
         if name in sources:
             arrows.append(_Arrow(sources[name], f"o{index}", name, False))
     return boxes, arrows

@@ -1,5 +1,6 @@
 """One document with every kind of part, in every format that writes documents."""
 
+import re
 from decimal import Decimal
 
 from hypothesis import given
@@ -23,6 +24,7 @@ from lipcert.report.document import (
     table,
 )
 from lipcert.report.formats import document_text
+from lipcert.report.html.writing import page_html
 from lipcert.report.repeated import Line
 
 COLUMNS = (
@@ -147,6 +149,19 @@ def test_text() -> None:
 
 def test_markdown() -> None:
     assert document_text(RICH, "markdown") == MARKDOWN
+
+
+def test_html_has_every_text_of_the_document() -> None:
+    shown = page_html(RICH, {"schema": "sample"})
+    words = {"net.onnx", "All holds.", "PASS", "Audit", "As far as it was tried.", "abab"}
+    words |= {"Assumptions", "A-RNG", "of the noise", "checked", "one", "two", "no bound"}
+    words |= {"freeze it", "LC101", "1.0001", "head|", "75%", "most", "# the same", "Gemm"}
+    found = {text.strip() for text in re.findall(r">([^<>]+)<", shown)}
+    assert words <= found
+    assert "lipcert analyze net.onnx" in shown
+    assert "undecided" not in found
+    for hidden in (2, 3, 7):
+        assert f"{hidden} further rows are in the data at the end of the page" in found
 
 
 @given(st.floats(min_value=0.0, allow_nan=False, allow_infinity=False), st.integers(1, 6))

@@ -17,8 +17,6 @@ class Role(Enum):
     ATTACKED = "attacked"
     OVER = "over"
     """an observation above its bound"""
-    SECOND = "second"
-    """a second quantity of the same chart"""
 
 
 def mark(role: Role, x: float, y: float) -> str:
@@ -30,6 +28,6 @@ def mark(role: Role, x: float, y: float) -> str:
             path = f"M{x:.1f} {y - 5:.1f}l5 5-5 5-5-5z"
         case Role.OVER:
             path = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0-8-8 8"
-        case Role.BOUND | Role.SECOND:
+        case Role.BOUND:
             path = f"M{x - 4:.1f} {y - 4:.1f}h8v8h-8z"
     return element("path", {"d": path, "class": role.value})

@@ -1,9 +1,8 @@
-"""Writing: the document of a study as one HTML file.
+"""Writing: a document as one HTML file.
 
-What enters: a study. What leaves: HTML without scripts, links or other files; all its data stand in
-it as JSON. A page has no listings and no rankings: its charts show what they would say.
-Invariants: every text of a document is made safe and escaped by the environment of the
-template, not by its author; equal studies give equal bytes.
+What enters: a document and its data. What leaves: HTML without scripts, links or other files; the
+data stand in it as JSON. Invariants: every text of a document is made safe and escaped by the
+environment of the template, not by its author; equal studies give equal bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lipcert.report.charts import svg
-from lipcert.report.document import Cell, Figure, Part, cell_text
+from lipcert.report.document import Cell, Document, Figure, Part, cell_text
+from lipcert.report.json import JsonObject
 from lipcert.report.page.building import study_document
 from lipcert.report.study.json import study_document as study_object
 from lipcert.report.study.records import Study
@@ -27,20 +27,19 @@ _DIGITS: Final = 5
 
 
 def study_html(study: Study) -> str:
+    """The page of a study; its data are those of the combined document."""
+    return page_html(study_document(study), study_object(study))
+
+
+def page_html(document: Document, data: JsonObject) -> str:
     """The whole file."""
-    return (
-        _template().render(
-            document=study_document(study),
-            data=Markup(_embedded(study)),
-            version=__version__,
-        )
-        + "\n"
-    )
+    text = _template().render(document=document, data=Markup(_embedded(data)), version=__version__)
+    return text + "\n"
 
 
-def _embedded(study: Study) -> str:
+def _embedded(data: JsonObject) -> str:
     """JSON that cannot end the element around it: `<`, `>` and `&` are escapes."""
-    text = json.dumps(study_object(study), ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text.replace("##", "#\\u0023").replace("\x7f", "\\u007f")
