@@ -8,7 +8,7 @@ that is a number is an upper bound, and a writer never shows it smaller than it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -86,7 +86,7 @@ class Statements:
 class Listing:
     """Sentences. hidden: how many more there are."""
 
-    sentences: tuple[str, ...]
+    rows: tuple[str, ...]
     hidden: int = 0
 
 
@@ -95,7 +95,7 @@ class Listing:
 class Findings:
     """Lines about what was found, labelled by level and code, or by code alone."""
 
-    lines: tuple[Line, ...]
+    rows: tuple[Line, ...]
     hidden: int = 0
 
 
@@ -124,12 +124,11 @@ class Column:
 @final
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells. hidden: how many more there are. title: where a section has several."""
+    """Rows of cells. hidden: how many more there are."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     hidden: int = 0
-    title: str = ""
 
 
 @final
@@ -150,7 +149,7 @@ class Bar:
 class Ranking:
     """Numbers to be compared at a glance."""
 
-    bars: tuple[Bar, ...]
+    rows: tuple[Bar, ...]
 
 
 @final
@@ -181,7 +180,7 @@ class Figure:
 class Charts:
     """Figures, which only a page can show."""
 
-    figures: tuple[Figure, ...]
+    rows: tuple[Figure, ...]
 
 
 @final
@@ -189,7 +188,7 @@ class Charts:
 class Commands:
     """Lines for a shell, each with the comment above it ("": none)."""
 
-    lines: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str, str], ...]
 
 
 Part: TypeAlias = Statements | Listing | Findings | Table | Ranking | Charts | Commands
@@ -216,9 +215,7 @@ class Document:
     sections: tuple[Section, ...] = ()
 
 
-def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int = 0, title: str = ""
-) -> Table:
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int = 0) -> Table:
     """A table without the optional columns that say nothing."""
     kept = [
         index
@@ -229,13 +226,14 @@ def table(
         tuple(columns[index] for index in kept),
         tuple(tuple(row[index] for index in kept) for row in rows),
         hidden,
-        title,
     )
 
 
 def sections_of(*sections: Section) -> tuple[Section, ...]:
     """Those that say anything, and of each the parts that do."""
-    told = [Section(item.title, tuple(filter(_says, item.parts)), item.key) for item in sections]
+    told = [
+        replace(item, parts=tuple(part for part in item.parts if part.rows)) for item in sections
+    ]
     return tuple(item for item in told if item.parts)
 
 
@@ -252,17 +250,3 @@ def cell_text(cell: Cell, digits: int) -> str:
         case tuple():
             return ", ".join(at_most(bound, digits) for bound in cell)
     return at_most(cell, digits)
-
-
-def _says(part: Part) -> bool:
-    match part:
-        case Statements() | Table():
-            return bool(part.rows)
-        case Listing():
-            return bool(part.sentences)
-        case Findings() | Commands():
-            return bool(part.lines)
-        case Ranking():
-            return bool(part.bars)
-        case Charts():
-            return bool(part.figures)

@@ -65,9 +65,7 @@ def _blocks(part: doc.Part) -> Iterator[str]:
             titles = (*("level", "code")[-width:], "where", "finding", "remedy")
             yield _table(titles, [(*i.label, i.where, i.what, i.remedy) for i in lines])
             yield from _rest(hidden)
-        case doc.Table(columns, rows, hidden, title):
-            if title:
-                yield f"{escaped(title)}:"
+        case doc.Table(columns, rows, hidden):
             yield _table([column.title for column in columns], rows)
             yield from _rest(hidden)
         case doc.Ranking(bars):

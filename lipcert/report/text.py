@@ -109,7 +109,7 @@ def _print(console: Console, part: doc.Part) -> None:
 
 
 def _kinds(ranking: doc.Ranking) -> bool:
-    return any(item.kind for item in ranking.bars)
+    return any(item.kind for item in ranking.rows)
 
 
 def _grid(labels: int = 1) -> Grid:
@@ -134,7 +134,7 @@ def _print_statements(console: Console, part: doc.Statements) -> None:
 
 def _print_findings(console: Console, part: doc.Findings) -> None:
     grid = _grid()
-    for line in part.lines:
+    for line in part.rows:
         where = f"{safe(line.where)}: " if line.where else ""
         label = Text(f"  {safe(' '.join(line.label))}", _LEVELS.get(line.label[0], ""))
         grid.add_row(label, Text(f"{where}{safe(line.what)}"))
