@@ -18,7 +18,7 @@ from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
 from tests.commands import lipcert, printed_by
-from tests.core.certificate.test_records import MEMBERS, OPTIONAL
+from tests.core.test_certificate import MEMBERS, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTED_RUN = shlex.split(

@@ -25,7 +25,7 @@ from lipcert.analysis.reading import Reading, read_program
 from lipcert.analysis.scopes import constraints_of, scaled_down
 from lipcert.analysis.tensors import exchanged_tensors, tensors_of, with_biases
 from lipcert.core.arithmetic import add_up
-from lipcert.core.certificate.records import ScopeClaim
+from lipcert.core.certificate import ScopeClaim
 from lipcert.core.claims import clipped_gradient
 from lipcert.core.coverage import clip_faults, unspoken_tensors
 from lipcert.core.derive import Derived, weights_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from lipcert.analysis.mechanism import mechanism_of
-from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.ledger import BackpropagationClip, Premises, Run
 from lipcert.losses.base import Loss
 from lipcert.modes import EvalLayer

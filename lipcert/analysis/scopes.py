@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.membership import constraint_faults
 from lipcert.core.program import Program

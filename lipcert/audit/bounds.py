@@ -14,8 +14,8 @@ from typing import Final, final
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.groups import Group
 from lipcert.audit.viewed import is_shown
-from lipcert.core.certificate.fields import CertificateFormatError
-from lipcert.core.certificate.records import Certificate
+
+from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import Premises
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
@@ -162,7 +162,7 @@ def settings_of(certificate: Certificate) -> Settings:
         mechanism="none" if holds_nothing else premises.mechanism,  # type: ignore[arg-type]  # ditto
         input_clip=None if layers is None else layers.input_clip,
         cotangent_clip=None if layers is None else layers.cotangent_clip,
-        conv_clip=None if layers is None else layers.conv_clip,  # type: ignore[arg-type]  # ditto
+        conv_clip=None if layers is None else layers.conv_clip,
         clip_norm=clip_norm,
         clip_scope=clip_scope,  # type: ignore[arg-type]  # checked by Settings
         decay=decay,  # type: ignore[arg-type]  # checked by Settings

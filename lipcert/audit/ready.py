@@ -19,8 +19,7 @@ from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.random_examples import random_examples
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.core.certificate.fields import CertificateFormatError
-from lipcert.core.certificate.records import Certificate, read_certificate
+from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model

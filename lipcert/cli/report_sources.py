@@ -13,9 +13,14 @@ from typing import Final
 
 from lipcert.analysis.records import GroupReport
 from lipcert.cli.json_file import read_json
-from lipcert.core.certificate.fields import CertificateFormatError
-from lipcert.core.certificate.records import SCHEMA as CERTIFICATE
-from lipcert.core.certificate.records import Assumption, Certificate, PrivacyClaim, read_certificate
+from lipcert.core.certificate import SCHEMA as CERTIFICATE
+from lipcert.core.certificate import (
+    Assumption,
+    Certificate,
+    CertificateFormatError,
+    PrivacyClaim,
+    read_certificate,
+)
 from lipcert.errors import NoVerdictError
 from lipcert.report.study.fields import Fields
 from lipcert.report.study.privacy import plan_of

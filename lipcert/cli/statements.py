@@ -14,9 +14,13 @@ from typing import Final, cast
 
 from lipcert.cli.json_file import read_json
 from lipcert.cli.terms import Members, run_words, shared_terms, words
-from lipcert.core.certificate.fields import CertificateFormatError
-from lipcert.core.certificate.records import SCHEMA as CERTIFICATE
-from lipcert.core.certificate.records import Assumption, Certificate, read_certificate
+from lipcert.core.certificate import SCHEMA as CERTIFICATE
+from lipcert.core.certificate import (
+    Assumption,
+    Certificate,
+    CertificateFormatError,
+    read_certificate,
+)
 from lipcert.errors import NoVerdictError
 from lipcert.report.comparison import Assumed, Number, Place, Statement
 

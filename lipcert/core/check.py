@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final, final
 
 from lipcert.core.budget import Limits, OverBudget, limited
-from lipcert.core.certificate.fields import CertificateFormatError
-from lipcert.core.certificate.records import (
+from lipcert.core.certificate import (
     SEMANTICS,
     Assumption,
     Certificate,
+    CertificateFormatError,
     ExternalFile,
     ValueClaim,
     read_certificate,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from lipcert.core.certificate.records import NodeClaim, ScopeClaim, ValueClaim
+from lipcert.core.certificate import NodeClaim, ScopeClaim, ValueClaim
 from lipcert.core.ledger import (
     DROPOUT,
     MODAL_OPERATORS,

@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from lipcert.core.certificate.records import ChainWitness
+from lipcert.core.certificate import ChainWitness
 from lipcert.core.interval import Interval
 from lipcert.core.ledger import Premises
 from lipcert.core.losses import loss_cotangent

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.certificate.canonical import Json, write_canonical
+from lipcert.core.canonical import Json, write_canonical
 from lipcert.core.reader.records import Attribute, Branch, Input, Model, Node, Tensor
 
 _VERSION: Final = "lipcert-structure/1"

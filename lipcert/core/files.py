@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, final
 
-from lipcert.core.certificate.canonical import MAX_BYTES
+from lipcert.core.canonical import MAX_BYTES
 
 _DEPENDENCIES: Final = ("numpy", "onnx", "protobuf")
 

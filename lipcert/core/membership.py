@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.certificate.records import Certificate, Constraint
+from lipcert.core.certificate import Certificate, Constraint
 from lipcert.core.coverage import operands, tensors
 from lipcert.core.digest import structural_digest
 from lipcert.core.interval import Array, norm_up

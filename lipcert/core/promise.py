@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lipcert.core.certificate.records import Assumption, Certificate
+from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import EVALUATION
 
 NOT_CHECKED: Final = (

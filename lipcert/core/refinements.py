@@ -17,7 +17,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up
-from lipcert.core.certificate.records import ChainWitness
+from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
 from lipcert.core.forms.centred import enclosing_ball, fact_around
 from lipcert.core.forms.chain import chain_form

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from lipcert.core.accounting.account import epsilon_upper
-from lipcert.core.certificate.records import PrivacyClaim
+from lipcert.core.certificate import PrivacyClaim
 from lipcert.core.ledger import Run
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lipcert.core.certificate.canonical import Json, write_canonical
+from lipcert.core.canonical import Json, write_canonical
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import STAGES, Report, Verdict
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
-from lipcert.core.certificate.records import Assumption
+from lipcert.core.certificate import Assumption
 
 STAGES = (
     "the certificate is well-formed",

@@ -21,7 +21,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lipcert.core.certificate.records import Certificate
+from lipcert.core.certificate import Certificate
 from lipcert.core.reader.files import read_model_bytes
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown

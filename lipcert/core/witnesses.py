@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, final
 
 from lipcert.core.budget import spend
-from lipcert.core.certificate.records import (
+from lipcert.core.certificate import (
     Certificate,
     ChainWitness,
     NormClaim,

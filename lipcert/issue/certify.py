@@ -19,7 +19,7 @@ from lipcert.analysis.pipeline import reported, require_arguments
 from lipcert.analysis.records import Analysis
 from lipcert.choices import check_choice
 from lipcert.core.budget import Limits
-from lipcert.core.certificate.records import Certificate, write_certificate
+from lipcert.core.certificate import Certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import CertificationError, NoVerdictError

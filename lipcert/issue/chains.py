@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.certificate.records import ChainWitness
+from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import operands, tensors_read
 from lipcert.core.forms.links import Diagonal, Link, Matrix, links_of
 from lipcert.core.interval import Interval as Slopes

@@ -16,7 +16,7 @@ from lipcert.analysis.planned import plan_of
 from lipcert.analysis.premises import delta_of
 from lipcert.analysis.records import Analysis
 from lipcert.core.accounting.sensitivity import total_sensitivity
-from lipcert.core.certificate.records import (
+from lipcert.core.certificate import (
     SEMANTICS,
     Assumption,
     Certificate,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.core.certificate.records import NormClaim, RunWitness, ScopeClaim
+from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.derive import Derived, derive, derive_facts
 from lipcert.core.ledger import Premises

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.certificate.records import NormClaim
+from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.steps import Kernel
 from lipcert.facts import Bound

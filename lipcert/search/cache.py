@@ -21,7 +21,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.certificate.records import NormClaim
+from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.steps import Kernel
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.core.certificate.records import NormClaim, RunWitness, ScopeClaim
+from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.norms.fused import fused_kernel
 from lipcert.core.norms.steps import Kernel

@@ -14,7 +14,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.certificate.records import NormClaim
+from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.steps import Kernel

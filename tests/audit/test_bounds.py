@@ -15,7 +15,7 @@ from lipcert.audit.bounds import (
 )
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.viewed import graph_at
-from lipcert.core.certificate.records import Certificate
+from lipcert.core.certificate import Certificate
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel

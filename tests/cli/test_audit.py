@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from lipcert.audit.recorder import Recorder
 from lipcert.cli.main import cli
-from lipcert.core.certificate.canonical import write_canonical
+from lipcert.core.canonical import write_canonical
 from tests.models.shipped import digits, module, path_of
 
 MODEL = path_of("digits_mlp")

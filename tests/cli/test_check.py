@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.core.certificate.records import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.verdict import STAGES
 from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
 

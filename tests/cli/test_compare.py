@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.cli.statements import read_statement
-from lipcert.core.certificate.records import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.report.comparison import Assumed, Place, Statement, compared
 from lipcert.report.json import analysis_json
 from tests.cli.issued import MODEL, WORDS, call, certificate_bytes

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from onnx import ModelProto
 
-from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
 from lipcert.core.lower.clips import with_clips

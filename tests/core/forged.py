@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from lipcert.core.certificate.records import (
+from lipcert.core.certificate import (
     SEMANTICS,
     Certificate,
     ChainWitness,

@@ -14,7 +14,7 @@ import pytest
 
 from lipcert.core import budget
 from lipcert.core.budget import MAX_ENTRIES, Limits, OverBudget, limited, spend
-from lipcert.core.certificate.records import write_certificate
+from lipcert.core.certificate import write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.digest import structural_digest
 from lipcert.core.lower.lower import lower

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.certificate.records import GroupClaim
+from lipcert.core.certificate import GroupClaim
 from lipcert.core.claims import GroupBound, group_bounds, joint_multiplier
 from tests.core.forged import PREMISES
 from tests.core.mutants.claims import claim_mutants

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lipcert import Settings, load_model
-from lipcert.core.certificate.records import (
+from lipcert.core.certificate import (
     Assumption,
     Certificate,
     read_certificate,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from lipcert.core.certificate.records import ChainWitness, NormClaim, RunWitness, write_certificate
+from lipcert.core.certificate import ChainWitness, NormClaim, RunWitness, write_certificate
 from lipcert.core.ledger import Premises, Run
 from tests.core.mutants.assumptions import rewritten
 from tests.core.mutants.claims import with_value_claims

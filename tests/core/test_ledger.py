@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.certificate.fields import CertificateFormatError
+from lipcert.core.certificate import CertificateFormatError
 from lipcert.core.ledger import CHECKED, BackpropagationClip, Circumstances, Premises, Run
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants

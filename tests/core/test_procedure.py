@@ -9,7 +9,7 @@ import pytest
 import torch
 from onnx import helper
 
-from lipcert.core.certificate.records import Constraint, GroupClaim, write_certificate
+from lipcert.core.certificate import Constraint, GroupClaim, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger import Run
 from lipcert.core.lower.errors import Unsupported

@@ -7,7 +7,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from lipcert.core.certificate.records import Constraint, ScopeClaim
+from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.derive import derive
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lipcert.core.certificate.records import read_certificate, write_certificate
+
+from lipcert.core.certificate import read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 

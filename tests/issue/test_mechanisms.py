@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
 from lipcert.audit.bounds import settings_of
-from lipcert.core.certificate.records import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger import Premises
 from lipcert.core.verdict import Report, Verdict

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.core.certificate.records import NormClaim, ScopeClaim
+from lipcert.core.certificate import NormClaim, ScopeClaim
 from lipcert.core.interval import Interval
 from lipcert.core.lower.lower import lower
 from lipcert.core.norms.convolution import Convolution

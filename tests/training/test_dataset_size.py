@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from lipcert import analyze, load_model
 from lipcert.audit.trace.reading import read_trace
 from lipcert.cli.sources import effective_settings
-from lipcert.core.certificate.records import read_certificate
+from lipcert.core.certificate import read_certificate
 from lipcert.errors import UsageError
 from lipcert.training import Private
 from lipcert.training.intake import DatasetSizeWarning

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import StepLR
 from lipcert import load_model
 from lipcert.analysis.pipeline import analyze
 from lipcert.cli.sources import effective_settings
-from lipcert.core.certificate.records import read_certificate
+from lipcert.core.certificate import read_certificate
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import epsilon
 from lipcert.training import (

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
-from lipcert.core.certificate.canonical import Json
-from lipcert.core.certificate.records import Assumption
+from lipcert.core.certificate import Assumption
 
 CHECKED: Final = "checked"
 DECLARED: Final = "declared"
 
-Members: TypeAlias = dict[str, Json]
 
-
-def declared(name: str, text: str, data: Mapping[str, Json]) -> Assumption:
+def declared(name: str, text: str, data: Mapping[str, object] | None = None) -> Assumption:
     """What the checker cannot establish."""
-    return Assumption(name, DECLARED, text, data)
+    return Assumption(name, DECLARED, text, data or {})
 
 
 def examples(*, proved: bool, in_eval_mode: bool) -> Assumption:
@@ -26,7 +23,7 @@ def examples(*, proved: bool, in_eval_mode: bool) -> Assumption:
         text = f"{mode} of a batch do not influence each other, for batches of every size."
         return Assumption("A-PERSAMPLE", CHECKED, text, {})
     text = "The file computes one example at a time, and training applies it to each separately."
-    return declared("A-PERSAMPLE", text, {})
+    return declared("A-PERSAMPLE", text)
 
 
 def frozen(tensors: tuple[str, ...]) -> Assumption:
@@ -36,19 +33,16 @@ def frozen(tensors: tuple[str, ...]) -> Assumption:
 
 
 PROJECTION: Final = declared(
-    "A-PROJ", "Training holds every trained tensor within its constraint at every step.", {}
+    "A-PROJ", "Training holds every trained tensor within its constraint at every step."
 )
-FIXED: Final = declared(
-    "A-POINT", "At every step of the run the weights are those of the file.", {}
-)
+FIXED: Final = declared("A-POINT", "At every step of the run the weights are those of the file.")
 ACCOUNTING: Final = declared(
     "A-EPSILON",
     "The accountant that found epsilon is right: the checker did not find as small a one.",
-    {},
 )
 RANDOMNESS: Final = declared(
-    "A-RNG", "The noise is Gaussian, fresh and independent at every step, and kept secret.", {}
+    "A-RNG", "The noise is Gaussian, fresh and independent at every step, and kept secret."
 )
 ARITHMETIC: Final = declared(
-    "A-NUMERIC", "Real arithmetic: the rounding of the training run is not included.", {}
+    "A-NUMERIC", "Real arithmetic: the rounding of the training run is not included."
 )

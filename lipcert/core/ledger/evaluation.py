@@ -6,12 +6,11 @@ besides, because an exporter left traces of them. What leaves: the entry of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
 
-from lipcert.core.certificate.canonical import Json
-from lipcert.core.certificate.fields import CertificateFormatError, Fields
-from lipcert.core.certificate.records import Assumption
+from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.ledger.entries import declared
 
 EVALUATION: Final = "A-EVAL"
@@ -24,6 +23,19 @@ EvalLayer: TypeAlias = tuple[str, str]
 """its operator, and its name"""
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    kind: str
+    name: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    layers: tuple[_Layer, ...]
+
+
 def evaluation(layers: Iterable[EvalLayer]) -> Assumption:
     """What is assumed of the layers that training keeps in eval mode."""
     ordered = sorted(set(layers))
@@ -33,17 +45,12 @@ def evaluation(layers: Iterable[EvalLayer]) -> Assumption:
         "Training keeps these layers in eval mode, their statistics frozen and nothing dropped: "
         f"{named}{more}."
     )
-    data: list[Json] = [{"kind": kind, "name": name} for kind, name in ordered]
-    return declared(EVALUATION, text, {"layers": data})
+    return declared(EVALUATION, text, written(_Layers(tuple(_Layer(*layer) for layer in ordered))))
 
 
-def read_eval_layers(fields: Fields) -> tuple[EvalLayer, ...]:
+def read_eval_layers(data: Mapping[str, object]) -> tuple[EvalLayer, ...]:
     """The layers that a certificate names."""
-    found: list[EvalLayer] = []
-    for layer in fields.objects("layers"):
-        found.append((layer.text("kind"), layer.text("name")))
-        layer.finish()
-    fields.finish()
+    found = tuple((layer.kind, layer.name) for layer in read(_Layers, data, EVALUATION).layers)
     if not found or not MODAL_OPERATORS.issuperset(kind for kind, _ in found):
-        raise CertificateFormatError(f"{fields.where} names no layers")
-    return tuple(found)
+        raise CertificateFormatError(f"{EVALUATION} names no layers")
+    return found

@@ -6,14 +6,13 @@ describe, and the same entries again, texts included.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Annotated, Final, Literal, TypeAlias, final
 
-from lipcert.core.certificate.canonical import Json
-from lipcert.core.certificate.fields import CertificateFormatError, Fields
-from lipcert.core.certificate.numbers import write_float
-from lipcert.core.certificate.records import Assumption
-from lipcert.core.ledger.entries import Members, declared
+from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.codec import Bound, Limit
+from lipcert.core.ledger.entries import declared
 
 MECHANISM: Final = "A-MECHANISM"
 LAYERS: Final = "A-LAYERS"
@@ -46,6 +45,43 @@ LayerEnds: TypeAlias = tuple[str, str]
 
 @final
 @dataclass(frozen=True, slots=True)
+class _GradientClip:
+    clip_norm: Bound
+    clip_scope: Annotated[str, Limit("flat or group", {"flat", "group"}.__contains__)]
+    decay: Annotated[str, Limit("decoupled or inside", {"decoupled", "inside"}.__contains__)]
+    kind: Literal["gradient-clipping"] = "gradient-clipping"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _LayerClip:
+    input_clip: Bound
+    cotangent_clip: Bound
+    conv_clip: Literal["l1.5", "l2"]
+    kind: Literal["backprop-clipping"] = "backprop-clipping"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    input: str
+    output: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    layers: tuple[_Ends, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stepwise:
+    noise_multiplier: Bound
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class BackpropagationClip:
     """Clips round layers, example by example.
 
@@ -57,25 +93,17 @@ class BackpropagationClip:
 
     input_clip: float
     cotangent_clip: float
-    conv_clip: str
+    conv_clip: Literal["l1.5", "l2"]
     layers: tuple[LayerEnds, ...]
 
     @classmethod
-    def read(cls, mechanism: Fields, layers: Fields) -> BackpropagationClip:
+    def read(
+        cls, mechanism: Mapping[str, object], layers: Mapping[str, object]
+    ) -> BackpropagationClip:
         """From the data of A-MECHANISM and A-LAYERS."""
-        ends: list[LayerEnds] = []
-        for layer in layers.objects("layers"):
-            ends.append((layer.text("input"), layer.text("output")))
-            layer.finish()
-        found = cls(
-            input_clip=mechanism.bound("input_clip"),
-            cotangent_clip=mechanism.bound("cotangent_clip"),
-            conv_clip=mechanism.text("conv_clip"),
-            layers=tuple(ends),
-        )
-        if found.conv_clip not in _NORMS:
-            raise CertificateFormatError(f"{mechanism.where} clips in an unknown norm")
-        return found
+        clip = read(_LayerClip, mechanism, MECHANISM)
+        ends = tuple((item.input, item.output) for item in read(_Layers, layers, LAYERS).layers)
+        return cls(clip.input_clip, clip.cotangent_clip, clip.conv_clip, ends)
 
     @property
     def is_by_channel(self) -> bool:
@@ -89,37 +117,39 @@ class BackpropagationClip:
             f"norm {self.input_clip!r}, and the gradient at its output, before that enters the "
             f"layer, to {self.cotangent_clip!r} {_NORMS[self.conv_clip]}."
         )
-        data: Members = {
-            "kind": "backprop-clipping",
-            "input_clip": write_float(self.input_clip),
-            "cotangent_clip": write_float(self.cotangent_clip),
-            "conv_clip": self.conv_clip,
-        }
-        ends: list[Json] = [{"input": first, "output": last} for first, last in self.layers]
+        clip = _LayerClip(self.input_clip, self.cotangent_clip, self.conv_clip)
+        ends = tuple(_Ends(*ends) for ends in self.layers)
         places = f"The layers that clip are the {len(ends)} listed, from input to output."
-        return declared(MECHANISM, text, data), declared(LAYERS, places, {"layers": ends})
+        return (
+            declared(MECHANISM, text, written(clip)),
+            declared(LAYERS, places, written(_Layers(ends))),
+        )
 
 
 def mechanism_entry(kind: str, clip: GradientClip | None) -> Assumption:
     """A-MECHANISM of all other mechanisms."""
-    data: Members = {"kind": kind}
     if clip is None:
         text = _RESCALED if kind == "weight-clipping" else _BACKPROPAGATION
-        return declared(MECHANISM, text, data)
+        return declared(MECHANISM, text, {"kind": kind})
     norm, scope, decay = clip
-    data |= {"clip_norm": write_float(norm), "clip_scope": scope, "decay": decay}
     text = f"The gradient of every example is clipped to {norm!r} ({scope}), decay {decay}."
-    return declared(MECHANISM, text, data)
+    return declared(MECHANISM, text, written(_GradientClip(norm, scope, decay)))
 
 
-def read_gradient_clip(fields: Fields) -> GradientClip | None:
+def read_kind(data: Mapping[str, object]) -> str:
+    """Which mechanism it is."""
+    kind = data.get("kind")
+    if kind not in MECHANISMS:
+        raise CertificateFormatError(f"{MECHANISM}.kind is not one of {', '.join(MECHANISMS)}")
+    return str(kind)
+
+
+def read_gradient_clip(data: Mapping[str, object]) -> GradientClip | None:
     """The clip of the whole gradient, where the mechanism is that."""
-    if fields.text("kind") != "gradient-clipping":
+    if data.get("kind") != "gradient-clipping":
         return None
-    scope, decay = fields.text("clip_scope"), fields.text("decay")
-    if scope not in {"flat", "group"} or decay not in {"decoupled", "inside"}:
-        raise CertificateFormatError(f"{fields.where} describes no clip")
-    return fields.bound("clip_norm"), scope, decay
+    clip = read(_GradientClip, data, MECHANISM)
+    return clip.clip_norm, clip.clip_scope, clip.decay
 
 
 def stepwise(multiplier: float) -> Assumption:
@@ -129,4 +159,9 @@ def stepwise(multiplier: float) -> Assumption:
         f"earlier steps alone determine, and its noise has a multiplier of at least {multiplier!r} "
         "for them."
     )
-    return declared(STEPWISE, text, {"noise_multiplier": write_float(multiplier)})
+    return declared(STEPWISE, text, written(_Stepwise(multiplier)))
+
+
+def read_stepwise(data: Mapping[str, object]) -> float:
+    """The multiplier of the noise of every step."""
+    return read(_Stepwise, data, STEPWISE).noise_multiplier

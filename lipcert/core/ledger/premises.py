@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Final, Literal, TypeAlias, final
 
-from lipcert.core.certificate.fields import CertificateFormatError, Fields
-from lipcert.core.certificate.numbers import write_float
-from lipcert.core.certificate.records import Assumption
+from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.codec import Bound
 from lipcert.core.ledger.entries import (
     ACCOUNTING,
     ARITHMETIC,
     FIXED,
     PROJECTION,
     RANDOMNESS,
-    Members,
     declared,
     examples,
     frozen,
@@ -35,15 +33,16 @@ from lipcert.core.ledger.evaluation import (
 from lipcert.core.ledger.mechanism import (
     LAYERS,
     MECHANISM,
-    MECHANISMS,
     STEPWISE,
     BackpropagationClip,
     GradientClip,
     mechanism_entry,
     read_gradient_clip,
+    read_kind,
+    read_stepwise,
     stepwise,
 )
-from lipcert.core.ledger.run import Run
+from lipcert.core.ledger.run import SAMPLING, Run
 
 LossParameter: TypeAlias = tuple[str, float | str]
 
@@ -53,6 +52,35 @@ _RELATIONS: Final = {
     "replace-one": "one example of the data set is another one",
     "zero-out": "one example contributes nothing, and the batches stay as they are",
 }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Input:
+    norm: Bound | None
+    box: tuple[float, float] | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    kind: str
+    parameters: Mapping[str, float | str]
+    clip: Bound | None
+    assumed: Literal["true"] | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Neighbours:
+    relation: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Aggregation:
+    reduction: Literal["sum", "mean"]
+    divisor: int | None = None
 
 
 @final
@@ -105,30 +133,33 @@ class Premises:
     @classmethod
     def read(cls, assumptions: Sequence[Assumption]) -> Premises:
         """From the assumptions of a certificate; `CertificateFormatError` where they are others."""
-        known = {item.id: Fields(dict(item.data), item.id) for item in assumptions}
+        known = {item.id: item.data for item in assumptions}
         for name in _NEEDED:
             if name not in known:
                 raise CertificateFormatError(f"the assumption {name} is missing")
-        loss, mechanism = known["A-LOSS"], known[MECHANISM]
-        norm, box = _input(known["A-INPUT"])
+        given = read(_Input, known["A-INPUT"], "A-INPUT")
+        loss = read(_Loss, known["A-LOSS"], "A-LOSS")
+        if given.box is not None and given.box[0] > given.box[1]:
+            raise CertificateFormatError("A-INPUT.box is not an interval")
+        mechanism = known[MECHANISM]
         found = cls(
-            input_norm=norm,
-            input_box=box,
-            loss=loss.text("kind"),
-            loss_parameters=_loss_parameters(loss.object("parameters")),
-            loss_clip=loss.optional("clip", loss.bound),
-            loss_assumed=loss.has("assumed"),
-            mechanism=mechanism.text("kind"),
+            input_norm=given.norm,
+            input_box=given.box,
+            loss=loss.kind,
+            loss_parameters=tuple(sorted(loss.parameters.items())),
+            loss_clip=loss.clip,
+            loss_assumed=loss.assumed is not None,
+            mechanism=read_kind(mechanism),
             clip=read_gradient_clip(mechanism),
-            relation=known["A-NEIGH"].text("relation"),
+            relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
             divisor=_divisor(known["A-GRAD-AGG"]),
-            run=Run.read(known["A-SAMPLING"]) if "A-SAMPLING" in known else None,
+            run=Run.read(known[SAMPLING]) if SAMPLING in known else None,
             layer_clip=_layer_clip(known),
-            stepwise=known[STEPWISE].bound("noise_multiplier") if STEPWISE in known else None,
+            stepwise=read_stepwise(known[STEPWISE]) if STEPWISE in known else None,
             eval_layers=read_eval_layers(known[EVALUATION]) if EVALUATION in known else (),
         )
-        if found.relation not in _RELATIONS or found.mechanism not in MECHANISMS:
-            raise CertificateFormatError("a relation or a mechanism is not known")
+        if found.relation not in _RELATIONS:
+            raise CertificateFormatError("A-NEIGH.relation is not known")
         return found
 
     def assumptions(self, known: Circumstances) -> tuple[Assumption, ...]:
@@ -153,34 +184,26 @@ class Premises:
         return (*entries, ARITHMETIC)
 
     def _input(self) -> Assumption:
-        parts, data = [], Members()
+        parts = []
         if self.input_norm is not None:
             parts.append(f"a Euclidean norm of at most {self.input_norm!r}")
-            data["norm"] = write_float(self.input_norm)
         if self.input_box is not None:
             low, high = self.input_box
             parts.append(f"entries between {low!r} and {high!r}")
-            data["box"] = [write_float(low), write_float(high)]
         what = f"has {' and '.join(parts)}" if parts else "is admitted, whatever its entries are"
-        return declared("A-INPUT", f"Every example {what}.", data)
+        data = _Input(self.input_norm, self.input_box)
+        return declared("A-INPUT", f"Every example {what}.", written(data))
 
     def _loss(self) -> Assumption:
         numbers = ", ".join(f"{name} = {value}" for name, value in self.loss_parameters)
         text = f"The loss of one example is {self.loss}" + (f" with {numbers}" if numbers else "")
-        data: Members = {
-            "kind": self.loss,
-            "parameters": {
-                name: value if isinstance(value, str) else write_float(value)
-                for name, value in self.loss_parameters
-            },
-        }
         if self.loss_clip is not None:
             text += f"; its gradient at the output is clipped to {self.loss_clip!r}"
-            data["clip"] = write_float(self.loss_clip)
         if self.loss_assumed:
             text += "; nobody stated it"
-            data["assumed"] = "true"
-        return declared("A-LOSS", f"{text}.", data)
+        assumed: Literal["true"] | None = "true" if self.loss_assumed else None
+        data = _Loss(self.loss, dict(self.loss_parameters), self.loss_clip, assumed)
+        return declared("A-LOSS", f"{text}.", written(data))
 
     def _mechanism(self) -> tuple[Assumption, ...]:
         if self.layer_clip is not None:
@@ -206,47 +229,24 @@ class Premises:
 
     def _aggregation(self) -> Assumption:
         if self.divisor is None:
-            text, data = "The gradients of a batch are summed.", Members(reduction="sum")
+            text, data = "The gradients of a batch are summed.", _Aggregation("sum")
         else:
             text = f"The sum of the gradients of a batch is divided by {self.divisor}, "
             text += "a constant whatever the batch holds."
-            data = Members(reduction="mean", divisor=self.divisor)
-        return declared("A-GRAD-AGG", text, data)
+            data = _Aggregation("mean", self.divisor)
+        return declared("A-GRAD-AGG", text, written(data))
 
 
-def _input(fields: Fields) -> tuple[float | None, tuple[float, float] | None]:
-    norm = fields.optional("norm", fields.bound)
-    box: tuple[float, float] | None = None
-    if fields.has("box"):
-        ends = fields.numbers("box")
-        if len(ends) != 2 or ends[0] > ends[1]:
-            raise CertificateFormatError(f"{fields.where}.box is not an interval")
-        box = (ends[0], ends[1])
-    return norm, box
-
-
-def _loss_parameters(fields: Fields) -> tuple[LossParameter, ...]:
-    """Numbers are written as such; what is no number is a word."""
-    found: list[LossParameter] = []
-    for name in sorted(fields.members()):
-        word = fields.text(name)
-        is_number = word.removeprefix("-").startswith("0x")
-        found.append((name, fields.number(name) if is_number else word))
-    return tuple(found)
-
-
-def _layer_clip(known: Mapping[str, Fields]) -> BackpropagationClip | None:
-    if known[MECHANISM].text("kind") != "backprop-clipping":
+def _layer_clip(known: Mapping[str, Mapping[str, object]]) -> BackpropagationClip | None:
+    if read_kind(known[MECHANISM]) != "backprop-clipping":
         return None
     if LAYERS not in known:
         raise CertificateFormatError(f"the assumption {LAYERS} is missing")
     return BackpropagationClip.read(known[MECHANISM], known[LAYERS])
 
 
-def _divisor(fields: Fields) -> int | None:
-    if fields.text("reduction") == "sum":
-        return None
-    divisor = fields.integer("divisor")
-    if fields.text("reduction") != "mean" or divisor < 1:
-        raise CertificateFormatError(f"{fields.where} is neither a sum nor a mean")
-    return divisor
+def _divisor(data: Mapping[str, object]) -> int | None:
+    found = read(_Aggregation, data, "A-GRAD-AGG")
+    if (found.reduction == "mean") != bool(found.divisor):
+        raise CertificateFormatError("A-GRAD-AGG is neither a sum nor a mean")
+    return found.divisor

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.certificate.fields import CertificateFormatError, Fields
-from lipcert.core.certificate.records import Assumption
-from lipcert.core.ledger.entries import Members, declared
+from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.ledger.entries import declared
 
+SAMPLING: Final = "A-SAMPLING"
 _SCHEMES: Final = {
     "poisson": "every example is in every batch with probability B/N, independently",
     "without-replacement": "every batch is a uniformly random set of B of the N examples",
@@ -41,17 +42,9 @@ class Run:
     size: str | None = None
 
     @classmethod
-    def read(cls, fields: Fields) -> Run:
+    def read(cls, data: Mapping[str, object]) -> Run:
         """From the data of A-SAMPLING."""
-        run = cls(
-            scheme=fields.text("scheme"),
-            dataset_size=fields.integer("dataset_size"),
-            batch_size=fields.integer("batch_size"),
-            steps=fields.integer("steps"),
-            participations=fields.integer("participations"),
-            size=fields.optional("size", fields.text),
-        )
-        fields.finish()
+        run = read(cls, data, SAMPLING)
         fits = 1 <= run.batch_size <= run.dataset_size and 1 <= run.participations <= run.steps
         whole = run.scheme in {"shuffle"} or run.participations == run.steps
         full = run.scheme != "full-batch" or run.batch_size == run.dataset_size
@@ -59,7 +52,7 @@ class Run:
         if run.scheme not in _SCHEMES or not (
             said and fits and whole and full and run.is_possible()
         ):
-            raise CertificateFormatError(f"{fields.where} describes no run")
+            raise CertificateFormatError(f"{SAMPLING} describes no run")
         return run
 
     def is_possible(self) -> bool:
@@ -77,13 +70,4 @@ class Run:
             f"{_SCHEMES[self.scheme]}; an example is in at most {self.participations} batches."
             f"{_SIZES.get(self.size or '', '')}"
         )
-        data: Members = {
-            "scheme": self.scheme,
-            "dataset_size": self.dataset_size,
-            "batch_size": self.batch_size,
-            "steps": self.steps,
-            "participations": self.participations,
-        }
-        if self.size is not None:
-            data["size"] = self.size
-        return declared("A-SAMPLING", text, data)
+        return declared(SAMPLING, text, written(self))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lipcert.core.certificate.records import write_certificate
+from lipcert.core.certificate import write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model

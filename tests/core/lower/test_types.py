@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from lipcert.core.certificate.records import write_certificate
+from lipcert.core.certificate import write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
 from lipcert.core.lower.errors import Unsupported

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from lipcert.core.certificate.numbers import write_float
-from lipcert.core.certificate.records import Assumption, Certificate
+from lipcert.core.canonical import write_float
+from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import (
     CHECKED,
     DECLARED,

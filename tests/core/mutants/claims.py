@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from lipcert.core.certificate.records import Certificate, GroupClaim, NodeClaim, ValueClaim
+from lipcert.core.certificate import Certificate, GroupClaim, NodeClaim, ValueClaim
 from lipcert.core.ledger import Premises
 from lipcert.core.spending import derived_epsilon
 from tests.core.mutants.networks import Case

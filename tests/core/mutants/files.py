@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
-from lipcert.core.certificate.records import Certificate, write_certificate
+from lipcert.core.certificate import Certificate, write_certificate
 from lipcert.core.digest import structural_digest
 from lipcert.core.reader.model import read_model
 from tests.core.mutants.networks import Case

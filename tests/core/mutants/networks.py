@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from lipcert.core.certificate.records import Certificate
+from lipcert.core.certificate import Certificate
 from lipcert.importer.load import load_model
 from lipcert.issue import draft
 from lipcert.issue.certify import certify

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, final
 
-from lipcert.core.certificate.records import Certificate, write_certificate
+from lipcert.core.certificate import Certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from tests.core.mutants.networks import Case

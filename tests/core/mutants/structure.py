@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lipcert.core.certificate.records import (
+from lipcert.core.certificate import (
     Certificate,
     Constraint,
     ExternalFile,

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from lipcert.core.certificate.canonical import write_canonical
-from lipcert.core.certificate.records import write_certificate
+from lipcert.core.canonical import write_canonical
+from lipcert.core.certificate import write_certificate
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant
 

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from lipcert.core.certificate.records import (
+from lipcert.core.certificate import (
     Certificate,
     ChainWitness,
     NormClaim,

@@ -7,16 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.certificate.numbers import (
+from lipcert.core.canonical import (
+    FORMS,
     MAX_DIGITS,
-    NumberFormatError,
-    read_bound,
     read_float,
     read_rational,
-    read_sha256,
     write_float,
     write_rational,
 )
+from lipcert.core.codec import Bound, Codec, CodecError, Sha256
+
+CODEC = Codec(CodecError, FORMS)
+
+
+def bound(text):
+    return CODEC.read_any(Bound, text, "bound")
+
+
+def digest(text):
+    return CODEC.read_any(Sha256, text, "digest")
+
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -38,7 +48,7 @@ def test_one_spelling_only(number, data):
         if other != text:
             try:
                 assert read_float(other) != number
-            except NumberFormatError:
+            except CodecError:
                 continue
             assert write_float(read_float(other)) == other
 
@@ -70,29 +80,29 @@ def test_one_spelling_only(number, data):
     ],
 )
 def test_other_spellings_of_floats(text):
-    with pytest.raises(NumberFormatError):
+    with pytest.raises(CodecError):
         read_float(text)
 
 
 def test_extreme_floats():
     for number in (0.0, 5e-324, 2.0**-1022, math.nextafter(math.inf, 0.0)):
-        assert read_bound(write_float(number)) == number
+        assert bound(write_float(number)) == number
         assert read_float(write_float(-number)) == -number
     assert write_float(-0.0) == "0x0.0p+0"
 
 
 def test_bounds_are_not_negative():
-    assert read_bound("0x1.0000000000000p+0") == 1.0
-    with pytest.raises(NumberFormatError, match="negative"):
-        read_bound("-0x1.0000000000000p+0")
+    assert bound("0x1.0000000000000p+0") == 1.0
+    with pytest.raises(CodecError, match="not negative"):
+        bound("-0x1.0000000000000p+0")
     for number in (math.nan, math.inf, -math.inf):
-        with pytest.raises(NumberFormatError):
+        with pytest.raises(CodecError):
             write_float(number)
 
 
 @given(st.fractions(min_value=0))
 def test_rationals_come_back(number):
-    assert read_rational(*write_rational(number)) == number
+    assert read_rational(write_rational(number)) == number
 
 
 @pytest.mark.parametrize(
@@ -116,19 +126,19 @@ def test_rationals_come_back(number):
     ],
 )
 def test_other_spellings_of_rationals(above, below):
-    with pytest.raises(NumberFormatError):
-        read_rational(above, below)
+    with pytest.raises(CodecError):
+        read_rational([above, below])
 
 
 def test_rationals_that_cannot_be_written():
     for number in (Fraction(-1, 2), Fraction(10**MAX_DIGITS), Fraction(1, 10**MAX_DIGITS)):
-        with pytest.raises(NumberFormatError):
+        with pytest.raises(CodecError):
             write_rational(number)
-    assert read_rational("0", "1") == 0
+    assert read_rational(["0", "1"]) == 0
 
 
 def test_digests():
-    assert read_sha256("0123456789abcdef" * 4) == "0123456789abcdef" * 4
+    assert digest("0123456789abcdef" * 4) == "0123456789abcdef" * 4
     for text in ("", "0" * 63, "0" * 65, "A" * 64, "٠" * 64, "0" * 63 + "\n", "0" * 64 + "\n"):
-        with pytest.raises(NumberFormatError):
-            read_sha256(text)
+        with pytest.raises(CodecError):
+            digest(text)

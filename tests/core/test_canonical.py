@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.core.certificate import canonical
-from lipcert.core.certificate.canonical import (
+from lipcert.core import canonical
+from lipcert.core.canonical import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_INTEGER,
@@ -92,7 +92,7 @@ def test_the_form_itself():
 def test_keys_are_sorted_by_utf16_code_units():
     # U+10000 is spelt D800 DC00 in UTF-16 and comes before U+E000, though its number is larger
     assert list(read_canonical('{"\U00010000":1,"\ue000":2}'.encode())) == ["\U00010000", "\ue000"]
-    with pytest.raises(CanonicalFormError, match="sorted"):
+    with pytest.raises(CanonicalFormError, match="canonical form"):
         read_canonical('{"\ue000":2,"\U00010000":1}'.encode())
 
 
@@ -187,7 +187,7 @@ def test_values_are_counted_at_all_depths(monkeypatch):
     monkeypatch.setattr(canonical, "MAX_VALUES", 6)
     allowed = [[0], {"a": 0}, 0]
     assert read_canonical(write_canonical(allowed)) == allowed
-    with pytest.raises(CanonicalFormError, match="too large"):
+    with pytest.raises(CanonicalFormError, match="more than 6 values"):
         write_canonical([allowed])
     with pytest.raises(CanonicalFormError, match="more than 6 values"):
         read_canonical(b"[0,0,0,0,0,0]")

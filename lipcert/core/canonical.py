@@ -1,0 +1,190 @@
+"""Canonical JSON and numbers as strings: the one spelling of what a certificate says.
+
+The text is RFC 8785 restricted to objects, arrays, strings, integers of magnitude at most 2^53 and
+booleans. There are no floats, because a decimal number is not the float64 it is read as, and there
+is no null, because what is absent is left out. So a digest of the bytes is a digest of the value.
+A bound is a float64 in hexadecimal, a probability a rational number as two decimal strings.
+
+What enters the readers: untrusted bytes and strings. What leaves: a value, or an error with the
+reason. Invariant: what is read is exactly what the writer writes for it. That is how the reader
+decides: whatever a parser of JSON makes of the bytes is written again and compared with them, so
+keys twice or not in order, other escapes, blanks, 1.0 for 1 or −0 for 0 are refused whatever that
+parser thinks of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Final, TypeAlias, final
+
+from lipcert.core.codec import CodecError, Form
+
+Json: TypeAlias = "str | int | bool | list[Json] | dict[str, Json]"
+
+MAX_BYTES: Final = 1 << 24
+"""bytes of a text"""
+MAX_DEPTH: Final = 64
+"""objects and arrays inside one another"""
+MAX_VALUES: Final = 1 << 20
+"""values of a text, at all depths"""
+MAX_INTEGER: Final = 1 << 53
+"""magnitude of an integer, the largest range that every reader of JSON agrees on"""
+MAX_DIGITS: Final = 400
+"""digits of a numerator or denominator: enough for 10^-308 and every exact small float64"""
+
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""or what is left of one that does not end: from every quotation mark something matches, so that
+removing strings takes linear time"""
+_FLOAT: Final = re.compile(
+    r"0x0\.0p\+0|-?0x0\.[0-9a-f]{13}p-1022"
+    r"|-?0x1\.[0-9a-f]{13}p(?:\+0|[+-][1-9][0-9]{0,3})"
+)
+_NATURAL: Final = re.compile(r"0|[1-9][0-9]*+")
+
+
+@final
+class CanonicalFormError(ValueError):
+    """A text or a value that has no canonical form: where, and why."""
+
+    def __init__(self, reason: str, position: int = 0) -> None:
+        super().__init__(f"{reason} (at byte {position})")
+        self.reason = reason
+        self.position = position
+
+
+def read_canonical(data: bytes) -> Json:
+    """The value of a canonical text; `CanonicalFormError` for any other bytes."""
+    if len(data) > MAX_BYTES:
+        raise CanonicalFormError(f"the text is longer than {MAX_BYTES} bytes", MAX_BYTES)
+    try:
+        text = data.decode("utf-8", errors="strict")
+        _require_few(text)
+        value: Json = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise CanonicalFormError("the text is not UTF-8", error.start) from None
+    except json.JSONDecodeError as error:
+        place = len(text[: error.pos].encode("utf-8"))
+        raise CanonicalFormError(f"the text is not JSON: {error.msg}", place) from None
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        raise CanonicalFormError("the text is not JSON that can be read") from None
+    again = write_canonical(value)
+    if again != data:
+        places = zip(again, data, strict=False)
+        place = next((i for i, (one, other) in enumerate(places) if one != other), len(again))
+        raise CanonicalFormError("the text is not in canonical form", place)
+    return value
+
+
+def write_canonical(value: Json) -> bytes:
+    """The canonical text of a value: bytes that `read_canonical` accepts, always."""
+    ordered, count = _ordered(value, 0)
+    if count > MAX_VALUES:
+        raise CanonicalFormError(f"there are more than {MAX_VALUES} values")
+    text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
+    try:
+        data = text.encode("utf-8", errors="strict")
+    except UnicodeEncodeError:
+        raise CanonicalFormError("a string holds half of a surrogate pair") from None
+    if len(data) > MAX_BYTES:
+        raise CanonicalFormError(f"the text is longer than {MAX_BYTES} bytes", MAX_BYTES)
+    return data
+
+
+def _require_few(text: str) -> None:
+    """Refuse what would take memory without end to parse.
+
+    No text of at most MAX_VALUES values is refused: outside of strings there are fewer commas than
+    values, and no more opening brackets than values.
+    """
+    rest = _STRING.sub("", text)
+    if sum(map(rest.count, ",[{")) > 2 * MAX_VALUES:
+        raise CanonicalFormError(f"there are more than {MAX_VALUES} values")
+
+
+def _ordered(value: Json, depth: int) -> tuple[Json, int]:
+    """A copy with the keys of objects in order, and how many values it consists of."""
+    if depth > MAX_DEPTH:
+        raise CanonicalFormError(f"values are nested more than {MAX_DEPTH} deep")
+    if type(value) in {bool, str} or (type(value) is int and abs(value) <= MAX_INTEGER):
+        return value, 1
+    if type(value) is list:
+        items = [_ordered(item, depth + 1) for item in value]
+        return [item for item, _ in items], 1 + sum(count for _, count in items)
+    if type(value) is dict and all(type(key) is str for key in value):
+        named = {key: _ordered(value[key], depth + 1) for key in sorted(value, key=_order)}
+        members = {key: item for key, (item, _) in named.items()}
+        return members, 1 + sum(count for _, count in named.values())
+    raise CanonicalFormError(f"a {type(value).__name__} has no canonical form here")
+
+
+def _order(key: str) -> bytes:
+    """What keys are sorted by: their UTF-16 code units (RFC 8785, section 3.2.3)."""
+    try:
+        return key.encode("utf-16-be", errors="strict")
+    except UnicodeEncodeError:
+        raise CanonicalFormError("a key holds half of a surrogate pair") from None
+
+
+def read_float(text: object) -> float:
+    """A finite float64 from the spelling of `float.hex`; zero has no sign.
+
+    The expression admits nothing that means another number in another notation ("1e3" is 483 to
+    `float.fromhex`); that the text is given back rules out what rounds, such as the subnormal
+    digits of a normal exponent.
+    """
+    if type(text) is not str or len(text) > 32 or not _FLOAT.fullmatch(text):
+        raise CodecError("is not a hexadecimal float64")
+    try:
+        number = float.fromhex(text)
+    except OverflowError:
+        raise CodecError("is beyond float64") from None
+    if number.hex() != text:
+        raise CodecError("is not how its number is written")
+    return number
+
+
+def write_float(number: float) -> str:
+    """The spelling of a finite float64 that `read_float` takes."""
+    if not math.isfinite(number):
+        raise CodecError(f"{number!r} has no spelling in a certificate")
+    return (number + 0.0).hex()  # -0.0 + 0.0 is 0.0
+
+
+def read_rational(pair: object) -> Fraction:
+    """A rational number ≥ 0 in lowest terms, from two decimal strings."""
+    if type(pair) is not list or len(pair) != 2 or not all(map(_is_natural, pair)):
+        raise CodecError("is not a pair of decimal numbers")
+    above, below = map(int, pair)
+    if below == 0 or math.gcd(above, below) != 1:
+        raise CodecError("is not a rational number in lowest terms")
+    return Fraction(above, below)
+
+
+def write_rational(number: Fraction) -> list[str]:
+    """The two strings that `read_rational` takes."""
+    if number < 0 or max(number.numerator, number.denominator) >= 10**MAX_DIGITS:
+        raise CodecError("a rational number is negative or has too many digits")
+    return [str(number.numerator), str(number.denominator)]
+
+
+def _is_natural(text: object) -> bool:
+    return type(text) is str and len(text) <= MAX_DIGITS and _NATURAL.fullmatch(text) is not None
+
+
+def _read_number_or_word(text: object) -> float | str:
+    """Numbers are written as such; what is no number is a word."""
+    if type(text) is not str:
+        raise CodecError("is neither a number nor a word")
+    return read_float(text) if text.removeprefix("-").startswith("0x") else text
+
+
+FORMS: Final[Mapping[object, Form]] = {
+    float: Form(write_float, read_float),
+    float | str: Form(lambda x: x if type(x) is str else write_float(x), _read_number_or_word),
+    Fraction: Form(write_rational, read_rational),
+}
+"""numbers of a certificate"""
