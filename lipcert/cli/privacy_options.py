@@ -8,7 +8,7 @@ they must agree, because the noise of the analysis was computed for what the ana
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -127,23 +127,24 @@ class RunOptions:
         """Fill gaps from an analysis; whether its bounds hold at the weights of its file only."""
         from lipcert.cli.analysis_file import read_analysis
 
-        found = read_analysis(analysis)
-        if found.sensitivity is None:
+        found, run = read_analysis(analysis)
+        assumed = found.assumptions
+        if found.network.sensitivity is None:
             raise NoVerdictError(
                 f"{analysis}: the analysis found no finite sensitivity, so no noise is enough; "
                 "its diagnostics say why"
             )
-        for key, value in (("neighbours", found.neighbours), ("batch_size", found.batch_size)):
+        for key, value in (("neighbours", assumed.neighbours), ("batch_size", assumed.batch_size)):
             if value is not None and given.setdefault(key, value) != value:
                 raise UsageError(
                     f"{key.replace('_', '-')}: the noise of {analysis} was computed for {value}, "
                     f"not for {given[key]}; analyse again or leave it out"
                 )
         if given.get("target_epsilon") is None or not cls._has_length(given):
-            given.setdefault("noise_multiplier", found.noise_multiplier)
-        given["allocation"] = found.allocation
-        _fill(given, found.run)
-        return found.scope == "point" and found.mechanism != "weight-clipping"
+            given.setdefault("noise_multiplier", assumed.noise_multiplier)
+        given["allocation"] = assumed.allocation
+        _fill(given, {} if run is None else asdict(run))
+        return assumed.scope == "point" and assumed.mechanism.get("kind") != "weight-clipping"
 
     @property
     def accountant(self) -> str:

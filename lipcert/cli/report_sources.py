@@ -22,7 +22,6 @@ from lipcert.core.certificate import (
     read_certificate,
 )
 from lipcert.errors import NoVerdictError
-from lipcert.report.study.fields import Fields
 from lipcert.report.study.privacy import plan_of
 from lipcert.report.study.records import (
     CertificateFacts,
@@ -118,7 +117,7 @@ def _run(certificate: Certificate, claim: PrivacyClaim) -> PrivacyFacts:
         delta=delta,
         noise_multiplier=certificate.network.noise_multiplier,
         accountant=claim.accountant,
-        plan=plan_of(Fields(run, "A-SAMPLING")),
+        plan=plan_of(run),
         statement=_words(sampling, relation),
         curves={},
     )

@@ -5,12 +5,11 @@
     Mapping[K, T]     an object whose names are data; K is str, int or an Enum
     T | None          left out where there is none, or null (`nulls`)
     Enum, Literal     one of its words; a Literal of one word is a constant of the object
-    A | B             of dataclasses, told apart by their constants
     Annotated[T, …]   T within a `Limit`, or `Inside` an object
     object            any value, as it is
 
 How a number is spelt, and every further type, is for the dialect to say (`forms`). What a field
-says of its member beyond its type stands in its metadata (`member`).
+says of its member beyond its type stands in its metadata (`member`), or with the dialect.
 
 What enters the reader: a value that anybody may have written. What leaves: the record, or an error
 of the dialect with the path of what is wrong. Invariant: a type is what it is (true is no number, a
@@ -21,9 +20,9 @@ whole number of a field of that type is never a float), a member is missing, unk
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from functools import reduce
+from functools import partial, reduce
 from itertools import repeat
 from math import isfinite
 from types import NoneType, UnionType
@@ -34,6 +33,7 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    cast,
     final,
     get_args,
     get_origin,
@@ -41,7 +41,6 @@ from typing import (
 )
 
 _T = TypeVar("_T")
-_MAX_TEXT: Final = 1 << 16
 
 
 @final
@@ -92,10 +91,14 @@ Sha256 = Annotated[
 ]
 
 
-def member(name: str | None = None, *, optional: bool = False) -> Mapping[str, object]:
+def member(
+    name: str | None = None, *, optional: bool = False, apart: bool = False
+) -> Mapping[str, Any]:
     """Metadata of a field. name: in JSON where it is another, "outer.inner" for one of an object
-    around it. optional: left out where the value is the default."""
-    return {"json": name, "optional": optional}
+    around it. optional: left out where the value is the
+    default, which is one of nothing: None, False, zero or empty. apart: no member at all; whoever
+    reads the record gives the value."""
+    return {"name": name, "optional": optional, "apart": apart}
 
 
 def exactly(kind: type[_T], what: str) -> Form:
@@ -123,8 +126,9 @@ DECIMAL: Final = Form(float, _decimal)
 class Codec:
     """A dialect: the forms of its types, and what is made of None and of unknown members.
 
-    error: what readers raise. nulls: None is written as null, and only fields with a default may be
-    missing; else it is left out. extra: unknown members are passed over. largest: whole number.
+    error: what readers raise. members: metadata by "Class.field", for records that know nothing of
+    JSON. nulls: None is written as null; else it is left out. extra: unknown members are passed
+    over. largest: whole number. longest: string.
     """
 
     def __init__(
@@ -132,14 +136,17 @@ class Codec:
         error: type[ValueError],
         forms: Mapping[object, Form],
         *,
+        members: Mapping[str, Mapping[str, Any]] | None = None,
         nulls: bool = False,
         extra: bool = False,
         largest: int = 1 << 53,
+        longest: int = 1 << 16,
     ) -> None:
         self._error = error
+        self._members = members or {}
         self._nulls, self._extra = nulls, extra
         whole = Limit("a whole number that is not negative", lambda value: 0 <= value <= largest)
-        text = Limit("a string of at most 2^16 characters", lambda value: len(value) <= _MAX_TEXT)
+        text = Limit(f"a string of at most {longest} characters", lambda x: len(x) <= longest)
         self._forms: dict[object, Form] = {
             object: Form(lambda value: value, lambda value: value),
             bool: exactly(bool, "true or false"),
@@ -147,22 +154,25 @@ class Codec:
             int: _limited(exactly(int, "a whole number"), whole),
             **forms,
         }
+        self._plans: dict[object, list[_Member]] = {}
 
     def write(self, record: object, kind: object = None) -> Any:
         """A record as a value of JSON; kind: its type, where it is no dataclass."""
         return self._form(type(record) if kind is None else kind).write(record)
 
-    def read(self, kind: type[_T], value: object, where: str) -> _T:
-        """The record that was written so; where: what the paths of errors begin with."""
-        found: _T = self.read_any(kind, value, where)
+    def read(self, kind: type[_T], value: object, where: str, **apart: object) -> _T:
+        """The record that was written so; where: what the paths of errors begin with. apart: the
+        fields of the record that are no members."""
+        try:
+            read = partial(self._record, kind, apart) if apart else self._form(kind).read
+            found: _T = read(value)
+        except CodecError as error:
+            raise self._error(str(error.within(where))) from None
         return found
 
     def read_any(self, kind: object, value: object, where: str) -> Any:
-        """The same for what is no class: a union, a tuple, a mapping."""
-        try:
-            return self._form(kind).read(value)
-        except CodecError as error:
-            raise self._error(str(error.within(where))) from None
+        """The same for what is no class: a tuple, a mapping."""
+        return self.read(cast("type[Any]", kind), value, where)
 
     def _form(self, hint: object) -> Form:
         if hint not in self._forms:
@@ -173,8 +183,8 @@ class Codec:
         origin, inner = get_origin(hint), get_args(hint)
         if origin is Annotated:
             return reduce(_limited, inner[1:], self._form(inner[0]))
-        if origin in {Union, UnionType}:
-            return self._union(inner)
+        if origin in {Union, UnionType} and len(inner) == 2 and inner[1] is NoneType:
+            return self._optional(inner[0])
         if origin is tuple:
             if inner[1:] == (...,):
                 return _array(self._form(inner[0]))
@@ -184,55 +194,52 @@ class Codec:
         if isinstance(origin, type) and issubclass(origin, Mapping):
             return _mapping(_key(inner[0]), self._form(inner[1]))
         if is_dataclass(hint):
-            return self._record(hint)
+            return Form(partial(self._written, hint), partial(self._record, hint, {}))
         if isinstance(hint, type) and issubclass(hint, Enum):
             return _words({item.value: item for item in hint})
         raise TypeError(f"{hint!r} has no form")
 
-    def _union(self, kinds: tuple[Any, ...]) -> Form:
-        some = [kind for kind in kinds if kind is not NoneType]
-        if len(some) > 1:
-            return _tagged({kind: (self._form(kind), _constants(kind)) for kind in some})
-        form = self._form(some[0])
+    def _optional(self, hint: Any) -> Form:
+        form = self._form(hint)
         return Form(
             lambda value: None if value is None else form.write(value),
             lambda value: None if value is None and self._nulls else form.read(value),
         )
 
-    def _record(self, kind: Any) -> Form:
-        hints = get_type_hints(kind, include_extras=True)
-        constants = _constants(kind)
-        plan = [
-            _Member(
-                field.name,
-                tuple((field.metadata.get("json") or field.name).split(".")),
-                self._form(hints[field.name]),
-                has_default=field.default is not MISSING or field.default_factory is not MISSING,
-                default=_default(field),
-                is_constant=field.name in constants,
-                nullable=NoneType in get_args(hints[field.name]),
-                optional=field.metadata.get("optional", False),
-            )
-            for field in fields(kind)
-        ]
-        plan.sort(key=lambda item: not item.is_constant)
-        return Form(
-            lambda record: self._members(plan, record),
-            lambda value: kind(**self._values(plan, value)),
-        )
+    def _plan(self, kind: Any) -> list[_Member]:
+        """The members of a record; its constants first, so that another schema is told as such."""
+        if kind not in self._plans:
+            hints = get_type_hints(kind, include_extras=True)
+            said = {
+                item: self._members.get(f"{kind.__name__}.{item.name}", item.metadata) or member()
+                for item in fields(kind)
+            }
+            self._plans[kind] = [
+                _Member(
+                    item.name,
+                    tuple((more["name"] or item.name).split(".")),
+                    hints[item.name],
+                    more["optional"],
+                )
+                for item, more in said.items()
+                if not more["apart"]
+            ]
+            self._plans[kind].sort(key=lambda item: not item.is_constant)
+        return self._plans[kind]
 
-    def _members(self, plan: list[_Member], record: object) -> dict[str, Any]:
+    def _written(self, kind: Any, record: object) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for item in plan:
+        for item in self._plan(kind):
             *outer, name = item.path
             place = found.setdefault(outer[0], {}) if outer else found
             value = getattr(record, item.field)
-            if (item.optional and value == item.default) or (value is None and not self._nulls):
+            if (item.optional and not value) or (value is None and not self._nulls):
                 continue
-            place[name] = item.form.write(value)
+            place[name] = self._form(item.hint).write(value)
         return found
 
-    def _values(self, plan: list[_Member], value: Any) -> dict[str, Any]:
+    def _record(self, kind: Any, apart: Mapping[str, object], value: Any) -> Any:
+        plan = self._plan(kind)
         outer = {item.path[0] for item in plan if len(item.path) > 1}
         rest: dict[tuple[str, ...], Any] = {}
         for name, inside in _object(value).items():
@@ -249,17 +256,20 @@ class Codec:
         for item in plan:
             if item.path in rest:
                 try:
-                    found[item.field] = item.form.read(rest.pop(item.path))
+                    found[item.field] = self._form(item.hint).read(rest.pop(item.path))
                 except CodecError as error:
                     raise error.within("".join(map(_step, item.path))) from None
-            elif not (item.optional or (item.has_default if self._nulls else item.nullable)):
+            elif not item.optional and (self._nulls or NoneType not in get_args(item.hint)):
                 raise CodecError("is missing", "".join(map(_step, item.path)))
-            else:
-                found[item.field] = item.default
+            elif not item.optional:
+                found[item.field] = None
         if rest and not self._extra:
             *around, name = min(rest)
             raise CodecError(f"has the unknown member {name[:80]!r}", "".join(map(_step, around)))
-        return found
+        try:
+            return kind(**found, **apart)
+        except ValueError as error:
+            raise CodecError(f"is not possible: {error}") from None
 
 
 @final
@@ -269,30 +279,17 @@ class _Member:
 
     field: str
     path: tuple[str, ...]
-    form: Form
-    has_default: bool
-    default: Any
-    is_constant: bool
-    nullable: bool
+    hint: Any
     optional: bool
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its type admits one word."""
+        return get_origin(self.hint) is Literal and len(get_args(self.hint)) == 1
 
 
 def _step(name: str) -> str:
     return f".{name}"
-
-
-def _default(field: Any) -> Any:
-    """Of a field; None where there is none."""
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return None if field.default is MISSING else field.default
-
-
-def _constants(kind: Any) -> dict[str, str]:
-    """The fields of a record whose type admits one word."""
-    found = get_type_hints(kind)
-    words = {name: get_args(hint) for name, hint in found.items() if get_origin(hint) is Literal}
-    return {name: inner[0] for name, inner in words.items() if len(inner) == 1}
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -401,13 +398,3 @@ def _words(choices: Mapping[str, Any]) -> Form:
         return choices[value]
 
     return Form(words.__getitem__, read)
-
-
-def _tagged(kinds: Mapping[Any, tuple[Form, dict[str, str]]]) -> Form:
-    def read(value: Any) -> Any:
-        for form, constants in kinds.values():
-            if constants.items() <= _object(value).items():
-                return form.read(value)
-        raise CodecError("is of no known kind")
-
-    return Form(lambda record: kinds[type(record)][0].write(record), read)

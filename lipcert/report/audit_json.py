@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 from lipcert.audit.records import (
     BINS_PER_OCTAVE,
+    HIGHEST_BIN,
+    LOWEST_BIN,
     AuditReport,
-    CheckReport,
-    ExampleReference,
-    GroupAudit,
-    ValueAudit,
+    Histogram,
 )
+from lipcert.core.codec import Codec, CodecError, Form, member
 from lipcert.report.audit_findings import audit_findings
 from lipcert.report.audit_numbers import factor_of, report_factor, tightness_of
-from lipcert.report.json import JsonObject, diagnostic_list, dump
+from lipcert.report.json import FieldError, JsonObject, dump
 
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
 _Path = tuple[str | int, ...]
@@ -42,31 +43,16 @@ def audit_document(report: AuditReport) -> JsonObject:
 
 
 def _document(report: AuditReport) -> JsonObject:
+    members = AUDIT.write(report)
+    for group, found in zip(members["groups"], report.groups, strict=True):
+        group["tightness"] = tightness_of(found)
+        group["detectable_error_factor"] = factor_of(found)
+    for value, measured in zip(members["values"], report.values, strict=True):
+        value["tightness"] = tightness_of(measured)
     return {
         "schema": AUDIT_SCHEMA,
-        "verdict": report.verdict.value,
-        "reasons": list(report.reasons),
-        "notes": list(report.notes),
-        **({"warnings": diagnostic_list(report.warnings)} if report.warnings else {}),
-        "model": {"path": report.model, "sha256": report.model_sha256},
-        "bounds_from": report.bounds_from,
-        "modes": {
-            "data": report.modes.data,
-            "trace": report.modes.trace,
-            "attack_steps": report.modes.attack_steps,
-        },
-        "assumptions": dict(report.assumptions),
-        "examples": report.examples,
-        "units": report.units,
-        "units_done": report.units_done,
+        **members,
         "detectable_error_factor": report_factor(report),
-        "groups": [_group(group) for group in report.groups],
-        "values": [_value(value) for value in report.values],
-        "checks": [_check(check) for check in report.checks],
-        "device": report.device,
-        "dtype": report.dtype,
-        "seconds": report.seconds,
-        "plain_step_ratio": report.plain_step_ratio,
         "diagnostics": [
             {
                 "code": finding.code,
@@ -81,57 +67,49 @@ def _document(report: AuditReport) -> JsonObject:
     }
 
 
-def _group(group: GroupAudit) -> JsonObject:
-    return {
-        "name": group.name,
-        "parameters": list(group.parameters),
-        "dimension": group.dimension,
-        "grad_norm_bound": group.grad_norm_bound,
-        "float_bound": group.float_bound,
-        "max_observed": group.max_observed,
-        "max_attacked": group.max_attacked,
-        "tightness": tightness_of(group),
-        "detectable_error_factor": factor_of(group),
-        "violations": group.violations,
-        "undecided": group.undecided,
-        "recomputed": group.recomputed,
-        "worst_example": _example(group.worst_example),
-        "histogram": {
-            "bins_per_octave": BINS_PER_OCTAVE,
-            "counts": {str(place): count for place, count in group.histogram.counts.items()},
-        },
-    }
+def _number(value: object) -> float:
+    if type(value) not in {int, float}:
+        raise CodecError("is not a number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise CodecError("is not a number") from None
 
 
-def _value(value: ValueAudit) -> JsonObject:
-    return {
-        "value": value.value,
-        "node": value.node,
-        "quantity": value.quantity.value,
-        "bound": value.bound,
-        "max_observed": value.max_observed,
-        "tightness": tightness_of(value),
-        "violations": value.violations,
-        "undecided": value.undecided,
-        "worst_example": _example(value.worst_example),
-    }
+def _histogram(value: object) -> Histogram:
+    found = _BINS.read(_Bins, value, "histogram")
+    if found.bins_per_octave != BINS_PER_OCTAVE:
+        raise CodecError(f"has not {BINS_PER_OCTAVE} bins in an octave")
+    if any(not LOWEST_BIN <= place <= HIGHEST_BIN for place in found.counts):
+        raise CodecError("has a bin that does not exist")
+    return Histogram(found.counts)
 
 
-def _check(check: CheckReport) -> JsonObject:
-    return {
-        "code": check.code,
-        "name": check.name,
-        "verdict": check.verdict.value,
-        "message": check.message,
-        "where": check.where,
-        "measured": check.measured,
-        "expected": check.expected,
-        "remedy": check.remedy,
-    }
+@final
+@dataclass(frozen=True, slots=True)
+class _Bins:
+    counts: Mapping[int, int]
+    bins_per_octave: int = BINS_PER_OCTAVE
 
 
-def _example(example: ExampleReference | None) -> JsonObject | None:
-    return example and {"weights": example.weights, "index": example.index}
+_BINS: Final = Codec(CodecError, {}, extra=True)
+AUDIT: Final = Codec(
+    FieldError,
+    {
+        float: Form(float, _number),
+        Histogram: Form(lambda found: _BINS.write(_Bins(found.counts)), _histogram),
+    },
+    members={
+        "AuditReport.model": member("model.path"),
+        "AuditReport.model_sha256": member("model.sha256"),
+        "AuditReport.warnings": member(optional=True),
+    },
+    nulls=True,
+    extra=True,
+    largest=1 << 63,
+    longest=1 << 24,
+)
+"""audits, in which a number may be NaN or infinite until `not_finite` is taken apart"""
 
 
 def _finite(item: object, path: _Path, odd: list[JsonObject]) -> object:

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, final
 
-from lipcert.report.study.fields import FieldError, Fields
+from lipcert.report.json import DOCUMENT
 from lipcert.report.study.records import CheckFacts, LedgerEntry
 
-VERDICTS: Final = ("valid", "conditional", "unknown", "invalid")
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Assumption:
+    id: str
+    status: str
+    text: str
+    open: bool
 
 
-def read_check(document: Fields) -> CheckFacts:
+@final
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    name: str
+    ok: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Check:
+    verdict: Literal["valid", "conditional", "unknown", "invalid"]
+    certificate: str
+    reasons: tuple[str, ...]
+    promise: tuple[str, ...]
+    assumptions: tuple[_Assumption, ...]
+    steps: tuple[_Stage, ...]
+
+
+def read_check(document: Mapping[str, object]) -> CheckFacts:
     """What the checker said; `FieldError` where the document is not complete."""
-    verdict = document.text("verdict")
-    if verdict not in VERDICTS:
-        raise FieldError(f"{document.where}.verdict is not one of {', '.join(VERDICTS)}")
+    found = DOCUMENT.read(_Check, document, "check")
     return CheckFacts(
-        verdict=verdict,
-        certificate=document.text("certificate"),
-        reasons=document.texts("reasons"),
-        promise=document.texts("promise"),
-        ledger=tuple(_entry(item) for item in document.children("assumptions")),
-        stages=tuple(
-            (item.text("name"), item.flag("ok", False)) for item in document.children("steps")
-        ),
+        verdict=found.verdict,
+        certificate=found.certificate,
+        reasons=found.reasons,
+        promise=found.promise,
+        ledger=tuple(LedgerEntry(item.id, _status(item), item.text) for item in found.assumptions),
+        stages=tuple((item.name, item.ok) for item in found.steps),
     )
 
 
-def _entry(item: Fields) -> LedgerEntry:
-    status = item.text("status")
-    if status != "checked":
-        status = "declared" if item.flag("open", True) else "accepted"
-    return LedgerEntry(item.text("id"), status, item.text("text"))
+def _status(item: _Assumption) -> str:
+    if item.status == "checked":
+        return item.status
+    return "declared" if item.open else "accepted"

@@ -16,10 +16,9 @@ from lipcert.audit.records import AuditReport
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.audit_findings import audit_findings
 from lipcert.report.audit_reading import audit_from_document
-from lipcert.report.json import analysis_json
+from lipcert.report.json import FieldError, analysis_json
 from lipcert.report.study.analysis import findings_of, read_analysis
 from lipcert.report.study.check import read_check
-from lipcert.report.study.fields import FieldError, Fields
 from lipcert.report.study.privacy import read_privacy
 from lipcert.report.study.records import (
     AnalysisFacts,
@@ -159,10 +158,10 @@ def _privacy(
     analysed = by_kind.get(ANALYSIS)
     found = None
     if analysed is not None and analysed.document.get("privacy") is not None:
-        found = _read(analysed, _analysed_privacy)
+        found = _read(analysed, read_privacy)
     if PRIVACY not in by_kind:
         return found or (certificate.privacy if certificate is not None else None)
-    stated = _read(by_kind[PRIVACY], _stated_privacy)
+    stated = _read(by_kind[PRIVACY], read_privacy)
     if found is not None and (found.plan, found.noise_multiplier) != (
         stated.plan,
         stated.noise_multiplier,
@@ -172,14 +171,6 @@ def _privacy(
             "leave one of them out"
         )
     return stated
-
-
-def _analysed_privacy(document: Fields) -> PrivacyFacts:
-    return read_privacy(document.child("privacy"), Fields({}, "curves"))
-
-
-def _stated_privacy(document: Fields) -> PrivacyFacts:
-    return read_privacy(document.child("privacy"), document.child("curves"))
 
 
 def _findings(sources: Sequence[Source], audit: AuditReport | None) -> tuple[Finding, ...]:
@@ -206,9 +197,9 @@ def _path(analysis: AnalysisFacts | None, audit: AuditReport | None) -> str:
     return audit.model if audit is not None else ""
 
 
-def _read(source: Source, reader: Callable[[Fields], _Part]) -> _Part:
+def _read(source: Source, reader: Callable[[Mapping[str, object]], _Part]) -> _Part:
     try:
-        return reader(Fields(source.document, source.schema))
+        return reader(source.document)
     except FieldError as error:
         raise NoVerdictError(
             f"{source.path}: not a complete document ({error}); write it again with "

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import Accountant, accountants
 from lipcert.privacy.calibration import epsilon_over_noise, epsilon_over_steps
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.report.study.fields import FieldError, Fields
+from lipcert.report.json import DOCUMENT, FieldError
 from lipcert.report.study.records import Curve, PrivacyFacts
 
 ACCOUNTANTS: Final[Mapping[str, str]] = {
@@ -28,37 +29,79 @@ _FEW: Final = 4
 _OCTAVES: Final = 1.0
 
 
-def read_privacy(privacy: Fields, curves: Fields) -> PrivacyFacts:
-    """The facts of an object `privacy` with the curves beside it (no members: none)."""
-    accountant = privacy.text("accountant", "")
-    statement = privacy.child("statement")
+@final
+@dataclass(frozen=True, slots=True)
+class _Privacy:
+    epsilon: float | None
+    delta: float
+    noise_multiplier: float | None
+    accountant: str
+    statement: Mapping[str, str]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    dataset_size: int
+    sampling: Sampling
+    delta: float
+    batch_size: int
+    steps: int
+    neighbours: Neighbouring
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Point:
+    noise_multiplier: float
+    steps: int
+    epsilon: float | None
+
+
+def read_privacy(document: Mapping[str, object]) -> PrivacyFacts:
+    """The facts of the object `privacy` of a document, with the curves beside it."""
+    found = DOCUMENT.read(_Privacy, document.get("privacy"), "privacy")
+    curves: Mapping[str, tuple[_Point, ...]] = DOCUMENT.read_any(
+        Mapping[str, tuple[_Point, ...]], document.get("curves", {}), "curves"
+    )
+    drawn = {
+        "steps": [(float(item.steps), item.epsilon) for item in curves.get("steps", ())],
+        "noise-multiplier": [
+            (item.noise_multiplier, item.epsilon) for item in curves.get("noise-multiplier", ())
+        ],
+    }
+    known = {
+        name: tuple(sorted((place, epsilon) for place, epsilon in points if epsilon is not None))
+        for name, points in drawn.items()
+    }
     return PrivacyFacts(
-        epsilon=privacy.number("epsilon"),
-        delta=privacy.needed("delta"),
-        noise_multiplier=privacy.number("noise_multiplier"),
-        accountant=accountant,
-        plan=plan_of(privacy),
-        statement=tuple((name, statement.text(name)) for name in statement.members),
+        epsilon=found.epsilon,
+        delta=found.delta,
+        noise_multiplier=found.noise_multiplier,
+        accountant=found.accountant,
+        plan=plan_of(document["privacy"]),
+        statement=tuple(found.statement.items()),
         curves={
-            name: Curve(points, accountant)
-            for name in ("steps", "noise-multiplier")
-            if len(points := _points(curves, name)) > 1
+            name: Curve(points, found.accountant)
+            for name, points in known.items()
+            if len(points) > 1
         },
     )
 
 
-def plan_of(run: Fields) -> TrainingPlan | None:
+def plan_of(run: object) -> TrainingPlan | None:
     """The plan of a run; None where it is not described completely or has no account."""
     try:
+        found = DOCUMENT.read(_Plan, run, "run")
         return TrainingPlan(
-            dataset_size=run.whole("dataset_size"),
-            sampling=Sampling(run.text("sampling")),
-            delta=run.needed("delta"),
-            batch_size=run.whole("batch_size"),
-            steps=run.whole("steps"),
-            neighbours=Neighbouring(run.text("neighbours")),
+            dataset_size=found.dataset_size,
+            sampling=found.sampling,
+            delta=found.delta,
+            batch_size=found.batch_size,
+            steps=found.steps,
+            neighbours=found.neighbours,
         )
-    except (FieldError, UsageError, ValueError):
+    except (FieldError, UsageError):
         return None
 
 
@@ -100,9 +143,3 @@ def _count(way: Accountant) -> int:
 def _curve(points: list[tuple[float, float]], way: Accountant) -> Curve | None:
     finite = tuple(point for point in points if math.isfinite(point[1]))
     return Curve(finite, way.value) if len(finite) > 1 else None
-
-
-def _points(curves: Fields, name: str) -> tuple[tuple[float, float], ...]:
-    member = "steps" if name == "steps" else "noise_multiplier"
-    found = [(item.needed(member), item.number("epsilon")) for item in curves.children(name)]
-    return tuple(sorted((place, epsilon) for place, epsilon in found if epsilon is not None))
