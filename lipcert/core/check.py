@@ -48,15 +48,12 @@ from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
 from lipcert.core.lower.clips import with_clips
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.membership import constraint_faults, membership_faults
 from lipcert.core.program import Program
 from lipcert.core.promise import promise
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, shown
 from lipcert.core.refinements import COTANGENTS, VALUES
-from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict
-from lipcert.core.weights import read_weights
 from lipcert.core.witnesses import ENGINES, Proved, prove
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
@@ -271,6 +268,8 @@ def _privacy(state: _State) -> Iterator[str]:
     if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
         yield "delta is not between 0 and 1, or the status of epsilon is not known"
         return
+    from lipcert.core.spending import derived_epsilon  # noqa: PLC0415  only where ε is claimed
+
     multiplier = joint_multiplier(state.certificate.groups, state.groups)
     if state.premises.stepwise is not None:
         multiplier = min(multiplier, state.premises.stepwise)
@@ -315,21 +314,26 @@ def _leftovers(state: _State) -> Iterator[str]:
     """
     for chain in state.derived.unused:
         yield f"the chain from {shown(chain.start)} to {shown(chain.stop)} proves nothing"
+    held, weights = state.certificate.scope.constraints, state.choices.weights
+    if not held and weights is None:
+        return
+    from lipcert.core.membership import constraint_faults, membership_faults  # noqa: PLC0415
+    from lipcert.core.weights import read_weights  # noqa: PLC0415  only where weights are held
+
     engine = ENGINES[state.choices.engine]
     if state.certificate.scope.kind == "point":
         norms = state.proved.evidence.norms
-        held = state.certificate.scope.constraints
         yield from constraint_faults(held, state.model, state.program, norms, engine)
-    if state.choices.weights is not None:
-        weights = read_weights(state.choices.weights, state.model, state.certificate)
-        state.weights = weights.found
-        if weights.unused:
-            names = ", ".join(shown(name) for name in weights.unused[:_MOST_UNUSED])
-            more = " and others" if len(weights.unused) > _MOST_UNUSED else ""
+    if weights is not None:
+        given = read_weights(weights, state.model, state.certificate)
+        state.weights = given.found
+        if given.unused:
+            names = ", ".join(shown(name) for name in given.unused[:_MOST_UNUSED])
+            more = " and others" if len(given.unused) > _MOST_UNUSED else ""
             state.notes.append(
                 f"tensors of the weights that nothing was held against: {names}{more}"
             )
-        yield from membership_faults(state.certificate, state.model, weights, engine)
+        yield from membership_faults(state.certificate, state.model, given, engine)
 
 
 _STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (

@@ -12,16 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
-from lipcert.core.forms.centred import enclosing_ball, fact_around
-from lipcert.core.forms.chain import chain_form
-from lipcert.core.forms.form import Form
 from lipcert.core.interval import Interval, exact
 from lipcert.core.paths import is_only_way, steps_between
 from lipcert.core.program import Activation, Add, PRelu, Program, Step
@@ -29,6 +26,9 @@ from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.passes import Refinement, rule_at, step_fact
 from lipcert.core.rules.weights import Point, Weights
 from lipcert.core.witnesses import Evidence
+
+if TYPE_CHECKING:
+    from lipcert.core.forms.form import Form
 
 VALUES: Final = "values"
 COTANGENTS: Final = "cotangents"
@@ -162,6 +162,8 @@ def centred_facts(
     too_large = math.prod(shape) > _LARGEST_POINTS or facts[start].norm > _LARGEST_SQUARED
     if not witnesses or too_large:
         return {}
+    from lipcert.core.forms.centred import enclosing_ball, fact_around  # noqa: PLC0415  for chains
+
     balls = [enclosing_ball(facts[start], shape, share) for share in _shares(facts[start], shape)]
     points = [({start: ball.point()}, ball.radius) for ball in balls if ball is not None]
     found: dict[str, Fact] = {}
@@ -219,6 +221,8 @@ def _form(
             if range_ is None:
                 return None
             found[step.output] = range_
+    from lipcert.core.forms.chain import chain_form  # noqa: PLC0415  for chains only
+
     return chain_form(steps, program.shapes, found, witness.multipliers, evidence.engine.definite)
 
 

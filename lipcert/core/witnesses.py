@@ -23,8 +23,6 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.norms.claim import FloatMatrix
 from lipcert.core.norms.definite import Definite, definite_exact, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
-from lipcert.core.norms.fused import fused_norm_at_most
-from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.steps import NormWitness, step_norm_at_most
 from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.reader.records import shown
@@ -39,10 +37,17 @@ class Engine:
     definite: Definite
 
 
+def _norm_at_most_exact(matrix: FloatMatrix, claim: float) -> bool:
+    """`norm_at_most_exact`, loaded for the engine that asks it."""
+    from lipcert.core.norms.integer_engine import norm_at_most_exact  # noqa: PLC0415
+
+    return norm_at_most_exact(matrix, claim)
+
+
 ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
     {
         "float": Engine(norm_at_most_float, definite_float),
-        "exact": Engine(norm_at_most_exact, definite_exact),
+        "exact": Engine(_norm_at_most_exact, definite_exact),
     }
 )
 """Two ways to the same proofs; a check uses one of them."""
@@ -118,6 +123,8 @@ def is_proved(
     first, engine = steps[0], evidence.engine.norms
     try:
         if len(steps) > 1:
+            from lipcert.core.norms.fused import fused_norm_at_most  # noqa: PLC0415  runs only
+
             return fused_norm_at_most(steps, program.shapes, claim.bound, witness, engine)
         if not isinstance(first.op, Dense | Conv):
             return False
