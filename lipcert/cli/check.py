@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,12 +15,22 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
-from lipcert.core.files import CertificateFileError, read_certificate_file, trusted_text
-from lipcert.core.main import EXIT_CODES, accepted_ids
+from lipcert.core.files import (
+    CertificateFileError,
+    read_certificate_file,
+    trusted_base,
+    trusted_lines,
+)
+from lipcert.core.main import EXIT_CODES, TCB, accepted_ids
 from lipcert.errors import NoVerdictError, UsageError
 
 if TYPE_CHECKING:
     from lipcert.core.verdict import Report
+
+_PROGRAM: Final = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from lipcert.core.main import main; "
+    "sys.exit(main())"
+)
 
 
 @click.command("check")
@@ -58,7 +71,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="That the check may take; beyond them the verdict is UNKNOWN.",
 )
-@click.option("--tcb", is_flag=True, help="List what must be trusted, and leave.")
+@click.option("--tcb", is_flag=True, help=f"{TCB[0].upper()}{TCB[1:]}.")
 @format_option("text", "json", "sarif", "junit", "github")
 @out_option
 def command(
@@ -79,13 +92,23 @@ def command(
     The last line is the verdict: VALID (leaves with 0), INVALID (1), CONDITIONAL on assumptions
     that are declared and not accepted, or UNKNOWN (both 3).
     """
-    if tcb:
-        write(trusted_text(), out_file)
+    if tcb and certificate is None:
+        write("\n".join(trusted_lines(trusted_base())) + "\n", out_file)
         return ExitCode.HOLDS
     if certificate is None or model is None:
         raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
     paths.require_file(certificate)
     paths.require_writable([out_file])
+    if tcb:
+        if output_format not in {"text", "json"}:
+            raise UsageError("check: --tcb is listed as text or json")
+        words = ["--tcb", f"--model={model}", f"--engine={engine}"]
+        words += [f"--format={output_format}", *(f"--accept-assumption={w}" for w in accepted)]
+        words += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
+        words += [] if weights is None else [f"--weights={weights}"]
+        text, code = _in_its_own_process([*words, "--", f"{certificate}"])
+        write(text, out_file)
+        return code
     from lipcert.core.check import Choices, check
 
     try:
@@ -96,6 +119,23 @@ def command(
     report = check(data, model, Choices(engine, accepted_ids(accepted), weights, limits))
     write(_rendered(report, certificate, output_format), out_file)
     return ExitCode(EXIT_CODES[report.verdict.value])
+
+
+def _in_its_own_process(words: Sequence[str]) -> tuple[str, ExitCode]:
+    """What `lipcert-check` prints and leaves with, in a process that loads nothing else.
+
+    What this process has loaded besides would be listed, and the verdict does not rest on it.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).resolve().parents[2]), *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if not done.stdout:
+        raise NoVerdictError(f"check: {done.stderr.strip() or 'the checker printed nothing'}")
+    return done.stdout, ExitCode(done.returncode)
 
 
 def _rendered(report: Report, certificate: Path, output_format: str) -> str:

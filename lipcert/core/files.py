@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,7 +39,7 @@ def read_certificate_file(path: Path) -> bytes:
 @final
 @dataclass(frozen=True, slots=True)
 class TrustedFile:
-    """A module of the checker. lines: with code, without comments, docstrings and blank lines."""
+    """A module of the core. lines: with code, without comments, docstrings and blank lines."""
 
     name: str
     lines: int
@@ -47,31 +47,46 @@ class TrustedFile:
 
 
 def trusted_base() -> tuple[TrustedFile, ...]:
-    """Every module of the checker and of the language of certificates, and their package."""
+    """Every module of the core, and its package: what some verdict may rest on."""
     root = Path(__file__).resolve().parents[1]
-    folders = ("core",)
-    modules = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
-    paths = [root / "__init__.py", *modules]
+    return _listed([root / "__init__.py", *(root / "core").rglob("*.py")])
+
+
+def loaded_base() -> tuple[TrustedFile, ...]:
+    """Every module of this package that this process has loaded.
+
+    In a process that has done nothing but a check, its verdict rests on these and on no others.
+    """
+    package = __name__.partition(".")[0]
+    loaded = [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
+    files = [module.__file__ for module in loaded if getattr(module, "__file__", None)]
+    return _listed({Path(file).resolve() for file in files if file is not None})
+
+
+def trusted_lines(files: Sequence[TrustedFile]) -> list[str]:
+    """Files and what they depend on as a table, the total first."""
+    return [
+        f"trusted base: {sum(file.lines for file in files)} lines of code in {len(files)} files",
+        *(f"{file.lines:6d}  {file.sha256}  {file.name}" for file in files),
+        *(f"depends on {name} {number}" for name, number in dependencies().items()),
+    ]
+
+
+def dependencies() -> dict[str, str]:
+    """What the trusted base depends on, with versions."""
+    return {**{name: _version(name) for name in _DEPENDENCIES}, "Python": sys.version.split()[0]}
+
+
+def _listed(paths: Iterable[Path]) -> tuple[TrustedFile, ...]:
+    above = Path(__file__).resolve().parents[2]
     return tuple(
         TrustedFile(
-            path.relative_to(root.parent).as_posix(),
+            path.relative_to(above).as_posix(),
             _code_lines(path.read_text(encoding="utf-8")),
             hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-        for path in paths
+        for path in sorted(paths)
     )
-
-
-def trusted_text() -> str:
-    """The trusted base as a table, its total first."""
-    files = trusted_base()
-    lines = [
-        f"trusted base: {sum(file.lines for file in files)} lines of code in {len(files)} files",
-        *(f"{file.lines:6d}  {file.sha256}  {file.name}" for file in files),
-        *(f"depends on {name} {_version(name)}" for name in _DEPENDENCIES),
-        f"depends on Python {sys.version.split()[0]}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _version(name: str) -> str:

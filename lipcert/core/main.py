@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
-from lipcert.core.files import CertificateFileError, read_certificate_file, trusted_text
+from lipcert.core.files import (
+    CertificateFileError,
+    loaded_base,
+    read_certificate_file,
+    trusted_base,
+    trusted_lines,
+)
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "conditional": 3, "unknown": 3}
 """by verdict; 2 is for usage, 4 for an error of the checker itself"""
@@ -27,6 +33,12 @@ _EPILOG: Final = (
 )
 
 
+TCB: Final = (
+    "list the files that the verdict rests on, with lines and digests; without a certificate, all "
+    "that any verdict may rest on"
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, print the report, return the exit code.
 
@@ -35,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # read when numpy is imported, below
     options = _parser().parse_args(arguments)
-    if options.tcb:
-        sys.stdout.write(trusted_text())
+    if options.tcb and options.certificate is None:
+        sys.stdout.write("\n".join(trusted_lines(trusted_base())) + "\n")
         return 0
     if options.certificate is None or options.model is None:
         _parser().error("a certificate and --model are needed")
@@ -55,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  a defect is no verdict
         sys.stderr.write(f"lipcert-check: defect: {type(error).__name__}: {str(error)!a}\n")
         return 4
-    sys.stdout.write(report_json(report) if options.format == "json" else report_text(report))
+    write = report_json if options.format == "json" else report_text
+    sys.stdout.write(write(report, loaded_base() if options.tcb else ()))
     return EXIT_CODES[report.verdict.value]
 
 
@@ -92,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="that a check may take; beyond: UNKNOWN (default: %(default)g)",
     )
-    parser.add_argument("--tcb", action="store_true", help="list what must be trusted, and leave")
+    parser.add_argument("--tcb", action="store_true", help=TCB)
     return parser
 
 

@@ -6,9 +6,11 @@ be: what comes from files is printed as ASCII without line breaks, and never beg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from lipcert.core.canonical import Json, write_canonical
+from lipcert.core.files import TrustedFile, dependencies, trusted_lines
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import STAGES, Report, Verdict
 
@@ -29,8 +31,11 @@ def verdict_line(report: Report) -> str:
     return f"{TOKEN} {report.verdict.value.upper()} {report.sha256}"
 
 
-def report_text(report: Report) -> str:
-    """The whole report, the answer first, ending in the verdict line."""
+def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
+    """The whole report, the answer first, ending in the verdict line.
+
+    trusted: the files that the verdict rests on, if they are to be listed.
+    """
     lines = [_ANSWERS[report.verdict]]
     lines += [f"  {_safe(reason)}" for reason in report.reasons[:_MOST_REASONS]]
     if len(report.reasons) > _MOST_REASONS:
@@ -52,12 +57,15 @@ def report_text(report: Report) -> str:
         for weight in report.weights:
             named = "its own name" if weight.is_own else "a name that the certificate gives it"
             lines.append(f"  {_safe(weight.tensor)}: {_safe(weight.stored)}, {named}")
+    if trusted:
+        lines += ["", "What the verdict rests on"]
+        lines += [f"  {line}" for line in trusted_lines(trusted)]
     lines += ["", f"Not checked: {NOT_CHECKED}.", "", verdict_line(report)]
     return "\n".join(lines) + "\n"
 
 
-def report_json(report: Report) -> str:
-    """`lipcert.check/1`."""
+def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
+    """`lipcert.check/1`, with a member `trusted_base` if the files are to be listed."""
     assumptions: list[Json] = [
         {
             "id": item.id,
@@ -75,7 +83,7 @@ def report_json(report: Report) -> str:
         {"number": stage.number, "name": stage.name, "ok": not stage.reasons}
         for stage in report.stages
     ]
-    document: Json = {
+    document: dict[str, Json] = {
         "schema": SCHEMA,
         "verdict": report.verdict.value,
         "certificate": report.sha256,
@@ -86,6 +94,15 @@ def report_json(report: Report) -> str:
         "notes": list(report.notes),
         "weights": weights,
     }
+    if trusted:
+        files: list[Json] = [
+            {"name": file.name, "lines": file.lines, "sha256": file.sha256} for file in trusted
+        ]
+        document["trusted_base"] = {
+            "lines": sum(file.lines for file in trusted),
+            "files": files,
+            "depends_on": dict(dependencies()),
+        }
     return _ascii(write_canonical(document).decode("utf-8")) + "\n"
 
 

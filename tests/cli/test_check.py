@@ -181,6 +181,42 @@ def test_what_must_be_trusted_is_listed() -> None:
     assert files["lipcert/core/main.py"] == digest_of("lipcert/core/main.py")
 
 
+@pytest.mark.parametrize("check", ["verb", "program"])
+def test_what_a_verdict_rests_on_is_what_the_check_has_loaded(file: Path, check: str) -> None:
+    words = [file, "--model", MODEL, "--tcb"]
+    done = call("check", *words) if check == "verb" else program(*words)
+    assert last_line(done.stdout) == last_line(program(*words[:3]).stdout)
+    listed = {line.split()[2]: line.split() for line in done.stdout.splitlines() if "  lip" in line}
+    ours = [name for name in modules(program(*words)) if is_of(name, ("lipcert",))]
+    paths = {name.replace(".", "/") for name in ours}
+    assert listed.keys() == {
+        f"{path}/__init__.py" if (ROOT / path).is_dir() else f"{path}.py" for path in paths
+    }
+    assert all(digest == digest_of(name) for name, (_, digest, _) in listed.items())
+    whole = {line.split()[2] for line in program("--tcb").stdout.splitlines() if "  " in line}
+    assert listed.keys() < whole
+    for unused in ("rules/softmax", "rules/attention", "forms/form", "norms/integer_engine"):
+        assert f"lipcert/core/{unused}.py" in whole - listed.keys()
+    (total,) = [line for line in done.stdout.splitlines() if "trusted base: " in line]
+    assert int(total.split()[2]) == sum(int(lines) for lines, _, _ in listed.values())
+
+
+def test_what_a_verdict_rests_on_as_json(file: Path) -> None:
+    words = ["check", file, "--model", MODEL, "--format"]
+    found = json.loads(call(*words, "json", "--tcb").stdout)
+    base = found.pop("trusted_base")
+    assert found == json.loads(call(*words, "json").stdout)
+    assert base["lines"] == sum(file["lines"] for file in base["files"])
+    assert {"Python", "numpy", "onnx", "protobuf"} == base["depends_on"].keys()
+    assert call(*words, "sarif", "--tcb").exit_code == 2
+
+
+def test_a_file_that_is_no_certificate_rests_on_little(file: Path) -> None:
+    file.write_bytes(b"{}")
+    done = call("check", file, "--model", MODEL, "--tcb")
+    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
+
+
 def digest_of(name: str) -> str:
     return sha256((ROOT / name).read_bytes()).hexdigest()
 
