@@ -312,7 +312,8 @@ def _leftovers(state: _State) -> Iterator[str]:
 
     Those of the file where bounds are about them, and those that are given.
     """
-    for chain in state.derived.unused:
+    chains = (c for c in state.certificate.chains if c.use == COTANGENTS)
+    for chain in (c for c in chains if c not in state.derived.chains):
         yield f"the chain from {shown(chain.start)} to {shown(chain.stop)} proves nothing"
     held, weights = state.certificate.scope.constraints, state.choices.weights
     if not held and weights is None:

@@ -22,7 +22,7 @@ from lipcert.core.losses import loss_cotangent
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
 from lipcert.core.reader.records import shown
-from lipcert.core.refinements import Chains, Runs, Witnessed, centred_facts
+from lipcert.core.refinements import Centres, Chains, Listed, Proposals, Runs, Witnessed
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.passes import backward, forward, gradients, input_lipschitz
 from lipcert.core.rules.weights import Constrained, Point, Weights
@@ -34,24 +34,32 @@ from lipcert.core.witnesses import Evidence
 class Derived:
     """Bounds by value and by initializer; lipschitz: of the output in the input.
 
-    unused: chains that prove nothing.
+    chains: those that prove something.
     """
 
     facts: Mapping[str, Fact]
     cotangents: Mapping[str, Cotangent]
     gradients: Mapping[str, float]
     lipschitz: float
-    unused: tuple[ChainWitness, ...] = ()
+    chains: tuple[ChainWitness, ...] = ()
 
 
-def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
+def derive(
+    program: Program,
+    premises: Premises,
+    evidence: Evidence,
+    proposals: Proposals | None = None,
+) -> Derived:
     """All bounds of a network with one loss.
 
+    proposals: what is asked for chains, in place of those of the evidence.
     What enters a step as a plain number is read from the file: no other weights are admitted.
     """
     weights = weights_of(evidence)
-    facts, refined = derive_facts(program, premises, evidence)
-    refined = replace(refined, chains=Chains.of(program, facts, evidence))
+    proposals = Listed(evidence.chains) if proposals is None else proposals
+    facts, refined = derive_facts(program, premises, evidence, proposals)
+    downward = proposals.of_cotangents(facts)
+    refined = replace(refined, chains=Chains.of(program, facts, evidence, downward))
     at_output = _loss(program, premises, facts[program.output])
     cotangents = backward(program, facts, weights, at_output, refined)
     return Derived(
@@ -62,25 +70,21 @@ def derive(program: Program, premises: Premises, evidence: Evidence) -> Derived:
             **dict.fromkeys(program.untracked, math.inf),
         },
         lipschitz=input_lipschitz(program, facts, weights, refined),
-        unused=refined.chains.unused,
+        chains=(*refined.centred.used, *refined.chains.used),
     )
 
 
 def derive_facts(
-    program: Program, premises: Premises, evidence: Evidence
+    program: Program, premises: Premises, evidence: Evidence, proposals: Proposals
 ) -> tuple[dict[str, Fact], Witnessed]:
     """The facts of every value, and what refined them."""
     moving = program.untracked & evidence.free
     if moving:
         raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
     weights, at_input = weights_of(evidence), input_fact(program, premises)
-    refined = Witnessed(program, weights, Runs.of(program, evidence))
-    facts = forward(program, at_input, weights, refined)
-    centred = centred_facts(program, facts, weights, evidence)
-    if centred:
-        refined = replace(refined, centred=centred)
-        facts = forward(program, at_input, weights, refined)
-    return facts, refined
+    centres = Centres(program, weights, evidence, proposals)
+    refined = Witnessed(program, weights, Runs.of(program, evidence), centres)
+    return forward(program, at_input, weights, refined), refined
 
 
 def input_fact(program: Program, premises: Premises) -> Fact:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
 from lipcert.core.interval import Interval, exact
-from lipcert.core.paths import is_only_way, steps_between
+from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import Activation, Add, PRelu, Program, Step
+from lipcert.core.rules.curves import hull
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.passes import Refinement, rule_at, step_fact
+from lipcert.core.rules.passes import Refinement, step_fact
+from lipcert.core.rules.table import rule_class
 from lipcert.core.rules.weights import Point, Weights
 from lipcert.core.witnesses import Evidence
 
@@ -37,6 +39,40 @@ COTANGENTS: Final = "cotangents"
 _LARGEST_POINTS: Final = 1 << 20
 _LARGEST_SQUARED: Final = 1e100
 """far below numbers whose squares overflow"""
+
+
+class Proposals(Protocol):
+    """Chains with multipliers, none of which is trusted."""
+
+    def of_value(self, value: str, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+        """That may say more of a value, from the facts of what lies below."""
+        ...
+
+    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+        """That may say more of cotangents."""
+        ...
+
+
+@final
+class Listed:
+    """The chains of a certificate."""
+
+    def __init__(self, chains: Sequence[ChainWitness]) -> None:
+        self._values: dict[str, list[ChainWitness]] = {}
+        self._cotangents = [chain for chain in chains if chain.use == COTANGENTS]
+        for chain in chains:
+            if chain.use == VALUES:
+                self._values.setdefault(chain.stop, []).append(chain)
+
+    def of_value(self, value: str, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+        """Those that end there."""
+        del facts
+        return self._values.get(value, ())
+
+    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+        """All of them."""
+        del facts
+        return self._cotangents
 
 
 @final
@@ -83,32 +119,51 @@ class Runs:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Proved forms: for a value and its reader, the values where chains end, with their forms.
+    """Proved forms, each with the value where its chain ends.
 
-    unused: chains that prove nothing.
+    shares: of what a value receives from one reader; sums: from all of them together. used: the
+    chains that prove something.
     """
 
-    forms: Mapping[tuple[str, str], Sequence[tuple[str, Form]]] = field(default_factory=dict)
-    unused: tuple[ChainWitness, ...] = ()
+    shares: Mapping[tuple[str, str], Sequence[tuple[str, Form]]] = field(default_factory=dict)
+    sums: Mapping[str, Sequence[tuple[str, Form]]] = field(default_factory=dict)
+    used: tuple[ChainWitness, ...] = ()
 
     @classmethod
-    def of(cls, program: Program, facts: Mapping[str, Fact], evidence: Evidence) -> Chains:
-        """Of all chains through which alone the cotangents pass from their ends to their starts."""
-        forms: dict[tuple[str, str], list[tuple[str, Form]]] = {}
-        unused = []
-        for witness in evidence.chains:
-            if witness.use != COTANGENTS:
+    def of(
+        cls,
+        program: Program,
+        facts: Mapping[str, Fact],
+        evidence: Evidence,
+        witnesses: Sequence[ChainWitness],
+    ) -> Chains:
+        """Of all chains through which alone the cotangents pass from their ends to their starts.
+
+        What else their steps read does not matter: it is held as it is.
+        """
+        shares: dict[tuple[str, str], list[tuple[str, Form]]] = {}
+        sums: dict[str, list[tuple[str, Form]]] = {}
+        used = []
+        for witness in witnesses:
+            steps = chain_steps(program, witness, evidence.free)
+            if steps is None or not is_only_way(program, steps):
                 continue
-            steps = _steps(program, witness, evidence)
-            form = None
-            if steps is not None and is_only_way(program, steps):
-                form = _form(program, steps, witness, facts, evidence)
-            if steps is None or form is None:
-                unused.append(witness)
+            reads = reads_of(steps, witness.start)
+            is_sum = witness.start != program.output
+            is_sum = is_sum and reads == reads_of(program.steps, witness.start)
+            known = slopes_between(steps, facts)
+            if known is None or not (is_sum or reads.total() == 1):
+                continue
+            form = _form(program, steps, witness, known, evidence)
+            if form is None:
+                continue
+            used.append(witness)
+            if reads.total() == 1:
+                (reader,) = reads
+                shares.setdefault((witness.start, reader), []).append((witness.stop, form))
             else:
-                key = (witness.start, steps[0].output)
-                forms.setdefault(key, []).append((witness.stop, form))
-        return cls(forms, tuple(unused))
+                sums.setdefault(witness.start, []).append((witness.stop, form))
+        return cls(shares, sums, tuple(used))
 
 
 @final
@@ -119,68 +174,176 @@ class Witnessed(Refinement):
     program: Program
     weights: Weights
     runs: Runs
-    centred: Mapping[str, Fact] = field(default_factory=dict)
+    centred: Centres
     chains: Chains = field(default_factory=Chains)
 
     def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
         """Of a run x ↦ Ax + c: ‖A‖·‖x‖ + ‖c‖, where c is its value at 0."""
-        shape = self.program.shapes[value]
-        if value in self.centred:
-            found = found.meet(self.centred[value], shape)
+        found = self.centred.fact(value, found, facts)
         if value not in self.runs.ends:
             return found
         steps, bound = self.runs.ends[value]
         start = steps[0].inputs[0]
-        rank = len(self.program.shapes[start])
-        zero = Fact.of(self.program.shapes[start], 0.0, exact(np.zeros((1,) * rank)))
-        at_zero = {start: zero}
-        for step in steps:
-            at_zero[step.output] = step_fact(self.program, step, at_zero, self.weights)
-        norm = add_up(multiply_up(bound, facts[start].norm), at_zero[value].norm)
+        at_zero = images_of_zero(self.program, steps, start, self.weights)[value]
+        norm = add_up(multiply_up(bound, facts[start].norm), at_zero.norm)
+        shape = self.program.shapes[value]
         return found.meet(Fact.of(shape, norm), shape)
 
     def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
         """Through a run, its norm times the cotangent at its end; through a chain, by its form."""
         found = _pulled(self.runs.shares.get((value, reader)), cotangents)
-        for stop, form in self.chains.forms.get((value, reader), ()):
-            if stop in cotangents:
-                found = min(found, form.cotangent(cotangents[stop]))
-        return found
+        return min(found, _through(self.chains.shares.get((value, reader), ()), cotangents))
 
     def whole(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
-        """Through a run that ends in a sum with the value itself."""
-        return _pulled(self.runs.sums.get(value), cotangents)
+        """Through a run that ends in a sum with the value itself, or through a chain."""
+        found = _pulled(self.runs.sums.get(value), cotangents)
+        return min(found, _through(self.chains.sums.get(value, ()), cotangents))
 
 
-def centred_facts(
-    program: Program, facts: Mapping[str, Fact], weights: Weights, evidence: Evidence
+def images_of_zero(
+    program: Program, steps: Sequence[Step], start: str, weights: Weights
 ) -> dict[str, Fact]:
-    """Facts of the values where chains from the input end; see `forms.centred`."""
-    start = program.input
-    witnesses = [chain for chain in evidence.chains if chain.use == VALUES]
+    """Facts of the values that steps compute where the one that they read is 0."""
     shape = program.shapes[start]
-    too_large = math.prod(shape) > _LARGEST_POINTS or facts[start].norm > _LARGEST_SQUARED
-    if not witnesses or too_large:
-        return {}
-    from lipcert.core.forms.centred import enclosing_ball, fact_around  # noqa: PLC0415  for chains
-
-    balls = [enclosing_ball(facts[start], shape, share) for share in _shares(facts[start], shape)]
-    points = [({start: ball.point()}, ball.radius) for ball in balls if ball is not None]
-    found: dict[str, Fact] = {}
-    for witness in witnesses:
-        steps = _steps(program, witness, evidence) if witness.start == start else None
-        form = None if steps is None else _form(program, steps, witness, facts, evidence)
-        if steps is None or form is None:
-            continue
-        stop = program.shapes[witness.stop]
-        for point, radius in points:
-            for step in steps:
-                if step.output not in point:
-                    point[step.output] = step_fact(program, step, point, weights)
-            near = fact_around(point[witness.stop].box, stop, form, radius)
-            known = found.get(witness.stop, near)
-            found[witness.stop] = known.meet(near, stop)
+    found = {start: Fact.of(shape, 0.0, exact(np.zeros((1,) * len(shape))))}
+    for step in steps:
+        found[step.output] = step_fact(program, step, found, weights)
     return found
+
+
+def chain_steps(
+    program: Program, witness: ChainWitness, free: frozenset[str]
+) -> tuple[Step, ...] | None:
+    """The steps of a chain, all of whose operands are those of the file.
+
+    Values change with all that they depend on, cotangents pass through what lies between.
+    """
+    if witness.start not in program.shapes or witness.stop not in program.shapes:
+        return None
+    found = steps_between if witness.use == VALUES else steps_on_ways
+    steps = found(program, witness.start, witness.stop)
+    return None if steps is None or tensors_read(steps) & free else steps
+
+
+def slopes_between(
+    steps: Sequence[Step], facts: Mapping[str, Fact], points: Mapping[str, Fact] | None = None
+) -> dict[str, Interval] | None:
+    """The slopes of each step that acts entry by entry, wherever facts hold.
+
+    points: with them, the slopes of chords from a point, which need not be one of these values.
+    Proof: the ends of such a chord lie in the hull of both intervals, entry by entry, and the
+    slope of a chord is one of the derivatives between its ends, or a mean of them.
+    """
+    found: dict[str, Interval] = {}
+    for step in steps:
+        if not isinstance(step.op, Activation | PRelu):
+            continue
+        below = facts[step.inputs[0]]
+        if points is not None:
+            box = hull(below.box, points[step.inputs[0]].box)
+            below = replace(below, box=box)
+        known = rule_class(type(step.op))(
+            op=step.op,
+            inputs=(below,),
+            shapes=(step.shape,),
+            shape=step.shape,
+            weights=Point({}),
+            output=step.output,
+        ).slopes()
+        if known is None:
+            return None
+        found[step.output] = known
+    return found
+
+
+@final
+@dataclass(slots=True)
+class Centres:
+    """Balls that hold every value of which a fact is known, carried along chains for values.
+
+    Each ball of inputs has an allowed input in its middle, so that the value at this input is the
+    middle of a ball too, of a radius that the forms of chains bound. A chain may also begin at a
+    ball around 0, whether 0 is one of the values or not.
+    """
+
+    program: Program
+    weights: Weights
+    evidence: Evidence
+    proposals: Proposals
+    balls: list[tuple[dict[str, Fact], dict[str, float]]] | None = None
+    used: list[ChainWitness] = field(default_factory=list)
+
+    def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
+        """What the chains that end here say besides."""
+        shape = self.program.shapes[value]
+        for witness in self.proposals.of_value(value, facts):
+            steps = chain_steps(self.program, witness, self.evidence.free)
+            if steps is None:
+                continue
+            if self.balls is None:
+                self.balls = list(self._begun(facts[self.program.input]))
+            before = found
+            for near in self._near(witness, steps, facts):
+                found = found.meet(near, shape)
+            if found.norm < before.norm or not _equal({"": found.box}, {"": before.box}):
+                self.used.append(witness)
+        return found
+
+    def _begun(self, at_input: Fact) -> Iterator[tuple[dict[str, Fact], dict[str, float]]]:
+        start = self.program.input
+        shape = self.program.shapes[start]
+        if math.prod(shape) > _LARGEST_POINTS or at_input.norm > _LARGEST_SQUARED:
+            return
+        from lipcert.core.forms.centred import enclosing_ball  # noqa: PLC0415  for chains only
+
+        for share in _shares(at_input, shape):
+            ball = enclosing_ball(at_input, shape, share)
+            if ball is not None:
+                yield {start: ball.point()}, {start: ball.radius}
+
+    def _near(
+        self, witness: ChainWitness, steps: tuple[Step, ...], facts: Mapping[str, Fact]
+    ) -> Iterator[Fact]:
+        """From each ball whose radius at the start is known, and from the one around 0."""
+        from lipcert.core.forms.centred import fact_around  # noqa: PLC0415  for chains only
+
+        start, stop = witness.start, witness.stop
+        shape = self.program.shapes[stop]
+        known, form = slopes_between(steps, facts), None
+        balls = [ball for ball in self.balls or () if start in ball[1]]
+        if known is not None and balls:
+            form = _form(self.program, steps, witness, known, self.evidence)
+        if form is not None:
+            for points, radii in balls:
+                self._carry(points, steps)
+                radius = multiply_up(form.over_ball(), radii[start])
+                radii[stop] = min(radii.get(stop, math.inf), radius)
+                yield fact_around(points[stop].box, shape, form, radii[start])
+        if start == self.program.input or not facts[start].norm <= _LARGEST_SQUARED:
+            return
+        points = images_of_zero(self.program, steps, start, self.weights)
+        chords = slopes_between(steps, facts, points)
+        if chords is None:
+            return
+        if form is None or known is None or not _equal(known, chords):
+            form = _form(self.program, steps, witness, chords, self.evidence)
+        if form is not None:
+            yield fact_around(points[stop].box, shape, form, facts[start].norm)
+
+    def _carry(self, points: dict[str, Fact], steps: Sequence[Step]) -> None:
+        """The values of a point, as far as these steps go."""
+        for step in steps:
+            if step.output not in points:
+                points[step.output] = step_fact(self.program, step, points, self.weights)
+
+
+def _equal(one: Mapping[str, Interval], other: Mapping[str, Interval]) -> bool:
+    """Whether all ends of intervals are the same."""
+    return one.keys() == other.keys() and all(
+        np.array_equal(one[name].lo, other[name].lo)
+        and np.array_equal(one[name].hi, other[name].hi)
+        for name in one
+    )
 
 
 def _shares(fact: Fact, shape: tuple[int, ...]) -> Iterator[Fraction]:
@@ -196,34 +359,28 @@ def _shares(fact: Fact, shape: tuple[int, ...]) -> Iterator[Fraction]:
         yield Fraction(share)
 
 
-def _steps(program: Program, witness: ChainWitness, evidence: Evidence) -> tuple[Step, ...] | None:
-    """The steps of a chain, all of whose operands are those of the file."""
-    if witness.start not in program.shapes or witness.stop not in program.shapes:
-        return None
-    steps = steps_between(program, witness.start, witness.stop)
-    if steps is None:
-        return None
-    return None if tensors_read(steps) & evidence.free else steps
-
-
 def _form(
     program: Program,
     steps: Sequence[Step],
     witness: ChainWitness,
-    facts: Mapping[str, Fact],
+    known: Mapping[str, Interval],
     evidence: Evidence,
 ) -> Form | None:
-    """The form that the multipliers of a chain prove, with the slopes that the facts allow."""
-    found: dict[str, Interval] = {}
-    for step in steps:
-        if isinstance(step.op, Activation | PRelu):
-            range_ = rule_at(program, step, facts, Point(evidence.norms)).slopes()
-            if range_ is None:
-                return None
-            found[step.output] = range_
+    """The form that the multipliers of a chain prove, with these slopes."""
     from lipcert.core.forms.chain import chain_form  # noqa: PLC0415  for chains only
 
-    return chain_form(steps, program.shapes, found, witness.multipliers, evidence.engine.definite)
+    proof = evidence.engine.definite
+    shapes, numbers = program.shapes, witness.multipliers
+    return chain_form(witness.start, steps, shapes, known, numbers, proof=proof)
+
+
+def _through(forms: Sequence[tuple[str, Form]], cotangents: Mapping[str, Cotangent]) -> float:
+    """The least of what several chains leave of the cotangents at their ends."""
+    found = math.inf
+    for stop, form in forms:
+        if stop in cotangents:
+            found = min(found, form.cotangent(cotangents[stop]))
+    return found
 
 
 def _pulled(end: tuple[str, float] | None, cotangents: Mapping[str, Cotangent]) -> float:

@@ -1,4 +1,4 @@
-"""Evidence for a certificate: norms of steps and runs, and multipliers of chains.
+"""Evidence for a certificate: norms of steps and runs.
 
 What enters: the checker's program of a model, premises and a scope. What leaves: everything that
 the checker's derivation can use, found by the engine's searches. None of it is trusted here.
@@ -13,8 +13,6 @@ from typing import Final, final
 
 from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
-from lipcert.core.derive import Derived, derive, derive_facts
-from lipcert.core.ledger import Premises
 from lipcert.core.norms.fused import fused_kernel
 from lipcert.core.norms.steps import Kernel
 from lipcert.core.program import (
@@ -30,7 +28,6 @@ from lipcert.core.program import (
     Step,
 )
 from lipcert.core.witnesses import ENGINES, Evidence, is_proved
-from lipcert.issue.chains import backward_chains, forward_chains
 from lipcert.issue.norms import norm_claim
 from lipcert.norms.operator_norm import Tier
 from lipcert.threads import worker_pool
@@ -82,25 +79,6 @@ def find_evidence(
             runs.append(RunWitness(tuple(step.output for step in steps), claim))
     bounds = {value: claim.bound for value, claim in norms.items()}
     return Found(replace(bare, norms=bounds, runs=tuple(runs)), norms)
-
-
-def with_chains(
-    program: Program, premises: Premises, evidence: Evidence
-) -> tuple[Evidence, Derived]:
-    """With multipliers for chains, chosen for the facts that hold without and then with them.
-
-    What is derived with them comes along; chains that prove nothing are left out.
-    """
-    facts, _ = derive_facts(program, premises, evidence)
-    centred = tuple(forward_chains(program, facts, evidence.free))
-    if centred:
-        facts, _ = derive_facts(program, premises, replace(evidence, chains=centred))
-    hull = premises.loss in {"cross-entropy", "nll", "focal"}
-    passed = tuple(backward_chains(program, facts, evidence.free, hull=hull))
-    chained = replace(evidence, chains=(*centred, *passed))
-    derived = derive(program, premises, chained)
-    kept = tuple(chain for chain in chained.chains if chain not in derived.unused)
-    return replace(chained, chains=kept), replace(derived, unused=())
 
 
 def _kernel(steps: tuple[Step, ...], program: Program) -> Kernel | None:

@@ -19,8 +19,9 @@ from lipcert.core.lower.clips import with_clips
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.witnesses import ENGINES, Evidence
-from lipcert.issue.evidence import find_evidence, with_chains
+from lipcert.issue.evidence import find_evidence
 from lipcert.norms.operator_norm import Tier
+from lipcert.search.chains import with_chains
 from tests.core.clipped import compute_clipped, random_clip
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored

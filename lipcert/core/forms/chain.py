@@ -6,7 +6,9 @@ Jacobian of the chain, or nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from lipcert.core.arithmetic import round_up
 from lipcert.core.forms.descent import Inequality, inequality_of, unknowns
 from lipcert.core.forms.form import Form
-from lipcert.core.forms.links import Diagonal, Link, Matrix, links_of
+from lipcert.core.forms.links import Diagonal, Edge, links_of
 from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.norms.definite import MAX_SIZE, Definite, room_for
 from lipcert.core.norms.factor import lower_factor
@@ -22,36 +24,38 @@ from lipcert.core.program import Shape, Step
 
 
 def chain_form(
+    start: str,
     steps: Sequence[Step],
     shapes: Mapping[str, Shape],
     slopes: Mapping[str, Interval],
     multipliers: Sequence[Sequence[float]],
+    *,
     proof: Definite,
 ) -> Form | None:
     """A form with JJᵀ ≤ P for every Jacobian J of these steps; None where none is proved.
 
-    Arguments as for `links_of`; the operands of the steps are those of the file. proof: which
+    steps: all those on the ways from `start` to the output of the last one. Arguments as for `links_of`; the operands of the steps are those of the file. proof: which
     arithmetic decides.
     Proof: `descent`. For ‖δ‖ alone, slopes at the very bottom, where no matrix follows, are their
     largest magnitudes: ‖Ds‖² is a sum over the entries. The runs of a value have one form.
     """
     try:
-        found = links_of(steps, shapes, slopes, multipliers)
+        found = links_of(start, steps, shapes, slopes, multipliers)
     except ValueError:
         return None
     if found is None:
         return None
-    links, runs = _at_the_bottom(found[0]), found[1]
+    edges, runs = at_the_bottom(found[0]), found[1]
     size = int(np.prod(steps[-1].shape)) // runs
-    if unknowns(links) + size > MAX_SIZE:
+    if unknowns(edges) + size > MAX_SIZE:
         return None
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        rough = inequality_of(links, size, 0)
+        rough = inequality_of(edges, size, 0)
         guess = None if rough is None else _completion(rough, 0.0)
         if rough is None or guess is None:
             return None
         exponent = -_half_exponent(guess - rough.block) - 2
-        scaled = inequality_of(links, size, exponent)
+        scaled = inequality_of(edges, size, exponent)
         if scaled is None:
             return None
         matrix = _proved(scaled, np.ldexp(guess, 2 * exponent), proof)
@@ -95,11 +99,15 @@ def _half_exponent(matrix: Array) -> int:
     return int(-(-np.frexp(np.max(np.abs(matrix), initial=1e-300))[1] // 2))
 
 
-def _at_the_bottom(links: Sequence[Link]) -> tuple[Link, ...]:
-    """Links of which those below every matrix are known."""
-    first = next((i for i, link in enumerate(links) if isinstance(link, Matrix)), len(links))
-    lowest: list[Link] = []
-    for link in links[:first]:
-        if isinstance(link, Diagonal):
-            lowest.append(Diagonal(exact(link.slopes.magnitude()), None))
-    return (*lowest, *links[first:])
+def at_the_bottom(edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    """Edges of which the slopes below every matrix and every branch are known."""
+    sources = Counter(edge.source for edge in edges)
+    targets = Counter(edge.target for edge in edges)
+    found = list(edges)
+    for index, edge in enumerate(edges):
+        alone = sources[edge.source] == targets[edge.target] == 1
+        if not (alone and isinstance(edge.link, Diagonal)):
+            break
+        link = replace(edge.link, slopes=exact(edge.link.slopes.magnitude()), weights=None)
+        found[index] = replace(edge, link=link)
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""One quadratic inequality for a chain of links, with what rounding changes in it.
+"""One quadratic inequality for a network of links, with what rounding changes in it.
 
 On its way down a cotangent g meets matrices, s ← Wᵀs, and diagonals, w = Ds with unknown slopes in
 [α, β]: there w takes the place of s as a new variable, and t(w − αs)(βs − w) ≥ 0 entry by entry,
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.budget import spend
-from lipcert.core.forms.links import Diagonal, Link, Matrix
+from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.interval import Array, norm_up, up
 from lipcert.core.rules.facts import lengths_up
 
@@ -28,6 +28,7 @@ _KNOWN: Final = 2.0**-44
 _TINY: Final = 2.0**-1000
 _SAFE: Final = 1.0 + 2.0**-20
 _LARGEST_EXPONENT: Final = 200
+_NOTHING: Final = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 
 @final
@@ -100,6 +101,15 @@ class _Rows:
         rows, errors = np.ldexp(self.rows, exponents[:, None]), np.ldexp(self.errors, exponents)
         return _Rows(rows, errors * _SAFE + _TINY, self.first)
 
+    def plus(self, other: _Rows) -> _Rows:
+        """The sum, over the variables of both; one rounding in an entry of both."""
+        first, stop = min(self.first, other.first), max(self.where.stop, other.where.stop)
+        rows = np.zeros((len(self.rows), stop - first))
+        for part in (self, other):
+            rows[:, part.first - first : part.where.stop - first] += part.rows
+        spread = self.errors + other.errors + 2.0**-52 * (self.lengths + other.lengths)
+        return _Rows(rows, spread * _SAFE + _TINY, first)
+
     def chosen(self, which: npt.NDArray[np.bool_]) -> _Rows:
         """Some of the rows."""
         return _Rows(self.rows[which], self.errors[which], self.first)
@@ -127,6 +137,8 @@ class _Slopes:
 
     def multipliers(self) -> tuple[Array, npt.NDArray[np.int64]] | None:
         """t = f·4^e with ½ ≤ f < 2, for the unknown slopes; None unless all are of use."""
+        if not self.unknown.any():
+            return _NOTHING
         weights = self.link.weights
         if weights is None or weights.shape != self.unknown.shape:
             return None
@@ -139,58 +151,113 @@ class _Slopes:
         return np.ldexp(chosen, -2 * exponents), exponents
 
 
-def unknowns(links: Sequence[Link]) -> int:
+def unknowns(edges: Sequence[Edge]) -> int:
     """Number of variables below g."""
-    diagonals = (_Slopes.of(link) for link in links if isinstance(link, Diagonal))
+    diagonals = (_Slopes.of(edge.link) for edge in edges if isinstance(edge.link, Diagonal))
     return sum(int(np.count_nonzero(slopes.unknown)) for slopes in diagonals)
 
 
-def inequality_of(links: Sequence[Link], size: int, exponent: int) -> Inequality | None:
-    """M for links from below, g = 2^exponent times the variables; None without good multipliers.
+def unknown_slopes(link: Diagonal) -> npt.NDArray[np.bool_]:
+    """Which slopes are not known to within rounding."""
+    return _Slopes.of(link).unknown
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The unknown slopes of one diagonal: what is above them, which variables below, their ends."""
+
+    above: _Rows
+    own: slice
+    low: Array
+    high: Array
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Descent:
+    """What is above each unknown slope, from the top on, and δ: linear in `total` variables."""
+
+    blocks: tuple[Block, ...]
+    bottom: _Rows
+    total: int
+    size: int
+
+    def inequality(self, factors: Array) -> Inequality | None:
+        """M for multipliers of these variables."""
+        matrix = np.zeros((self.total, self.total))
+        drift = mass = Fraction(0)
+        terms = 2
+        for block in self.blocks:
+            more = _constraint(matrix, block, factors[block.own])
+            drift, mass = drift + more[0], mass + more[1]
+            terms += len(block.low) + 2
+        bottom = self.bottom
+        matrix[bottom.where, bottom.where] -= bottom.rows.T @ bottom.rows
+        length, error = norm_up(bottom.rows), norm_up(bottom.errors)
+        if not (np.isfinite(matrix).all() and math.isfinite(length) and math.isfinite(error)):
+            return None
+        drift += Fraction(error) * (2 * Fraction(length) + Fraction(error))
+        symmetric = 0.5 * (matrix + matrix.T)
+        terms += len(bottom.rows)
+        return Inequality(symmetric, self.size, drift, mass + Fraction(length) ** 2, terms)
+
+
+def descent_of(
+    edges: Sequence[Edge], size: int, exponent: int, exponents: npt.NDArray[np.int64] | None = None
+) -> Descent | None:
+    """The way down from the target of the last edge to the source of the first.
+
+    g = 2^exponent times the last `size` variables, and the others 2^-exponents times theirs.
+    Proof: a place sends to each source of its edges the transposed link times its own cotangent,
+    which is the sum of what its readers sent: they stand behind it.
+    """
+    first = unknowns(edges)
+    total = first + size
+    exponents = np.zeros(first, dtype=np.int64) if exponents is None else exponents
+    top = _Rows(np.ldexp(np.eye(size), exponent), np.zeros(size), first)
+    found = {edges[-1].target: top}
+    blocks: list[Block] = []
+    for edge in reversed(edges):
+        spend()
+        above = found.get(edge.target)
+        if above is None:
+            return None
+        if isinstance(edge.link, Matrix):
+            below = above.below_matrix(edge.link)
+        else:
+            slopes = _Slopes.of(edge.link)
+            below = slopes.known(above)
+            if slopes.unknown.any():
+                own = slice(first - int(np.count_nonzero(slopes.unknown)), first)
+                first, own_exponents = own.start, exponents[own]
+                kept = above.chosen(slopes.unknown).scaled(own_exponents)
+                ends = edge.link.slopes.lo[slopes.unknown], edge.link.slopes.hi[slopes.unknown]
+                blocks.append(Block(kept, own, *ends))
+                below = _replaced(below, slopes.unknown, own_exponents, first)
+        met = found.get(edge.source)
+        found[edge.source] = below if met is None else met.plus(below)
+    return Descent(tuple(blocks), found[edges[0].source], total, size)
+
+
+def inequality_of(edges: Sequence[Edge], size: int, exponent: int) -> Inequality | None:
+    """M for edges from below, g = 2^exponent times the variables; None without good multipliers.
 
     size: length of g. Variables are scaled by powers of two, so that t is near 1.
     """
-    total = unknowns(links) + size
-    matrix = np.zeros((total, total))
-    vector = _Rows(np.ldexp(np.eye(size), exponent), np.zeros(size), total - size)
-    drift = mass = Fraction(0)
-    terms = 0
-    for link in reversed(links):
-        spend()
-        terms += len(vector.rows) + 2
-        if isinstance(link, Matrix):
-            vector = vector.below_matrix(link)
-            continue
-        slopes = _Slopes.of(link)
-        below = slopes.known(vector)
-        if slopes.unknown.any():
-            weighed = slopes.multipliers()
-            if weighed is None:
-                return None
-            factors, exponents = weighed
-            above = vector.chosen(slopes.unknown).scaled(exponents)
-            more = _constraint(matrix, above, link, slopes.unknown, factors)
-            drift, mass = drift + more[0], mass + more[1]
-            below = _replaced(below, slopes.unknown, exponents)
-        vector = below
-    matrix[vector.where, vector.where] -= vector.rows.T @ vector.rows
-    length, error = norm_up(vector.rows), norm_up(vector.errors)
-    if not (np.isfinite(matrix).all() and math.isfinite(length) and math.isfinite(error)):
+    found = [_Slopes.of(e.link).multipliers() for e in edges if isinstance(e.link, Diagonal)]
+    weighed = [item for item in found if item is not None]
+    if len(weighed) < len(found):
         return None
-    drift += Fraction(error) * (2 * Fraction(length) + Fraction(error))
-    symmetric = 0.5 * (matrix + matrix.T)
-    return Inequality(
-        symmetric, size, drift, mass + Fraction(length) ** 2, terms + len(vector.rows)
-    )
+    factors, exponents = (np.concatenate(part) for part in zip(_NOTHING, *weighed, strict=True))
+    descent = descent_of(edges, size, exponent, exponents)
+    return None if descent is None else descent.inequality(factors)
 
 
-def _constraint(
-    matrix: Array, above: _Rows, link: Diagonal, unknown: npt.NDArray[np.bool_], factors: Array
-) -> tuple[Fraction, Fraction]:
+def _constraint(matrix: Array, block: Block, factors: Array) -> tuple[Fraction, Fraction]:
     """Adds Σ t(w − αs)(w − βs), w before the variables of s; returns its drift and its mass."""
-    count = len(above.rows)
-    low, high = link.slopes.lo[unknown], link.slopes.hi[unknown]
-    own, rest = slice(above.first - count, above.first), above.where
+    above, own, rest = block.above, block.own, block.above.where
+    low, high, count = block.low, block.high, len(block.low)
     left, right = -low[:, None] * above.rows, -high[:, None] * above.rows
     cross = 0.5 * (factors[:, None] * (left + right))
     matrix[own, own] += np.diag(factors)
@@ -212,13 +279,13 @@ def _constraint(
 
 
 def _replaced(
-    below: _Rows, unknown: npt.NDArray[np.bool_], exponents: npt.NDArray[np.int64]
+    below: _Rows, unknown: npt.NDArray[np.bool_], exponents: npt.NDArray[np.int64], first: int
 ) -> _Rows:
-    """New variables, w = 2^-exponent times them, in the place of unknown rows."""
+    """New variables from number `first` on, w = 2^-exponent times them, for unknown rows."""
     count = len(exponents)
-    width = below.rows.shape[1] if not unknown.all() else 0
-    rows = np.zeros((len(below.rows), count + width))
-    rows[:, count:] = np.where(unknown[:, None], 0.0, below.rows[:, :width])
+    stop = first + count if unknown.all() else below.where.stop
+    rows = np.zeros((len(below.rows), stop - first))
+    if not unknown.all():
+        rows[:, below.first - first :] = np.where(unknown[:, None], 0.0, below.rows)
     rows[np.flatnonzero(unknown), np.arange(count)] = np.ldexp(1.0, -exponents)
-    errors = np.where(unknown, 0.0, below.errors)
-    return _Rows(rows, errors, below.first - count)
+    return _Rows(rows, np.where(unknown, 0.0, below.errors), first)

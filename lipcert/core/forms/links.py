@@ -1,28 +1,31 @@
-"""Links: the Jacobians along a chain of steps, one after another.
+"""Links: the Jacobians between two values of a program, as a network of matrices and diagonals.
 
-What enters: two values of a program, where each step from the lower to the upper one reads only
-the one before. What leaves: for each step a known matrix or slopes of unknown value, on runs of
-consecutive entries that no step mixes.
+What enters: the steps of a region, and the values where it begins and ends.
+What leaves: edges, each with a known matrix or with slopes of unknown value, on runs of consecutive
+entries that no step mixes. A value is the sum of what its edges bring, and so is a cotangent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
 import numpy as np
 
 from lipcert.core.budget import spend
+from lipcert.core.forms.extremes import Ordering, ordering_of
 from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.norms.convolution import MAX_ENTRIES, Convolution
 from lipcert.core.norms.steps import Kernel
 from lipcert.core.program import (
     Activation,
+    Add,
     AveragePool,
     BatchNorm,
     Centre,
+    Concat,
     Conv,
     Dense,
     IndexArray,
@@ -50,47 +53,132 @@ class Matrix:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagonal:
-    """A diagonal matrix on every run, with any entries in `slopes`. weights: its multipliers."""
+    """A diagonal matrix on every run, with any entries in `slopes`. weights: its multipliers.
+
+    weighed: whether a certificate gives it a list of multipliers.
+    """
 
     slopes: Interval
-    weights: Array | None
+    weights: Array | None = None
+    weighed: bool = False
 
 
 Link: TypeAlias = Matrix | Diagonal
+Place: TypeAlias = tuple[str, int]
+"""a value, and 0; or a stage of the step that computes it, counted from below"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """What `source` adds to `target`. Edges into a place stand before those out of it."""
+
+    source: Place
+    target: Place
+    link: Link
 
 
 def links_of(
+    start: str,
     steps: Sequence[Step],
     shapes: Mapping[str, Shape],
     slopes: Mapping[str, Interval],
     multipliers: Sequence[Sequence[float]],
-) -> tuple[tuple[Link, ...], int] | None:
-    """The links, and how many runs there are; None where a step is no link.
+) -> tuple[tuple[Edge, ...], int] | None:
+    """The edges, and how many runs there are; None where a step is no link.
 
+    What a step adds to values that do not come from `start` has no edge.
     slopes: for each Activation and PRelu, by the value it computes, an interval that broadcasts to
-    its shape and holds the slopes of chords. multipliers: a list for each of these steps, from
-    below, of as many numbers as a run has entries, or empty.
+    its shape and holds the slopes of chords. multipliers: from below, a list for each of these
+    steps and for each round of a step that picks or orders entries, of as many numbers as a run
+    has entries there, or empty.
     Proof: a step works on blocks of consecutive entries, and their numbers' common divisor counts
     the runs that all steps respect. Slopes hold for every run if they hold for their union.
     """
-    found: list[tuple[Link, int]] = []
+    found: list[tuple[Edge, int]] = []
     rest = list(multipliers)
+    inside = {start, *(step.output for step in steps)}
     for step in steps:
         spend()
-        shape = shapes[step.inputs[0]]
-        link = _link(step, shape, slopes)
-        if isinstance(step.op, Activation | PRelu) and isinstance(link, Diagonal) and rest:
-            link = replace(link, weights=np.array(rest.pop(0), dtype=np.float64))
-        if link is None:
+        edges = _edges(step, [shapes[name] for name in step.inputs], slopes)
+        if edges is None:
             return None
-        columns = link.centre.shape[1] if isinstance(link, Matrix) else 1
-        found.append((link, math.prod(shape) // max(columns, 1)))
+        for edge, blocks in edges:
+            if edge.source[0] not in inside:
+                continue
+            link = edge.link
+            if isinstance(link, Diagonal) and link.weighed and rest:
+                weights = np.array(rest.pop(0), dtype=np.float64)
+                found.append((replace(edge, link=replace(link, weights=weights)), blocks))
+            else:
+                found.append((edge, blocks))
     runs = math.gcd(*(blocks for _, blocks in found))
     if rest or runs < 1:
         return None
-    on_runs = [_on_run(link, blocks // runs, runs) for link, blocks in found]
-    whole = tuple(link for link in on_runs if link is not None)
-    return (whole, runs) if len(whole) == len(found) else None
+    whole: list[Edge] = []
+    for edge, blocks in found:
+        on_run = _on_run(edge.link, blocks // runs, runs)
+        if on_run is None:
+            return None
+        whole.append(replace(edge, link=on_run))
+    return tuple(whole), runs
+
+
+def _edges(
+    step: Step, before: Sequence[Shape], slopes: Mapping[str, Interval]
+) -> list[tuple[Edge, int]] | None:
+    """The edges of a step, each with the number of blocks that it keeps apart."""
+    target = (step.output, 0)
+    if isinstance(step.op, Add):
+        if any(shape != step.shape for shape in before):
+            return None
+        count = math.prod(step.shape)
+        signs = [Diagonal(exact(np.full(count, float(sign)))) for sign in step.op.signs]
+        return [
+            (Edge((name, 0), target, sign), count)
+            for name, sign in zip(step.inputs, signs, strict=True)
+        ]
+    if isinstance(step.op, Concat):
+        blocks = math.prod(step.shape[: step.op.axis])
+        parts = _joined([math.prod(shape) // max(blocks, 1) for shape in before])
+        return [
+            (Edge((name, 0), target, part), blocks)
+            for name, part in zip(step.inputs, parts, strict=True)
+        ]
+    if len(step.inputs) != 1:
+        return None
+    (name,), (shape,) = step.inputs, before
+    ordering = ordering_of(step.op, shape, step.shape)
+    if ordering is not None:
+        return list(_ordered(ordering, (name, 0), step.output))
+    link = _link(step, shape, slopes)
+    if link is None:
+        return None
+    if isinstance(step.op, Activation | PRelu) and isinstance(link, Diagonal):
+        link = replace(link, weighed=True)
+    columns = link.centre.shape[1] if isinstance(link, Matrix) else 1
+    return [(Edge((name, 0), target, link), math.prod(shape) // max(columns, 1))]
+
+
+def _joined(sizes: Sequence[int]) -> Iterator[Matrix]:
+    """Where the blocks of each input go in a block of the output."""
+    whole, start = np.eye(sum(sizes)), 0
+    for size in sizes:
+        yield Matrix(whole[:, start : start + size], None)
+        start += size
+
+
+def _ordered(ordering: Ordering, source: Place, value: str) -> Iterator[tuple[Edge, int]]:
+    """A matrix, then slopes and a matrix for each round. All numbers are sums of powers of two."""
+    stage = 1
+    yield Edge(source, (value, stage), Matrix(ordering.first, None)), ordering.blocks
+    for unknown, mix in ordering.rounds:
+        low = np.tile(np.where(unknown, -1.0, 1.0), ordering.blocks)
+        slopes = Diagonal(Interval(low, np.ones(low.size)), weighed=True)
+        yield Edge((value, stage), (value, stage + 1), slopes), low.size
+        stage += 2
+        place = (value, 0 if mix is ordering.rounds[-1][1] else stage)
+        yield Edge((value, stage - 1), place, Matrix(mix, None)), ordering.blocks
 
 
 def _on_run(link: Link, blocks: int, runs: int) -> Link | None:
@@ -144,7 +232,7 @@ def _diagonal(slopes: Interval, shape: Shape) -> Diagonal | None:
     whole = slopes.broadcast(shape)
     flat = Interval(whole.lo.ravel(), whole.hi.ravel())
     known = np.isfinite(flat.lo).all() and np.isfinite(flat.hi).all()
-    return Diagonal(flat, None) if known else None
+    return Diagonal(flat) if known else None
 
 
 def _matrix(entries: Interval) -> Matrix | None:
@@ -201,7 +289,7 @@ def _centre(axes: Shape, shape: Shape) -> Matrix:
 def _move(step: Step, sources: IndexArray, size: int) -> Link:
     """1 where an entry comes from."""
     if np.array_equal(sources, np.arange(size)):
-        return Diagonal(exact(np.ones(size)), None)
+        return Diagonal(exact(np.ones(size)))
     entries = np.zeros((math.prod(step.shape), size))
     inside = np.flatnonzero(sources >= 0)
     entries[inside, sources[inside]] = 1.0

@@ -1,4 +1,4 @@
-"""Forms of chains, against every mask of small networks, sampled slopes, and the engine's forms."""
+"""Forms of chains, against every mask of small networks and sampled slopes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.core.forms.centred import enclosing_ball, fact_around
-from lipcert.core.forms.chain import chain_form
+from lipcert.core.forms.chain import at_the_bottom, chain_form
 from lipcert.core.forms.form import Form
+from lipcert.core.forms.links import links_of
 from lipcert.core.interval import Interval, exact
 from lipcert.core.norms.definite import Definite, definite_exact, definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.facts import PairHull
-from lipcert.interval import Interval as EngineInterval
-from lipcert.upper import Upper
-from tests.core.forms.multipliers import Links, proposals_for, replayed
+from lipcert.search.multipliers import multipliers
+
+Links = Sequence[np.ndarray | Interval]
 
 BOTH = pytest.mark.parametrize("proof", [definite_float, definite_exact])
 
@@ -36,12 +36,12 @@ class Network:
         self.shapes: dict[str, Shape] = {}
         self.slopes: dict[str, Interval] = {}
         first = links[0]
-        width = len(first.lo) if isinstance(first, EngineInterval) else first.shape[1]
+        width = len(first.lo) if isinstance(first, Interval) else first.shape[1]
         value = "x"
         self.shapes[value] = (1, positions, width)
         for number, link in enumerate(links):
             output = f"v{number}"
-            if isinstance(link, EngineInterval):
+            if isinstance(link, Interval):
                 op = Activation("relu")
                 self.slopes[output] = Interval(link.lo[None, None], link.hi[None, None])
             else:
@@ -50,12 +50,20 @@ class Network:
             self.steps.append(Step(op, (value,), output, self.shapes[output], number))
             value = output
 
+    def numbers(self, hull: bool) -> Sequence[Sequence[float]]:
+        """Multipliers that are worth something."""
+        linked = links_of("x", self.steps, self.shapes, self.slopes, ())
+        assert linked is not None
+        found = multipliers(at_the_bottom(linked[0]), hull=hull)
+        assert found is not None
+        return found
+
     def form(self, numbers: Sequence[Sequence[float]], proof: Definite) -> Form | None:
-        return chain_form(self.steps, self.shapes, self.slopes, numbers, proof)
+        return chain_form("x", self.steps, self.shapes, self.slopes, numbers, proof=proof)
 
     def jacobians(self, rng: np.random.Generator, most: int) -> list[np.ndarray]:
         """With slopes at their ends: all of them, or as many as asked for, drawn by chance."""
-        diagonals = [link for link in self.links if isinstance(link, EngineInterval)]
+        diagonals = [link for link in self.links if isinstance(link, Interval)]
         free = sum(len(link.lo) for link in diagonals)
         if 2**free <= most:
             choices = [np.array(c) for c in itertools.product((0, 1), repeat=free)]
@@ -66,7 +74,7 @@ class Network:
     def _jacobian(self, choice: np.ndarray) -> np.ndarray:
         result, used = None, 0
         for link in self.links:
-            if isinstance(link, EngineInterval):
+            if isinstance(link, Interval):
                 part = choice[used : used + len(link.lo)]
                 used += len(link.lo)
                 matrix = np.diag(np.where(part == 1, link.hi, link.lo))
@@ -79,14 +87,14 @@ class Network:
 
 def random_links(rng: np.random.Generator, widths: Sequence[int], mixed: bool) -> list:
     """Dense layers with slopes between them; mixed: with known ones, other ranges, at both ends."""
-    links: list[np.ndarray | EngineInterval] = []
+    links: list[np.ndarray | Interval] = []
     for below, above in itertools.pairwise(widths):
         links.append(rng.standard_normal((above, below)))
         low, high = np.zeros(above), np.ones(above)
         if mixed:
             low = rng.choice([0.0, 0.1, -0.3, 1.0, 0.0], above)
             high = low + rng.choice([1.0, 0.0, 0.5, 1e-16], above)
-        links.append(EngineInterval(low, high))
+        links.append(Interval(low, high))
     return links if mixed else links[:-1]
 
 
@@ -96,7 +104,7 @@ def test_every_mask(proof: Definite, seed: int) -> None:
     """No Jacobian of a small network exceeds the form: norm, hull, entries, cotangents."""
     rng = np.random.default_rng(seed)
     network = Network(random_links(rng, (3, 4, 3, 3), mixed=seed % 2 == 1))
-    _, numbers = replayed(network.links, proposals_for(network.links, hull=seed % 3 == 0))
+    numbers = network.numbers(hull=seed % 3 == 0)
     form = network.form(numbers, proof)
     assert form is not None
     whole = np.ldexp(form.matrix, 2 * form.exponent)
@@ -112,24 +120,9 @@ def test_every_mask(proof: Definite, seed: int) -> None:
         assert largest <= form.over_hull(hull) * (1 + 1e-12)
         assert (np.linalg.norm(jacobian, axis=1) * 2.0 <= form.swing(2.0) * (1 + 1e-12)).all()
     assert form.over_ball() <= math.prod(
-        np.linalg.norm(link, 2) if isinstance(link, np.ndarray) else link.max_abs().value
+        np.linalg.norm(link, 2) if isinstance(link, np.ndarray) else link.magnitude().max()
         for link in network.links
     ) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_the_form_of_the_engine(seed: int) -> None:
-    """With the engine's multipliers, its bounds to 1e-6."""
-    rng = np.random.default_rng(seed)
-    links = random_links(rng, (10, 30, 24, 6), mixed=seed % 2 == 1)
-    theirs, numbers = replayed(links, proposals_for(links, hull=seed % 4 > 1))
-    ours = Network(links).form(numbers, definite_float)
-    assert ours is not None
-    assert ours.over_ball() == pytest.approx(theirs.over_ball().value, rel=1e-6)
-    for smoothing in (0.0, 0.125):
-        assert ours.over_hull(Hull(6, 1.0, smoothing)) == pytest.approx(
-            theirs.over_hull(PairHull(6, Upper(1.0), smoothing)).value, rel=1e-6
-        )
 
 
 @given(st.integers(0, 10**6), st.floats(-12.0, 12.0), st.floats(0.0, 3.0))
@@ -141,7 +134,7 @@ def test_garbage_proves_nothing_false(seed: int, size: float, spread: float) -> 
     numbers = [
         list(10.0 ** (size + spread * rng.standard_normal(len(link.lo))))
         for link in network.links
-        if isinstance(link, EngineInterval)
+        if isinstance(link, Interval)
     ]
     form = network.form(numbers, definite_float)
     if form is not None:
@@ -174,13 +167,13 @@ def test_slopes_at_both_ends() -> None:
     """At the bottom slopes count with their largest magnitude; at the top as any others."""
     rng = np.random.default_rng(6)
     low, high = -rng.random(5), rng.random(5)
-    bottom = EngineInterval(low, high)
+    bottom = Interval(low, high)
     weight = rng.standard_normal((3, 5))
     form = Network([bottom, weight]).form([[]], definite_exact)
     assert form is not None
     exact_norm = np.linalg.norm(weight * np.maximum(-low, high), 2)
     assert exact_norm <= form.over_ball() <= exact_norm * (1 + 1e-9)
-    top = Network([weight, EngineInterval(np.zeros(3), np.ones(3))])
+    top = Network([weight, Interval(np.zeros(3), np.ones(3))])
     form = top.form([[2.0 * np.linalg.norm(weight, 2) ** 2] * 3], definite_exact)
     assert form is not None
     assert form.over_ball() == pytest.approx(np.linalg.norm(weight, 2), rel=1e-6)
@@ -190,7 +183,7 @@ def test_positions_are_runs() -> None:
     """A network that treats several positions alike has the form of one position."""
     rng = np.random.default_rng(7)
     links = random_links(rng, (3, 5, 4), mixed=False)
-    _, numbers = replayed(links, proposals_for(links, hull=False))
+    numbers = Network(links).numbers(hull=False)
     one, several = (Network(links, n).form(numbers, definite_float) for n in (1, 6))
     assert one is not None
     assert several is not None
@@ -240,7 +233,7 @@ def test_centred_facts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     links = random_links(rng, (4, 6, 3), mixed=False)
     network = Network(links)
-    _, numbers = replayed(links, proposals_for(links, hull=False))
+    numbers = network.numbers(hull=False)
     form = network.form(numbers, definite_float)
     assert form is not None
     shape = (1, 1, 4)

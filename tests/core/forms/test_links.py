@@ -11,7 +11,7 @@ from lipcert.core.forms.chain import chain_form
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.interval import Interval
 from lipcert.core.norms.definite import definite_float
-from lipcert.core.paths import is_only_way, steps_between
+from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import (
     Activation,
     Add,
@@ -20,8 +20,8 @@ from lipcert.core.program import (
     Centre,
     Conv,
     Dense,
-    MaxPool,
     Move,
+    Normalize,
     Op,
     Operand,
     Place,
@@ -95,9 +95,10 @@ def test_each_step(name: str) -> None:
     """One step: the link on all runs is the Jacobian."""
     before, op, after = CASES[name]
     program = program_of(before, (op, after))
-    found = links_of(program.steps, program.shapes, {}, [])
+    found = links_of("x", program.steps, program.shapes, {}, [])
     assert found is not None
-    (link,), runs = found
+    (edge,), runs = found
+    link = edge.link
     whole = jacobian(program)
     if isinstance(link, Matrix):
         np.testing.assert_allclose(np.kron(np.eye(runs), link.centre), whole, atol=1e-12, rtol=0.0)
@@ -107,7 +108,7 @@ def test_each_step(name: str) -> None:
         ends = [whole.diagonal().min(), whole.diagonal().max()]
         np.testing.assert_allclose([link.slopes.lo[0], link.slopes.hi[0]], ends, atol=1e-12)
         np.testing.assert_array_equal(whole, np.diag(whole.diagonal()))
-    form = chain_form(program.steps, program.shapes, {}, [], definite_float)
+    form = chain_form("x", program.steps, program.shapes, {}, [], proof=definite_float)
     assert form is not None
     norm = np.linalg.norm(jacobian(program), 2)
     assert norm * (1 - 1e-12) <= form.over_ball() <= norm * (1 + 1e-7)
@@ -123,7 +124,7 @@ def test_a_convolutional_chain() -> None:
         (Move(np.arange(18, dtype=np.int64).reshape(1, 18)), (1, 18)),
         (Dense(operand(4, 18), None), (1, 4)),
     )
-    form = chain_form(program.steps, program.shapes, {}, [], definite_float)
+    form = chain_form("x", program.steps, program.shapes, {}, [], proof=definite_float)
     assert form is not None
     norm = np.linalg.norm(jacobian(program), 2)
     assert norm * (1 - 1e-12) <= form.over_ball() <= norm * (1 + 1e-7)
@@ -134,7 +135,7 @@ def test_uncertain_operands() -> None:
     low = RNG.standard_normal((3, 4))
     weight = Operand(low, low + 1e-3)
     program = program_of((1, 4), (Dense(weight, None), (1, 3)))
-    form = chain_form(program.steps, program.shapes, {}, [], definite_float)
+    form = chain_form("x", program.steps, program.shapes, {}, [], proof=definite_float)
     assert form is not None
     for _ in range(50):
         inside = low + 1e-3 * RNG.random(low.shape)
@@ -151,9 +152,9 @@ def test_runs_that_steps_respect() -> None:
     )  # fmt: skip
     low = np.arange(12.0).reshape(shape)
     slopes = {"v1": Interval(low, low + 1)}
-    found = links_of(program.steps, program.shapes, slopes, [[1.0] * 6])
+    found = links_of("x", program.steps, program.shapes, slopes, [[1.0] * 6])
     assert found is not None
-    links, runs = found
+    links, runs = [edge.link for edge in found[0]], found[1]
     assert runs == 2
     assert isinstance(links[0], Matrix)
     assert links[0].centre.shape == (6, 6)
@@ -163,24 +164,23 @@ def test_runs_that_steps_respect() -> None:
 
 
 def test_what_is_no_link() -> None:
-    """Unknown slopes, slopes that are not given, and steps that are not linear."""
+    """Unknown slopes, slopes that are not given, and steps that do not act entry by entry."""
     shape = (1, 2, 4, 4)
-    window = Window((2, 2), (2, 2), (1, 1), (0, 0), (2, 2))
-    program = program_of(shape, (MaxPool(window), (1, 2, 2, 2)))
-    assert links_of(program.steps, program.shapes, {}, []) is None
+    program = program_of(shape, (Normalize((1,), 1e-5, True), shape))
+    assert links_of("x", program.steps, program.shapes, {}, []) is None
     program = program_of(shape, (PRelu(operand(1, 2, 1, 1)), shape))
-    assert links_of(program.steps, program.shapes, {}, []) is None
+    assert links_of("x", program.steps, program.shapes, {}, []) is None
     unknown = Interval(np.zeros((1, 1, 1, 1)), np.full((1, 1, 1, 1), np.inf))
-    assert links_of(program.steps, program.shapes, {"v0": unknown}, []) is None
+    assert links_of("x", program.steps, program.shapes, {"v0": unknown}, []) is None
     known = Interval(np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))
-    assert links_of(program.steps, program.shapes, {"v0": known}, []) is not None
+    assert links_of("x", program.steps, program.shapes, {"v0": known}, []) is not None
     huge = Operand(np.ones((1 << 13, 1 << 12)), np.ones((1 << 13, 1 << 12)))
     program = program_of((1, 1 << 12), (Dense(huge, None), (1, 1 << 13)))
-    assert links_of(program.steps, program.shapes, {}, []) is None
+    assert links_of("x", program.steps, program.shapes, {}, []) is None
 
 
-def test_paths() -> None:
-    """A path is one of steps with one input; whether others read it is another question."""
+def test_regions() -> None:
+    """What a value needs, what lies on the ways to it, and who else reads that."""
     shape = (1, 3)
     steps = (
         Step(Dense(operand(3, 3), None), ("x",), "a", shape, 0),
@@ -190,14 +190,20 @@ def test_paths() -> None:
     )
     shapes = dict.fromkeys("xabcd", shape)
     program = Program("x", "d", shapes, steps, Place(0), ())
-    lower = steps_between(program, "a", "c")
-    assert lower == steps[1:3]
-    assert is_only_way(program, lower)
-    whole = steps_between(program, "x", "c")
-    assert whole == steps[:3]
-    assert not is_only_way(program, whole)
-    assert steps_between(program, "a", "d") is None
-    assert steps_between(program, "c", "a") is None
-    assert steps_between(program, "a", "a") is None
+    branch = steps_between(program, "a", "c")
+    assert branch == steps_on_ways(program, "a", "c") == steps[1:3]
+    assert is_only_way(program, branch)
+    assert reads_of(branch, "a") == {"b": 1}
+    whole = steps_between(program, "a", "d")
+    assert whole == steps[1:]
+    assert is_only_way(program, whole)
+    assert reads_of(whole, "a") == {"b": 1, "d": 1} == reads_of(program.steps, "a")
+    assert not is_only_way(program, steps[:3])
+    assert steps_between(program, "x", "c") == steps[:3]
+    assert steps_between(program, "b", "d") is None  # it needs a as well
+    assert steps_on_ways(program, "b", "d") == steps[2:]
+    for found in (steps_between, steps_on_ways):
+        assert found(program, "c", "a") is None
+        assert found(program, "a", "a") is None
     early = Program("x", "b", shapes, steps[:3], Place(0), ())
-    assert not is_only_way(early, lower)
+    assert not is_only_way(early, branch)

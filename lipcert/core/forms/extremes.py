@@ -1,0 +1,113 @@
+"""Steps that pick or order entries, as matrices and slopes: the larger of two numbers, in rounds.
+
+The larger and the smaller of a and b are (a + b)/2 ± |a − b|/2. The chords of |·|, and at 0 the
+mixtures of its derivatives, have slopes between −1 and 1; half of the sum passes as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.interval import Array
+from lipcert.core.program import IndexArray, MaxPool, Op, ReduceMax, Shape, Sort
+from lipcert.core.rules.windows import axes_of
+
+_LARGEST_BLOCK: Final = 1 << 11
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Ordering:
+    """first, then rounds: which entries have slopes in [−1, 1] (the others 1), and a matrix.
+
+    Of one block of consecutive entries; all blocks are treated alike.
+    """
+
+    blocks: int
+    first: Array
+    rounds: tuple[tuple[npt.NDArray[np.bool_], Array], ...]
+
+
+def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering | None:
+    """A step that picks or orders entries of x; None for another one, or one that is too large.
+
+    Proof: a maximum of several numbers is the maximum of maxima of pairs, and what is alone in a
+    round passes. A window at the rim reads one of its entries again in the place of padding, which
+    is never the maximum. A minimum, and either order of a pair, differ in the sign of a slope.
+    """
+    match op:
+        case Sort(axis) if before[axis % len(before)] == 2:
+            first = axis % len(before)
+            pairs = _of_block(before, first).reshape(2, -1).T
+            return _tournament(pairs, before, first, both=True)
+        case ReduceMax(axes):
+            first = min(axis % len(before) for axis in axes)
+            within = [axis % len(before) - first for axis in axes]
+            entries = np.moveaxis(_of_block(before, first), within, range(-len(within), 0))
+            length = math.prod(before[axis] for axis in axes)
+            return _tournament(entries.reshape(-1, max(length, 1)), before, first, both=False)
+        case MaxPool():
+            windows = _windows(op, before)
+            fits = windows is not None and len(windows) == math.prod(after[2:])
+            return _tournament(windows, before, 2, both=False) if fits else None
+    return None
+
+
+def _of_block(shape: Shape, axis: int) -> IndexArray:
+    """The numbers of the entries of a block, in its shape."""
+    inner = shape[axis:]
+    return np.arange(math.prod(inner), dtype=np.int64).reshape(inner)
+
+
+def _windows(op: MaxPool, before: Shape) -> IndexArray | None:
+    """The entries that each window reads; None where one reads nothing, or all are too many."""
+    found = np.zeros((1, 1), dtype=np.int64)
+    for axis in axes_of(op.window, before[2:]):
+        if not axis.at_outputs.any(axis=1).all() or found.size * axis.reads.size > 1 << 22:
+            return None
+        anyone = axis.reads.max(axis=1, keepdims=True)
+        reads = np.where(axis.reads < 0, anyone, axis.reads)
+        both = found[:, None, :, None] * axis.size + reads[None, :, None, :]
+        found = both.reshape(found.shape[0] * len(reads), -1)
+    return found
+
+
+def _tournament(
+    groups: IndexArray | None, before: Shape, axis: int, *, both: bool
+) -> Ordering | None:
+    """The maximum of each group of entries of a block; both: of pairs, the minimum as well.
+
+    Minima come first, all of them, then maxima: as a pair lies along the axis.
+    """
+    columns = math.prod(before[axis:])
+    if groups is None or groups.shape[1] < 2 or max(columns, groups.size) > _LARGEST_BLOCK:
+        return None
+    rows = np.eye(columns)[groups]
+    matrices: list[Array] = []
+    unknown: list[npt.NDArray[np.bool_]] = []
+    while (length := rows.shape[1]) > 1:
+        pairs = length // 2
+        left, right, rest = (
+            rows[:, : 2 * pairs : 2],
+            rows[:, 1 : 2 * pairs : 2],
+            rows[:, 2 * pairs :],
+        )
+        parts = np.concatenate([0.5 * (left + right), 0.5 * (left - right), rest], axis=1)
+        matrices.append(parts.reshape(-1, parts.shape[-1]))
+        kinds = np.repeat([False, True, False], [pairs, pairs, length - 2 * pairs])
+        unknown.append(np.tile(kinds, len(groups)))
+        state = np.eye(kinds.size * len(groups)).reshape(len(groups), kinds.size, -1)
+        largest = state[:, :pairs] + state[:, pairs : 2 * pairs]
+        rows = np.concatenate([largest, state[:, 2 * pairs :]], axis=1)
+    last = rows[:, 0]
+    if both:
+        last = np.concatenate([state[:, 0] - state[:, 1], last])
+    first, *mixes = *matrices, last
+    rounds = itertools.zip_longest(unknown, mixes)
+    return Ordering(math.prod(before[:axis]), first, tuple(rounds))

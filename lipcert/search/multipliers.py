@@ -1,0 +1,217 @@
+"""Multipliers: a few cheap steps towards the best ones for a chain, in plain float64.
+
+The bound is convex in the multipliers t. If w is the worst value below an unknown slope in
+[m − r, m + r] and s the one above, its derivative by t is (rs)² − (w − ms)²: at the optimum every
+constraint |w − ms| ≤ r|s| holds with equality. For a single entry Newton's step multiplies t by
+((w − ms)/(rs))^½; here all entries take this step at once, shortened while it fails. The maximum at
+the top is smoothed: several cotangents with shares stand for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+
+from lipcert.core.forms.descent import Descent, descent_of, unknown_slopes
+from lipcert.core.forms.links import Diagonal, Edge, Matrix
+from lipcert.core.norms.factor import lower_factor
+
+FloatArray = npt.NDArray[np.float64]
+_RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4, 3.0)
+"""of the multipliers that are tried first to the least that are possible"""
+_TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.02, 10))
+_MOST_CASES: Final = 40
+_TINY: Final = 1e-100
+
+
+def multipliers(edges: Sequence[Edge], *, hull: bool) -> tuple[tuple[float, ...], ...] | None:
+    """A list for each diagonal that has multipliers, as in a certificate; None: none are found.
+
+    hull: whether the cotangents at the top are differences of classes, or any of norm 1.
+    """
+    top = edges[-1].link
+    size = len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
+    descent = descent_of(edges, size, 0)
+    found = None if descent is None else _tuned(descent, hull)
+    return None if found is None else tuple(_lists(edges, found))
+
+
+def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ...]]:
+    """The multipliers of each diagonal; 1 for known slopes, nothing where all are known."""
+    first = 0
+    for edge in edges:
+        if not (isinstance(edge.link, Diagonal) and edge.link.weighed):
+            continue
+        unknown = unknown_slopes(edge.link)
+        numbers = np.ones(unknown.size)
+        stop = first + int(np.count_nonzero(unknown))
+        numbers[unknown] = found[first:stop]
+        yield tuple(numbers.tolist()) if stop > first else ()
+        first = stop
+
+
+def _tuned(descent: Descent, hull: bool) -> FloatArray | None:
+    """A multiplier for each unknown slope, from the lowest on."""
+    problem = _Problem.of(descent, hull)
+    starts = [problem.at(first) for ratio in _RATIOS if (first := problem.start(ratio)) is not None]
+    found = [state for state in starts if state is not None]
+    if not found:
+        return None
+    best = min(found, key=lambda state: state.value)
+    length = 1.0
+    for temperature in _TEMPERATURES if best.multipliers.size else ():
+        attempt = problem.at(best.multipliers * problem.factors(best, temperature) ** length)
+        if attempt is not None and attempt.value < best.value:
+            gain, best, length = attempt.value / best.value, attempt, min(1.0, 1.5 * length)
+            if gain > 1.0 - 1e-5:
+                break
+        else:
+            length *= 0.4
+    return best.multipliers
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    """Multipliers, the form that they give, what is left of its factor, and the largest value."""
+
+    multipliers: FloatArray
+    form: FloatArray
+    factor: FloatArray
+    value: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """The inequality of a descent, as a function of the multipliers."""
+
+    descent: Descent
+    low: FloatArray
+    high: FloatArray
+    fixed: FloatArray
+    hull: bool
+
+    @classmethod
+    def of(cls, descent: Descent, hull: bool) -> _Problem:
+        blocks = descent.blocks[::-1]
+        low = np.concatenate([np.zeros(0), *(block.low for block in blocks)])
+        high = np.concatenate([np.zeros(0), *(block.high for block in blocks)])
+        fixed = np.zeros((descent.total, descent.total))
+        where = descent.bottom.where
+        fixed[where, where] = descent.bottom.rows.T @ descent.bottom.rows
+        return cls(descent, low, high, fixed, hull)
+
+    def at(self, multipliers: FloatArray) -> _State | None:
+        """The form; None where the multipliers admit none."""
+        matrix = -self.fixed
+        for block in self.descent.blocks:
+            own, rest = block.own, block.above.where
+            t = multipliers[own]
+            cross = (-0.5 * t * (block.low + block.high))[:, None] * block.above.rows
+            matrix[own, own] += np.diag(t)
+            matrix[own, rest] += cross
+            matrix[rest, own] += cross.T
+            if (both := t * block.low * block.high).any():
+                matrix[rest, rest] += block.above.rows.T @ (both[:, None] * block.above.rows)
+        below = len(multipliers)
+        factor = lower_factor(matrix, below)
+        if factor is None:
+            return None
+        half = factor[below:]
+        form = half @ half.T - matrix[below:, below:]
+        return _State(multipliers, form, factor, self._largest(form)) if _fine(form) else None
+
+    def start(self, ratio: float) -> FloatArray | None:
+        """κ/p² with p² = r/(|m| + r), and κ a multiple of the least that the slopes below allow."""
+        rest = self.fixed
+        found: list[FloatArray] = []
+        for block in self.descent.blocks[::-1]:
+            count = len(block.low)
+            own = rest[:count, :count]
+            middle, radius = 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
+            p = np.sqrt(radius / (np.abs(middle) + radius))
+            whole, weighted = (_top(part) for part in (own, np.outer(p, p) * own))
+            t = max(whole, weighted, _TINY) * ratio / p**2
+            found.append(t)
+            rows = np.zeros((count, len(rest) - count))
+            first = block.above.where.start - block.own.stop
+            rows[:, first : first + block.above.rows.shape[1]] = block.above.rows
+            cross = rest[:count, count:] + (t * middle)[:, None] * rows
+            try:
+                solved = np.linalg.solve(np.diag(t) - own, cross)
+            except np.linalg.LinAlgError:
+                return None
+            rest = rest[count:, count:] + cross.T @ solved
+            if (both := t * block.low * block.high).any():
+                rest -= rows.T @ (both[:, None] * rows)
+            if not _fine(rest):
+                return None
+        return np.concatenate([np.zeros(0), *found])
+
+    def factors(self, state: _State, temperature: float) -> FloatArray:
+        """By how much a step of length 1 multiplies each multiplier."""
+        below = len(state.multipliers)
+        cases = self._worst(state.form, temperature)
+        half = state.factor[below:].T @ cases
+        values = solve_triangular(
+            state.factor[:below], -half, lower=True, trans="T", check_finite=False
+        )
+        values = np.concatenate([values, cases])
+        reached, allowed = np.zeros(below), np.zeros(below)
+        for block in self.descent.blocks:
+            above = block.above.rows @ values[block.above.where]
+            middle, radius = 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
+            rest = values[block.own] - middle[:, None] * above
+            reached[block.own] = np.einsum("ij,ij->i", rest, rest)
+            allowed[block.own] = radius**2 * np.einsum("ij,ij->i", above, above)
+        reached += 1e-12 * reached.max()
+        allowed += 1e-12 * allowed.max()
+        ratio = np.divide(reached, allowed, out=np.ones(below), where=allowed > 0.0)
+        found: FloatArray = np.clip(ratio, 1e-2, 1e2) ** 0.25
+        return found
+
+    def _largest(self, form: FloatArray) -> float:
+        if not self.hull:
+            return _top(form)
+        diagonal = form.diagonal()
+        return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
+
+    def _worst(self, form: FloatArray, temperature: float) -> FloatArray:
+        """Cotangents as columns, of which the squared lengths are shares."""
+        if not self.hull:
+            values, vectors = np.linalg.eigh(form)
+            shares = _shares(values[-_MOST_CASES:], temperature)
+            return np.asarray(vectors[:, -_MOST_CASES:] * np.sqrt(shares))
+        diagonal = form.diagonal()
+        one, other = np.triu_indices(len(form), 1)
+        squares = diagonal[one] + diagonal[other] - 2.0 * form[one, other]
+        if len(squares) > _MOST_CASES:
+            kept = np.argpartition(squares, -_MOST_CASES)[-_MOST_CASES:]
+            one, other, squares = one[kept], other[kept], squares[kept]
+        cases = np.zeros((len(form), len(squares)))
+        columns = np.arange(len(squares))
+        cases[one, columns], cases[other, columns] = 1.0, -1.0
+        return cases * np.sqrt(_shares(squares, temperature))
+
+
+def _top(matrix: FloatArray) -> float:
+    """The largest eigenvalue."""
+    return float(np.linalg.eigvalsh(matrix)[-1])
+
+
+def _fine(matrix: FloatArray) -> bool:
+    return bool(np.isfinite(matrix).all())
+
+
+def _shares(values: FloatArray, temperature: float) -> FloatArray:
+    """Shares that sum to 1 and grow with value/largest/temperature."""
+    largest = max(float(np.max(values, initial=0.0)), _TINY)
+    weights: FloatArray = np.exp((values / largest - 1.0) / temperature)
+    weights /= weights.sum()
+    return weights

@@ -1,0 +1,83 @@
+"""Multipliers against what a general optimiser finds for the same forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from lipcert.core.forms.chain import chain_form
+from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
+from lipcert.core.interval import Interval
+from lipcert.core.norms.definite import definite_float
+from lipcert.core.program import Activation, Dense, Operand, Shape, Step
+from lipcert.core.rules.facts import Hull
+from lipcert.search.multipliers import multipliers
+
+WIDTHS = (4, 5, 5, 3)
+
+
+def network(seed: int, low: float) -> tuple[list[Step], dict[str, Shape], dict[str, Interval]]:
+    """Three matrices with activations between them, of slopes between `low` and 1."""
+    rng = np.random.default_rng(seed)
+    steps, shapes, slopes = [], {"x": (1, WIDTHS[0])}, {}
+    value = "x"
+    for count, width in enumerate(WIDTHS[1:]):
+        weight = rng.standard_normal((width, shapes[value][-1]))
+        steps.append(
+            Step(Dense(Operand(weight, weight), None), (value,), f"d{count}", (1, width), 0)
+        )
+        value = f"d{count}"
+        shapes[value] = (1, width)
+        if count < len(WIDTHS) - 2:
+            steps.append(Step(Activation("relu"), (value,), f"a{count}", (1, width), 0))
+            value = f"a{count}"
+            shapes[value] = (1, width)
+            slopes[value] = Interval(np.full((1, 1), low), np.ones((1, 1)))
+    return steps, shapes, slopes
+
+
+@pytest.mark.parametrize("hull", [False, True])
+@pytest.mark.parametrize("low", [0.0, 0.2, -1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> None:
+    """To within 3 %, on the proved bound, which is a convex function of the multipliers."""
+    steps, shapes, slopes = network(seed, low)
+    linked = links_of("x", steps, shapes, slopes, ())
+    assert linked is not None
+    found = multipliers(linked[0], hull=hull)
+    assert found is not None
+
+    def bound(numbers) -> float:
+        form = chain_form("x", steps, shapes, slopes, numbers, proof=definite_float)
+        if form is None:
+            return 1e6
+        return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else form.over_ball()
+
+    def of_logarithms(point: np.ndarray) -> float:
+        return bound(list(np.exp(point.reshape(2, -1))))
+
+    ours = bound(found)
+    rest = minimize(of_logarithms, np.log(np.array(found)).ravel(), method="Nelder-Mead",
+                    options={"maxfev": 600, "adaptive": True})  # fmt: skip
+    assert ours <= 1.03 * rest.fun
+
+
+def test_known_and_unknown_slopes_side_by_side() -> None:
+    """A rotation of pairs, slopes 1 and [−1, 1], and back: nothing is lost, however often."""
+    rng = np.random.default_rng(1)
+    half = np.array([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
+    edges, place = [], 0
+    low = np.tile([1.0, -1.0], 8)
+    slopes = Interval(low, np.ones(16))
+    for _ in range(4):
+        rotation = np.linalg.qr(rng.standard_normal((16, 16)))[0]
+        links = [Matrix(rotation, None), Matrix(np.kron(np.eye(8), half), None),
+                 Diagonal(slopes, weighed=True), Matrix(np.kron(np.eye(8), half), None)]  # fmt: skip
+        for link in links:
+            edges.append(Edge((f"v{place}", 0), (f"v{place + 1}", 0), link))
+            place += 1
+    found = multipliers(edges, hull=False)
+    assert found is not None
+    assert [len(numbers) for numbers in found] == [16] * 4
+    assert all(number > 0.0 for numbers in found for number in numbers)
