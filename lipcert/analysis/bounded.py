@@ -33,6 +33,7 @@ from lipcert.core.ledger import Premises
 from lipcert.core.lower.clips import with_clips as clipped_program
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
+from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.passes import rule_at
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
@@ -91,6 +92,16 @@ class Bounded:
     def tensors(self) -> Mapping[str, tuple[str, ...]]:
         """Those of the file that hold each parameter."""
         return self.file.tensors
+
+    @property
+    def at_input(self) -> Fact:
+        """What is known of an example."""
+        return self.derived.facts[self.program.input]
+
+    @property
+    def at_output(self) -> Fact:
+        """What is known of the output that the loss reads."""
+        return self.derived.facts[self.program.output]
 
     @property
     def loss_clip(self) -> float | None:

@@ -1,7 +1,7 @@
 """Bench: the certified graph at one set of weights in one precision, ready to be measured.
 
 What enters: claims, a precision, weights, examples. What leaves: norms of groups, values and
-cotangents of these examples, as the mechanism of the run leaves them, and the drift to allow for.
+cotangents of these examples, as the mechanism of the run leaves them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.mechanism import mechanism_of
-from lipcert.audit.allowance import Allowance
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
-from lipcert.audit.decision import joint
+from lipcert.audit.decision import joint, largest_of
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
@@ -49,6 +48,13 @@ class Norms:
         """Of one family."""
         return self.found[family]
 
+    def largest(self, family: Family) -> FloatArray | float:
+        """The scale of what may have cancelled: of gradients, cotangents count as well."""
+        parts = [*self.found[family].values()]
+        if family is Family.GRADIENT:
+            parts += self.found[Family.COTANGENT].values()
+        return largest_of(parts)
+
     def replaced(self, other: Norms, where: npt.NDArray[np.bool_]) -> Norms:
         """With the norms of some examples taken from another measurement."""
         found = {
@@ -65,8 +71,7 @@ class Norms:
 class Bench:
     """The network of the claims, lowered in one precision; made when it is first measured.
 
-    weights: of the parameters by name; None for those of the file. allowance: at these weights,
-    where benches of other precisions share it.
+    weights: of the parameters by name; None for those of the file.
     """
 
     def __init__(
@@ -78,15 +83,13 @@ class Bench:
         *,
         watch_values: bool = False,
         timed: bool = True,
-        allowance: Allowance | None = None,
     ) -> None:
+        self.precision = precision
         self._claims = claims
-        self._precision = precision
         self._weights = weights
         self._watch_values = watch_values
         self._timed = timed
         self._arithmetic = Arithmetic(device, precision)
-        self._allowance = allowance or Allowance(claims, weights)
 
     @cached_property
     def _network(self) -> LoweredNetwork:
@@ -98,13 +101,8 @@ class Bench:
     def _engine(self) -> NormEngine:
         return NormEngine(self._network, watch_values=self._watch_values, timed=self._timed)
 
-    def drift(self, family: Family, name: str) -> float:
-        """By how much this precision may exceed the right bound of a quantity."""
-        return self._allowance.of(family, name, self._precision)
-
     def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
         """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""
-        self._allowance.cover(x)
         with self._arithmetic.active():
             found = self._engine.measure(self._inputs(x), self._losses(labels))
         return Norms(

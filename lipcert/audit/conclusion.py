@@ -14,6 +14,7 @@ from lipcert.analysis.bounded import kept_in_eval_mode
 from lipcert.analysis.findings import unstated
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
+from lipcert.audit.precision import Precision
 from lipcert.audit.ready import Ready
 from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import (
@@ -40,16 +41,15 @@ def conclude(
     ready: Ready,
     total: Total,
     checked: Checked,
-    float_bounds: Mapping[str, float],
     *,
     seconds: float,
     plain_step_ratio: float | None = None,
 ) -> AuditReport:
-    """The report. float_bounds: of groups, what the audited arithmetic may reach."""
+    """The report."""
     job, claims = ready.job, ready.claims
     one_bound = not are_made_anew(claims.settings)
     groups = tuple(
-        _group(group, total, float_bounds) if one_bound else _group_anew(group, total)
+        _group(group, total, job.precision) if one_bound else _group_anew(group, total)
         for group in claims.groups
     )
     values = tuple(_values(claims, total))
@@ -86,16 +86,17 @@ def conclude(
     )
 
 
-def _group(group: GroupBound, total: Total, float_bounds: Mapping[str, float]) -> GroupAudit:
+def _group(group: GroupBound, total: Total, precision: Precision | None) -> GroupAudit:
+    """precision: None where the bound is not that of the group alone."""
     replayed = total.replayed[Family.GRADIENT].get(group.name, Tally())
     attacked = total.attacked[Family.GRADIENT].get(group.name, Tally())
-    both = replayed.merged(attacked)
+    both, bound = replayed.merged(attacked), group.grad_norm
     return GroupAudit(
         name=group.name,
         parameters=group.parameters,
         dimension=group.dimension,
-        grad_norm_bound=group.grad_norm,
-        float_bound=float_bounds.get(group.name),
+        grad_norm_bound=bound,
+        float_bound=None if bound is None or precision is None else precision.reached(bound),
         max_observed=replayed.max_observed if replayed.examples else None,
         max_attacked=attacked.max_observed if attacked.examples else None,
         violations=both.violations,
@@ -115,7 +116,7 @@ def _group_anew(group: GroupBound, total: Total) -> GroupAudit:
         part[Family.GRADIENT].get(group.name, Tally()) for part in (total.replayed, total.attacked)
     ]
     bound = Tally.all(parts).bound if any(part.examples for part in parts) else group.grad_norm
-    found = _group(replace(group, grad_norm=bound), total, {})
+    found = _group(replace(group, grad_norm=bound), total, None)
     replayed, attacked = (
         part.max_observed if part.bound == bound or bound is None else part.share * bound
         for part in parts

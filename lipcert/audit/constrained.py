@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.lower_norm import Layer, operator_norm_lower
+from lipcert.audit.operator_norm import Layer, operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import Verdict
 from lipcert.audit.viewed import graph_at
+from lipcert.choices import TierName
 from lipcert.ir import Graph, Node
-from lipcert.norms.operator_norm import Tier
-from lipcert.scope import PointScope
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
+
+_PROOF: Final = 2.0**-23
+"""the share of a norm that its proof may take, and more"""
 
 
 @final
@@ -55,7 +57,7 @@ class _Limit:
 
     radius: float
     allowed: float
-    tiers: tuple[Tier, ...]
+    tiers: tuple[TierName, ...]
 
 
 def storage_unit(weights: Mapping[str, FloatArray]) -> float:
@@ -70,13 +72,13 @@ def excesses(
     """Every constrained norm. name: of the weights. unit: of the type in which they are stored."""
     graph = claims.engine.graph
     at = graph_at(graph, weights)
-    tiers = (Tier.QUICK, Tier.FAST, Tier.TIGHT)
+    tiers: tuple[TierName, ...] = ("quick", "fast", "tight")
     for parameter, constraint in constraints_of(graph, claims.settings).items():
         whole = weights.get(parameter)
         if whole is None:
             continue
         rows = whole.shape[0] if whole.ndim else 1
-        allowed = 1.0 + max(rows, whole.size // max(rows, 1), 1) * unit
+        allowed = 1.0 + max(max(rows, whole.size // max(rows, 1), 1) * unit, _PROOF)
         radius = constraint.radius
         if constraint.kind == "frobenius":
             ends = [_ends(norm_lower(whole), norm(whole), radius)]
@@ -100,8 +102,7 @@ def _spectral(graph: Graph, node: Node, slot: str, limit: _Limit) -> tuple[float
         return _ends(Lower(largest), Upper(largest), reach)
     lower, upper = 0.0, np.inf
     for tier in limit.tiers:
-        found = op.operator_norm(PointScope(tier)).value
-        upper = min(upper, found.over(Lower(reach)).value)
+        upper = min(upper, operator_norm_upper(op, tier).over(Lower(reach)).value)
         if upper <= limit.allowed or lower > limit.allowed:
             break
         lower = operator_norm_lower(op, graph.shape_of(node.inputs[0])).over(Upper(reach)).value

@@ -16,8 +16,8 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
-from lipcert.facts import Shape
 
 _FLOATS: Final = frozenset({"f"})
 _LARGEST: Final = 1 << 36

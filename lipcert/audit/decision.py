@@ -1,15 +1,15 @@
 """Decisions: measured norms against a bound, example by example.
 
-What enters: norms with their intervals, and a bound. What leaves: which examples are within, which
-violate it, and which cannot be told. Invariant: "within" and "violating" are only said where the
-whole interval of an example lies on that side, up to the stated resolution for "within"; what is
-not finite violates.
+What enters: norms with their intervals, the precision they were measured in, and a bound. What
+leaves: which examples are within, which violate it, and which cannot be told. Invariant: only
+float64 says "violating", and only where the whole interval of an example lies above the bound, or
+is not finite; the other precisions say "within" or nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import final
@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.measured import Measured
+from lipcert.audit.precision import Precision
 from lipcert.upper import FloatArray
 
 _TINY = 2.0**-1060
 """covers what underflows"""
-_NOTHING = 2.0**-400
-"""far above what squares that underflow hide in float64, far below everything else"""
 _OUTWARD = 1.0 + 2.0**-40
 """covers the roundings of the comparison itself: a few additions in float64"""
 
@@ -36,55 +35,39 @@ class Decision:
     violating: npt.NDArray[np.bool_]
     undecided: npt.NDArray[np.bool_]
 
-    def equals(self, other: Decision) -> bool:
-        """Whether it says the same of every example."""
-        return np.array_equal(self.violating, other.violating) and np.array_equal(
-            self.undecided, other.undecided
-        )
-
 
 def decide(
     measured: Measured,
     bound: float,
-    drift: float,
+    precision: Precision = Precision.FLOAT64,
     cap: float = math.inf,
-    resolution: float = 0.0,
+    largest: FloatArray | float = 0.0,
 ) -> Decision:
-    """Where the interval norm ± (error + drift) lies with respect to the bound.
+    """Where a norm n ± e lies with respect to the bound B, with the slack s of the precision.
 
-    drift: by how much the arithmetic that was measured in may exceed a right bound of real
-    arithmetic; inf where that is not known, which leaves everything undecided but what is not
-    finite. cap: what the truth cannot exceed, because the run clips it. resolution: share of the
-    bound above it that still counts as within, if the interval does not lie above the bound as a
-    whole; where there is one, an interval below 2^-400 is within any bound, 0 included.
+    A filter asks for room: n + s + e ≤ B is within, all else undecided. float64 decides, in favour
+    of the bound: n − s + e ≤ B is within, so that what attains its bound (a clip, a saturated
+    softmax, a loss of constant slope) is no doubt; n − s − e > B violates, and so does what is not
+    finite. Undecided is then only what computing the norm may have rounded.
+    cap: what the truth cannot exceed, because the run clips it. largest: see `largest_of`.
     """
-    width = (measured.error + drift) * _OUTWARD
-    with np.errstate(invalid="ignore"):
-        lower = (measured.norm - width) / _OUTWARD
-        upper = np.minimum((measured.norm + width) * _OUTWARD, cap)
-        violating = (lower > bound) | ~np.isfinite(measured.norm)
-        limit = max(bound * (1.0 + resolution), _NOTHING) if resolution > 0.0 else bound
-        within = ~violating & (upper <= limit)
+    norm, error = measured.norm, measured.error * _OUTWARD
+    with np.errstate(invalid="ignore", over="ignore"):
+        slack = precision.margin * norm + precision.cancelled * largest + precision.floor
+        if not precision.decides:
+            within = np.minimum((norm + slack + error) * _OUTWARD, cap) <= bound
+            within &= np.isfinite(norm)
+            return Decision(np.zeros_like(within), ~within)
+        least = norm - slack
+        violating = (least - error > bound * _OUTWARD) | ~np.isfinite(norm)
+        within = ~violating & (np.minimum(least + error, cap) <= bound)
     return Decision(violating, ~(violating | within))
 
 
-def decided(
-    measured: Measured,
-    bound: float,
-    drift: Callable[[], float],
-    cap: float = math.inf,
-    resolution: float = 0.0,
-) -> Decision:
-    """What `decide` says with drift(), which is not asked where every drift gives the same.
-
-    Proof: as the drift grows from 0 to inf, the interval's ends move apart, so that no example
-    begins to violate. Where the same ones violate at 0 and at inf, the same do at every drift;
-    of the others it is the upper end that tells those within, and their set only shrinks.
-    """
-    least, most = (decide(measured, bound, end, cap, resolution) for end in (0.0, math.inf))
-    if least.equals(most):
-        return least
-    return decide(measured, bound, drift(), cap, resolution)
+def largest_of(parts: Iterable[Measured]) -> FloatArray | float:
+    """The largest finite norm of each example, 0 of none: the scale of what may have cancelled."""
+    norms = (np.where(np.isfinite(part.norm), part.norm, 0.0) for part in parts)
+    return reduce(np.maximum, norms, 0.0)
 
 
 def joint(parts: list[Measured]) -> Measured:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
-from lipcert.facts import Shape
 from lipcert.losses.base import Loss, class_axis
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal

@@ -33,8 +33,8 @@ from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Step
 from lipcert.audit.trace.tensors import StoredTensor, stored_as
 from lipcert.audit.viewed import is_shown
+from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
-from lipcert.facts import Shape
 from lipcert.ir import Graph
 from lipcert.operand import Operand
 from lipcert.ops.normalization import BatchNorm

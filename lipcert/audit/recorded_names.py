@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.viewed import is_shown
+from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
-from lipcert.facts import Shape
 from lipcert.ir import Graph
 from lipcert.upper import FloatArray
 

@@ -57,11 +57,12 @@ class Histogram:
 class GroupAudit:
     """Parameters noised together: their joint per-example gradient norm against its bound.
 
-    grad_norm_bound: of real arithmetic; float_bound: what the arithmetic that was audited may
-    reach if that bound is right. max_observed: over replayed data; max_attacked: over examples
-    constructed to be bad. undecided: examples still undecided after the recomputation in float64.
-    Where bounds are made anew at every step, the bound is the one that a norm came closest to, and
-    norms at other weights are given at its scale; there is no float_bound then.
+    grad_norm_bound: of real arithmetic; float_bound: what the arithmetic that was audited is taken
+    to reach if that bound is right, by the margin of its precision. max_observed: over replayed
+    data; max_attacked: over examples constructed to be bad. undecided: examples still undecided
+    after the recomputation in float64. Where bounds are made anew at every step, the bound is the
+    one that a norm came closest to, and norms at other weights are given at its scale; there is no
+    float_bound then.
     """
 
     name: str

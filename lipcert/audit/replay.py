@@ -1,8 +1,9 @@
 """Replay: examples through the certified graph, and every norm held against its bound.
 
 What enters: claims, weights, examples. What leaves: tallies. The data flow: examples → admissible?
-→ norms in the audited precision → decisions → the undecided again in float64 → tallies. Invariant:
-every example is in the tallies or, if the bounds do not speak of it, in a check that names it.
+→ norms in the audited precision → decisions → the undecided again in float64 → tallies. Invariants:
+a violation was measured in float64; every example is in the tallies or, if the bounds do not speak
+of it, in a check that names it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,21 +18,16 @@ import numpy.typing as npt
 import torch
 
 from lipcert.audit.admissibility import outside, settled
-from lipcert.audit.allowance import Allowance
 from lipcert.audit.bench import Bench, Norms, clip_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
-from lipcert.audit.decision import Decision, decided
+from lipcert.audit.decision import Decision, decide
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.tally import FAMILIES, Family, Places, Tallies, Tally, merged
 from lipcert.upper import FloatArray
 
-_RESOLUTION: Final = 2.0**-30
-"""In float64, what exceeds a bound by this share of it at most counts as attaining it: a clip, a
-saturated softmax or a loss of constant slope attains its bound exactly, and no rounded norm can be
-told from a bound that it equals."""
 _NAMED: Final = 3
 """So many inadmissible examples are named; the others are counted."""
 
@@ -92,17 +87,8 @@ class Replayer:
         if judges:
             self._bounds = _bounds_of(claims)
         self._caps = {Family.GRADIENT: clip_of(claims)}
-        allowance = Allowance(claims, weights)
         self._benches = [
-            Bench(
-                claims,
-                wanted,
-                device,
-                weights,
-                watch_values=watch_values,
-                timed=timed,
-                allowance=allowance,
-            )
+            Bench(claims, wanted, device, weights, watch_values=watch_values, timed=timed)
             for wanted in dict.fromkeys((precision, Precision.FLOAT64))
         ]
 
@@ -115,7 +101,7 @@ class Replayer:
         x, y = examples.x[start:stop], examples.y[start:stop]
         labels = checked_labels(engine.loss, y, engine.graph.output_shape, first=start)
         strangers = outside(x, self._claims.settings)
-        inside = settled(x, engine.at_input.norm.value.value, self._claims.settings)
+        inside = settled(x, engine.at_input.norm, self._claims.settings)
         admissible = np.ones(stop - start, dtype=np.bool_)
         admissible[[index for index, _ in strangers]] = False
         places = np.flatnonzero(admissible)
@@ -138,15 +124,15 @@ class Replayer:
 
     def _judged(self, bench: Bench, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> _Judged:
         norms = bench.measure(x, labels)
-        resolution = _RESOLUTION if bench is self._benches[-1] else 0.0
+        largest = {family: norms.largest(family) for family in FAMILIES}
         decisions = {
             family: {
-                name: decided(
+                name: decide(
                     measured,
                     bound,
-                    partial(bench.drift, family, name),
+                    bench.precision,
                     self._caps.get(family, math.inf),
-                    resolution,
+                    largest[family],
                 )
                 for name, bound in self._bounds[family].items()
                 if (measured := norms.of(family).get(name)) is not None

@@ -20,7 +20,7 @@ from lipcert.audit.job import Job, Unit
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, Verdict
 from lipcert.audit.unit_result import UnitResult, total_of
-from lipcert.audit.work import audit_unit, float_bounds, speed_of
+from lipcert.audit.work import audit_unit, speed_of
 from lipcert.audit.workers import Worker
 from lipcert.errors import NoVerdictError
 from lipcert.threads import one_thread
@@ -112,7 +112,6 @@ def _concluded(
         ready,
         total_of(results),
         found,
-        float_bounds(ready),
         seconds=seconds,
         plain_step_ratio=ratio,
     )

@@ -8,13 +8,12 @@ within a process.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.allowance import Allowance
 from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
 from lipcert.audit.data import Examples
@@ -24,7 +23,6 @@ from lipcert.audit.replay import Replayed, Replayer
 from lipcert.audit.settled import Settled, settled_at, settled_weights
 from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
-from lipcert.upper import Upper, root_sum_square
 
 
 @lru_cache(maxsize=1)
@@ -57,18 +55,6 @@ def audit_unit(
 def _unobserved(what: str, done: int, total: int) -> None:
     """Nobody watches."""
     del what, done, total
-
-
-def float_bounds(ready: Ready) -> Mapping[str, float]:
-    """Of each group with a bound, what the audited arithmetic may reach if that bound is right."""
-    allowance, precision = Allowance(ready.claims, None), ready.job.precision
-    bounds = {
-        group.name: Upper(group.grad_norm)
-        + root_sum_square(map(Upper, allowance.of_parameters(group.parameters, precision)))
-        for group in ready.claims.groups
-        if group.grad_norm is not None
-    }
-    return {name: bound.value for name, bound in bounds.items() if bound.is_finite}
 
 
 def speed_of(ready: Ready) -> float | None:

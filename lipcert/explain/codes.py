@@ -142,11 +142,12 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC304": "Bounds hold for inputs within the declared box and norm, and for no other. "
         "Clip or scale the examples before training, or declare the larger domain and compute the "
         "bounds again.",
-        "LC305": "The norm and its bound are so close that the rounding of float64 covers the "
-        "difference: neither a pass nor a violation is proved. Most often an example attains the "
-        "bound, which is no fault; noise for a bound larger by one part in a million covers it.",
-        "LC306": "A norm that is NaN or infinite lies within no bound. Replay the example alone in "
-        "float64; where it is finite there, the arithmetic of the run overflowed.",
+        "LC305": "The norm is above its bound by no more than what computing the norm in float64 "
+        "may have rounded: neither a pass nor a violation is said. What exceeds its bound by less "
+        "than a millionth passes; noise for a bound that is a little larger covers the rest.",
+        "LC306": "A norm that is NaN or infinite in float64 lies within no bound: a weight is not "
+        "finite, or the network overflows or divides by zero at this example. What overflows in a "
+        "shorter format alone is replayed in float64, and judged there.",
         "LC310": "Bounds of a constraint set hold for weights in it. At a recorded step a weight "
         "was outside: the projection is missing, runs before the optimizer's step, or does not "
         "reach this tensor. Project after every step, before the next forward pass.",

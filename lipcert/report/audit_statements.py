@@ -65,7 +65,7 @@ def fact_rows(report: AuditReport) -> Rows:
 
 
 def _rounding(report: AuditReport) -> str:
-    """By how much the arithmetic may exceed right bounds of real arithmetic, at most."""
+    """By how much the arithmetic is taken to exceed right bounds of real arithmetic, at most."""
     shares = [
         group.float_bound / group.grad_norm_bound - 1.0
         for group in report.groups
@@ -74,7 +74,7 @@ def _rounding(report: AuditReport) -> str:
     known = [share for share in shares if math.isfinite(share)]
     if not known:
         return ""
-    return f", whose rounding may exceed a right bound by {at_most(100.0 * max(known), 2)} %"
+    return f", taken to exceed a right bound by at most {at_most(100.0 * max(known), 2)} %"
 
 
 def _tried(report: AuditReport) -> str:

@@ -25,7 +25,7 @@ from lipcert.audit.job import Job, units_of
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport
 from lipcert.audit.unit_result import total_of
-from lipcert.audit.work import audit_unit, float_bounds
+from lipcert.audit.work import audit_unit
 from lipcert.ir import Node
 from lipcert.ops.conv import Conv
 from lipcert.settings import Settings
@@ -99,7 +99,7 @@ def with_data(ready: Ready, data: Examples) -> Ready:
 def report_of(ready: Ready) -> AuditReport:
     """All units of work, all checks, and the conclusion."""
     total = total_of(audit_unit(ready.job, unit, ready) for unit in ready.units)
-    return conclude(ready, total, run_checks(ready), float_bounds(ready), seconds=0.0)
+    return conclude(ready, total, run_checks(ready), seconds=0.0)
 
 
 Change = Callable[[Claims], tuple[Claims, frozenset[str]]]

@@ -6,7 +6,6 @@ import importlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +37,7 @@ from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
 from tests.models.shipped import path_of
 from tests.networks import chain, dag, trained
+from tests.written import model_of
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(5)
@@ -50,7 +50,7 @@ def attacked(run: Claims, start: Examples | None = None, steps: int = 15, **opti
 
 
 def claimed(graph, **given) -> Claims:
-    return claims_of_analysis(SimpleNamespace(graph=graph), Settings(**given))
+    return claims_of_analysis(model_of(graph), Settings(**given))
 
 
 def largest(run: Claims, examples: Examples, weights=None):

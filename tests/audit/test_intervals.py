@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.analysis.bounded import Bounded
 from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
 from lipcert.audit.data import Examples
@@ -20,7 +19,7 @@ from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family, Tallies
 from lipcert.ir import Graph, Parameter
-from lipcert.losses.factory import make_loss
+from lipcert.losses.base import Loss
 from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation
@@ -32,9 +31,9 @@ from lipcert.ops.shape import Reshape, Transpose
 from lipcert.ops.sorting import Sort
 from lipcert.settings import Settings
 from tests import mirror
-from tests.audit.drift.test_network import engine_of, labels_of, random_inputs
-from tests.networks import ball, chain, dag, orthogonal, trained
+from tests.networks import chain, dag, orthogonal, trained
 from tests.random_networks import Case, random_case
+from tests.written import model_of
 
 CPU = torch.device("cpu")
 EXACT, SINGLE, HALF = Precision.FLOAT64, Precision.FLOAT32, Precision.BFLOAT16
@@ -44,19 +43,30 @@ KINKED_LOSSES = {"mae", "multiclass-hinge", "multi-margin", "hkr"}
 
 
 def claims_of(graph: Graph, settings: Settings) -> Claims:
-    return claims_of_analysis(SimpleNamespace(graph=graph), settings)  # type: ignore[arg-type]
+    return claims_of_analysis(model_of(graph), settings)
 
 
-def claims_from(engine: Bounded) -> Claims:
-    """Everything that is proved, each parameter a group."""
-    bounds = engine.bounds
-    grads = {name: b.value.value for name, b in bounds.grad_norms.items() if b.is_finite}
-    values, cotangents = (
-        {name: f.norm.value.value for name, f in facts.items() if f.norm.is_finite}
-        for facts in (bounds.facts, bounds.cotangents)
-    )
-    groups = tuple(GroupBound(name, (name,), 1, grads.get(name)) for name in bounds.grad_norms)
-    return Claims("test", Settings(input_norm=1e9), engine, values, cotangents, grads, groups)
+def unclaimed(case: Case) -> Claims:
+    """A network of which nothing is claimed, each parameter a group."""
+    engine: Any = SimpleNamespace(graph=case.graph, loss=case.loss)
+    groups = tuple(GroupBound(name, (name,), 1, None) for name in case.graph.parameters)
+    return Claims("test", Settings(), engine, {}, {}, {}, groups)
+
+
+def labels_of(loss: Loss, count: int, graph: Graph, generator: torch.Generator) -> torch.Tensor:
+    classes = math.prod(graph.output_shape)
+    by_class = {"cross-entropy", "nll", "focal", "multiclass-hinge", "multi-margin", "kr", "hkr"}
+    if loss.kind in by_class and classes > 1:
+        return torch.randint(classes, (count,), generator=generator)
+    drawn = torch.rand((count, classes), generator=generator, dtype=torch.float64)
+    reach = min(float(loss.parameters().get("label_norm", 1.0) or 0.0), 1.0)
+    drawn = reach * drawn / drawn.norm(dim=1, keepdim=True).clamp_min(1.0)
+    return drawn.reshape(count, *graph.output_shape)
+
+
+def random_inputs(shape: tuple[int, ...], count: int, generator: torch.Generator) -> torch.Tensor:
+    sizes = torch.logspace(-3, 1, count, dtype=torch.float64).reshape(-1, *[1] * len(shape))
+    return sizes * torch.randn(count, *shape, generator=generator, dtype=torch.float64)
 
 
 def replayed(claims: Claims, x: Any, y: Any, precision: Precision) -> Tallies:
@@ -113,23 +123,20 @@ def truth_of(case: Case, x: np.ndarray, label: torch.Tensor) -> dict[Family, dic
 @pytest.mark.parametrize("seed", SMOOTH)
 def test_intervals_of_smooth_networks_hold_the_truth(seed: int) -> None:
     case = random_case(seed)
-    claims = claims_from(engine_of(case.graph, case.domain.facts(), case.loss))
+    claims = unclaimed(case)
     generator = torch.Generator().manual_seed(seed)
     x = case.domain.project(random_inputs(case.domain.shape, 3, generator)).numpy()
     y = labels_of(case.loss, 3, case.graph, generator)
     true = [truth_of(case, x[i], y[i]) for i in range(len(x))]
-    for precision in (EXACT, SINGLE, HALF):
+    for precision in (EXACT, SINGLE):
         bench = Bench(claims, precision, CPU, None, watch_values=True, timed=False)
-        try:
-            norms = bench.measure(x, y.numpy())
-        except RuntimeError as error:  # some kernels of torch know no short formats on a CPU
-            if "not implemented for" not in str(error) or precision is not HALF:
-                raise
-            continue
+        norms = bench.measure(x, y.numpy())
         for family in Family:
+            largest = norms.largest(family)
+            share = precision.cancelled if precision is EXACT else 1e-6
             for name, measured in norms.of(family).items():
                 expected = np.array([one[family][name] for one in true])
-                width = measured.error + bench.drift(family, name)
+                width = measured.error + precision.margin * measured.norm + share * largest
                 slack = 1e-12 * expected + 1e-14  # of the oracle itself
                 assert np.all(np.abs(measured.norm - expected) <= width + slack), (family, name)
 
@@ -144,7 +151,7 @@ def at_kinks(rng: np.random.Generator) -> tuple[Claims, np.ndarray, np.ndarray, 
     x -= np.outer(x @ weight[0], weight[0]) / (weight[0] @ weight[0])
     x = (0.9 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32).astype(float)
     y = rng.integers(0, 3, 100)
-    claims = claims_from(engine_of(graph, ball((6,), 1.0), make_loss("cross-entropy")))
+    claims = claims_of(graph, Settings(input_norm=1.0, group="parameter"))
     return claims, x, y, _gradients_of_a(weight, last, x, y)
 
 
@@ -165,7 +172,7 @@ def test_beside_a_kink_float32_speaks_of_its_own_branch_and_float64_tells() -> N
     for precision in (SINGLE, EXACT):
         bench = Bench(claims, precision, CPU, None, timed=False)
         found = bench.measure(x, y).of(Family.GRADIENT)["a"]
-        width = found.error + bench.drift(Family.GRADIENT, "a") + 1e-13
+        width = found.error + precision.margin * found.norm + 1e-13
         outside[precision] = int(np.count_nonzero(np.abs(found.norm - true) > width))
     assert outside[SINGLE] > 0
     assert outside[EXACT] == 0
@@ -277,6 +284,27 @@ def test_gradients_that_vanish_are_within_a_bound_of_zero(precision: Precision) 
     assert violated(nothing) == undecided(nothing) == set()
 
 
+@pytest.mark.parametrize("watch_values", [True, False])
+def test_gradients_that_cancel_are_within_a_bound_of_zero(watch_values: bool) -> None:
+    """Below a layer of equal rows nothing tells the classes apart, and rounding is left."""
+    rng = np.random.default_rng(0)
+    first = Dense(trained("a", rng.standard_normal((6, 6))))
+    row = rng.standard_normal(6)
+    last = Dense(trained("b", np.tile(row, (3, 1))))
+    graph = chain((6,), first, Activation(functions.Tanh()), last)
+    claims = claims_of(graph, Settings(input_norm=2.0, group="parameter"))
+    assert {g.name: g.grad_norm for g in claims.groups}["a"] < 1e-20
+    examples = Examples(sphere(64, 1.9), np.arange(64) % 3, "test", "")
+    bent = {"a": np.eye(6), "b": np.tile(row, (3, 1)) + 1e-9 * np.eye(3, 6)}
+    for weights, expected in ((None, set()), (bent, {(Family.GRADIENT, "a")})):
+        replayer = Replayer(claims, SINGLE, CPU, weights, watch_values=watch_values, timed=False)
+        found = replayer.replay(examples, 0, 64).tallies
+        assert found[Family.GRADIENT]["a"].recomputed == 64
+        gradients = {item for item in violated(found) if item[0] is Family.GRADIENT}
+        assert gradients - {(Family.GRADIENT, "b")} == expected
+        assert undecided(found) == set()
+
+
 def test_nothing_is_trained() -> None:
     claims = claims_of(lipschitz_network(), Settings(input_norm=2.0, freeze=("*",)))
     assert claims.groups == ()
@@ -284,19 +312,14 @@ def test_nothing_is_trained() -> None:
     assert violated(found) == undecided(found) == set()
 
 
-def test_what_overflows_in_the_audited_arithmetic_violates_and_only_there() -> None:
+def test_what_overflows_in_the_audited_arithmetic_is_judged_in_float64() -> None:
     wide, narrow = np.full((6, 6), 3e3), np.full((3, 6), 1e-3)
     graph = chain((6,), Dense(trained("a", wide)), Dense(trained("b", narrow)))
     claims = claims_of(graph, Settings(input_norm=20.0))
     x = np.abs(sphere(4, 19.0))
-    assert (Family.GRADIENT, "b") in violated_groups(claims, x, Precision.FLOAT16)
-    assert violated_groups(claims, x, SINGLE) == set()
-
-
-def violated_groups(claims: Claims, x: np.ndarray, precision: Precision) -> set[tuple]:
-    tallies = replayed(claims, x, np.arange(len(x)) % 3, precision)
-    members = {g.name: g.parameters for g in claims.groups}
-    return {(f, members[n][0]) for f, n in violated(tallies) if f is Family.GRADIENT}
+    found = replayed(claims, x, np.arange(4) % 3, Precision.FLOAT16)
+    assert violated(found) == undecided(found) == set()
+    assert {tally.recomputed for tally in found[Family.GRADIENT].values()} == {4}
 
 
 def test_group_norm_behind_a_transpose_is_computed_from_centred_values() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,12 +12,11 @@ from lipcert.audit.attack.domain import Domain, lengths
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.random_examples import random_examples
-from lipcert.facts import Bound, ValueFacts
-from lipcert.interval import Interval
 from lipcert.ops.linear import Dense
 from lipcert.settings import Settings
 from lipcert.upper import Upper, norm
 from tests.networks import chain, trained
+from tests.written import model_of
 
 DOMAINS = {
     "box": {"input_box": (-0.5, 2.0)},
@@ -52,7 +49,7 @@ SINGLE = ("bce", "mse", "mae", "kr", "hkr")
 def claims(outputs: int = 4, inputs: int = 6, **given_settings):
     weight = np.random.default_rng(0).standard_normal((outputs, inputs))
     graph = chain((inputs,), Dense(trained("w", weight), trained("b", np.ones(outputs))))
-    return claims_of_analysis(SimpleNamespace(graph=graph), Settings(**given_settings))
+    return claims_of_analysis(model_of(graph), Settings(**given_settings))
 
 
 def assert_inside(x, run: Settings) -> None:
@@ -76,7 +73,7 @@ def test_inputs(domain):
     again, other = random_examples(run, 33), random_examples(run, 33, seed=1)
     assert np.array_equal(found.x, again.x)
     assert np.array_equal(found.y, again.y)
-    if Domain.of(run.engine.at_input).width > 1e-3:
+    if Domain.of((6,), run.settings).width > 1e-3:
         assert not np.array_equal(found.x, other.x)
         assert len(np.unique(found.x, axis=0)) > 16
     assert len(random_examples(run, 1)) == 1
@@ -116,8 +113,7 @@ def test_projection_is_the_nearest_point(low, width, slack, seed):
     high = low + width
     least = float(np.linalg.norm(np.full(5, np.clip(0.0, low, high))))
     radius = max(least, 0.1) * slack
-    box = Interval(np.full(5, low), np.full(5, high))
-    domain = Domain.of(ValueFacts.of((5,), Bound(Upper(radius), "test"), box))
+    domain = Domain.of((5,), Settings(input_norm=radius, input_box=(low, high)))
     random = np.random.default_rng(seed)
     x = random.standard_normal((4, 5)) * 10.0 ** random.integers(-2, 3)
     found = domain.projected(x)

@@ -14,12 +14,14 @@ from typing import Any, Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.facts import ValueFacts
-from lipcert.interval import Interval
+from lipcert.core.interval import Interval
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import Fact, box_norm
+from lipcert.settings import Settings
 from lipcert.upper import FloatArray, Upper, norm
 
 _HALVINGS: Final = 60
-_WINDOW: Final = Upper(1.0)
+_WINDOW: Final = 1.0
 _SMALLEST_FACTOR: Final = 1e-18
 _OUTWARD: Final = 1e9
 _DECADES: Final = 7.0
@@ -30,21 +32,27 @@ _INWARD_DOUBLE: Final = (2.0**-46, 2.0**-40, 2.0**-30, 2.0**-20)
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Domain:
-    """Examples with every entry in a box and the whole within a ball around 0."""
+    """Examples with every entry in a box and the whole within a ball around 0.
 
-    facts: ValueFacts
+    is_box: whether the box lies within the ball as a whole.
+    """
+
     low: FloatArray
     high: FloatArray
     radius: float
+    is_box: bool
 
     @classmethod
-    def of(cls, facts: ValueFacts) -> Self:
-        """The domain that the facts of an input describe; of one that admits every input, the part
-        with entries up to 1, since an attack has to begin somewhere."""
-        if not facts.norm.is_finite:
-            facts = ValueFacts.of(facts.shape, facts.norm, Interval.symmetric(_WINDOW, facts.shape))
-        box = facts.box.broadcast(facts.shape)
-        return cls(facts, box.lo, box.hi, facts.norm.value.value)
+    def of(cls, shape: Shape, settings: Settings) -> Self:
+        """The declared domain; of one that admits every input, the part with entries up to 1, since
+        an attack has to begin somewhere."""
+        ends, radius = settings.effective_input_box, settings.input_norm
+        if ends is None and radius is None:
+            ends = (-_WINDOW, _WINDOW)
+        box = None if ends is None else Interval(*(np.full((1,) * len(shape), end) for end in ends))
+        fact = Fact.of(shape, math.inf if radius is None else radius, box)
+        whole = fact.box.broadcast(shape)
+        return cls(whole.lo, whole.hi, fact.norm, box_norm(fact.box, shape) <= fact.norm)
 
     @property
     def width(self) -> float:
@@ -115,12 +123,7 @@ class Domain:
     def contains(self, example: FloatArray) -> bool:
         """Whether an example lies in the domain beyond doubt."""
         in_box = bool(np.all((example >= self.low) & (example <= self.high)))
-        return in_box and (self.is_box or norm(example) <= self.facts.norm.value)
-
-    @property
-    def is_box(self) -> bool:
-        """Whether the box lies within the ball as a whole."""
-        return self.facts.box.broadcast(self.facts.shape).norm() <= self.facts.norm.value
+        return in_box and (self.is_box or norm(example) <= Upper(self.radius))
 
     def _moved_inward(
         self, example: FloatArray, dtype: type[np.floating[Any]], steps: tuple[float, ...]

@@ -1,8 +1,8 @@
 """The labels that a loss admits, as sets to search: classes, corners of a cube, a ball.
 
-What enters: a loss and facts about the outputs. What leaves: labels as `checked_labels` returns
-them. Invariant: every label that leaves is admissible. Where the norm of a gradient is a convex
-function of the label, its largest values are at the extreme labels, and only those are tried.
+What enters: a loss, and what is known of the outputs. What leaves: labels as `checked_labels`
+returns them. Invariant: every label that leaves is admissible. Where the norm of a gradient is a
+convex function of the label, its largest values are at the extreme labels: only those are tried.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.attack.domain import lengths
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
-from lipcert.facts import Shape, ValueFacts
 from lipcert.losses.base import Loss, class_axis
 from lipcert.losses.cosine import Cosine
 from lipcert.losses.cross_entropy import CrossEntropy, Focal
@@ -58,9 +59,9 @@ class LabelSet(ABC):
         """The label of one example after a step uphill; 1 is a step across the whole set."""
 
 
-def label_set(loss: Loss, outputs: ValueFacts) -> LabelSet:
+def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
     """The labels that a loss admits. NoVerdictError where that is not known."""
-    shape, axis = outputs.shape, class_axis(outputs.shape)
+    axis = class_axis(shape)
     classes = 0 if axis is None else axis.classes
     match loss:
         case CrossEntropy() | NegativeLogLikelihood() | Focal() | MultiMargin() if classes > 1:
@@ -77,9 +78,9 @@ def label_set(loss: Loss, outputs: ValueFacts) -> LabelSet:
         case Cosine():
             return Ball(shape, 1.0)
         case AbsoluteError():
-            return _beyond(outputs, 1.0)
+            return _beyond(shape, outputs.norm, 1.0)
         case Huber(huber_delta=delta):
-            return _beyond(outputs, delta)
+            return _beyond(shape, outputs.norm, delta)
     raise NoVerdictError(
         f"attack: which labels the loss {loss.kind!r} admits for an output of shape {list(shape)} "
         "is not known; audit with data"
@@ -176,8 +177,7 @@ class Ball(LabelSet):
         return np.asarray(factors.reshape(-1, *[1] * (directions.ndim - 1)) * directions)
 
 
-def _beyond(outputs: ValueFacts, kink: float) -> Corners:
+def _beyond(shape: Shape, largest: float, kink: float) -> Corners:
     """Targets that every output misses by more than the kink, on one side or the other."""
-    largest = outputs.norm.value.value
     reach = 2.0 * (largest if np.isfinite(largest) else _FAR) + 2.0 * kink + 1.0
-    return Corners(outputs.shape, -reach, reach)
+    return Corners(shape, -reach, reach)

@@ -62,15 +62,14 @@ def proposals(
     """
     watch = observe or _unobserved
     movable = WeightSet.of(claims) if move_weights else None
-    facts = claims.engine.bounds.facts
-    outputs = facts[claims.engine.graph.output_name]
-    labels = label_set(claims.engine.loss, outputs)
-    domain = Domain.of(claims.engine.at_input)
+    engine = claims.engine
+    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
+    domain = Domain.of(engine.graph.input_shape, claims.settings)
     field = Field(claims, weights, device)
     ground = Ground(field, domain, labels, np.random.default_rng(seed))
     best = Best(field.objectives)
     x = np.asarray(start.x, dtype=np.float64)
-    own = checked_labels(claims.engine.loss, start.y, outputs.shape)
+    own = checked_labels(engine.loss, start.y, engine.graph.output_shape)
     rows = starting_rows(ground, (x, own), best, _ROWS)
     told = partial(_told, watch, "examples", steps)
     climb(ground, rows, best, steps, told)

@@ -13,7 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.analysis.witness.aligned import aligned_graph
+from lipcert.audit.attack.aligned import aligned_graph
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb
 from lipcert.audit.attack.starts import starting_rows
 from lipcert.audit.attack.weight_set import Weights, WeightSet
@@ -42,7 +42,9 @@ def weight_starts(ground: Ground, held: WeightSet, examples: Rows) -> list[Weigh
     """The given weights, the same farther out, aligned ones where they are known."""
     own = ground.field.weights
     weights = [held.projected(own), held.projected(held.stretched(own))]
-    aligned = aligned_graph(held.graph, held.constraints, ground.domain.facts)
+    domain = ground.domain
+    corner = np.where(domain.high + domain.low >= 0.0, 1.0, -1.0)
+    aligned = aligned_graph(held.graph, held.constraints, domain.outward(corner[np.newaxis])[0])
     if aligned is not None:
         weights.append(held.projected({**own, **_read(held, parameters_of(aligned))}))
     return [_start(ground, held.settled(found), examples) for found in weights]

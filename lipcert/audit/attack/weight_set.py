@@ -15,14 +15,13 @@ import numpy as np
 
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.lower_norm import Layer, operator_norm_lower
+from lipcert.audit.operator_norm import Layer, operator_norm_lower, operator_norm_upper
 from lipcert.audit.viewed import graph_at
+from lipcert.choices import TierName
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph, Node
-from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.linear import Dense
-from lipcert.scope import PointScope
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, norm
 
@@ -54,7 +53,7 @@ class WeightSet:
     """Weights within constraints, by parameter. free: those that nothing holds."""
 
     graph: Graph
-    tier: Tier
+    tier: TierName
     constraints: Mapping[str, ConstraintSpec]
     free: frozenset[str]
 
@@ -72,7 +71,7 @@ class WeightSet:
         free = frozenset(trained - constraints.keys() if settings.weights_are_free else ())
         if not (constraints or free):
             raise UsageError("attack-weights: no trained parameter of the model has a constraint")
-        return cls(graph, Tier(settings.tier), constraints, free)
+        return cls(graph, settings.tier, constraints, free)
 
     @property
     def movable(self) -> tuple[str, ...]:
@@ -149,14 +148,12 @@ class WeightSet:
         return found
 
     def _norm(self, use: _Use, at: Graph, *, certified: bool) -> float:
-        if not use.is_layer_weight:
+        op = use.node.op
+        if not (use.is_layer_weight and isinstance(op, Layer)):
             return float(np.max(np.abs(use.operand.array), initial=0.0))
         if certified:
-            bound = use.node.op.operator_norm(PointScope(self.tier))
-            return np.inf if bound is None else bound.value.value
-        op = use.node.op
-        shape = at.shape_of(use.node.inputs[0])
-        return operator_norm_lower(op, shape).value if isinstance(op, Layer) else np.inf
+            return operator_norm_upper(op, self.tier).value
+        return operator_norm_lower(op, at.shape_of(use.node.inputs[0])).value
 
     def _plain_matrices(self) -> Iterator[tuple[str, _Use]]:
         """Spectrally constrained parameters that are the matrix of one dense layer."""

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lipcert.audit.allowance import Allowance
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bench import clip_of
 from lipcert.audit.bounds import Claims
@@ -30,7 +29,6 @@ from lipcert.audit.decision import joint
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.measured import Measured
 from lipcert.audit.precision import Precision
-from lipcert.audit.tally import Family
 from lipcert.upper import FloatArray
 
 _CHUNK: Final = 128
@@ -60,16 +58,6 @@ class Gradients:
         )
         self.decay = Decay(self.network, decay)
         self._engine = NormEngine(self.network.lowered, watch_values=False)
-        self._allowance = Allowance(claims, weights)
-
-    def drift(self, group: str, scale: Scale) -> float:
-        """By how much rounding may make a contribution exceed its right bound."""
-        found = self._allowance.of(Family.GRADIENT, group, self.network.arithmetic.precision)
-        return found * scale.outer * max(1.0, scale.inner)
-
-    def cover(self, x: _Array) -> None:
-        """These examples are about to be measured."""
-        self._allowance.cover(x)
 
     def norms(self, x: Tensor, targets: Tensor, inner: float) -> Mapping[str, Measured]:
         """‖inner · ∇ℓ_i‖ of each group before clips of whole gradients.  # [examples] each"""
@@ -105,7 +93,6 @@ class Pass:
     def __init__(self, gradients: Gradients, x: _Array, labels: _Array, scale: Scale) -> None:
         self.scale = scale
         self._gradients = gradients
-        gradients.cover(x)
         self._chunks = [
             (x[start : start + _CHUNK], labels[start : start + _CHUNK])
             for start in range(0, len(x), _CHUNK)

@@ -3,13 +3,14 @@
 Statement: at every recorded set of weights each constrained parameter has a norm of at most r: the
 Euclidean one, or the operator norm of every op that uses it (a largest magnitude, where the op
 multiplies or adds entry by entry). Compared: a certified upper end and a proved lower end of the
-norm with r·(1 + n·u), u the unit roundoff of the type in which weights are stored, n the larger
-side of the weight as a matrix.
+norm with r·(1 + max(n·u, 2^-23)), u the unit roundoff of the type in which weights are stored, n
+the larger side of the weight as a matrix.
 
 Threshold: a projection W ↦ W·min(1, r/‖W‖) computed in that type rounds each entry once and the
-factor by at most n − 1 roundings of a norm, so that it leaves ‖W‖ ≤ r·(1 + n·u) to first order.
-Weights within it are within rounding of a member, and pass with the excess stated. A violation is
-only said where the lower end is above it. False alarms: none.
+factor by at most n − 1 roundings of a norm, so that it leaves ‖W‖ ≤ r·(1 + n·u) to first order; to
+prove a norm takes a share of about 4e-8 of it. Weights within it are within rounding of a member,
+and pass with the excess stated. A violation is only said where the lower end is above it. False
+alarms: none.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 
 
 @final

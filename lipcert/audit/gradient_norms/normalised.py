@@ -21,7 +21,7 @@ from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.reductions import reduced, summing
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 
 
 @final

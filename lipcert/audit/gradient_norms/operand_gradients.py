@@ -21,8 +21,8 @@ from lipcert.audit.gradient_norms.reductions import (
     ScaleGradient,
     SlopeGradient,
 )
+from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
-from lipcert.facts import Shape
 from lipcert.ir import Node
 from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Divide, Scale, Shift

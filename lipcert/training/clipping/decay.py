@@ -20,7 +20,6 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from lipcert.audit.drift.rounding import FAST_ALGORITHM
 from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
@@ -33,6 +32,9 @@ from lipcert.ops.linear import Dense
 from lipcert.training.clipping.passing import Caught
 
 _DOUBLE: Final = torch.float64
+_FAST_ALGORITHM: Final = 64
+"""additions by which the kernels of a convolution that transform small tiles (Winograd, FFT) are
+taken to be worse than sums of products: an assumption, which leaves them six bits"""
 
 
 @final
@@ -133,7 +135,7 @@ def _of_product(item: Caught, weight: Tensor) -> Inner:
     dtype, entries = b.dtype, prod(b.shape[1:])
     lengths = [sum_of_squares(tensor).upper.sqrt() for tensor in (a, b, y)]
     whole = sum_of_squares(weight.unsqueeze(0)).upper.sqrt()
-    off = gamma(terms + FAST_ALGORITHM, dtype) * whole * sqrt(copies) * lengths[0]
+    off = gamma(terms + _FAST_ALGORITHM, dtype) * whole * sqrt(copies) * lengths[0]
     off = off + terms * sqrt(entries) * underflow(dtype)
     summing = gamma(2, dtype) + gamma(entries + 2, _DOUBLE)
     error = lengths[1] * off + lengths[1] * lengths[2] * summing + entries * underflow(dtype)

@@ -18,13 +18,13 @@ from lipcert.audit.checks import Checked, check_recorded_run
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.importer.model import ImportedModel, Verification
-from lipcert.ir import BatchProof, BatchStatus, Graph
+from lipcert.ir import Graph
 from lipcert.ops.activation import Activation
 from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
+from tests.written import model_of
 
 EXAMPLES, BATCH, STEPS, SIGMA = 300, 20, 12, 1.5
 RATE = BATCH / EXAMPLES
@@ -97,11 +97,6 @@ class Plan:
 
 def array_of(tensor: Tensor) -> np.ndarray:
     return tensor.detach().double().numpy().copy()
-
-
-def model_of(graph: Graph) -> ImportedModel:
-    proof = BatchProof(BatchStatus.PROVED, 0, "by hand")
-    return ImportedModel(graph, "model.onnx", "0" * 64, {}, "", proof, Verification(1, 0.0), ())
 
 
 def claims_for(network: Network, settings: Settings = SETTINGS) -> Claims:

@@ -18,8 +18,9 @@ from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.ops.linear import Dense
 from lipcert.settings import Settings
-from tests.audit.checks.runs import array_of, model_of
+from tests.audit.checks.runs import array_of
 from tests.networks import dag, trained
+from tests.written import model_of
 
 COUNT, TRUTH, DECAY = 4000, 3.8, 0.5
 RIDGE = TRUTH / (1.0 + DECAY)

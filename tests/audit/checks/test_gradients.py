@@ -16,8 +16,9 @@ from lipcert.audit.checks.units import Scale
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.settings import Settings
-from tests.audit.checks.runs import Network, array_of, model_of
+from tests.audit.checks.runs import Network, array_of
 from tests.models.shipped import digits, path_of
+from tests.written import model_of
 
 COUNT = 6
 WEIGHTS = ("first.weight", "last.weight")
@@ -104,7 +105,6 @@ def test_sums_and_contributions(settings: Settings, scale: Scale) -> None:
             scale.outer * np.sqrt(sum(np.sum(parts[p] ** 2) for p in places)) for parts in singles
         ]
         assert np.all(np.abs(measured.norm - truth) <= measured.error + 1e-12 * np.array(truth))
-        assert np.isfinite(gradients.drift(name, scale))
 
 
 @pytest.mark.parametrize("scope", ["flat", "group"])

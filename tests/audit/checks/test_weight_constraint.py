@@ -7,16 +7,16 @@ import pytest
 
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks.weight_constraint import file_weights
-from lipcert.audit.lower_norm import operator_norm_lower
 from lipcert.audit.lowering.operands import parameters_of
+from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.viewed import graph_at, is_shown
 from lipcert.norms.geometry import Window
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
-from tests.audit.checks.runs import model_of
 from tests.networks import dag, trained
+from tests.written import model_of
 
 
 def matrix_of(op, shape: tuple[int, ...]) -> np.ndarray:
@@ -26,7 +26,7 @@ def matrix_of(op, shape: tuple[int, ...]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_lower_end_is_below_the_norm_and_close(seed: int) -> None:
+def test_the_norm_lies_between_its_ends_and_close_to_them(seed: int) -> None:
     random = np.random.default_rng(seed)
     window = Window(size=6, taps=3, stride=1 + seed % 2, pad_begin=1, pad_end=1)
     conv = Conv(trained("w", random.standard_normal((4, 2, 3, 3))), None, (window, window))
@@ -36,6 +36,8 @@ def test_the_lower_end_is_below_the_norm_and_close(seed: int) -> None:
         found = operator_norm_lower(op, shape).value
         assert found <= exact * (1 + 1e-14)
         assert found >= 0.98 * exact
+        proved = operator_norm_upper(op, "fast").value
+        assert exact * (1 - 1e-14) <= proved <= exact * (1 + 1e-3)
 
 
 def test_a_transposed_convolution_too() -> None:
@@ -44,6 +46,7 @@ def test_a_transposed_convolution_too() -> None:
     op = ConvTranspose(trained("w", random.standard_normal((2, 3, 3))), None, (window,))
     exact = np.linalg.norm(matrix_of(op, (2, 6)), 2)
     assert 0.98 * exact <= operator_norm_lower(op, (2, 6)).value <= exact * (1 + 1e-14)
+    assert exact * (1 - 1e-14) <= operator_norm_upper(op, "fast").value <= exact * (1 + 1e-3)
 
 
 @pytest.mark.parametrize(

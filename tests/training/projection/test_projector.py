@@ -27,7 +27,6 @@ from lipcert.ops.normalization import LayerNorm
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from lipcert.upper import Upper
-from tests.audit.checks.runs import model_of
 from tests.networks import chain, dag, trained
 from tests.training.projection.networks import (
     convolutions,
@@ -38,6 +37,7 @@ from tests.training.projection.networks import (
     projector,
     true_norm,
 )
+from tests.written import model_of
 
 INSIDE = 1.0 - 1e-9
 """of a radius: projections leave more room than a norm in float64 is off by"""

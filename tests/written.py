@@ -1,0 +1,126 @@
+"""ONNX files of graphs that tests build by hand, with the names of the graph throughout."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from lipcert.importer.model import ImportedModel, Verification
+from lipcert.ir import BatchProof, BatchStatus, Graph, Node
+from lipcert.operand import Operand
+from lipcert.ops.activation import Activation
+from lipcert.ops.affine import Scale
+from lipcert.ops.conv import Conv
+from lipcert.ops.linear import Dense
+from lipcert.ops.normalization import GroupNorm
+from lipcert.ops.reduced_norm import ReduceNorm
+from lipcert.ops.shape import Reshape, Transpose
+from lipcert.ops.sorting import Sort
+
+
+def model_of(graph: Graph) -> ImportedModel:
+    """The graph as if it had been imported from a file that says the same in float64."""
+    content = _Writer(graph).model()
+    digest = hashlib.sha256(content).hexdigest()
+    path = _folder() / f"{digest}.onnx"
+    path.write_bytes(content)
+    proof = BatchProof(BatchStatus.PROVED, 0, "by hand")
+    return ImportedModel(graph, str(path), digest, {}, "", proof, Verification(1, 0.0), ())
+
+
+@cache
+def _folder() -> Path:
+    held = tempfile.TemporaryDirectory()
+    _HELD.append(held)
+    return Path(held.name)
+
+
+_HELD: list[tempfile.TemporaryDirectory[str]] = []
+"""removed at the end of the process"""
+
+
+class _Writer:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def model(self) -> bytes:
+        graph = self.graph
+        nodes = [proto for node in graph.nodes for proto in self.nodes(node)]
+        ends = [
+            helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["N", *shape])
+            for name, shape in (
+                (graph.input_name, graph.input_shape),
+                (graph.output_name, graph.output_shape),
+            )
+        ]
+        tensors = [numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
+        body = helper.make_graph(nodes, "written", ends[:1], ends[1:], tensors)
+        opsets = [helper.make_opsetid("", 21)]
+        made = helper.make_model(body, opset_imports=opsets, ir_version=10)
+        return bytes(made.SerializeToString(deterministic=True))
+
+    def stored(self, operand: Operand) -> str:
+        name = operand.parameter or f"constant{len(self.tensors)}"
+        self.tensors[name] = np.asarray(operand.array, dtype=np.float64)
+        return name
+
+    def numbers(self, *numbers: int) -> str:
+        name = f"numbers{len(self.tensors)}"
+        self.tensors[name] = np.array(numbers, dtype=np.int64)
+        return name
+
+    def nodes(self, node: Node) -> Iterator[NodeProto]:
+        op, out, (x, *_) = node.op, node.output, node.inputs
+
+        def made(kind: str, *inputs: str, output: str = out, **attributes: object) -> NodeProto:
+            outputs = [output] if kind != "TopK" else [output, f"{output}_places"]
+            return helper.make_node(kind, inputs, outputs, f"{output}_{kind}", **attributes)
+
+        match op:
+            case Dense():
+                yield from self.dense(op, x, node, made)
+            case Conv(weight=weight, bias=bias, geometry=windows, groups=groups):
+                begins, ends = zip(*((w.pad_begin, w.pad_end) for w in windows), strict=True)
+                operands = [self.stored(weight), *([] if bias is None else [self.stored(bias)])]
+                yield made(
+                    "Conv", x, *operands, group=groups, pads=[*begins, *ends],
+                    strides=[w.stride for w in windows], dilations=[w.dilation for w in windows],
+                )  # fmt: skip
+            case Activation(function=function):
+                yield made(type(function).__name__, x)
+            case Scale(scale=factor):
+                yield made("Mul", x, self.stored(factor))
+            case Reshape(shape=shape):
+                yield made("Reshape", x, self.numbers(0, *shape))
+            case Transpose(perm=axes):
+                yield made("Transpose", x, perm=[0, *(axis + 1 for axis in axes)])
+            case ReduceNorm(p=p, axes=axes, keepdims=keepdims):
+                places = self.numbers(*(axis + 1 for axis in axes))
+                yield made(f"ReduceL{p}", x, places, keepdims=int(keepdims))
+            case Sort(axis=axis, descending=descending):
+                count = self.numbers(node.shape[axis])
+                yield made("TopK", x, count, axis=axis + 1, largest=int(descending), sorted=1)
+            case GroupNorm(groups=groups, epsilon=epsilon, scale=scale, bias=bias):
+                named = self.stored(scale), self.stored(bias)
+                yield made("GroupNormalization", x, *named, num_groups=groups, epsilon=epsilon)
+            case _:
+                raise ValueError(f"{op.kind} is not written yet")
+
+    def dense(self, op: Dense, x: str, node: Node, made) -> Iterator[NodeProto]:
+        weight = self.stored(op.weight)
+        biases = [] if op.bias is None else [self.stored(op.bias)]
+        if len(node.shape) == 1:
+            yield made("Gemm", x, weight, *biases, transB=1)
+            return
+        turned, product = f"{node.output}_turned", f"{node.output}_product"
+        yield made("Transpose", weight, output=turned)
+        yield made("MatMul", x, turned, output=product if biases else node.output)
+        if biases:
+            yield made("Add", product, *biases)
