@@ -7,22 +7,22 @@ diagnostic.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from lipcert.analysis import summary
 from lipcert.analysis.bounded import Bounded, Progress, bounded
-from lipcert.analysis.domain import input_facts
 from lipcert.analysis.findings import absence_of, findings
 from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import Release, noise_groups_of
-from lipcert.analysis.scopes import constraints_of
 from lipcert.analysis.unexplained import unexplained
-from lipcert.analysis.witness.aligned import aligned_graph
-from lipcert.analysis.witness.search import NO_WITNESS, Witness, find_witness
+from lipcert.core.coverage import tensors
+from lipcert.core.program import Program
+from lipcert.core.reader.records import Tensor
 from lipcert.errors import UsageError
 from lipcert.importer.model import ImportedModel
-from lipcert.ir import Graph
+from lipcert.search.witness import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
 
@@ -87,11 +87,24 @@ def _witness(found: Bounded, settings: Settings) -> Witness:
     """What admissible examples reach: at the weights of the file, or at some within constraints."""
     if settings.tier == "quick" or settings.mechanism not in _PLAIN_MECHANISMS:
         return NO_WITNESS
-    tried: Graph | None = found.graph
-    at_input = input_facts(found.graph.input_shape, settings)
-    if settings.scope == "constraint-set":
-        constraints = constraints_of(found.graph, settings)
-        tried = aligned_graph(found.graph, constraints, at_input)
-    if tried is None:
+    if found.scope.kind != settings.scope:  # training would shorten the weights of the file first
         return NO_WITNESS
-    return find_witness(tried, found.loss, at_input, settings.loss_clip)
+    program, trained = found.program, _trained(found)
+    at_input = found.derived.facts[program.input]
+    if settings.scope == "constraint-set":
+        moved = aligned(found)
+        if moved is None:
+            return NO_WITNESS
+        program, trained = moved, dict.fromkeys(trained)
+    return find_witness(program, found.loss, at_input, settings.loss_clip, trained)
+
+
+def aligned(found: Bounded) -> Program | None:
+    """The program at weights within their constraints that are bad for the bounds, if any."""
+    program, radii = found.program, {item.tensor: item.radius for item in found.scope.constraints}
+    return aligned_program(program, radii, found.derived.facts[program.input], _trained(found))
+
+
+def _trained(found: Bounded) -> Mapping[str, Tensor | None]:
+    stored = tensors(found.reading.model)
+    return {name: stored.get(name) for name in found.scope.trained}

@@ -25,12 +25,12 @@ from lipcert.analysis.records import (
 )
 from lipcert.analysis.release import Release, planned_sensitivity
 from lipcert.analysis.scopes import constraints_of
-from lipcert.analysis.witness.search import Witness
 from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.coverage import rule_of
 from lipcert.core.program import Activation, Conv, Dense, Op, Step
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
+from lipcert.search.witness import Witness
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 

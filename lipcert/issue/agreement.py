@@ -23,7 +23,7 @@ from lipcert.core.lower.types import has_halves
 from lipcert.core.program import Place, Shape
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.importer.runtime import RunFailure, Runtime
-from lipcert.issue.evaluate import values
+from lipcert.evaluate import values
 
 Array = npt.NDArray[Any]
 _SEED: Final = 20_250_301

@@ -13,11 +13,9 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.attack.aligned import aligned_graph
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb
 from lipcert.audit.attack.starts import starting_rows
 from lipcert.audit.attack.weight_set import Weights, WeightSet
-from lipcert.audit.lowering.operands import parameters_of
 from lipcert.upper import FloatArray
 
 _ROWS: Final = 4
@@ -42,11 +40,9 @@ def weight_starts(ground: Ground, held: WeightSet, examples: Rows) -> list[Weigh
     """The given weights, the same farther out, aligned ones where they are known."""
     own = ground.field.weights
     weights = [held.projected(own), held.projected(held.stretched(own))]
-    domain = ground.domain
-    corner = np.where(domain.high + domain.low >= 0.0, 1.0, -1.0)
-    aligned = aligned_graph(held.graph, held.constraints, domain.outward(corner[np.newaxis])[0])
-    if aligned is not None:
-        weights.append(held.projected({**own, **_read(held, parameters_of(aligned))}))
+    aligned = held.aligned()
+    if aligned:
+        weights.append(held.projected({**own, **aligned}))
     return [_start(ground, held.settled(found), examples) for found in weights]
 
 
@@ -111,10 +107,6 @@ def _moved(weights: Weights, slopes: Mapping[str, FloatArray], length: float) ->
         if steepness > 0.0:
             found[name] = weights[name] + (length * size / steepness) * slope
     return found
-
-
-def _read(held: WeightSet, weights: Weights) -> Weights:
-    return {name: weights[name] for name in held.movable}
 
 
 def _nobody(step: int) -> None:

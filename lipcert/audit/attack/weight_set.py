@@ -13,11 +13,14 @@ from typing import Final, Self, final
 
 import numpy as np
 
+from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.operator_norm import Layer, operator_norm_lower, operator_norm_upper
 from lipcert.audit.viewed import graph_at
 from lipcert.choices import TierName
+from lipcert.core.coverage import operands
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph, Node
 from lipcert.operand import Operand
@@ -56,6 +59,7 @@ class WeightSet:
     tier: TierName
     constraints: Mapping[str, ConstraintSpec]
     free: frozenset[str]
+    engine: Bounded
 
     @classmethod
     def of(cls, claims: Claims) -> Self:
@@ -71,7 +75,7 @@ class WeightSet:
         free = frozenset(trained - constraints.keys() if settings.weights_are_free else ())
         if not (constraints or free):
             raise UsageError("attack-weights: no trained parameter of the model has a constraint")
-        return cls(graph, settings.tier, constraints, free)
+        return cls(graph, settings.tier, constraints, free, claims.engine)
 
     @property
     def movable(self) -> tuple[str, ...]:
@@ -80,6 +84,24 @@ class WeightSet:
 
     def _may_move(self, name: str) -> bool:
         return name in self.constraints or name in self.free
+
+    def aligned(self) -> Weights:
+        """Those that the search of witnesses proposes; none where it knows no better ones."""
+        program = aligned(self.engine)
+        steps = () if program is None else program.steps
+        arrays = {
+            name: operand.lo
+            for step in steps
+            for operand in operands(step.op)
+            for name in operand.sources
+        }
+        return {
+            name: _shown(use.operand, arrays[tensor], self.graph.parameters[name].shape)
+            for name in self.movable
+            for tensor in self.engine.tensors.get(name, ())
+            for use in _uses(self.graph, name)
+            if tensor in arrays and arrays[tensor].shape == use.operand.shape
+        }
 
     def contains(self, weights: Weights) -> bool:
         """Whether weights obey every constraint beyond doubt, up to their rounding to float32."""
@@ -187,6 +209,14 @@ def _clipped(whole: FloatArray, use: _Use, radius: float) -> FloatArray:
     found = np.empty_like(flat)
     found[places] = clipped
     return found.reshape(whole.shape)
+
+
+def _shown(operand: Operand, array: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """The parameter that an operand shows all of, where it shows these numbers."""
+    found = np.zeros(shape)
+    places = np.arange(array.size) if operand.places is None else operand.places
+    np.put(found, places, array)
+    return found
 
 
 def _single(array: FloatArray) -> FloatArray:

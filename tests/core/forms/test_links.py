@@ -34,7 +34,7 @@ from lipcert.core.program import (
     Step,
     Window,
 )
-from lipcert.issue.evaluate import evaluate
+from lipcert.evaluate import evaluate
 
 RNG = np.random.default_rng(3)
 

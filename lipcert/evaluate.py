@@ -1,7 +1,7 @@
 """Evaluate: the numbers of a program, step by step, by the docstrings of the steps.
 
-What enters: a program and one example. What leaves: every value. Nothing here is rounded in a
-direction or trusted by a bound: it serves to hold a reading of a file against onnxruntime.
+Nothing here is rounded in a direction or trusted by a bound: it serves to hold a reading of a file
+against onnxruntime, and to try bounds out at examples.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -107,6 +108,43 @@ def evaluate(
 ) -> dict[str, Array]:
     """All of `values` at once."""
     return dict(values(program, x, arithmetic))
+
+
+def evaluate_batch(program: p.Program, x: npt.NDArray[Any]) -> dict[str, Array]:
+    """Every value of examples [examples, *shape], as [examples, *shape of the value]."""
+    known = {program.input: np.asarray(x, np.float64)}
+    for step in program.steps:
+        known[step.output] = batch_output(step, [known[name] for name in step.inputs])
+    return known
+
+
+def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
+    """The output of one step for inputs of several examples, stacked along a new first axis."""
+    op = step.op
+    with np.errstate(all="ignore"):
+        match op:
+            case p.Activation() | p.Dense() | p.Scale() | p.Shift() | p.PRelu():
+                return _applied(step, x)
+            case p.Conv() | p.BatchNorm() | p.MaxPool() | p.AveragePool() | p.LpPool():
+                joined = x[0].reshape(-1, *x[0].shape[2:])
+                return _applied(step, [joined]).reshape(len(x[0]), *step.shape)
+            case p.Move():
+                flat = np.pad(x[0].reshape(len(x[0]), -1), ((0, 0), (0, 1)))
+                return np.asarray(flat[:, op.sources])
+            case p.Add() | p.Multiply() | p.Divide():
+                return _applied(step, of_one_rank(x))
+            case p.Softmax() | p.Sort() | p.Concat():
+                return _applied(replace(step, op=replace(op, axis=op.axis + 1)), x)
+            case p.ReduceSum() | p.ReduceMax() | p.ReduceNorm() | p.Centre() | p.Normalize():
+                axes = tuple(axis + 1 for axis in op.axes)
+                return _applied(replace(step, op=replace(op, axes=axes)), x)
+        return np.stack([_applied(step, parts) for parts in zip(*x, strict=True)])
+
+
+def of_one_rank(x: Sequence[Array]) -> list[Array]:
+    """Stacks of examples with as many axes each, as broadcasting adds them in one example."""
+    rank = max(item.ndim for item in x)
+    return [item.reshape(len(item), *(1,) * (rank - item.ndim), *item.shape[1:]) for item in x]
 
 
 def _like(operand: p.Operand, x: Array) -> Array:
@@ -228,29 +266,29 @@ def _behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
 def _convolved(op: p.Conv, x: Array) -> Array:
     outputs, per_group, *_ = op.weight.shape
     weight = _like(op.weight, x).reshape(op.groups, outputs // op.groups, *op.weight.shape[1:])
-    parts = x.reshape(op.groups, per_group, *x.shape[2:])
-    y = np.zeros((op.groups, outputs // op.groups, *op.window.outputs), x.dtype)
+    parts = x.reshape(len(x), op.groups, per_group, *x.shape[2:])
+    y = np.zeros((len(x), op.groups, outputs // op.groups, *op.window.outputs), x.dtype)
     for tap, outs, ins in _by_tap(op.window, x.shape[2:]):
-        y[_behind(2, outs)] += _mixed(weight[_behind(3, tap)], parts[_behind(2, ins)])
-    return y.reshape(1, outputs, *op.window.outputs)
+        y[_behind(3, outs)] += _mixed(weight[_behind(3, tap)], parts[_behind(3, ins)])
+    return y.reshape(len(x), outputs, *op.window.outputs)
 
 
 def _transposed(op: p.Conv, x: Array, shape: p.Shape) -> Array:
     inputs, per_group, *_ = op.weight.shape
     weight = _like(op.weight, x).reshape(op.groups, inputs // op.groups, *op.weight.shape[1:])
-    parts = x.reshape(op.groups, inputs // op.groups, *x.shape[2:])
-    y = np.zeros((op.groups, per_group, *shape[2:]), x.dtype)
+    parts = x.reshape(len(x), op.groups, inputs // op.groups, *x.shape[2:])
+    y = np.zeros((len(x), op.groups, per_group, *shape[2:]), x.dtype)
     for tap, outs, ins in _by_tap(op.window, shape[2:]):
-        y[_behind(2, ins)] += _mixed(
-            weight[_behind(3, tap)].swapaxes(1, 2), parts[_behind(2, outs)]
+        y[_behind(3, ins)] += _mixed(
+            weight[_behind(3, tap)].swapaxes(1, 2), parts[_behind(3, outs)]
         )
-    return y.reshape(shape)
+    return y.reshape(len(x), *shape[1:])
 
 
 def _mixed(matrix: Array, x: Array) -> Array:
-    """The channels of every group, axis 1, times the matrix of the group."""
-    flat = matrix @ x.reshape(*x.shape[:2], -1)
-    return np.asarray(flat.reshape(*flat.shape[:2], *x.shape[2:]))
+    """The channels of every group, axis 2, times the matrix of the group."""
+    flat = matrix @ x.reshape(*x.shape[:3], -1)
+    return np.asarray(flat.reshape(*flat.shape[:3], *x.shape[3:]))
 
 
 def _pooled(op: p.MaxPool | p.AveragePool | p.LpPool, x: Array) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lipcert.core.program import Activation, CotangentClip, InputClip, Place, Program, Step
-from lipcert.issue.evaluate import evaluate, function_of
+from lipcert.evaluate import evaluate, function_of
 from tests.core.lower.cases import model, node, program
 
 RNG = np.random.default_rng(3)

@@ -1,0 +1,193 @@
+"""Cotangents and parameter gradients of programs are those of torch's autograd on the file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from onnx import ModelProto
+
+from lipcert.core.coverage import tensors
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Attention, LpPool, Program
+from lipcert.evaluate import evaluate, evaluate_batch
+from lipcert.search.pullbacks import cotangents, gradient_squares, is_known, pulls
+from lipcert.search.witness import plain_operands
+from tests.core.lower.cases import model, node, program
+from tests.core.models import read
+from tests.core.onnx_torch import compute, stored
+from tests.core.random_models import random_model
+
+RNG = np.random.default_rng(5)
+COUNT = 3
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+IMAGE = ["N", 4, 6, 5]
+CASES = {
+    "conv": (
+        [node("Conv", "x k b", "c", strides=[2, 1], dilations=[1, 2], pads=[1, 0, 0, 1]),
+         node("Tanh", "c")], IMAGE, {"k": normal(6, 4, 3, 2), "b": normal(6)},
+    ),
+    "groups": (
+        [node("Conv", "x k b", strides=[2, 2], group=2, pads=[1, 1, 1, 1])],
+        IMAGE, {"k": normal(6, 2, 3, 2), "b": normal(6)},
+    ),
+    "transposed": (
+        [node("ConvTranspose", "x k b", "c", strides=[2, 1], pads=[1, 0, 0, 1], group=2),
+         node("Sigmoid", "c")], IMAGE, {"k": normal(4, 3, 3, 2), "b": normal(6)},
+    ),
+    "max pool": (
+        [node("MaxPool", "x", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1])], IMAGE, {},
+    ),
+    "average pool": (
+        [node("AveragePool", "x", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1])],
+        IMAGE, {},
+    ),
+    "average of padding": (
+        [node("AveragePool", "x", kernel_shape=[2, 2], pads=[1, 0, 0, 1], count_include_pad=1)],
+        IMAGE, {},
+    ),
+    "dense": (
+        [node("MatMul", "x w", "m"), node("Add", "m b", "a"), node("Relu", "a")],
+        ["N", 3, 5], {"w": normal(5, 4), "b": normal(4)},
+    ),
+    "batch norm": (
+        [node("BatchNormalization", "x g b m v", "n"), node("Gelu", "n")], IMAGE,
+        {"g": normal(4), "b": normal(4), "m": normal(4), "v": normal(4) ** 2},
+    ),
+    "prelu": ([node("PRelu", "x s")], IMAGE, {"s": normal(4, 1, 1)}),
+    "affine": (
+        [node("Mul", "x s", "m"), node("Add", "m t")], IMAGE,
+        {"s": normal(4, 1, 5), "t": normal(4, 6, 1)},
+    ),
+    "log softmax": ([node("LogSoftmax", "x", axis=1)], IMAGE, {}),
+    "attention": (
+        [node("MatMul", "x q", "a"), node("MatMul", "x k", "b"), node("MatMul", "x v", "c"),
+         node("Transpose", "b", "t", perm=[0, 2, 1]), node("MatMul", "a t", "s"),
+         node("Softmax", "s", "p", axis=-1), node("MatMul", "p c")],
+        ["N", 4, 5], {"q": normal(5, 3), "k": normal(5, 3), "v": normal(5, 2)},
+    ),
+    "norm of layers": (
+        [node("LayerNormalization", "x g b", axis=-1)], ["N", 3, 5],
+        {"g": normal(5), "b": normal(5)},
+    ),
+    "gate": (
+        [node("Sigmoid", "x", "s"), node("ReduceMean", "x axes", "m"), node("Mul", "s m", "a"),
+         node("Concat", "a x", "c", axis=2), node("ReduceL2", "c last", "n"),
+         node("Div", "c n", "d"), node("ReduceMax", "d last")],
+        ["N", 2, 3], {"axes": [1], "last": [-1]},
+    ),
+}  # fmt: skip
+
+
+def agrees(proto: ModelProto, found: Program, plain: bool = True) -> None:
+    rng = np.random.default_rng(0)
+    batch = rng.standard_normal((COUNT, *found.shapes[found.input]))
+    values = evaluate_batch(found, batch)
+    for k in range(COUNT):
+        for name, value in evaluate(found, batch[k]).items():
+            np.testing.assert_allclose(values[name][k], value, rtol=1e-12, atol=1e-12)
+    seeds = rng.standard_normal((COUNT, *found.shapes[found.output]))
+    at = cotangents(found, pulls(found, values), {found.output: seeds})
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = tensors(read(proto, Path(folder)))
+    free = plain_operands(found, numbers)
+    assert free or not plain
+    for k in range(COUNT):
+        x = torch.tensor(batch[k], requires_grad=True)
+        theta = {
+            name: value.requires_grad_(value.is_floating_point())
+            for name, value in stored(proto).items()
+        }
+        out = compute(proto, x, theta)[proto.graph.output[0].name]
+        (out * torch.tensor(seeds[k]).reshape(out.shape)).sum().backward()
+        expected = np.zeros(x.shape) if x.grad is None else x.grad.numpy()
+        mine = at[found.input][k] if found.input in at else np.zeros(x.shape)
+        np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-6)
+        for step in found.steps:
+            if step.output not in at:
+                continue
+            own = gradient_squares(step, values[step.inputs[0]], at[step.output])
+            for operand, squares in own:
+                if operand in free:
+                    gradient = theta[next(iter(operand.sources))].grad
+                    assert squares[k] == pytest.approx(float(gradient.square().sum()), rel=1e-6)
+
+
+def test_one_example_serves_many_cotangents():
+    nodes, shape, constants = CASES["conv"]
+    found = program(model(nodes, shape, constants, opset=20))
+    x = RNG.standard_normal((1, *found.shapes[found.input]))
+    seeds = RNG.standard_normal((COUNT, *found.shapes[found.output]))
+    one = cotangents(found, pulls(found, evaluate_batch(found, x)), {found.output: seeds})
+    same = evaluate_batch(found, np.repeat(x, COUNT, axis=0))
+    many = cotangents(found, pulls(found, same), {found.output: seeds})
+    np.testing.assert_allclose(one[found.input], many[found.input], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_common_steps(case):
+    nodes, shape, constants = CASES[case]
+    proto = model(nodes, shape, constants, opset=20)
+    found = program(proto)
+    assert is_known(found)
+    agrees(proto, found, plain=bool(constants) and case != "gate")
+
+
+def test_attention_is_one_step():
+    nodes, shape, constants = CASES["attention"]
+    found = program(model(nodes, shape, constants, opset=20))
+    assert any(isinstance(step.op, Attention) for step in found.steps)
+
+
+def test_random_models():
+    known = 0
+    for seed in range(40):
+        proto = random_model(seed)
+        try:
+            found = program(proto, proto.graph.output[0].name)
+        except Unsupported:
+            continue
+        if is_known(found):
+            known += 1
+            agrees(proto, found, plain=False)
+    assert known >= 20
+
+
+def test_steps_with_other_jacobians_are_not_guessed():
+    found = program(model([node("LpPool", "x", kernel_shape=[2, 2])], IMAGE))
+    assert isinstance(found.steps[0].op, LpPool)
+    assert not is_known(found)
+
+
+def test_the_slope_at_a_kink_is_the_least():
+    found = program(model([node("Relu", "x")], ["N", 3]))
+    values = evaluate_batch(found, np.array([[[-1.0, 0.0, 1.0]]]))
+    at = cotangents(found, pulls(found, values), {found.output: np.ones((1, 1, 3))})
+    assert at["x"].tolist() == [[[0.0, 0.0, 1.0]]]
+
+
+def test_an_operand_that_does_not_show_its_tensor_once_is_not_plain():
+    """A product with numbers up to 1 has the gain 1, and shows less of the gradient."""
+    constants = {"w": normal(3, 3), "c": np.array([1.0, 0.5, 0.25])}
+    nodes = [node("Mul", "w c", "v"), node("MatMul", "x v", "h"), node("Relu", "h")]
+    proto = model(nodes, ["N", 3], constants)
+    assert not plain_of(proto)
+    twice = [node("MatMul", "x w", "h"), node("MatMul", "h w")]
+    assert not plain_of(model(twice, ["N", 3], {"w": normal(3, 3)}))
+    turned = [node("Transpose", "w", "v", perm=[1, 0]), node("MatMul", "x v")]
+    assert len(plain_of(model(turned, ["N", 3], {"w": normal(3, 3)}))) == 1
+
+
+def plain_of(proto: ModelProto) -> frozenset[object]:
+    with tempfile.TemporaryDirectory() as folder:
+        read_ = read(proto, Path(folder))
+        return plain_operands(lower(read_, "y"), tensors(read_))
