@@ -274,9 +274,9 @@ def _case(suite: str, name: str, held: Held, finding: Finding | None) -> Case:
     """Without a bound, or tried by no example, neither right nor wrong: skipped."""
     message, code = (finding.message, finding.code) if finding else ("", "")
     outcome = Outcome.PASSED
-    if held.item.violations:
+    if held.audit.violations:
         outcome = Outcome.FAILED
-    elif held.item.undecided:
+    elif held.audit.undecided:
         outcome = Outcome.ERROR
     elif held.bound is None or held.norm is None:
         outcome = Outcome.SKIPPED

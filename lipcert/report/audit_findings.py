@@ -70,7 +70,7 @@ class Held:
     None if nothing was tried.
     """
 
-    item: GroupAudit | ValueAudit
+    audit: GroupAudit | ValueAudit
     code: str
     kind: str
     place: str
@@ -104,9 +104,9 @@ def held_value(value: ValueAudit) -> Held:
 
 def rank(item: Held) -> tuple[bool, bool, float]:
     """A key that sorts the worst first: violations, then what is undecided, then the tightest."""
-    share = tightness_of(item.item)
+    share = tightness_of(item.audit)
     worst = -1.0 if share is None else math.inf if math.isnan(share) else share
-    return (item.item.violations == 0, item.item.undecided == 0, -worst)
+    return (item.audit.violations == 0, item.audit.undecided == 0, -worst)
 
 
 def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
@@ -124,14 +124,14 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
 
 
 def _of_held(item: Held) -> Iterator[Finding]:
-    if item.item.violations:
+    if item.audit.violations:
         finite = item.norm is None or math.isfinite(item.norm)
         text = _exceeds(item) if finite else f"{item.subject} is NaN or infinite"
         code = item.code if finite else "LC306"
         yield _finding(item, code, Level.ERROR, f"{text}{_worst(item)}")
-    if item.item.undecided:
-        examples = "example" if item.item.undecided == 1 else "examples"
-        text = f"{item.subject} is undecided for {item.item.undecided:,} {examples}{_beside(item)}"
+    if item.audit.undecided:
+        examples = "example" if item.audit.undecided == 1 else "examples"
+        text = f"{item.subject} is undecided for {item.audit.undecided:,} {examples}{_beside(item)}"
         yield _finding(item, "LC305", Level.ERROR, text)
     if item.kind != "group":
         return
@@ -146,7 +146,7 @@ def _finding(item: Held, code: str, level: Level, message: str) -> Finding:
 
 
 def _exceeds(item: Held) -> str:
-    share = tightness_of(item.item)
+    share = tightness_of(item.audit)
     times = f" {measured(share)} times" if share is not None and share > 1.0 else " over"
     return f"{item.subject} is{times} its bound{_beside(item)}"
 
@@ -157,9 +157,9 @@ def _beside(item: Held) -> str:
 
 
 def _worst(item: Held) -> str:
-    where = "" if item.item.worst_example is None else f", at {item.item.worst_example}"
-    violations = "violation" if item.item.violations == 1 else "violations"
-    return f"{where}; {item.item.violations:,} {violations}"
+    where = "" if item.audit.worst_example is None else f", at {item.audit.worst_example}"
+    violations = "violation" if item.audit.violations == 1 else "violations"
+    return f"{where}; {item.audit.violations:,} {violations}"
 
 
 def _of_checks(report: AuditReport) -> Iterator[Finding]:

@@ -71,10 +71,10 @@ def _rounding(report: AuditReport) -> str:
         for group in report.groups
         if group.float_bound is not None and group.grad_norm_bound
     ]
-    known = [share for share in shares if math.isfinite(share)]
-    if not known:
+    largest = max(filter(math.isfinite, shares), default=None)
+    if largest is None:
         return ""
-    return f", taken to exceed a right bound by at most {at_most(100.0 * max(known), 2)} %"
+    return f", taken to exceed a right bound by at most {at_most(100.0 * largest, 2)} %"
 
 
 def _tried(report: AuditReport) -> str:
@@ -114,16 +114,12 @@ def _violations(report: AuditReport) -> str:
     groups = sum(group.violations > 0 for group in report.groups)
     values = sum(value.violations > 0 for value in report.values)
     checks = sum(check.verdict is Verdict.VIOLATION for check in report.checks)
-    parts = []
-    if groups:
-        parts.append(
-            f"gradient norms exceed their bound in {groups} of {len(report.groups)} groups"
-        )
-    if values:
-        parts.append(f"{values} of {len(report.values)} bounds inside the network are exceeded")
-    if checks:
-        parts.append(f"{checks} of {len(report.checks)} checks failed")
-    return ", ".join(parts) or "something does not hold"
+    told = [
+        (groups, f"gradient norms exceed their bound in {groups} of {len(report.groups)} groups"),
+        (values, f"{values} of {len(report.values)} bounds inside the network are exceeded"),
+        (checks, f"{checks} of {len(report.checks)} checks failed"),
+    ]
+    return ", ".join(text for count, text in told if count) or "something does not hold"
 
 
 def _time(report: AuditReport) -> str:

@@ -6,21 +6,14 @@ found. Invariant: "proved" is said of what the checker accepted, and of nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lipcert.audit.records import AuditReport
 from lipcert.report.audit import TONES
 from lipcert.report.audit_statements import answer, meaning
 from lipcert.report.document import Answer, Tone
 from lipcert.report.numbers import NO_BOUND, at_most
-from lipcert.report.study.records import (
-    AnalysisFacts,
-    CertificateFacts,
-    CheckFacts,
-    PrivacyFacts,
-    Study,
-)
+from lipcert.report.study.records import CertificateFacts, CheckFacts, PrivacyFacts, Study
 
 _MOST_REASONS: Final = 5
 _CHECKED: Final[Mapping[str, tuple[Tone, str]]] = {
@@ -36,18 +29,24 @@ _CHECKED: Final[Mapping[str, tuple[Tone, str]]] = {
 
 def cards_of(study: Study) -> tuple[Answer, ...]:
     """The answers, what is proved first."""
-    cards = []
+    return tuple(_cards(study))
+
+
+def _cards(study: Study) -> Iterator[Answer]:
     if study.check is not None:
-        cards.append(_checked(study.check))
+        yield _checked(study.check)
     elif study.certificate is not None:
-        cards.append(_claimed(study.certificate))
+        yield _claimed(study.certificate)
     if study.analysis is not None:
-        cards.append(_bounded(study.analysis))
+        is_lost = study.analysis.analysis.network.sensitivity is None
+        word, tone = ("NO BOUND", Tone.BAD) if is_lost else ("BOUNDED", Tone.PLAIN)
+        yield Answer(word, tone, "Analysis", (study.analysis.promise,))
     if study.audit is not None:
-        cards.append(_audited(study.audit))
+        report = study.audit
+        sentences = (answer(report), meaning(report), *report.reasons[:_MOST_REASONS])
+        yield Answer(report.verdict.value.upper(), TONES[report.verdict], "Audit", sentences)
     if study.privacy is not None:
-        cards.append(_private(study.privacy))
-    return tuple(cards)
+        yield _private(study.privacy)
 
 
 def _checked(check: CheckFacts) -> Answer:
@@ -61,44 +60,24 @@ def _checked(check: CheckFacts) -> Answer:
 
 def _claimed(certificate: CertificateFacts) -> Answer:
     """A certificate without its check promises nothing yet."""
-    return Answer(
-        "CLAIMED",
-        Tone.OPEN,
-        "Certificate",
-        (
-            f"For {certificate.scope}, it claims a gradient norm of one example of "
-            f"{_at_most(certificate.grad_norm)} and a sensitivity of "
-            f"{_at_most(certificate.sensitivity)}.",
-            "No check of this certificate is part of this report: `lipcert check` makes one.",
-        ),
+    sentences = (
+        f"For {certificate.scope}, it claims a gradient norm of one example of "
+        f"{_at_most(certificate.grad_norm)} and a sensitivity of "
+        f"{_at_most(certificate.sensitivity)}.",
+        "No check of this certificate is part of this report: `lipcert check` makes one.",
     )
-
-
-def _bounded(facts: AnalysisFacts) -> Answer:
-    if facts.analysis.network.sensitivity is None:
-        return Answer("NO BOUND", Tone.BAD, "Analysis", (facts.promise,))
-    return Answer("BOUNDED", Tone.PLAIN, "Analysis", (facts.promise,))
-
-
-def _audited(report: AuditReport) -> Answer:
-    reasons = report.reasons[:_MOST_REASONS]
-    sentences = (answer(report), meaning(report), *reasons)
-    return Answer(report.verdict.value.upper(), TONES[report.verdict], "Audit", sentences)
+    return Answer("CLAIMED", Tone.OPEN, "Certificate", sentences)
 
 
 def _private(facts: PrivacyFacts) -> Answer:
     if facts.epsilon is None:
         return Answer("NO FINITE ε", Tone.BAD, "Privacy", ("The diagnostics say why.",))
     epsilon = at_most(facts.epsilon)
-    return Answer(
-        f"ε ≤ {epsilon}",
-        Tone.PLAIN,
-        "Privacy",
-        (
-            f"The run is (ε, δ)-differentially private with ε = {epsilon} and "
-            f"δ = {facts.delta:g}, if the assumptions hold.",
-        ),
+    sentence = (
+        f"The run is (ε, δ)-differentially private with ε = {epsilon} and δ = {facts.delta:g}, if "
+        "the assumptions hold."
     )
+    return Answer(f"ε ≤ {epsilon}", Tone.PLAIN, "Privacy", (sentence,))
 
 
 def _at_most(value: float | None) -> str:
