@@ -35,14 +35,16 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.passes import rule_at
+from lipcert.core.witnesses import Evidence
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
-from lipcert.issue.evidence import Found, find_evidence, with_chains
 from lipcert.losses.base import Loss
 from lipcert.modes import EvalLayer
-from lipcert.norms.operator_norm import Tier
 from lipcert.privacy.mechanisms import BackpropClipping
+from lipcert.search.chains import with_chains
+from lipcert.search.norms import Norms, Propose, find_norms
+from lipcert.search.proposals import proposals
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
 from lipcert.upper import FloatArray
@@ -67,8 +69,8 @@ class Bounded:
     """A network with its assumptions, and everything derived of it.
 
     graph: of the importer, with the trained parameters of the settings and the clips of the
-    mechanism in place. program: that training runs, with its clips. found: the norms that were
-    proved. grad_norms: by parameter, of the network; `groups` are those after the mechanism.
+    mechanism in place. program: that training runs, with its clips. norms: those that
+    were proved. grad_norms: by parameter, of the network; `groups` are those after the mechanism.
     silent: why nothing is known of a parameter.
     """
 
@@ -77,7 +79,8 @@ class Bounded:
     loss: Loss
     program: Program
     premises: Premises
-    found: Found
+    norms: Norms
+    evidence: Evidence
     derived: Derived
     grad_norms: Mapping[str, float]
     groups: tuple[Group, ...]
@@ -111,7 +114,7 @@ class Bounded:
     @property
     def scope(self) -> ScopeClaim:
         """The weights that the bounds are about."""
-        return self.found.evidence.scope
+        return self.evidence.scope
 
     def name_of(self, step: Step) -> str:
         """The name of the node of the file that a step belongs to."""
@@ -119,7 +122,7 @@ class Bounded:
 
     def stretches(self, step: Step) -> list[float]:
         """The Lipschitz constant of a step in each of its inputs."""
-        facts, weights = self.derived.facts, weights_of(self.found.evidence)
+        facts, weights = self.derived.facts, weights_of(self.evidence)
         rule = rule_at(self.program, step, facts, weights)
         return [rule.lipschitz(index) for index in range(len(step.inputs))]
 
@@ -134,12 +137,17 @@ class Bounded:
 
 
 @one_thread()
-def bounded(model: ImportedModel, settings: Settings, observe: Progress | None = None) -> Bounded:
+def bounded(
+    model: ImportedModel,
+    settings: Settings,
+    observe: Progress | None = None,
+    propose: Propose = proposals,
+) -> Bounded:
     """Certified bounds of a network under the settings.
 
-    Raises UsageError where the settings do not fit the model (unknown parameter names, a loss that
-    the output shape does not admit, a missing label norm), UnsupportedModelError for what the core
-    does not understand.
+    propose: searches norms of weights, or remembers what was found before. Raises UsageError where
+    the settings do not fit the model (unknown parameter names, a loss that the output shape does
+    not admit, a missing label norm), UnsupportedModelError for what the core does not understand.
     """
     settings.check_patterns(model.graph.parameters)
     graph = model.graph
@@ -147,7 +155,8 @@ def bounded(model: ImportedModel, settings: Settings, observe: Progress | None =
     reading = read_program(model, settings.output)
     tensors = tensors_of(graph, reading.model, reading.program, model.scattered)
     program, tensors = with_biases(graph, reading.program, tensors)
-    return _derived(_File(graph, replace(reading, program=program), tensors), settings, observe)
+    file = _File(graph, replace(reading, program=program), tensors)
+    return _derived(file, settings, observe, propose)
 
 
 @one_thread()
@@ -162,10 +171,12 @@ def bounded_again(
         reading = file.reading.at(changed)
         program, tensors = with_biases(file.graph, reading.program, file.tensors)
         file = _File(file.graph, replace(reading, program=program), tensors)
-    return _derived(file, settings, None)
+    return _derived(file, settings, None, proposals)
 
 
-def _derived(file: _File, settings: Settings, observe: Progress | None) -> Bounded:
+def _derived(
+    file: _File, settings: Settings, observe: Progress | None, propose: Propose
+) -> Bounded:
     """The bounds of a network under the settings."""
     reading, tensors = file.reading, file.tensors
     graph, program = _with_trained(file.graph, settings), reading.program
@@ -196,10 +207,8 @@ def _derived(file: _File, settings: Settings, observe: Progress | None) -> Bound
     if settings.scope == "point" and constraints:
         scope = scaled_down(declared, reading.model, reading.program)
     try:
-        found = find_evidence(
-            program, scope, Tier(settings.tier), _counted(observe, program), proved_only=True
-        )
-        evidence, derived = with_chains(program, premises, found.evidence)
+        norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
+        evidence, derived = with_chains(program, premises, norms.evidence(scope))
     except Unsupported as error:
         raise NoVerdictError(f"no rule speaks of this network: {error}") from error
     silent = _silent(graph, tensors, unspoken_tensors(declared, reading.model, program))
@@ -215,7 +224,8 @@ def _derived(file: _File, settings: Settings, observe: Progress | None) -> Bound
         loss=loss,
         program=program,
         premises=premises,
-        found=replace(found, evidence=evidence),
+        norms=norms,
+        evidence=evidence,
         derived=derived,
         grad_norms=grad_norms,
         groups=clipped_groups(groups, premises, lasts=lasts),

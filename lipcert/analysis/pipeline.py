@@ -22,6 +22,8 @@ from lipcert.core.program import Program
 from lipcert.core.reader.records import Tensor
 from lipcert.errors import UsageError
 from lipcert.importer.model import ImportedModel
+from lipcert.search.norms import Propose
+from lipcert.search.proposals import proposals
 from lipcert.search.witness import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
@@ -31,7 +33,12 @@ _PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
 
 
 @one_thread()
-def analyze(model: ImportedModel, settings: Settings, observe: Progress | None = None) -> Analysis:
+def analyze(
+    model: ImportedModel,
+    settings: Settings,
+    observe: Progress | None = None,
+    propose: Propose = proposals,
+) -> Analysis:
     """Certified bounds, sensitivities and noise of a planned private training run.
 
     Takes what `bounded` takes, and raises what it raises. While it runs, linear algebra runs in
@@ -39,7 +46,7 @@ def analyze(model: ImportedModel, settings: Settings, observe: Progress | None =
     """
     require_arguments("analyze", model, settings)
     plan_of(settings)  # what is missing is said at once, not after the work
-    return reported(model, settings, bounded(model, settings, observe))
+    return reported(model, settings, bounded(model, settings, observe, propose))
 
 
 def require_arguments(what: str, model: object, settings: object) -> None:

@@ -14,7 +14,6 @@ from typing import Final, final
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.groups import Group
 from lipcert.audit.viewed import is_shown
-
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import Premises
 from lipcert.errors import NoVerdictError

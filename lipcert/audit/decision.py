@@ -67,7 +67,10 @@ def decide(
 def largest_of(parts: Iterable[Measured]) -> FloatArray | float:
     """The largest finite norm of each example, 0 of none: the scale of what may have cancelled."""
     norms = (np.where(np.isfinite(part.norm), part.norm, 0.0) for part in parts)
-    return reduce(np.maximum, norms, 0.0)
+    largest: FloatArray | float = 0.0
+    for item in norms:
+        largest = np.maximum(largest, item)
+    return largest
 
 
 def joint(parts: list[Measured]) -> Measured:

@@ -21,16 +21,14 @@ from lipcert.audit.lowering.dispatch import lower
 from lipcert.choices import TierName
 from lipcert.core.interval import Interval
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.steps import Kernel, NormWitness
+from lipcert.core.norms.steps import Kernel
 from lipcert.core.program import Dense as DenseStep
 from lipcert.core.program import Operand, Shape
 from lipcert.core.program import Window as Windows
-from lipcert.core.witnesses import ENGINES
-from lipcert.issue.norms import norm_claim
-from lipcert.norms.operator_norm import Tier
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
-from lipcert.upper import INFINITE, ONE, FloatArray, Lower, Upper, gamma, norm, norm_lower
+from lipcert.search.norms import proved_bound
+from lipcert.upper import ONE, FloatArray, Lower, Upper, gamma, norm, norm_lower
 
 Layer = Dense | Conv | ConvTranspose
 _ITERATIONS: Final = 60
@@ -41,13 +39,7 @@ def operator_norm_upper(op: Layer, tier: TierName) -> Upper:
 
     Proving takes a share of 4e-8 of the norm, or a little more.
     """
-    kernel = _kernel(op)
-    claim = norm_claim(kernel, Tier(tier))
-    if claim is None:
-        return INFINITE
-    witness = NormWitness(claim.method, claim.twists, claim.counts)
-    proved = kernel.norm_at_most(claim.bound, witness, ENGINES["float"].norms)
-    return Upper(claim.bound) if proved else INFINITE
+    return Upper(proved_bound(_kernel(op), tier))
 
 
 def _kernel(op: Layer) -> Kernel:

@@ -166,8 +166,8 @@ class ChainWitness:
     """Multipliers that prove a quadratic form for the steps from one value up to another.
 
     use: "values" (how far the upper value is from that of one input) or "cotangents" (what the
-    lower one receives). multipliers: one list per step that acts entry by entry, and per round of a step
-    that picks or orders entries, from below; one number per entry.
+    lower one receives). multipliers: one list per step that acts entry by entry, and per
+    round of a step that picks or orders entries, from below; one number per entry.
     """
 
     use: str

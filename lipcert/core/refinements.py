@@ -19,10 +19,9 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
-from lipcert.core.interval import Interval, exact
+from lipcert.core.interval import Interval, exact, hull
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import Activation, Add, PRelu, Program, Step
-from lipcert.core.rules.curves import hull
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.passes import Refinement, step_fact
 from lipcert.core.rules.table import rule_class

@@ -22,8 +22,8 @@ from lipcert.analysis.reading import Reading
 from lipcert.core.lower.types import has_halves
 from lipcert.core.program import Place, Shape
 from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.importer.runtime import RunFailure, Runtime
 from lipcert.evaluate import values
+from lipcert.importer.runtime import RunFailure, Runtime
 
 Array = npt.NDArray[Any]
 _SEED: Final = 20_250_301

@@ -81,7 +81,7 @@ class Draft:
 
     def finished(self) -> Certificate:
         """The certificate with every claim as it was derived."""
-        found, derived, evidence = self._found, self._found.derived, self._found.found.evidence
+        found, derived, evidence = self._found, self._found.derived, self._found.evidence
         if found.scope.kind != self._settings.scope:
             large = found.scope.constraints[0]
             raise NoVerdictError(
@@ -146,7 +146,7 @@ class Draft:
         )
 
     def _nodes(self) -> tuple[NodeClaim, ...]:
-        derived, norms = self._found.derived, self._found.found.norms
+        derived, norms = self._found.derived, self._found.norms.steps
         return tuple(
             replace(
                 node,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.diagnostics import Level

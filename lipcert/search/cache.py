@@ -25,7 +25,7 @@ from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.steps import Kernel
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
-from lipcert.settings import TierName
+from lipcert.choices import TierName
 from lipcert.version import __version__
 
 _FORMAT: Final = "lipcert-proposals/1"

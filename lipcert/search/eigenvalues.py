@@ -106,9 +106,9 @@ def _lanczos(matrix: Matrices) -> float:
         return np.asarray(back @ (forth @ np.ravel(vector)))
 
     operator = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
-    start = np.random.default_rng(0).standard_normal(side).astype(tall.dtype)
+    start = np.asarray(np.random.default_rng(0).standard_normal(side), dtype=tall.dtype)
     try:
         found = eigsh(operator, 1, ncv=32, tol=_RESIDUAL, v0=start, return_eigenvectors=False)
     except ArpackError:
-        found = np.linalg.eigvalsh(_gram(tall))[-1:]
+        return float(np.linalg.eigvalsh(_gram(tall))[-1])
     return float(found[0])

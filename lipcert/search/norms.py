@@ -16,7 +16,7 @@ from typing import Final, final
 from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.norms.fused import fused_kernel
-from lipcert.core.norms.steps import Kernel
+from lipcert.core.norms.steps import Kernel, NormWitness
 from lipcert.core.program import (
     Add,
     AveragePool,
@@ -31,7 +31,7 @@ from lipcert.core.program import (
 )
 from lipcert.core.witnesses import ENGINES, Evidence, is_proved
 from lipcert.search.proposals import proposals
-from lipcert.settings import TierName
+from lipcert.choices import TierName
 from lipcert.threads import worker_pool
 
 Observer = Callable[[str], None]
@@ -118,6 +118,19 @@ def proved_claim(
             if math.isfinite(claim.bound) and is_proved(row, claim, program, bare):
                 return claim
     return None
+
+
+def proved_bound(kernel: Kernel, tier: TierName) -> float:
+    """The smallest bound of the norm of a kernel that the core proves; inf where it proves none."""
+    attempts = [
+        (claim.bound * (1.0 + room), NormWitness(claim.method, claim.twists, claim.counts))
+        for claim in proposals(kernel, tier)
+        for room in _ROOMS
+    ]
+    for bound, witness in sorted(attempts, key=lambda attempt: attempt[0]):
+        if math.isfinite(bound) and kernel.norm_at_most(bound, witness, ENGINES["float"].norms):
+            return bound
+    return math.inf
 
 
 def _kernel(row: tuple[Step, ...], program: Program) -> Kernel | None:

@@ -20,7 +20,7 @@ from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.steps import Kernel
 from lipcert.search.eigenvalues import Array, spectral_norm
 from lipcert.search.torus import torus_norm
-from lipcert.settings import TierName
+from lipcert.choices import TierName
 
 
 @final

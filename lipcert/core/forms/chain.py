@@ -34,8 +34,8 @@ def chain_form(
 ) -> Form | None:
     """A form with JJᵀ ≤ P for every Jacobian J of these steps; None where none is proved.
 
-    steps: all those on the ways from `start` to the output of the last one. Arguments as for `links_of`; the operands of the steps are those of the file. proof: which
-    arithmetic decides.
+    steps: all those on the ways from `start` to the output of the last one. Arguments as for
+    `links_of`; the operands of the steps are those of the file. proof: which arithmetic decides.
     Proof: `descent`. For ‖δ‖ alone, slopes at the very bottom, where no matrix follows, are their
     largest magnitudes: ‖Ds‖² is a sum over the entries. The runs of a value have one form.
     """

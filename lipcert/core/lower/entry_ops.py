@@ -150,9 +150,9 @@ def _exponential(call: Call) -> Value:
         turn(item)
         for turn, item in zip((round_down, round_up), log_bounds(Fraction(number)), strict=True)
     )
-    ends = [np.full((1,) * len(shape), item) for item in (low, high)]
+    lo, hi = (np.full((1,) * len(shape), item) for item in (low, high))
     value = _expanded(call, exponent, shape, place)
-    value = call.step(Scale(Operand(*ends)), value, shape=shape, place=place)
+    value = call.step(Scale(Operand(lo, hi)), value, shape=shape, place=place)
     return activated(call, value, "exp")
 
 

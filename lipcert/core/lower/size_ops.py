@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import numpy.typing as npt
 
 from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call
@@ -115,7 +116,7 @@ def numbers_from(call: Call) -> Value:
         raise Unsupported("its numbers are not finite, or its step is 0")
     count = max(math.ceil((Fraction(last) - Fraction(first)) / Fraction(gap)), 0)
     check_size((count,))
-    known = exact(np.arange(count)) * exact(np.full(count, gap)) + exact(np.full(count, first))
+    known = exact(np.arange(count, dtype=np.float64)) * exact(np.full(count, gap)) + exact(np.full(count, first))
     return Constant(known.lo, known.hi)
 
 
@@ -139,11 +140,12 @@ def one_hot(call: Call) -> Value:
 def identity_matrix(call: Call) -> Value:
     """Ones on a diagonal, of the shape of a constant."""
     like, code = call.constant(0), call.integer("dtype", 0)
-    kinds = {0: like.lo.dtype, 1: np.float64, 10: np.float64, 11: np.float64, 6: np.int32}
+    kinds: dict[int, npt.DTypeLike] = {0: like.lo.dtype, 1: np.float64, 10: np.float64, 11: np.float64, 6: np.int32}
     kinds |= {7: np.int64, 9: np.bool_}
     if len(like.shape) != 2 or like.place is not None or code not in kinds:
         raise Unsupported("its shape or its type is not understood")
-    array = np.eye(*check_size(like.shape), k=call.integer("k", 0)).astype(kinds[code])
+    rows, columns = check_size(like.shape)
+    array = np.eye(rows, columns, k=call.integer("k", 0)).astype(kinds[code])
     return _plain(array)
 
 
