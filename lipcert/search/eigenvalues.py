@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -105,8 +105,8 @@ def _lanczos(matrix: Matrices) -> float:
     def gram(vector: Matrices) -> Matrices:
         return np.asarray(back @ (forth @ np.ravel(vector)))
 
-    operator = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
-    start = np.asarray(np.random.default_rng(0).standard_normal(side), dtype=tall.dtype)
+    operator: Any = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
+    start: Any = np.asarray(np.random.default_rng(0).standard_normal(side), dtype=tall.dtype)
     try:
         found = eigsh(operator, 1, ncv=32, tol=_RESIDUAL, v0=start, return_eigenvectors=False)
     except ArpackError:
