@@ -48,7 +48,7 @@ def text(document: doc.Document, *, width: int, color: bool) -> str:
     for section in document.sections:
         console.print()
         if section.title:
-            console.print(Text(section.title, "bold"))
+            console.print(Text(safe(section.title), "bold"))
         for part in section.parts:
             _print(console, part)
     return _written(console)
@@ -98,8 +98,8 @@ def _print(console: Console, part: doc.Part) -> None:
                 style = _STYLES[item.tone] or "magenta"
                 cells = [Text(f"  {shortened(item.name, _NAME)}")]
                 cells += [Text(shortened(item.kind, 20), "dim")] if _kinds(part) else []
-                cells += [Text(item.number, _STYLES[item.tone], justify="right")]
-                grid.add_row(*cells, Text(f"{bar(item.share)} {item.remark}", style))
+                cells += [Text(safe(item.number), _STYLES[item.tone], justify="right")]
+                grid.add_row(*cells, Text(f"{bar(item.share)} {safe(item.remark)}", style))
             console.print(grid)
         case doc.Commands(lines):
             for comment, line in lines:

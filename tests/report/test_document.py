@@ -1,9 +1,11 @@
 """One document with every kind of part, in every format that writes documents."""
 
 import re
+from dataclasses import replace
 from decimal import Decimal
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.report.document import (
@@ -26,6 +28,8 @@ from lipcert.report.document import (
 from lipcert.report.formats import document_text
 from lipcert.report.html.writing import page_html
 from lipcert.report.repeated import Line
+from tests.report.html.test_writing import check_inert as check_inert_page
+from tests.test_safe import check_inert, names
 
 COLUMNS = (
     Column("node", least=8),
@@ -162,6 +166,51 @@ def test_html_has_every_text_of_the_document() -> None:
     assert "undecided" not in found
     for hidden in (2, 3, 7):
         assert f"{hidden} further rows are in the data at the end of the page" in found
+
+
+def hostile(name: str) -> Document:
+    """A document with the name at every place but the titles of columns, which are our own."""
+    statement = Statement(name, name, name)
+    return Document(
+        name,
+        (Answer(name, Tone.SUBJECT), Answer(name, Tone.BAD, name, (name,))),
+        Statements.of([(name, name)], name),
+        (
+            Section(
+                name,
+                (
+                    Statements((statement,), name),
+                    Listing((name,)),
+                    Findings((Line(("error", name), name, name, name),)),
+                    table((Column("node", least=4), Column("op")), [(name, name)]),
+                    Ranking((Bar(name, name, 0.5, name, name),)),
+                    Commands(((name, name),)),
+                ),
+            ),
+        ),
+    )
+
+
+@given(names)
+@settings(max_examples=100, deadline=None)
+def test_every_text_of_a_document_is_inert(name: str) -> None:
+    for width in (40, 120):
+        check_inert(document_text(hostile(name), "text", width=width))
+    written = document_text(hostile(name), "markdown")
+    check_inert(written)
+    prose = [line for line in written.splitlines() if not line.startswith("    ")]
+    assert not any(re.search(r"(?<!\\)[<`]", line) for line in prose)
+    check_inert_page(page_html(hostile(name), {"name": name}))
+
+
+@pytest.mark.parametrize("width", [20, 40, 57, 80])
+def test_text_fits_its_width(width: int) -> None:
+    long = hostile("a name of a layer that goes on and on/" * 4)
+    (section,) = long.sections
+    printed = replace(long, sections=(replace(section, parts=section.parts[:-1]),))
+    for document in (RICH, printed):
+        shown = document_text(document, "text", width=width)
+        assert max(map(len, shown.splitlines())) <= max(width, 40)
 
 
 @given(st.floats(min_value=0.0, allow_nan=False, allow_infinity=False), st.integers(1, 6))

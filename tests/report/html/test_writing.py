@@ -20,7 +20,7 @@ from tests.report.samples import sample
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
     *("h1", "h2", "h3", "p", "dl", "dt", "dd", "div", "span", "pre", "details", "summary"),
-    *("table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "script"),
+    *("table", "thead", "tbody", "tr", "th", "td", "ul", "li", "figure", "figcaption", "script"),
     *("svg", "desc", "text", "line", "rect", "circle", "path", "polyline"),
 }
 NASTY = [
