@@ -17,6 +17,7 @@ from lipcert.core.lower.contraction import einsum
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.heads import attention
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, permuted
+from lipcert.core.lower.resize_ops import resize
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced
 from lipcert.core.lower.values import Constant, Data, Value, check_size
 from lipcert.core.reader.records import Node
@@ -127,6 +128,8 @@ _COMPOSITES: Final[Mapping[str, Callable[[Call], Value]]] = {
     "Mean": _mean,
     "MeanVarianceNormalization": _mean_variance,
     "ReduceLogSum": _log_sum,
+    "Resize": resize,
+    "Upsample": resize,
 }
 
 

@@ -42,7 +42,6 @@ LAYOUT: Final[Mapping[str, str]] = {
     "GatherND": "block_ops.gather_nd",
     "Pad": "selection_ops.pad",
     "Reshape": "layout_ops.reshape",
-    **dict.fromkeys(["Resize", "Upsample"], "selection_ops.resize"),
     "SequenceAt": "sequences._part",
     "SequenceLength": "sequences._count",
     "SplitToSequence": "sequences._cut",

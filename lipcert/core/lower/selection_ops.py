@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes
-from lipcert.core.lower.values import FIXED, Constant, Value, check_size, indices
+from lipcert.core.lower.values import Constant, Value, check_size, indices
 from lipcert.core.program import IndexArray, Operand, Place, Shift
 
 _ENDLESS = 2**31 - 1
@@ -145,56 +144,3 @@ def _padded(index: IndexArray, axis: int, begin: int, end: int, mode: str) -> In
         else np.pad(kept, widths, mode=mode)  # type: ignore[call-overload]
     )
     return padded
-
-
-_WHOLE: Final = frozenset(
-    {
-        ("asymmetric", "floor"),
-        ("half_pixel", "round_prefer_ceil"),
-        ("half_pixel", "round_prefer_floor"),
-        ("pytorch_half_pixel", "round_prefer_ceil"),
-        ("pytorch_half_pixel", "round_prefer_floor"),
-        ("tf_half_pixel_for_nn", "floor"),
-    }
-)
-"""coordinates and roundings by which every entry is repeated k times"""
-
-
-def resize(call: Call) -> Value:
-    """Resize and Upsample to the nearest neighbour, by whole factors.
-
-    Proof: output q = k·i + r, 0 ≤ r < k, lies at q/k or (q + 1/2)/k in [i, i + 1), which is rounded
-    down to i, or at (q + 1/2)/k − 1/2, which lies within 1/2 of i and of nothing else.
-    """
-    value = call.value(0)
-    old = call.version < 11
-    coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
-    rounding = call.text("nearest_mode", "floor" if old else "round_prefer_floor")
-    call.real("cubic_coeff_a", -0.75), call.integer("exclude_outside", 0)
-    if call.text("mode", "nearest") != "nearest" or (coordinates, rounding) not in _WHOLE:
-        raise Unsupported("only the nearest neighbour is supported")
-    for axis, factor in enumerate(_factors(call, value)):
-        if factor != 1:
-            check_size((*value.shape, factor))
-            value = select(call, value, axis, np.repeat(range(value.shape[axis]), factor).tolist())
-    return value
-
-
-def _factors(call: Call, value: Value) -> list[int]:
-    """By how much every axis grows, from scales or from sizes."""
-    given, position = call.reals("scales"), 2 if call.version >= 11 else 1
-    if given is None and call.has(position) and call.constant(position).lo.size:
-        scales = call.constant(position)
-        scales.check_fixed()
-        call.sink.untracked.update(scales.sources)
-        given = (scales.lo if scales.lo is scales.hi else np.zeros(1)).reshape(-1).tolist()
-    if given is None:
-        sizes = call.constant(3)
-        grows = np.zeros(sizes.shape, bool) if sizes.grows is None else sizes.grows
-        own = -1 if value.place is None else value.place.axis
-        if grows.tolist() != [axis == own for axis in range(len(value.shape))]:
-            raise Unsupported(FIXED)
-        given = [b / a for a, b in zip(value.shape, sizes.lo.tolist(), strict=True)]
-    if len(given) != len(value.shape) or any(item < 1 or item != int(item) for item in given):
-        raise Unsupported("its factors are not whole")
-    return [int(item) for item in given]

@@ -1,0 +1,227 @@
+"""Resize and Upsample: a selection or a matrix of weights along each axis.
+
+Where an output lies between inputs is computed as a fraction, and its weights are enclosed. An
+entry that float32 would choose otherwise than exact arithmetic has two readings, and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from lipcert.core.arithmetic import round_down, round_up
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.layout_ops import normal_axes, permuted
+from lipcert.core.lower.selection_ops import select
+from lipcert.core.lower.spelling import apply
+from lipcert.core.lower.values import FIXED, Constant, Value, check_size
+
+_HALF: Final = Fraction(1, 2)
+_LONGEST: Final = 1 << 14
+"""entries along an axis whose weights are computed"""
+_Number: TypeAlias = Any
+"""a fraction or a float32 number"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """From `size` to `target` entries; scale is target/size or as the file states it."""
+
+    size: int
+    target: int
+    scale: Fraction
+    coordinates: str
+
+    def position(self, place: int, kind: type[_Number] = Fraction) -> _Number:
+        """Where an output lies between the inputs, in numbers of a kind."""
+        scale, half, whole = kind(float(self.scale)), kind(0.5), kind(place)
+        if kind is Fraction:
+            scale = self.scale
+        centred = (whole + half) / scale - half
+        match self.coordinates:
+            case "asymmetric":
+                return whole / scale
+            case "half_pixel":
+                return centred
+            case "half_pixel_symmetric":
+                covered = kind(self.target) / (scale * kind(self.size))
+                return kind(self.size) / kind(2) * (kind(1) - covered) + centred
+            case "pytorch_half_pixel":
+                return centred if self.target > 1 else kind(0)
+            case "align_corners":
+                last = max(self.target - 1, 1)
+                return whole * kind(self.size - 1) / kind(last) if self.target > 1 else kind(0)
+            case "tf_half_pixel_for_nn":
+                return (whole + half) / scale
+        raise Unsupported("its coordinates are not supported; export with half_pixel or asymmetric")
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether every output lies at the input of the same number."""
+        return self.target == self.size and all(
+            self.position(place) == place for place in range(self.target)
+        )
+
+    def nearest(self, rounding: str) -> list[int]:
+        """The input that each output is."""
+        places = [_rounded(self.position(place), rounding) for place in range(self.target)]
+        found = [
+            _rounded(self.position(place, np.float32), rounding) for place in range(self.target)
+        ]
+        inside = [[min(max(item, 0), self.size - 1) for item in items] for items in (places, found)]
+        if inside[0] != inside[1]:
+            raise Unsupported("rounding decides which entry is nearest; export with sizes that fit")
+        return inside[0]
+
+
+def _rounded(position: _Number, rounding: str) -> int:
+    half = type(position)(0.5)
+    match rounding:
+        case "floor":
+            return math.floor(position)
+        case "ceil":
+            return math.ceil(position)
+        case "round_prefer_ceil":
+            return math.floor(position + half)
+        case "round_prefer_floor":
+            return math.ceil(position - half)
+    raise Unsupported("its rounding is not known")
+
+
+def resize(call: Call) -> Value:
+    """One axis after the other, which is the same as all at once."""
+    value, old = call.value(0), call.version < 11
+    mode = call.text("mode", "nearest")
+    coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    rounding = call.text("nearest_mode", "floor" if old else "round_prefer_floor")
+    kernel = _Kernel(
+        mode == "cubic",
+        Fraction(call.real("cubic_coeff_a", -0.75)),
+        bool(call.integer("exclude_outside", 0)),
+        bool(call.integer("antialias", 0)),
+    )
+    call.real("extrapolation_value", 0.0)
+    if call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Unsupported("it keeps the aspect ratio; export with the sizes that result")
+    if mode not in {"nearest", "linear", "bilinear", "cubic"}:
+        raise Unsupported("its interpolation is not known")
+    if coordinates == "tf_half_pixel_for_nn" and (mode, rounding) != ("nearest", "floor"):
+        raise Unsupported("its coordinates are meant for the nearest neighbour, rounded down")
+    for axis, (scale, target) in enumerate(_grid(call, value)):
+        along = _Axis(value.shape[axis], target, scale, coordinates)
+        check_size((*value.shape[:axis], target, *value.shape[axis + 1 :]))
+        if along.changes_nothing:
+            continue
+        if value.place is not None and axis == value.place.axis:
+            raise MixingError("it resizes the batch axis")
+        if mode == "nearest":
+            value = select(call, value, axis, along.nearest(rounding))
+        else:
+            value = _weighted(call, value, axis, kernel.matrix(along))
+    return value
+
+
+def _weighted(call: Call, value: Value, axis: int, matrix: Constant) -> Value:
+    """The product of a matrix [inputs, outputs] with every run along an axis."""
+    last = len(value.shape) - 1
+    swap = list(range(last + 1))
+    swap[axis], swap[last] = last, axis
+    return permuted(call, apply(call, "MatMul", permuted(call, value, swap), matrix), swap)
+
+
+def _grid(call: Call, value: Value) -> list[tuple[Fraction, int]]:
+    """By how much every axis grows, and to what, from scales or from sizes."""
+    rank = len(value.shape)
+    given = call.integers("axes")
+    named = list(range(rank)) if given is None else [axis % rank for axis in given]
+    normal_axes(named, rank)
+    grid = [(Fraction(1), size) for size in value.shape]
+    scales = _scales(call)
+    if scales is not None:
+        if len(scales) != len(named) or not all(0.0 < item < math.inf for item in scales):
+            raise Unsupported("its scales do not fit")
+        for axis, scale in zip(named, scales, strict=True):
+            exact = Fraction(scale) * value.shape[axis]
+            target = math.floor(exact)
+            if target != int(np.float32(value.shape[axis]) * np.float32(scale)) or target < 1:
+                raise Unsupported("rounding decides its size; export with sizes instead of scales")
+            grid[axis] = Fraction(scale), target
+        return grid
+    sizes = call.constant(3)
+    own = -1 if value.place is None else value.place.axis
+    grows = np.zeros(sizes.shape, bool) if sizes.grows is None else sizes.grows
+    if grows.tolist() != [axis == own for axis in named] or len(sizes.lo) != len(named):
+        raise Unsupported(FIXED)
+    for axis, size in zip(named, sizes.lo.tolist(), strict=True):
+        if size < 1 or (axis == own and size != value.shape[axis]):
+            raise Unsupported("its sizes do not fit")
+        grid[axis] = Fraction(size, value.shape[axis]), size
+    return grid
+
+
+def _scales(call: Call) -> list[float] | None:
+    """As an attribute or an input; None where the sizes are given."""
+    given, position = call.reals("scales"), 2 if call.version >= 11 else 1
+    if given is not None or not call.has(position) or not call.constant(position).lo.size:
+        return given
+    scales = call.constant(position)
+    scales.check_fixed()
+    call.sink.untracked.update(scales.sources)
+    if scales.lo is not scales.hi or not scales.is_float:
+        raise Unsupported("its scales are not exact")
+    return [float(item) for item in scales.lo.reshape(-1)]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """Weights of the inputs around a position; stretched by antialias where an axis shrinks."""
+
+    is_cubic: bool
+    coefficient: Fraction
+    excludes_outside: bool
+    antialias: bool
+
+    def matrix(self, axis: _Axis) -> Constant:
+        """The weights [inputs, outputs]; what lies outside counts for the entry at the rim."""
+        check_size((axis.size, axis.target))
+        if max(axis.size, axis.target) > _LONGEST:
+            raise Unsupported(f"it interpolates more than {_LONGEST} entries along an axis")
+        low = np.zeros((axis.size, axis.target))
+        high = np.zeros_like(low)
+        for place in range(axis.target):
+            for source, weight in self._row(axis, place).items():
+                low[source, place], high[source, place] = round_down(weight), round_up(weight)
+        return Constant(low, low if np.array_equal(low, high) else high)
+
+    def _row(self, axis: _Axis, place: int) -> dict[int, Fraction]:
+        position = axis.position(place)
+        stretch = max(Fraction(1), 1 / axis.scale) if self.antialias else Fraction(1)
+        reach = 2 * stretch
+        around = range(math.floor(position - reach), math.ceil(position + reach) + 1)
+        weights = {source: self._weight(abs(source - position) / stretch) for source in around}
+        if self.excludes_outside:
+            weights = {s: weight for s, weight in weights.items() if 0 <= s < axis.size}
+        if self.antialias or self.excludes_outside:
+            total = sum(weights.values())
+            weights = {source: weight / total for source, weight in weights.items()}
+        row: dict[int, Fraction] = {}
+        for source, weight in weights.items():
+            inside = min(max(source, 0), axis.size - 1)
+            row[inside] = row.get(inside, Fraction(0)) + weight
+        return row
+
+    def _weight(self, distance: Fraction) -> Fraction:
+        """Of an input at a distance: the hat function, or the cubic spline of ONNX."""
+        a, d = self.coefficient, distance
+        if not self.is_cubic:
+            return max(1 - d, Fraction(0))
+        if d <= 1:
+            return ((a + 2) * d - (a + 3)) * d * d + 1
+        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a if d < 2 else Fraction(0)
