@@ -99,7 +99,7 @@ def reduction(call: Call) -> Value:
     given = call.axes(1, 13 if kind == "ReduceSum" else 18)
     idle, keeps = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
     if not given and idle:
-        raise Unsupported("a reduction over no axis")
+        return _over_nothing(call, value)
     axes = normal_axes(given, rank) if given else tuple(range(rank))
     op: Op
     match kind:
@@ -121,6 +121,16 @@ def reduction(call: Call) -> Value:
     own = -1 if result.place is None else result.place.axis
     shape = tuple(result.shape[axis] for axis in kept)
     return same_order(call, result, shape, [axis == own for axis in kept])
+
+
+def _over_nothing(call: Call, value: Data) -> Data:
+    """A reduction over no axis: of every entry by itself."""
+    match call.node.op_type:
+        case "ReduceL1" | "ReduceL2":
+            return activated(call, value, "abs")
+        case "ReduceSumSquare":
+            return activated(call, value, "power", 2.0)
+    return value
 
 
 def softmax(call: Call) -> Value:

@@ -40,6 +40,8 @@ def _mean_variance(call: Call) -> Value:
     value = call.value(0)
     axes = normal_axes(call.integers("axes") or (0, 2, 3), len(value.shape))
     count = math.prod(value.shape[axis] for axis in axes)
+    if count < 2:
+        raise Unsupported("it normalises single entries, of which nothing is left")
     mean = reduced(call, "ReduceMean", value, axes, keep=True)
     centred = apply(call, "Sub", value, mean)
     length = reduced(call, "ReduceL2", centred, axes, keep=True)

@@ -146,13 +146,11 @@ def _exponential(call: Call) -> Value:
         raise Unsupported("its base is not one exact positive number")
     call.sink.untracked.update(base.sources)
     shape, place = broadcast((base, exponent))
-    low, high = (
-        turn(item)
-        for turn, item in zip((round_down, round_up), log_bounds(Fraction(number)), strict=True)
-    )
-    lo, hi = (np.full((1,) * len(shape), item) for item in (low, high))
+    low, high = log_bounds(Fraction(number))
+    ends = (np.full((1,) * len(shape), end) for end in (round_down(low), round_up(high)))
+    factor = Operand(next(ends), next(ends))
     value = _expanded(call, exponent, shape, place)
-    value = call.step(Scale(Operand(lo, hi)), value, shape=shape, place=place)
+    value = call.step(Scale(factor), value, shape=shape, place=place)
     return activated(call, value, "exp")
 
 

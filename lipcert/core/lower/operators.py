@@ -82,6 +82,27 @@ TABLES: Final = ("functions.FUNCTIONS", "entry_ops.ENTRY_OPS")
 """what else there is for such values, by the module that holds it"""
 
 
+_FOREIGN: Final = (
+    "its domain is not supported; import the file from before an optimisation by onnxruntime,"
+    " or write the layer in standard operators"
+)
+_REASONS: Final[Mapping[frozenset[str], str]] = {
+    frozenset({"ArgMax", "ArgMin", "Ceil", "Compress", "Equal", "Floor", "Hardmax", "IsInf", "Mod",
+               "NonMaxSuppression", "NonZero", "OneHot", "Round", "ThresholdedRelu", "Unique"}):
+        "its output jumps, so no bound exists; end the network before it",
+    frozenset({"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger",
+               "QLinearConv", "QLinearMatMul", "QuantizeLinear"}):
+        "quantised numbers jump, so no bound exists; export before quantisation",
+    frozenset({"GRU", "LSTM", "RNN"}): "recurrence has no bound here; unroll it in the export",
+    frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+               "RandomUniformLike"}): "random numbers: the output is no function of the input",
+    frozenset({"DeformConv", "GridSample", "MaxRoiPool", "RoiAlign"}):
+        "its positions depend on the data; use fixed ones",
+    frozenset({"Det", "ReduceProd", "Tan"}): "it has no useful bound; end the network before it",
+}  # fmt: skip
+"""why some operators are not supported on data, and what to do"""
+
+
 def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
     """What to do with a node, by its operator and by what it is computed from."""
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -95,7 +116,9 @@ def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
         tables = (cast(Mapping[str, Rule], loaded(name)) for name in TABLES)
         rule = next((table[kind] for table in tables if kind in table), None)
     if rule is None:
-        raise Unsupported("the operator is not supported")
+        reason = "the operator is not supported; end the network before it, or write it in others"
+        found = next((why for kinds, why in _REASONS.items() if node.op_type in kinds), reason)
+        raise Unsupported(_FOREIGN if node.domain else found)
     return rule
 
 

@@ -84,13 +84,13 @@ def _rounded(position: _Number, rounding: str) -> int:
     half = type(position)(0.5)
     match rounding:
         case "floor":
-            return math.floor(position)
+            return int(math.floor(position))
         case "ceil":
-            return math.ceil(position)
+            return int(math.ceil(position))
         case "round_prefer_ceil":
-            return math.floor(position + half)
+            return int(math.floor(position + half))
         case "round_prefer_floor":
-            return math.ceil(position - half)
+            return int(math.ceil(position - half))
     raise Unsupported("its rounding is not known")
 
 

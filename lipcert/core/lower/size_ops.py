@@ -116,7 +116,9 @@ def numbers_from(call: Call) -> Value:
         raise Unsupported("its numbers are not finite, or its step is 0")
     count = max(math.ceil((Fraction(last) - Fraction(first)) / Fraction(gap)), 0)
     check_size((count,))
-    known = exact(np.arange(count, dtype=np.float64)) * exact(np.full(count, gap)) + exact(np.full(count, first))
+    known = exact(np.arange(count, dtype=np.float64)) * exact(np.full(count, gap)) + exact(
+        np.full(count, first)
+    )
     return Constant(known.lo, known.hi)
 
 

@@ -102,10 +102,10 @@ def adjoint_windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shap
         strides[axis] * (sizes[axis] - 1) + extra[axis] + dilations[axis] * (taps[axis] - 1) + 1
         for axis in range(rank)
     ]
+    if wanted is not None or mode not in {"NOTSET", "VALID"}:
+        raise Unsupported("automatic padding of a transposed convolution; export with pads")
     if mode == "VALID":
         begin = end = (0,) * rank
-    elif mode != "NOTSET" or wanted is not None:
-        raise Unsupported("automatic padding of a transposed convolution")
     if any(item >= stride for item, stride in zip(extra, strides, strict=True)):
         raise Unsupported("output_padding is not smaller than the stride")
     outputs = tuple(full[axis] - begin[axis] - end[axis] for axis in range(rank))

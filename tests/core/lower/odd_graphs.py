@@ -331,7 +331,7 @@ def global_pool(g):
 
 def reduce(g):
     op = g.one("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2",
-               "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp")  # fmt: skip
+               "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp", "ReduceLogSum")  # fmt: skip
     since = 13 if op == "ReduceSum" else 18
     given, keep = g.one(None, g.axes(), g.axes(), g.axes()), g.one(None, 0, 1)
     if g.opset < since:
@@ -718,11 +718,70 @@ def attention(g):
     return g.add("MatMul", [weights, g.latest])
 
 
+def sums(g):
+    """Sums along axes, of parts of a value or of products."""
+    if g.maybe(0.3):
+        more = {"exclusive": g.one(None, 0, 1), "reverse": g.one(None, 0, 1)}
+        return g.add("CumSum", [g.latest, g.ints(g.axis())], **more)
+    if g.maybe(0.3):
+        more = {"upper": g.one(None, 0, 1)}
+        inputs = [g.latest] + ([g.ints(g.whole(-2, 2), np.int64)] if g.maybe() else [])
+        return g.add("Trilu", inputs, **more)
+    labels = "abcde"[: g.rank]
+    own = "".join(g.one(*labels) for _ in range(g.whole(0, 2)))
+    own = "".join(dict.fromkeys(own)) + g.one("", "x")
+    sizes = [3 if label == "x" else g.shape[labels.index(label)] for label in own]
+    kept = [label for label in dict.fromkeys(labels + own) if g.maybe(0.7)]
+    g.rng.shuffle(kept)
+    equation = f"{labels},{own}" + g.one("", f"->{''.join(kept)}", f"->{''.join(kept)}")
+    return g.add("Einsum", [g.latest, g.constant(g.numbers(sizes, 0.02))], equation=equation)
+
+
+def places(g):
+    """Entries at constant places."""
+    if g.maybe():
+        axis = g.axis()
+        shape = [g.whole(1, size) for size in g.shape]
+        return g.add("GatherElements", [g.latest, g.ints(g.rng.integers(0, 2, shape), np.int64)],
+                     axis=axis)  # fmt: skip
+    leading = g.whole(0, max(g.rank - 1, 0))
+    depth = g.whole(1, max(g.rank - leading, 1))
+    limits = g.shape[leading : leading + depth]
+    shape = (*g.shape[:leading], *g.one((), (2,), (1, 3)), len(limits))
+    return g.add("GatherND", [g.latest, g.ints(g.rng.integers(-1, limits, shape), np.int64)],
+                 batch_dims=g.one(leading, leading, None))  # fmt: skip
+
+
+def jumps(g):
+    """A step inside of a function that may be continuous, or not."""
+    x, c = g.value(), lambda n: g.constant(np.asarray(n, np.float32))
+    number = g.one(0.0, 0.0, 0.5)
+    step = g.add(g.one("Greater", "Less", "GreaterOrEqual", "LessOrEqual"),
+                 list(g.one((x, c(number)), (c(number), x))))[0]  # fmt: skip
+    shift = g.one(0.0, 0.0, number, 0.25)
+    other = g.add(g.one("Sub", "Add"), [x, c(shift)])[0] if shift else x
+    pair = (other, c(g.one(0.0, number, number - shift, number + shift)))
+    return g.add("Where", [step, *g.one(pair, pair[::-1])])
+
+
+def heads(g):
+    """The operator Attention on one value, perhaps with a mask."""
+    inputs = [g.latest] * 3
+    if g.maybe():
+        size = g.shape[-2]
+        mask = g.one(g.numbers((size, size), 0), g.rng.random((size, size)) < 0.6)
+        inputs.append(g.constant(mask))
+    count = g.one(1, 1, 2)
+    more = {"q_num_heads": count, "kv_num_heads": count} if g.rank == 3 else {}
+    return g.add("Attention", inputs, is_causal=g.one(None, 0, 1), scale=g.one(None, 0.5),
+                 softcap=g.one(None, None, 2.0), **more)  # fmt: skip
+
+
 OPERATORS: tuple[Callable[[Odd], list[str]], ...] = (
     unary, parametric, binary, binary, where, where, clip, gemm, matmul, conv, conv, pool, pool,
     global_pool, reduce, reduce, softmax, norm, norm, top, layout, layout, layout, slicing, slicing,
     split, gather, pad, pad, repeat, resize, concat, blocks, types, sizes, sizes, folded, folded,
-    gates, attention,
+    gates, attention, sums, sums, places, jumps, heads,
 )  # fmt: skip
 
 

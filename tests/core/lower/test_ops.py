@@ -95,6 +95,12 @@ CASES = {
     "l1": ([node("ReduceL1", "x", axes=[1])], I4, {}, 13),
     "l2": ([node("ReduceL2", "x a", keepdims=0)], I4, {"a": [1, 2]}, 18),
     "sum of squares": ([node("ReduceSumSquare", "x", axes=[3])], I4, {}, 13),
+    "sum of squares over nothing": (
+        [node("ReduceSumSquare", "x", noop_with_empty_axes=1)], I4, {}, 18),
+    "l2 over nothing": ([node("ReduceL2", "x a", noop_with_empty_axes=1)], I4, {"a": np.zeros(0, int)}, 18),
+    "mean over nothing": (
+        [node("ReduceMean", "x", "m", noop_with_empty_axes=1), node("Tanh", "m")], I4, {}, 18),
+    "shrink": ([node("Shrink", "x", lambd=0.3, bias=0.3)], I4, {}, 13),
     "softmax": ([node("Softmax", "x", axis=1)], I4, {}, 13),
     "softmax default": ([node("Softmax", "x")], I4, {}, 13),
     "softmax of old": ([node("Softmax", "x", axis=2)], I4, {}, 11),
@@ -240,6 +246,9 @@ REFUSED = {
     "no dependence": ([node("Relu", "c")], ["N", 4], {"c": r(3)}, 17),
     "symbolic size behind the batch": ([node("Relu", "x")], ["N", "C"], {}, 17),
     "division by zero": ([node("Div", "x c")], ["N", 4], {"c": 0.0}, 17),
+    "transposed convolution with two sizes": (
+        [node("ConvTranspose", "x w", auto_pad="VALID", output_shape=[9, 9])], I4,
+        {"w": r(4, 2, 3, 3)}, 11),
     "infinite weight": ([node("Mul", "x c")], ["N", 1], {"c": np.inf}, 17),
     "not a number": ([node("Mul", "x c")], ["N", 1], {"c": np.nan}, 17),
     "limits in the wrong order": ([node("Clip", "x a b")], ["N", 4], {"a": 1.0, "b": 0.0}, 17),
