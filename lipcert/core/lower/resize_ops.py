@@ -81,17 +81,19 @@ class _Axis:
 
 
 def _rounded(position: _Number, rounding: str) -> int:
-    half = type(position)(0.5)
+    half, found = type(position)(0.5), 0
     match rounding:
         case "floor":
-            return int(math.floor(position))
+            found = math.floor(position)
         case "ceil":
-            return int(math.ceil(position))
+            found = math.ceil(position)
         case "round_prefer_ceil":
-            return int(math.floor(position + half))
+            found = math.floor(position + half)
         case "round_prefer_floor":
-            return int(math.ceil(position - half))
-    raise Unsupported("its rounding is not known")
+            found = math.ceil(position - half)
+        case _:
+            raise Unsupported("its rounding is not known")
+    return found
 
 
 def resize(call: Call) -> Value:

@@ -142,8 +142,9 @@ def one_hot(call: Call) -> Value:
 def identity_matrix(call: Call) -> Value:
     """Ones on a diagonal, of the shape of a constant."""
     like, code = call.constant(0), call.integer("dtype", 0)
-    kinds: dict[int, npt.DTypeLike] = {0: like.lo.dtype, 1: np.float64, 10: np.float64, 11: np.float64, 6: np.int32}
-    kinds |= {7: np.int64, 9: np.bool_}
+    real = np.dtype(np.float64)
+    kinds = {0: like.lo.dtype, 1: real, 10: real, 11: real}
+    kinds |= {6: np.dtype(np.int32), 7: np.dtype(np.int64), 9: np.dtype(np.bool_)}
     if len(like.shape) != 2 or like.place is not None or code not in kinds:
         raise Unsupported("its shape or its type is not understood")
     rows, columns = check_size(like.shape)
