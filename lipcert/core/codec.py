@@ -20,7 +20,7 @@ whole number of a field of that type is never a float), a member is missing, unk
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial, reduce
 from itertools import repeat
@@ -83,12 +83,15 @@ class Inside:
     name: str
 
 
+def is_sha256(text: str) -> bool:
+    """Whether a digest is spelt so; such a text is a harmless file name."""
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
 Bound = Annotated[
     float, Limit("a finite number that is not negative", lambda x: x >= 0.0 and isfinite(x))
 ]
-Sha256 = Annotated[
-    str, Limit("a SHA-256 digest", lambda x: len(x) == 64 and not set(x) - set("0123456789abcdef"))
-]
+Sha256 = Annotated[str, Limit("a SHA-256 digest", is_sha256)]
 
 
 def member(
@@ -96,7 +99,7 @@ def member(
 ) -> Mapping[str, Any]:
     """Metadata of a field. name: in JSON where it is another, "outer.inner" for one of an object
     around it. optional: left out where the value is the
-    default, which is one of nothing: None, False, zero or empty. apart: no member at all; whoever
+    default or empty. apart: no member at all; whoever
     reads the record gives the value."""
     return {"name": name, "optional": optional, "apart": apart}
 
@@ -158,13 +161,13 @@ class Codec:
 
     def write(self, record: object, kind: object = None) -> Any:
         """A record as a value of JSON; kind: its type, where it is no dataclass."""
-        return self._form(type(record) if kind is None else kind).write(record)
+        return self.form(type(record) if kind is None else kind).write(record)
 
     def read(self, kind: type[_T], value: object, where: str, **apart: object) -> _T:
         """The record that was written so; where: what the paths of errors begin with. apart: the
         fields of the record that are no members."""
         try:
-            read = partial(self._record, kind, apart) if apart else self._form(kind).read
+            read = partial(self._record, kind, apart) if apart else self.form(kind).read
             found: _T = read(value)
         except CodecError as error:
             raise self._error(str(error.within(where))) from None
@@ -174,7 +177,8 @@ class Codec:
         """The same for what is no class: a tuple, a mapping."""
         return self.read(cast("type[Any]", kind), value, where)
 
-    def _form(self, hint: object) -> Form:
+    def form(self, hint: object) -> Form:
+        """How values of a type are written and read."""
         if hint not in self._forms:
             self._forms[hint] = self._made(hint)
         return self._forms[hint]
@@ -182,17 +186,17 @@ class Codec:
     def _made(self, hint: Any) -> Form:
         origin, inner = get_origin(hint), get_args(hint)
         if origin is Annotated:
-            return reduce(_limited, inner[1:], self._form(inner[0]))
+            return reduce(_limited, inner[1:], self.form(inner[0]))
         if origin in {Union, UnionType} and len(inner) == 2 and inner[1] is NoneType:
             return self._optional(inner[0])
         if origin is tuple:
             if inner[1:] == (...,):
-                return _array(self._form(inner[0]))
-            return _row([self._form(item) for item in inner])
+                return _array(self.form(inner[0]))
+            return _row([self.form(item) for item in inner])
         if origin is Literal:
             return _words(dict(zip(inner, inner, strict=True)))
         if isinstance(origin, type) and issubclass(origin, Mapping):
-            return _mapping(_key(inner[0]), self._form(inner[1]))
+            return _mapping(_key(inner[0]), self.form(inner[1]))
         if is_dataclass(hint):
             return Form(partial(self._written, hint), partial(self._record, hint, {}))
         if isinstance(hint, type) and issubclass(hint, Enum):
@@ -200,7 +204,7 @@ class Codec:
         raise TypeError(f"{hint!r} has no form")
 
     def _optional(self, hint: Any) -> Form:
-        form = self._form(hint)
+        form = self.form(hint)
         return Form(
             lambda value: None if value is None else form.write(value),
             lambda value: None if value is None and self._nulls else form.read(value),
@@ -219,6 +223,7 @@ class Codec:
                     item.name,
                     tuple((more["name"] or item.name).split(".")),
                     hints[item.name],
+                    _default(item),
                     more["optional"],
                 )
                 for item, more in said.items()
@@ -233,9 +238,11 @@ class Codec:
             *outer, name = item.path
             place = found.setdefault(outer[0], {}) if outer else found
             value = getattr(record, item.field)
-            if (item.optional and not value) or (value is None and not self._nulls):
+            if item.optional and (not value or value == item.default):
                 continue
-            place[name] = self._form(item.hint).write(value)
+            if value is None and not self._nulls:
+                continue
+            place[name] = self.form(item.hint).write(value)
         return found
 
     def _record(self, kind: Any, apart: Mapping[str, object], value: Any) -> Any:
@@ -256,7 +263,7 @@ class Codec:
         for item in plan:
             if item.path in rest:
                 try:
-                    found[item.field] = self._form(item.hint).read(rest.pop(item.path))
+                    found[item.field] = self.form(item.hint).read(rest.pop(item.path))
                 except CodecError as error:
                     raise error.within("".join(map(_step, item.path))) from None
             elif not item.optional and (self._nulls or NoneType not in get_args(item.hint)):
@@ -280,6 +287,7 @@ class _Member:
     field: str
     path: tuple[str, ...]
     hint: Any
+    default: Any
     optional: bool
 
     @property
@@ -290,6 +298,13 @@ class _Member:
 
 def _step(name: str) -> str:
     return f".{name}"
+
+
+def _default(item: Any) -> Any:
+    """Of a field; None where there is none."""
+    if item.default_factory is not MISSING:
+        return item.default_factory()
+    return None if item.default is MISSING else item.default
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -7,23 +7,34 @@ NaN or infinite where a run computed such a number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias, final
+from typing import Annotated, Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.precision import Precision
 from lipcert.audit.trace.blobs import Blob
+from lipcert.core.codec import Bound, Limit, Sha256, member
 from lipcert.privacy.plan import Sampling
 
 SCHEMA: Final = "lipcert.trace/1"
+_MAX_RANKS: Final = 1 << 16
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 Norms: TypeAlias = Mapping[str, Mapping[str, float]]
 Shape = tuple[int, ...]
+_OPTIONAL: Final[Mapping[str, Any]] = member(optional=True)
+
+
+def _are_ranks(numbers: Iterable[int]) -> bool:
+    return all(0 <= rank < _MAX_RANKS for rank in numbers)
+
+
+_Count = Annotated[int, Limit(f"from 1 to {_MAX_RANKS}", lambda ranks: 1 <= ranks <= _MAX_RANKS)]
+_ByRank = Annotated[Mapping[int, Sha256], Limit("by rank", _are_ranks)]
 
 
 @final
@@ -52,19 +63,19 @@ class Declaration:
     dataset_size: int | None = None
     batch_size: int | None = None
     sampling: Sampling | None = None
-    sampling_rate: float | None = None
+    sampling_rate: Bound | None = None
     steps: int | None = None
-    noise_multiplier: float | None = None
-    noise_std: Mapping[str, float] = field(default_factory=dict)
-    clip_norms: Mapping[str, float] = field(default_factory=dict)
-    weight_decay: float | None = None
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    noise_multiplier: Bound | None = None
+    noise_std: Mapping[str, Bound] = field(default_factory=dict, metadata=_OPTIONAL)
+    clip_norms: Mapping[str, Bound] = field(default_factory=dict, metadata=_OPTIONAL)
+    weight_decay: Bound | None = None
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata=_OPTIONAL)
     reduction: Reduction | None = None
-    divisor: float | None = None
+    divisor: Bound | None = None
     data: str | None = None
-    data_sha256: str | None = None
+    data_sha256: Sha256 | None = None
     examples: int | None = None
-    dropout: tuple[str, ...] = ()
+    dropout: tuple[str, ...] = field(default=(), metadata=_OPTIONAL)
 
 
 @final
@@ -72,8 +83,8 @@ class Declaration:
 class Redaction:
     """What a redacted trace was made of: digests of the original's manifest and last lines."""
 
-    manifest: str
-    heads: Mapping[int, str]
+    manifest: Sha256
+    heads: _ByRank
     """by rank"""
     keeps_weights: bool
 
@@ -87,15 +98,16 @@ class Manifest:
     """
 
     versions: Mapping[str, str]
-    ranks: int
+    ranks: _Count
     parameters: Mapping[str, Shape]
     buffers: Mapping[str, Shape] = field(default_factory=dict)
-    model_sha256: str | None = None
+    model_sha256: Sha256 | None = None
     """of the ONNX file"""
-    examples_key: str | None = None
+    examples_key: Sha256 | None = None
     """digest of the key that examples are named under; None where they are stored themselves"""
-    declaration: Declaration = field(default_factory=Declaration)
-    redaction: Redaction | None = None
+    declaration: Declaration = field(default_factory=Declaration, metadata=member("declared"))
+    redaction: Redaction | None = field(default=None, metadata=member("redacted"))
+    schema: Literal["lipcert.trace/1"] = SCHEMA
 
 
 @final
@@ -108,10 +120,10 @@ class ExamplesName:
     declared domain was drawn into it before the network read them (see `audit.admissibility`).
     """
 
-    hmac: str
+    hmac: Sha256
     input: str
     labels: str
-    drawn: bool = False
+    drawn: bool = field(default=False, metadata=_OPTIONAL)
 
 
 @final
@@ -130,11 +142,11 @@ class Batch:
 
     examples: int | None = None
     index: IndexArray | None = None
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = field(default=(), metadata=_OPTIONAL)
     sampler: Sampling | None = None
-    rate: float | None = None
+    rate: Bound | None = None
     reduction: Reduction | None = None
-    divisor: float | None = None
+    divisor: Bound | None = None
     loss: float | None = None
     tensors: Blob | None = None
     name: ExamplesName | None = None
@@ -203,19 +215,19 @@ class Step:
     "noise", "applied", "input") and name.
     """
 
-    rank: int
-    number: int
-    time: float
+    rank: int = field(metadata=member(apart=True))
+    number: int = field(metadata=member("step"))
+    time: Bound
     batches: tuple[Batch, ...] = ()
-    learning_rates: tuple[float, ...] = ()
+    learning_rates: tuple[float, ...] = field(default=(), metadata=_OPTIONAL)
     """of the optimizer's parameter groups"""
     noise: Noise | None = None
     arithmetic: Arithmetic | None = None
-    generators: Mapping[str, str] = field(default_factory=dict)
+    generators: Mapping[str, str] = field(default_factory=dict, metadata=_OPTIONAL)
     weights_before: Blob | None = None
     weights_after: Blob | None = None
-    gradients: Gradients = field(default_factory=Gradients)
-    norms: Norms = field(default_factory=dict)
+    gradients: Gradients = field(default_factory=Gradients, metadata=_OPTIONAL)
+    norms: Norms = field(default_factory=dict, metadata=_OPTIONAL)
 
     @property
     def has_detail(self) -> bool:
@@ -238,7 +250,7 @@ class Step:
 class Start:
     """The first line of a rank."""
 
-    time: float
+    time: Bound
 
 
 @final
@@ -246,7 +258,7 @@ class Start:
 class Resume:
     """Recording went on after an end; cut: bytes of an unfinished line that were removed."""
 
-    time: float
+    time: Bound
     steps: int
     """recorded before"""
     cut: int
@@ -258,7 +270,7 @@ class Resume:
 class Close:
     """Recording ended on purpose."""
 
-    time: float
+    time: Bound
     steps: int
     """recorded before"""
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final, NoReturn, TypeAlias
 
 from lipcert.audit.trace.faults import FormError
+from lipcert.core.codec import Codec, CodecError, Form
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json]"
 JsonObject: TypeAlias = "dict[str, Json]"
@@ -49,23 +50,21 @@ def understood(data: bytes) -> JsonObject:
     return found
 
 
+def _number(value: object) -> float:
+    found = _WORDS.get(value) if isinstance(value, str) else value
+    if type(found) not in {int, float}:
+        raise CodecError("is not a number")
+    try:
+        return float(found)  # type: ignore[arg-type]
+    except OverflowError:
+        raise CodecError("is not a number") from None
+
+
 def spelled_number(value: float) -> Json:
     """A number, as a word where it is not finite."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def number_of(value: Json) -> float | None:
-    """The number that is spelled so; None where it is not one."""
-    if isinstance(value, str):
-        return _WORDS.get(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
 
 
 def _members(pairs: list[tuple[str, Json]]) -> JsonObject:
@@ -77,3 +76,9 @@ def _members(pairs: list[tuple[str, Json]]) -> JsonObject:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise FormError(f"{word} is not JSON")
+
+
+FORMS: Final[Mapping[object, Form]] = {float: Form(lambda x: spelled_number(float(x)), _number)}
+LARGEST: Final = 1 << 62
+MEMBERS: Final = Codec(FormError, FORMS, largest=LARGEST)
+"""how records stand in the objects of a trace: what is not recorded is left out"""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.trace.faults import FormError
-from lipcert.audit.trace.members import Members
+from lipcert.audit.trace.spelling import MEMBERS
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -62,6 +62,16 @@ class StoredTensor:
             or self.array.dtype.itemsize != np.dtype(_TYPES[self.kind]).itemsize
         ):
             raise ValueError(f"{self.array.dtype} is not the data of a tensor of type {self.kind}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What the header says of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
 
 
 def stored(array: Array) -> StoredTensor:
@@ -109,13 +119,13 @@ def tensors_in(data: bytes) -> dict[str, Array]:
         raise
     except (ValueError, RecursionError) as error:
         raise FormError(f"the header is not JSON ({str(error)[:120]})") from error
-    entries = Members(header, "header").each(lambda name: name) if isinstance(header, dict) else {}
-    if not isinstance(header, dict) or len(entries) > MAX_TENSORS:
-        raise FormError(f"the header is no object of at most {MAX_TENSORS} tensors")
+    entries: dict[str, _Entry] = MEMBERS.read_any(dict[str, _Entry], header, "header")
+    if len(entries) > MAX_TENSORS:
+        raise FormError(f"the header holds more than {MAX_TENSORS} tensors")
     found: dict[str, Array] = {}
     end = 0
-    for name, entry in sorted(header.items(), key=lambda item: _offsets(*item)):
-        found[name], end = _tensor(Members(entry, f"tensor {name[:80]!r}"), body, end)
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        found[name], end = _tensor(entry, f"tensor {name[:80]!r}", body, end)
     if end != len(body):
         raise FormError(f"{len(body) - end} bytes belong to no tensor")
     return found
@@ -140,37 +150,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _offsets(name: str, entry: object) -> tuple[int, int]:
-    offsets = Members(entry, f"tensor {name[:80]!r}").counts("data_offsets")  # type: ignore[arg-type]
-    if len(offsets) != 2:
-        raise FormError(f"tensor {name[:80]!r}: 'data_offsets' is not a pair")
-    return offsets[0], offsets[1]
-
-
-def _tensor(entry: Members, body: memoryview, begin: int) -> tuple[Array, int]:
+def _tensor(entry: _Entry, where: str, body: memoryview, begin: int) -> tuple[Array, int]:
     """The tensor that begins at this byte, and where it ends."""
-    kind, shape, (first, end) = (
-        entry.text("dtype"),
-        entry.counts("shape"),
-        entry.counts("data_offsets"),
-    )
-    entry.finish()
+    kind, shape, (first, end) = entry.dtype, entry.shape, entry.data_offsets
     if kind not in _TYPES:
-        raise FormError(f"{entry.where}: the type {kind[:20]!r} is not known")
+        raise FormError(f"{where}: the type {kind[:20]!r} is not known")
     numbers = math.prod(shape)
     if len(shape) > _MAX_AXES or (first, end) != (
         begin,
         begin + numbers * np.dtype(_TYPES[kind]).itemsize,
     ):
-        raise FormError(f"{entry.where}: its place does not fit its type and shape")
+        raise FormError(f"{where}: its place does not fit its type and shape")
     if end > len(body):
-        raise FormError(f"{entry.where}: ends behind the end of the file")
+        raise FormError(f"{where}: ends behind the end of the file")
     try:
         array = np.frombuffer(body[begin:end], dtype=_TYPES["U8" if kind == "BOOL" else kind])
         array = array.reshape(shape)
     except ValueError as error:
-        raise FormError(f"{entry.where}: {error}") from error
-    return _values(kind, array, entry.where), end
+        raise FormError(f"{where}: {error}") from error
+    return _values(kind, array, where), end
 
 
 def _values(kind: str, array: Array, where: str) -> Array:

@@ -16,9 +16,9 @@ from typing import final
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.faults import Fault, FaultKind, TraceError
 from lipcert.audit.trace.files import BLOBS, steps_name
-from lipcert.audit.trace.members import is_digest
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Close, Step
+from lipcert.core.codec import is_sha256
 
 
 @final
@@ -115,7 +115,7 @@ def _files(folder: Path, faults: list[Fault]) -> Iterator[tuple[str, int]]:
     try:
         with os.scandir(folder / BLOBS) as entries:
             for entry in entries:
-                if is_digest(entry.name):
+                if is_sha256(entry.name):
                     yield entry.name, entry.stat(follow_symlinks=False).st_size
     except OSError as error:
         message = f"cannot be listed: {error.strerror or error}"
