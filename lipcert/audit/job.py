@@ -10,18 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, final
+from typing import Final, final
 
 from lipcert.audit.precision import Precision
 from lipcert.choices import check_positive
+from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
 _SCHEMA: Final = "lipcert.audit-job/1"
-_SPECS: Final = frozenset({"constraint", "constraints"})
 
 
 @final
@@ -62,9 +62,8 @@ class Job:
 
     def written(self) -> str:
         """As JSON; `read` is its inverse."""
-        members = {field.name: getattr(self, field.name) for field in fields(self)}
-        members |= {"settings": _settings(self.settings), "precision": self.precision.value}
-        return json.dumps({"schema": _SCHEMA, "lipcert": __version__, **members}, sort_keys=True)
+        members = {"schema": _SCHEMA, "lipcert": __version__, **_CODEC.write(self)}
+        return json.dumps(members, sort_keys=True)
 
     @classmethod
     def read(cls, text: str, where: str) -> Job:
@@ -76,9 +75,7 @@ class Job:
                     f"audit: {where} was written by another version of lipcert; start the audit "
                     "again in an empty folder"
                 )
-            settings = _read_settings(members.pop("settings"))
-            precision = Precision(members.pop("precision"))
-            return cls(settings=settings, precision=precision, **members)
+            return _CODEC.read(cls, members, "job")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NoVerdictError(f"audit: {where} does not describe an audit: {error}") from error
 
@@ -131,29 +128,22 @@ def units_of(pairs: list[tuple[str, str, int]], job: Job, attacked: int) -> tupl
     return tuple(units)
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
-    """The fields that are not their defaults, constraints as words."""
-    plain = asdict(settings)
-    if settings.constraint is not None:
-        plain["constraint"] = str(settings.constraint)
-    plain["constraints"] = [[pattern, str(spec)] for pattern, spec in settings.constraints]
-    return plain
-
-
-def _read_settings(plain: Mapping[str, Any]) -> Settings:
-    values = {name: _tuples(value) for name, value in plain.items() if name not in _SPECS}
-    constraint = plain["constraint"]
-    return Settings(
-        **values,
-        constraint=None if constraint is None else _spec(constraint),
-        constraints=tuple((str(pattern), _spec(spec)) for pattern, spec in plain["constraints"]),
-    )
-
-
-def _spec(word: str) -> ConstraintSpec:
-    kind, _, radius = word.partition(":")
+def _spec(value: object) -> ConstraintSpec:
+    if not isinstance(value, str):
+        raise CodecError("is not a constraint")
+    kind, _, radius = value.partition(":")
     return ConstraintSpec(kind, float(radius))  # type: ignore[arg-type]  # checked there
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _number(value: object) -> float:
+    """As it is: a digest of what is written again must not change."""
+    if type(value) not in {int, float}:
+        raise CodecError("is not a number")
+    return value  # type: ignore[return-value]
+
+
+_CODEC: Final = Codec(
+    ValueError,
+    {float: Form(lambda value: value, _number), ConstraintSpec: Form(str, _spec)},
+    nulls=True,
+)

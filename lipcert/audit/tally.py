@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,6 @@ class Family(Enum):
 
 
 FAMILIES: Final = tuple(Family)
-Json = Mapping[str, Any]
-_NOT_FINITE: Final = "inf"
 
 
 @final
@@ -125,35 +123,6 @@ class Tally:
     def histogram(self) -> Histogram:
         """Counts by observed over bound."""
         return Histogram(self.counts)
-
-    def written(self) -> Json:
-        """As JSON."""
-        finite = math.isfinite(self.max_observed)
-        return {
-            "examples": self.examples,
-            "max_observed": self.max_observed if finite else _NOT_FINITE,
-            "bound": self.bound,
-            "worst": None if self.worst is None else [self.worst.weights, self.worst.index],
-            "violations": self.violations,
-            "undecided": self.undecided,
-            "recomputed": self.recomputed,
-            "counts": {str(place): count for place, count in self.counts.items()},
-        }
-
-    @classmethod
-    def read(cls, json: Json) -> Tally:
-        """From JSON; KeyError, TypeError or ValueError where it is something else."""
-        worst = json["worst"]
-        return cls(
-            examples=int(json["examples"]),
-            max_observed=float(json["max_observed"]),
-            bound=None if json["bound"] is None else float(json["bound"]),
-            worst=None if worst is None else ExampleReference(str(worst[0]), int(worst[1])),
-            violations=int(json["violations"]),
-            undecided=int(json["undecided"]),
-            recomputed=int(json["recomputed"]),
-            counts={int(place): int(count) for place, count in json["counts"].items()},
-        )
 
 
 Tallies = Mapping[Family, Mapping[str, Tally]]

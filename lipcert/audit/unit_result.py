@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Final, final
 
 from lipcert.audit.job import Kind
-from lipcert.audit.records import CheckReport, Verdict
-from lipcert.audit.tally import FAMILIES, Tallies, Tally, merged
+from lipcert.audit.records import CheckReport, ExampleReference
+from lipcert.audit.tally import FAMILIES, Tallies, merged
+from lipcert.core.codec import Codec, CodecError, Form, Limit
 from lipcert.errors import NoVerdictError
 
 _SCHEMA: Final = "lipcert.audit-unit/2"
+_EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found} == {*FAMILIES})]
 
 
 @final
@@ -28,53 +30,26 @@ class UnitResult:
     unit: int
     kind: Kind
     examples: int
-    tallies: Tallies
+    tallies: _EveryFamily
     checks: tuple[CheckReport, ...]
     seconds: float
 
     def written(self, job: str) -> str:
         """As JSON, with the digest of the job."""
-        return json.dumps(
-            {
-                "schema": _SCHEMA,
-                "job": job,
-                "unit": self.unit,
-                "kind": self.kind.value,
-                "examples": self.examples,
-                "tallies": {
-                    family.value: {name: tally.written() for name, tally in found.items()}
-                    for family, found in self.tallies.items()
-                },
-                "checks": [_check(check) for check in self.checks],
-                "seconds": self.seconds,
-            }
-        )
+        return json.dumps({"schema": _SCHEMA, "job": job, **UNITS.write(self)})
 
     @classmethod
     def read(cls, text: str, job: str, where: str) -> UnitResult:
         """From JSON; NoVerdictError where it is damaged or belongs to another job."""
         try:
             members = json.loads(text)
-            if (members["schema"], members["job"]) != (_SCHEMA, job):
+            if (members.pop("schema"), members.pop("job")) != (_SCHEMA, job):
                 raise NoVerdictError(
                     f"audit: {where} belongs to another audit (other model, data, settings or "
                     "version); use an empty folder"
                 )
-            return cls(
-                unit=int(members["unit"]),
-                kind=Kind(members["kind"]),
-                examples=int(members["examples"]),
-                tallies={
-                    family: {
-                        name: Tally.read(item)
-                        for name, item in members["tallies"][family.value].items()
-                    }
-                    for family in FAMILIES
-                },
-                checks=tuple(_read_check(item) for item in members["checks"]),
-                seconds=float(members["seconds"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            return UNITS.read(cls, members, "unit")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NoVerdictError(
                 f"audit: {where} is damaged ({error}); delete it, and its unit is done again"
             ) from error
@@ -109,18 +84,31 @@ def total_of(results: Iterable[UnitResult]) -> Total:
     )
 
 
-def _check(check: CheckReport) -> Mapping[str, Any]:
-    numbers = {name: _number(getattr(check, name)) for name in ("measured", "expected")}
-    return {**asdict(check), "verdict": check.verdict.value, **numbers}
+def _spelled(value: float) -> float | str:
+    return value if math.isfinite(value) else repr(value)
 
 
-def _number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else repr(value)
+def _number(value: object) -> float:
+    """As it is spelled: a number that is not finite is a word."""
+    if value in _WORDS or type(value) in {int, float}:
+        return float(value)  # type: ignore[arg-type]
+    raise CodecError("is not a number")
 
 
-def _read_check(members: Mapping[str, Any]) -> CheckReport:
-    numbers = {
-        name: None if members[name] is None else float(members[name])
-        for name in ("measured", "expected")
-    }
-    return CheckReport(**{**members, "verdict": Verdict(members["verdict"]), **numbers})
+def _place(example: ExampleReference) -> tuple[str, int]:
+    return example.weights, example.index
+
+
+_WORDS: Final = ("nan", "inf", "-inf")
+_PLAIN: Final = Codec(CodecError, {})
+_PAIR: Final = _PLAIN.form(tuple[str, int])
+UNITS: Final = Codec(
+    ValueError,
+    {
+        float: Form(_spelled, _number),
+        ExampleReference: Form(_place, lambda value: ExampleReference(*_PAIR.read(value))),
+    },
+    nulls=True,
+    longest=1 << 24,
+)
+"""how tallies and checks stand in a result"""

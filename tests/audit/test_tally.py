@@ -14,6 +14,7 @@ from lipcert.audit.decision import decide
 from lipcert.audit.measured import Measured
 from lipcert.audit.records import HIGHEST_BIN, LOWEST_BIN
 from lipcert.audit.tally import Tally
+from lipcert.audit.unit_result import UNITS
 
 norms = st.lists(st.floats(min_value=0.0, max_value=10.0), max_size=12)
 
@@ -73,7 +74,7 @@ def test_counts_what_is_there(values: list[float]) -> None:
 @given(norms)
 def test_json_is_the_inverse(values: list[float]) -> None:
     found = tally(values)
-    assert Tally.read(json.loads(json.dumps(found.written()))) == found
+    assert UNITS.read(Tally, json.loads(json.dumps(UNITS.write(found))), "tally") == found
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -83,7 +84,7 @@ def test_what_is_not_finite_is_the_worst(bad: float) -> None:
     assert found.worst is not None
     assert found.worst.index == 1
     assert found.violations == 2
-    assert Tally.read(json.loads(json.dumps(found.written()))) == found
+    assert UNITS.read(Tally, json.loads(json.dumps(UNITS.write(found))), "tally") == found
 
 
 def test_bins_are_quarters_of_octaves() -> None:
