@@ -98,9 +98,8 @@ def member(
     name: str | None = None, *, optional: bool = False, apart: bool = False
 ) -> Mapping[str, Any]:
     """Metadata of a field. name: in JSON where it is another, "outer.inner" for one of an object
-    around it. optional: left out where the value is the
-    default or empty. apart: no member at all; whoever
-    reads the record gives the value."""
+    around it. optional: left out where the value is the default or empty. apart: no member at all;
+    whoever reads the record gives the value."""
     return {"name": name, "optional": optional, "apart": apart}
 
 
@@ -159,9 +158,9 @@ class Codec:
         }
         self._plans: dict[object, list[_Member]] = {}
 
-    def write(self, record: object, kind: object = None) -> Any:
-        """A record as a value of JSON; kind: its type, where it is no dataclass."""
-        return self.form(type(record) if kind is None else kind).write(record)
+    def write(self, record: object) -> Any:
+        """A record as a value of JSON."""
+        return self.form(type(record)).write(record)
 
     def read(self, kind: type[_T], value: object, where: str, **apart: object) -> _T:
         """The record that was written so; where: what the paths of errors begin with. apart: the

@@ -5,12 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lipcert.analysis.pipeline import analyze
+from lipcert.analysis.records import Analysis
+from lipcert.diagnostics import CODES as DIAGNOSTIC_CODES
+from lipcert.diagnostics import Diagnostic, Level
 from lipcert.importer.load import load_model
+from lipcert.privacy.account import Account
 from lipcert.report.inspection import inspection_of
 from lipcert.report.json import analysis_json, error_json, inspection_json
+from lipcert.report.study.analysis import analysis_in
 from lipcert.settings import ConstraintSpec, Settings
+from tests.core.generated import SCALARS, values_of
 from tests.report.samples import inspection, refused, sample
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -234,3 +242,17 @@ def test_error_object() -> None:
     assert (found["schema"], found["exit"]) == ("lipcert.error/1", 3)
     assert (found["code"], found["message"]) == ("LC001", "[LC001] m.onnx: no")
     assert json.loads(error_json(2, "no such option"))["code"] == ""
+
+
+CODES = st.sampled_from(["LC003", "LC100", "LC301"]).filter(DIAGNOSTIC_CODES.__contains__)
+GIVEN = {
+    **SCALARS,
+    Account: st.nothing(),
+    str | float: SCALARS[str] | SCALARS[float],
+    Diagnostic: st.builds(Diagnostic, CODES, st.sampled_from(Level), *[SCALARS[str]] * 3),
+}
+
+
+@given(values_of(Analysis, GIVEN))
+def test_every_analysis_is_read_back(analysis: Analysis) -> None:
+    assert analysis_in(json.loads(analysis_json(analysis))) == analysis

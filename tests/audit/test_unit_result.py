@@ -1,0 +1,44 @@
+"""Results of units: what is written is read, of the same job alone."""
+
+from __future__ import annotations
+
+import json
+from typing import get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.audit.tally import FAMILIES, Tally
+from lipcert.audit.unit_result import UnitResult
+from lipcert.errors import NoVerdictError
+from tests.core.generated import SCALARS, WORDS, values_of
+from tests.core.test_canonical import VALUES
+
+GIVEN = {**SCALARS, float: st.floats(allow_nan=False).map(lambda x: x + 0.0)}
+TALLIES = st.dictionaries(WORDS, values_of(Tally, GIVEN), max_size=2)
+EVERY = st.fixed_dictionaries(dict.fromkeys(FAMILIES, TALLIES))
+HINT = get_type_hints(UnitResult, include_extras=True)["tallies"]
+RESULTS = values_of(UnitResult, {**GIVEN, HINT: EVERY})
+
+
+@given(RESULTS)
+def test_a_result_is_read_back(result: UnitResult) -> None:
+    assert UnitResult.read(result.written("job"), "job", "here") == result
+
+
+@given(RESULTS)
+def test_a_result_of_another_job_is_refused(result: UnitResult) -> None:
+    with pytest.raises(NoVerdictError, match="here belongs to another audit"):
+        UnitResult.read(result.written("job"), "other", "here")
+
+
+@given(RESULTS, st.data())
+def test_a_damaged_result_is_refused_or_says_so(result: UnitResult, data: st.DataObject) -> None:
+    members = json.loads(result.written("job"))
+    members[data.draw(st.sampled_from(sorted(members)))] = data.draw(VALUES | st.none())
+    try:
+        found = UnitResult.read(json.dumps(members), "job", "here")
+    except NoVerdictError:
+        return
+    assert json.loads(found.written("job")) == members
