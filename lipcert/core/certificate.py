@@ -276,6 +276,6 @@ def written(record: object) -> dict[str, Json]:
     return members
 
 
-def read(kind: type[_T], value: object, where: str) -> _T:
+def read(kind: type[_T], value: object, where: str, **apart: object) -> _T:
     """The record of this type that stands in a certificate."""
-    return _CODEC.read(kind, value, where)
+    return _CODEC.read(kind, value, where, **apart)

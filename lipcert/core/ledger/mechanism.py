@@ -7,11 +7,11 @@ describe, and the same entries again, texts included.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal, TypeAlias, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.codec import Bound, Limit
+from lipcert.core.codec import Bound, Limit, member
 from lipcert.core.ledger.entries import declared
 
 MECHANISM: Final = "A-MECHANISM"
@@ -54,15 +54,6 @@ class _GradientClip:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _LayerClip:
-    input_clip: Bound
-    cotangent_clip: Bound
-    conv_clip: Literal["l1.5", "l2"]
-    kind: Literal["backprop-clipping"] = "backprop-clipping"
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class _Ends:
     input: str
     output: str
@@ -91,19 +82,19 @@ class BackpropagationClip:
     or the Euclidean norm everywhere ("l2").
     """
 
-    input_clip: float
-    cotangent_clip: float
+    input_clip: Bound
+    cotangent_clip: Bound
     conv_clip: Literal["l1.5", "l2"]
-    layers: tuple[LayerEnds, ...]
+    layers: tuple[LayerEnds, ...] = field(metadata=member(apart=True))
+    kind: Literal["backprop-clipping"] = "backprop-clipping"
 
     @classmethod
     def read(
         cls, mechanism: Mapping[str, object], layers: Mapping[str, object]
     ) -> BackpropagationClip:
         """From the data of A-MECHANISM and A-LAYERS."""
-        clip = read(_LayerClip, mechanism, MECHANISM)
         ends = tuple((item.input, item.output) for item in read(_Layers, layers, LAYERS).layers)
-        return cls(clip.input_clip, clip.cotangent_clip, clip.conv_clip, ends)
+        return read(cls, mechanism, MECHANISM, layers=ends)
 
     @property
     def is_by_channel(self) -> bool:
@@ -117,11 +108,10 @@ class BackpropagationClip:
             f"norm {self.input_clip!r}, and the gradient at its output, before that enters the "
             f"layer, to {self.cotangent_clip!r} {_NORMS[self.conv_clip]}."
         )
-        clip = _LayerClip(self.input_clip, self.cotangent_clip, self.conv_clip)
         ends = tuple(_Ends(*ends) for ends in self.layers)
         places = f"The layers that clip are the {len(ends)} listed, from input to output."
         return (
-            declared(MECHANISM, text, written(clip)),
+            declared(MECHANISM, text, written(self)),
             declared(LAYERS, places, written(_Layers(ends))),
         )
 
