@@ -1,8 +1,7 @@
 """explain: the page behind a diagnostic code or a rule name.
 
-What enters: `LC003`, or a rule such as `conv.param_lipschitz.weight`. What leaves: text: for a
-code its meaning and remedy, for a rule the docstring of every function that gives that rule to a
-bound.
+What enters: `LC003`, or a rule as certificates (`dense/1`) or analyses name it. What leaves: text:
+for a code its meaning and remedy, for a rule the docstrings of what applies it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from lipcert.choices import nearest
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain.codes import PAGES
-from lipcert.explain.rules import RulePage, rule_pages
+from lipcert.explain.core import RulePage, core_pages
+from lipcert.explain.rules import rule_pages
 
 __all__ = ["all_keys", "explain"]
 
@@ -22,10 +22,10 @@ def explain(key: str) -> str:
     """The page of a code or a rule; UsageError with the nearest names for an unknown key."""
     if key.upper() in CODES:
         return _code_page(key.upper())
-    pages = rule_pages()
+    pages = _pages()
     if key in pages:
         return "\n\n".join([key, *(_rule_text(page) for page in pages[key])])
-    below = [name for name in pages if name.startswith(f"{key}.")]
+    below = [name for name in pages if name.startswith((f"{key}.", f"{key}/"))]
     if below:
         return "\n".join([f"{key}: rules of this name", *(f"  {name}" for name in below)])
     above = key.rpartition(".")[0]
@@ -37,8 +37,14 @@ def explain(key: str) -> str:
 
 def all_keys() -> Mapping[str, str]:
     """Every code and rule with a one-line title."""
-    titles = {name: pages[0].text.partition("\n")[0] for name, pages in rule_pages().items()}
+    titles = {name: pages[0].text.partition("\n")[0] for name, pages in _pages().items()}
     return {**CODES, **titles}
+
+
+def _pages() -> dict[str, list[RulePage]]:
+    """Rules by name: of the engine, and of the core."""
+    engine, core = rule_pages(), core_pages()
+    return {name: core.get(name, []) + engine.get(name, []) for name in sorted({*engine, *core})}
 
 
 def _code_page(code: str) -> str:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from lipcert.explain.core import RulePage
+
 _PACKAGE: Final = Path(__file__).parent.parent
 _RULE: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 _QUESTIONS: Final = ("output_facts", "input_lipschitz", "param_lipschitz", "input_cotangent")
@@ -30,16 +32,6 @@ _SOURCES: Final = (
     "[a-z]*.py",
 )
 _Definition = ast.FunctionDef | ast.ClassDef | ast.Module
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RulePage:
-    """Where a rule is applied, and what is said there."""
-
-    file: str
-    name: str
-    text: str
 
 
 @final

@@ -110,12 +110,14 @@ def _proved(frame: Convolution, claim: float, witness: NormWitness, check: NormC
             return frame.by_windows(claim, check)
         case "explicit":
             return frame.by_matrix(claim, check)
-        case "absolute" | "torus":
-            from lipcert.core.norms import torus  # noqa: PLC0415  for these routes only
+        case "absolute":
+            from lipcert.core.norms.torus import absolute_at_most  # noqa: PLC0415  this route only
 
-            if witness.method == "absolute":
-                return torus.absolute_at_most(frame, claim, check)
-            return torus.torus_at_most(frame, witness.counts, witness.twists, claim, check)
+            return absolute_at_most(frame, claim, check)
+        case "torus":
+            from lipcert.core.norms.torus import torus_at_most  # noqa: PLC0415  this route only
+
+            return torus_at_most(frame, witness.counts, witness.twists, claim, check)
     return False
 
 
