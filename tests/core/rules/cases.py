@@ -45,7 +45,7 @@ from lipcert.core.program import (
     Window,
 )
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
 from lipcert.core.rules.weights import Point, Weights
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
@@ -354,6 +354,50 @@ def rule(
         output="y",
         behind=behind,
     )
+
+
+def output(op: Op, inputs: Sequence[Fact], shapes: Sequence[Shape], shape: Shape) -> Fact:
+    """What is known behind a step."""
+    return rule(op, inputs, shapes, shape).fact()
+
+
+def fact_behind(op: Op, x: Fact, before: Shape, after: Shape, norms: dict[str, float]) -> Fact:
+    """What is known behind a step with one input, and norms of linear steps by their output."""
+    return rule(op, [x], [before], after, Point(norms)).fact()
+
+
+def stretch(
+    op: Op, index: int, inputs: Sequence[Fact], shapes: Sequence[Shape], shape: Shape
+) -> float:
+    """The Lipschitz constant in one of the inputs."""
+    return rule(op, inputs, shapes, shape).lipschitz(index)
+
+
+def shares(op: Op, x: Fact, before: Shape, after: Shape) -> dict[str, float]:
+    """Gradient bounds of the initializers of a step, under a cotangent of norm 1."""
+    return dict(rule(op, [x], [before], after).gradients(Cotangent(1.0)))
+
+
+def behind_one(op: Op, x: Fact, before: Shape) -> Rule[Any]:
+    """The rule of a step that computes an input from one value."""
+    return rule(op, [x], [before], op.sources.shape if isinstance(op, Move) else before)
+
+
+def exactly(array: object) -> Operand:
+    """Numbers that no initializer holds."""
+    numbers = np.asarray(array, dtype=np.float64)
+    return Operand(numbers, numbers)
+
+
+def ones(shape: Shape, name: str, gain: float = 1.0) -> Operand:
+    """An initializer of ones."""
+    array = np.ones(shape)
+    return Operand(array, array, {name: gain})
+
+
+def everywhere(low: float, high: float, rank: int) -> Interval:
+    """One range for all entries."""
+    return Interval(np.full((1,) * rank, low), np.full((1,) * rank, high))
 
 
 def facts(rng: Rng, case: Case) -> tuple[list[Fact], list[list[FloatArray]]]:

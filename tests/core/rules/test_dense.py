@@ -1,0 +1,107 @@
+"""Dense: bounds that are attained, the vertices of a hull, gradients of weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lipcert.core.interval import Interval, exact
+from lipcert.core.program import (
+    Dense,
+)
+from lipcert.core.rules.dense import pair_norm
+from lipcert.core.rules.facts import Cotangent, Fact, Hull
+from tests.core.rules.cases import (
+    KINDS,
+    exactly,
+    fact_behind,
+    ones,
+    rule,
+    shares,
+)
+
+
+def test_attained_dense_without_bias() -> None:
+    w = np.diag([3.0, 1.0])
+    x = Fact.of((1, 2), 2.0)
+    found = fact_behind(Dense(exactly(w), None), x, (1, 2), (1, 2), {"y": 3.0})
+    assert found.norm == pytest.approx(6.0, rel=1e-9)
+    assert found.box.hi.ravel() == pytest.approx([6.0, 2.0], rel=1e-9)
+
+
+def test_attained_dense_expanded_and_centred() -> None:
+    """A bias across the image of W adds its square; a point box is mapped exactly."""
+    w, b = [[3.0, 0.0], [0.0, 0.0]], [0.0, 4.0]
+    op = Dense(exactly(w), exactly(b))
+    assert fact_behind(op, Fact.of((1, 2), 1.0), (1, 2), (1, 2), {"y": 3.0}).norm == pytest.approx(
+        5.0
+    )
+    point = Fact.of((1, 2), box=exact(np.array([[1.0, 7.0]])))
+    assert fact_behind(op, point, (1, 2), (1, 2), {"y": 3.0}).norm == pytest.approx(5.0)
+
+
+def test_attained_round_the_centre_of_equal_tokens() -> None:
+    """Entries in [9, 11] at 4 positions: all of them 11."""
+    x = Fact.of((1, 4, 2), box=Interval(np.full((1, 1, 1), 9.0), np.full((1, 1, 1), 11.0)))
+    found = fact_behind(Dense(exactly(np.eye(2)), None), x, (1, 4, 2), (1, 4, 2), {"y": 1.0})
+    assert found.norm == pytest.approx(11.0 * math.sqrt(8), rel=1e-12)
+    assert found.norm >= 11.0 * math.sqrt(8)
+
+
+def test_unknown_inputs_stay_unknown_behind_weights_that_are_not_zero() -> None:
+    x = Fact.of((1, 3))
+    found = fact_behind(Dense(exactly(np.eye(3)), None), x, (1, 3), (1, 3), {})
+    assert found.norm == math.inf
+    nothing = fact_behind(Dense(exactly(np.zeros((2, 3))), None), x, (1, 3), (1, 2), {})
+    assert nothing.norm < 1e-300
+
+
+def test_zero_weights_on_known_inputs() -> None:
+    x = Fact.of((1, 3), 5.0)
+    found = fact_behind(
+        Dense(exactly(np.zeros((2, 3))), exactly([3.0, 4.0])), x, (1, 3), (1, 2), {}
+    )
+    assert found.norm == pytest.approx(5.0, rel=1e-12)
+
+
+def _vertices(hull: Hull) -> np.ndarray:
+    eye = np.eye(hull.classes)
+    targets = (1 - hull.smoothing) * eye + hull.smoothing / hull.classes
+    return hull.scale * (eye[:, None] - targets[None]).reshape(-1, hull.classes)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_pair_norm_is_the_largest_vertex(seed: int, smoothing: float) -> None:
+    rng = np.random.default_rng(seed)
+    hull = Hull(int(rng.integers(1, 8)), float(rng.uniform(0.1, 2)), smoothing)
+    weight = rng.normal(size=(hull.classes, 5)) * 10.0 ** rng.integers(-20, 20) + rng.normal(size=5)
+    rows = np.longdouble(weight) - np.longdouble(weight[0])
+    squares = ((np.longdouble(_vertices(hull)) @ rows) ** 2).sum(axis=1)
+    true = float(np.sqrt(squares.max()))
+    bound = pair_norm(exact(weight), hull)
+    room = 1e-7 * np.max(np.abs(weight)) * hull.scale
+    assert true * (1 - 1e-12) <= bound <= true + room
+    wide = Interval(weight - 0.1, weight + 0.1)
+    inside = weight + rng.uniform(-0.1, 0.1, size=weight.shape)
+    worst = np.max(np.linalg.norm(_vertices(hull) @ inside, axis=1))
+    assert worst <= pair_norm(wide, hull) * (1 + 1e-12)
+
+
+def test_gains_multiply_and_unknown_ones_are_unknown() -> None:
+    x = Fact.of((1, 2), 3.0)
+    assert shares(Dense(ones((2, 2), "w", 2.0), None), x, (1, 2), (1, 2)) == {"w": 6.0}
+    assert shares(Dense(ones((2, 2), "w", math.inf), None), x, (1, 2), (1, 2)) == {"w": math.inf}
+    assert shares(Dense(ones((2, 2), "w"), None), Fact.of((1, 2)), (1, 2), (1, 2)) == {
+        "w": math.inf
+    }
+
+
+def test_other_steps_make_no_use_of_channel_sums() -> None:
+    case = KINDS["Dense"](np.random.default_rng(0))
+    inputs = [Fact.of(shape, 1.0) for shape in case.shapes]
+    received = Cotangent(math.inf, None, 1.0)
+    found = rule(case.op, inputs, case.shapes, case.shape).gradients(received)
+    assert {bound for _, bound in found} == {math.inf}
