@@ -15,9 +15,9 @@ from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limi
 from lipcert import Settings, analyze, load_model
 from lipcert.audit import run as audit_run
 from lipcert.audit.job import Job
-from lipcert.issue import evidence
 from lipcert.issue.certify import certify
 from lipcert.norms.operator_norm import operator_norm
+from lipcert.search import norms
 from lipcert.threads import one_thread, worker_pool
 from lipcert.training import calibration
 from tests.training.runs import private_run
@@ -78,8 +78,8 @@ def test_an_analysis_has_one_thread_in_its_workers_and_around_them() -> None:
 def test_a_certificate_is_found_and_checked_with_one_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    claim, check = Watch(evidence.norm_claim), Watch(sys.modules[certify.__module__].check)
-    monkeypatch.setattr(evidence, "norm_claim", claim)
+    claim, check = Watch(norms.proved_claim), Watch(sys.modules[certify.__module__].check)
+    monkeypatch.setattr(norms, "proved_claim", claim)
     monkeypatch.setattr(f"{certify.__module__}.check", check)
     certify(load_model(MODEL), Settings())
     assert claim.seen == check.seen == {1}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -32,9 +32,9 @@ _TRIES: Final = 32
 _PER_TAP: Final = 4
 """of the first look at many frequencies: so many for each tap along an axis"""
 _PROMISING: Final = 12
-_PEAKS: Final = 4
+_PEAKS: Final = 3
 _AT_ONCE: Final = 1 << 20
-_ROUGH, _FINE = 1e-3, 1e-6
+_ROUGH, _FINE = 1e-3, 1e-5
 
 
 @final
@@ -61,8 +61,8 @@ def torus_norm(convolution: Convolution) -> TorusNorm | None:
     kernel = phases_of(convolution, axes)
     exponent = int(np.frexp(np.abs(kernel).max())[1])
     symbol = _Symbol(np.ldexp(kernel, -exponent), tuple(axis.length for axis in extended))
-    torus = _chosen(symbol, tori) if tori else _Torus((), ())
-    square = symbol.peak(torus)
+    torus, numbers, squares = _chosen(symbol, tori or [_Torus((), ())])
+    square = symbol.peak(torus, numbers[np.argsort(-squares)[:_PROMISING]])
     with np.errstate(over="ignore"):
         norm = float(np.ldexp(np.sqrt(square), exponent))
     return TorusNorm(norm, torus.twists, torus.counts)
@@ -156,10 +156,8 @@ class _Symbol:
             found.append(squares.reshape(len(stack), -1).max(axis=1))
         return np.concatenate(found)
 
-    def peak(self, torus: _Torus) -> float:
-        """max ‖P(w)‖² over a torus: first roughly everywhere, then more and more accurately."""
-        numbers, squares = self.look(torus)
-        numbers = numbers[np.argsort(-squares)[: 2 * _PROMISING]]
+    def peak(self, torus: _Torus, numbers: IndexArray) -> float:
+        """max ‖P(w)‖² over a few frequencies: of those that come closest, almost exactly."""
         numbers = numbers[np.argsort(-self.squares(torus, numbers, _FINE))[:_PEAKS]]
         stack = self.at(torus.angles(numbers)).reshape(-1, *self.kernel.shape[2:])
         if len(stack) > _PEAKS:
@@ -192,43 +190,37 @@ class _Symbol:
         return np.array(list(seen), dtype=np.int64), np.array(list(seen.values()))
 
 
-def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> _Torus:
-    """The torus with the lowest peak, by rough estimates.
+def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> tuple[_Torus, IndexArray, Array]:
+    """The torus whose peak is lowest, by rough estimates; and these, by frequency.
 
-    Frequencies close to the peaks met so far come first, so that most tori are soon given up.
+    The first one is looked at everywhere, the others close to its peaks, and the best of them
+    everywhere.
     """
-    if len(tori) == 1 or math.prod(tori[0].shape) > _FEW:
-        return tori[0]
-    best, least = tori[0], math.inf
-    peaks = np.zeros((0, len(symbol.lengths)))
-    for torus in tori:
-        numbers = np.arange(math.prod(torus.shape), dtype=np.int64)
-        angles = torus.angles(numbers)
-        numbers = numbers[np.argsort(_distances(angles, peaks), kind="stable")]
-        highest, tops = 0.0, []
-        for part in _parts(numbers):
-            squares = symbol.squares(torus, part, _ROUGH)
-            top = int(np.argmax(squares))
-            tops.append((float(squares[top]), part[top]))
-            highest = max(highest, tops[-1][0])
-            if highest >= least:
-                break
-        found = np.array([number for _, number in sorted(tops)[-_PEAKS:]], dtype=np.int64)
-        peaks = np.concatenate((peaks, torus.angles(found)))
+    first = tori[0]
+    numbers, squares = symbol.look(first)
+    least = float(squares.max())
+    if len(tori) == 1 or math.prod(first.shape) > _FEW:
+        return first, numbers, squares
+    peaks = first.angles(numbers[np.argsort(-squares)[:_PROMISING]])
+    other: _Torus | None = None
+    for torus in tori[1:]:
+        angles = torus.angles(np.arange(math.prod(torus.shape), dtype=np.int64))
+        near = np.argsort(_distances(angles, peaks), kind="stable")[: 2 * _PROMISING]
+        highest = 0.0
+        for part in (near[:_PEAKS], near[_PEAKS:]):
+            if len(part) and highest < least:
+                highest = max(highest, float(symbol.squares(torus, part, _ROUGH).max()))
         if highest < least:
-            best, least = torus, highest
-    return best
-
-
-def _parts(numbers: IndexArray) -> Iterable[IndexArray]:
-    """A few at first, then all others."""
-    return (part for part in np.split(numbers, [6, 24, 96]) if len(part))
+            least, other = highest, torus
+    if other is None:
+        return first, numbers, squares
+    seen = symbol.look(other)
+    better = float(seen[1].max()) < float(squares.max())
+    return (other, *seen) if better else (first, numbers, squares)
 
 
 def _distances(angles: Array, peaks: Array) -> Array:
     """From each frequency to the nearest peak or its negative."""
-    if not len(peaks):
-        return np.zeros(len(angles))
     both = np.concatenate((peaks, -peaks))
     apart = np.abs((angles[:, None] - both + np.pi) % (2.0 * np.pi) - np.pi)
     return np.asarray((apart**2).sum(axis=2).min(axis=1), dtype=np.float64)

@@ -19,9 +19,8 @@ from lipcert.core.lower.clips import with_clips
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.witnesses import ENGINES, Evidence
-from lipcert.issue.evidence import find_evidence
-from lipcert.norms.operator_norm import Tier
 from lipcert.search.chains import with_chains
+from lipcert.search.norms import find_norms
 from tests.core.clipped import compute_clipped, random_clip
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
@@ -76,9 +75,7 @@ def random_setting(
         program = with_clips(program, clip)
     evidence = Evidence(scope, {}, (), (), ENGINES["float"])
     if witnesses:
-        evidence = find_evidence(
-            program, scope, Tier.FAST, lambda _: None, proved_only=True
-        ).evidence
+        evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
         evidence, _ = with_chains(program, premises, evidence)
     return Setting(proto, program, premises, scope, derive(program, premises, evidence))
 
