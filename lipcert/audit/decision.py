@@ -66,10 +66,9 @@ def decide(
 
 def largest_of(parts: Iterable[Measured]) -> FloatArray | float:
     """The largest finite norm of each example, 0 of none: the scale of what may have cancelled."""
-    norms = (np.where(np.isfinite(part.norm), part.norm, 0.0) for part in parts)
     largest: FloatArray | float = 0.0
-    for item in norms:
-        largest = np.maximum(largest, item)
+    for part in parts:
+        largest = np.maximum(largest, np.where(np.isfinite(part.norm), part.norm, 0.0))
     return largest
 
 
