@@ -82,8 +82,9 @@ def derive_facts(
     if moving:
         raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
     weights, at_input = weights_of(evidence), input_fact(program, premises)
+    makers = {step.output: step for step in program.steps}
     centres = Centres(program, weights, evidence, proposals)
-    refined = Witnessed(program, weights, Runs.of(program, evidence), centres)
+    refined = Witnessed(program, weights, Runs.of(program, evidence), centres, makers)
     return forward(program, at_input, weights, refined), refined
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
-from lipcert.core.interval import Interval, exact, hull
+from lipcert.core.interval import Interval, clip, exact, hull
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
-from lipcert.core.program import Activation, Add, PRelu, Program, Step
+from lipcert.core.program import Activation, Add, Conv, Dense, PRelu, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.passes import Refinement, step_fact
 from lipcert.core.rules.table import rule_class
@@ -174,19 +174,53 @@ class Witnessed(Refinement):
     weights: Weights
     runs: Runs
     centred: Centres
+    makers: Mapping[str, Step]
     chains: Chains = field(default_factory=Chains)
 
     def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
-        """Of a run x ↦ Ax + c: ‖A‖·‖x‖ + ‖c‖, where c is its value at 0."""
+        """What chains, a run of affine steps, and a ReLU behind one say of a value."""
         found = self.centred.fact(value, found, facts)
-        if value not in self.runs.ends:
-            return found
-        steps, bound = self.runs.ends[value]
-        start = steps[0].inputs[0]
-        at_zero = images_of_zero(self.program, steps, start, self.weights)[value]
-        norm = add_up(multiply_up(bound, facts[start].norm), at_zero.norm)
         shape = self.program.shapes[value]
-        return found.meet(Fact.of(shape, norm), shape)
+        if value in self.runs.ends:
+            found = found.meet(self._affine(*self.runs.ends[value], facts, clips=False), shape)
+        step = self.makers[value]
+        if isinstance(step.op, Activation) and step.op.name == "relu":
+            for steps, bound in self._affine_below(step.inputs[0]):
+                found = found.meet(self._affine(steps, bound, facts, clips=True), shape)
+        return found
+
+    def _affine_below(self, value: str) -> Iterator[tuple[tuple[Step, ...], float]]:
+        """Runs of affine steps that end at a value, with their norms."""
+        if value in self.runs.ends:
+            yield self.runs.ends[value]
+        step = self.makers.get(value)
+        if step is not None and isinstance(step.op, Dense | Conv):
+            before = self.program.shapes[step.inputs[0]]
+            yield (step,), self.weights.operator_norm(value, step.op, before, step.shape)
+
+    def _affine(
+        self,
+        steps: tuple[Step, ...],
+        bound: float,
+        facts: Mapping[str, Fact],
+        *,
+        clips: bool,
+    ) -> Fact:
+        """Of Ax + c, where c is the value at 0, or of what a ReLU makes of it: ‖A‖·‖x‖ + ‖c⁺‖.
+
+        Proof: entry by entry relu(u + c) ≤ relu(u) + relu(c), and no entry of these is negative;
+        ‖relu(Ax)‖ ≤ ‖Ax‖. The same holds for a run of y, where A is a matrix of runs of x.
+        Attained: A = I, c = x ≥ 0.
+        """
+        start, shape = steps[0].inputs[0], steps[-1].shape
+        at_zero = images_of_zero(self.program, steps, start, self.weights)[steps[-1].output]
+        if clips:
+            at_zero = Fact.of(shape, box=clip(at_zero.box, 0.0, math.inf))
+        norm = add_up(multiply_up(bound, facts[start].norm), at_zero.norm)
+        run = math.inf
+        if len(steps) == 1 and isinstance(steps[0].op, Dense):
+            run = add_up(multiply_up(bound, facts[start].run), at_zero.run)
+        return Fact.of(shape, norm, run=run)
 
     def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
         """Through a run, its norm times the cotangent at its end; through a chain, by its form."""

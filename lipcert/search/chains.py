@@ -6,11 +6,10 @@ each chain worth a form, which the core proves or does without.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
-
-import numpy as np
 
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import operands
@@ -18,8 +17,20 @@ from lipcert.core.derive import Derived, derive
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknowns
 from lipcert.core.forms.links import Edge, Matrix, links_of
+from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger import Premises
-from lipcert.core.program import Move, Program
+from lipcert.core.program import (
+    Activation,
+    Add,
+    BatchNorm,
+    Dense,
+    Move,
+    PRelu,
+    Program,
+    Scale,
+    Shift,
+    Step,
+)
 from lipcert.core.refinements import (
     COTANGENTS,
     VALUES,
@@ -28,6 +39,7 @@ from lipcert.core.refinements import (
     slopes_between,
 )
 from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.multipliers import multipliers
@@ -36,8 +48,6 @@ _LARGEST_FORM: Final = 1600
 """unknown slopes, and entries at the top, of one form"""
 _LARGEST_RUN: Final = 1024
 _LARGEST_MATRIX: Final = 1 << 21
-_WORK: Final = 4e9
-"""floating-point operations of one factorisation of all chains together, roughly"""
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
 
@@ -65,82 +75,105 @@ class _Search:
         self._above = _cuts_above(program)
         self._below = _cuts_below(program)
         self._makers = {step.output: step for step in program.steps}
+        self._links: dict[str, bool] = {}
+        self._slopes: dict[str, Slopes] = {}
 
     def of_value(self, value: str, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest window that ends at a value."""
         if isinstance(self._makers[value].op, Move):
             return []
-        best = None
-        for start in self._below[value]:
-            found = self._edges(VALUES, start, value, facts)
-            if found is None:
-                break
-            if found is not _TOO_LARGE:
-                best = (start, found)
-        return [] if best is None else list(self._witness(VALUES, best[0], value, best[1]))
+        ends = ((start, value) for start in self._below[value])
+        return self._longest(VALUES, ends, facts)
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is asked for, and where windows end."""
         wanted = {self._program.input}
+        wanted.update(step.output for step in self._program.steps if [*operands(step.op)])
         found: list[ChainWitness] = []
-        for step in self._program.steps:
-            if any(True for _ in operands(step.op)):
-                wanted.add(step.output)
-        for start in (self._program.input, *(step.output for step in self._program.steps)):
-            if start not in wanted:
-                continue
-            best = None
-            for stop in self._above[start]:
-                edges = self._edges(COTANGENTS, start, stop, facts)
-                if edges is None:
-                    break
-                if edges is not _TOO_LARGE:
-                    best = (stop, edges)
-            if best is not None:
-                wanted.add(best[0])
-                found.extend(self._witness(COTANGENTS, start, *best))
+        for start in (self._program.input, *self._makers):
+            if start in wanted:
+                ends = ((start, stop) for stop in self._above[start])
+                found.extend(self._longest(COTANGENTS, ends, facts))
+                wanted.update(chain.stop for chain in found[-1:])
         return found
 
-    def _edges(
-        self, use: str, start: str, stop: str, facts: Mapping[str, Fact]
-    ) -> tuple[Edge, ...] | None:
-        """The links of a chain; None where there is none, `_TOO_LARGE` where it takes too long."""
-        steps = chain_steps(self._program, ChainWitness(use, start, stop, ()), self._free)
-        if steps is None:
-            return None
-        points = None
-        if use == VALUES and start != self._program.input:
-            points = images_of_zero(self._program, steps, start, self._weights)
-        known = slopes_between(steps, facts, points)
-        if known is None:
-            return None
+    def _longest(
+        self, use: str, ends: Iterable[tuple[str, str]], facts: Mapping[str, Fact]
+    ) -> list[ChainWitness]:
+        """Of windows from the shortest on, the last one that can be handled."""
+        possible: list[tuple[ChainWitness, tuple[Step, ...]]] = []
+        for start, stop in ends:
+            witness = ChainWitness(use, start, stop, ())
+            steps = chain_steps(self._program, witness, self._free)
+            if steps is None or not all(self._can_link(step, facts) for step in steps):
+                break
+            possible.append((witness, steps))
+        low, high, best = 0, len(possible), None
+        middle = high - 1
+        while low < high:
+            edges = self._edges(*possible[middle], facts)
+            if edges is None:
+                high = middle
+            else:
+                best, low = (possible[middle][0], edges), middle + 1
+            middle = (low + high) // 2
+        return [] if best is None else list(self._tuned(*best))
+
+    def _can_link(self, step: Step, facts: Mapping[str, Fact]) -> bool:
+        """Whether a step is known to be a link, of a size that can be handled."""
+        if step.output not in self._links:
+            shapes = self._program.shapes
+            sizes = [math.prod(shapes[name]) for name in step.inputs]
+            dense = isinstance(
+                step.op, Dense | Add | Scale | Shift | BatchNorm | Activation | PRelu
+            )
+            same = isinstance(step.op, Move) and keeps_order(step.op, shapes[step.inputs[0]])
+            large = not (dense or same) and max(sizes) * math.prod(step.shape) > _LARGEST_MATRIX
+            known = slopes_between((step,), facts)
+            self._links[step.output] = (
+                known is not None and not large and self._is_link(step, known)
+            )
+            self._slopes.update(known or {})
+        return self._links[step.output]
+
+    def _is_link(self, step: Step, known: Mapping[str, Slopes]) -> bool:
         try:
-            linked = links_of(start, steps, self._program.shapes, known, ())
+            return links_of(step.inputs[0], (step,), self._program.shapes, known, ()) is not None
         except ValueError:
-            return None
+            return False
+
+    def _edges(
+        self, witness: ChainWitness, steps: Sequence[Step], facts: Mapping[str, Fact]
+    ) -> tuple[Edge, ...] | None:
+        """The links of a chain; None where it takes too long."""
+        start = witness.start
+        known = {
+            step.output: self._slopes[step.output] for step in steps if step.output in self._slopes
+        }
+        if witness.use == VALUES and start != self._program.input:
+            points = images_of_zero(self._program, steps, start, self._weights)
+            chords = slopes_between(steps, facts, points)
+            known = known if chords is None else chords
+        linked = links_of(start, steps, self._program.shapes, known, ())
         if linked is None:
             return None
         edges = at_the_bottom(linked[0])
         sizes = [edge.link.centre.shape for edge in edges if isinstance(edge.link, Matrix)]
-        size = self._program.size(stop) // linked[1]
+        size = self._program.size(witness.stop) // linked[1]
         large = unknowns(edges) + size > _LARGEST_FORM or size > _LARGEST_RUN
         large = large or any(rows * columns > _LARGEST_MATRIX for rows, columns in sizes)
-        return _TOO_LARGE if large else edges
+        return None if large else edges
 
-    def _witness(
-        self, use: str, start: str, stop: str, edges: Sequence[Edge]
-    ) -> Iterator[ChainWitness]:
+    def _tuned(self, witness: ChainWitness, edges: Sequence[Edge]) -> Iterator[ChainWitness]:
         """With multipliers, where there is more than one matrix or slopes between."""
         matrices = sum(isinstance(edge.link, Matrix) for edge in edges)
         if not matrices or len(edges) < 2:
             return
-        hull = use == COTANGENTS and self._hull and stop == self._program.output
+        at_output = witness.stop == self._program.output
+        hull = witness.use == COTANGENTS and self._hull and at_output
         found = multipliers(edges, hull=hull)
         if found is not None:
-            yield ChainWitness(use, start, stop, found)
-
-
-_TOO_LARGE: Final[tuple[Edge, ...]] = (Edge(("", 0), ("", 0), Matrix(np.zeros((0, 0)), None)),)
+            yield replace(witness, multipliers=found)
 
 
 def _cuts_below(program: Program) -> Mapping[str, Sequence[str]]:

@@ -4,7 +4,8 @@ The bound is convex in the multipliers t. If w is the worst value below an unkno
 [m − r, m + r] and s the one above, its derivative by t is (rs)² − (w − ms)²: at the optimum every
 constraint |w − ms| ≤ r|s| holds with equality. For a single entry Newton's step multiplies t by
 ((w − ms)/(rs))^½; here all entries take this step at once, shortened while it fails. The maximum at
-the top is smoothed: several cotangents with shares stand for one.
+the top is smoothed: several cotangents with shares stand for one. A barrier, the logarithm of a
+determinant, keeps off multipliers that admit no form; it vanishes towards the end.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.norms.factor import lower_factor
 
 FloatArray = npt.NDArray[np.float64]
-_RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4, 3.0)
+_RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
-_TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.02, 10))
+_TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.02, 14))
 _MOST_CASES: Final = 40
+_LEAST_GAIN: Final = 3e-4
 _TINY: Final = 1e-100
 
 
@@ -63,16 +65,11 @@ def _tuned(descent: Descent, hull: bool) -> FloatArray | None:
     if not found:
         return None
     best = min(found, key=lambda state: state.value)
-    length = 1.0
-    for temperature in _TEMPERATURES if best.multipliers.size else ():
-        attempt = problem.at(best.multipliers * problem.factors(best, temperature) ** length)
-        if attempt is not None and attempt.value < best.value:
-            gain, best, length = attempt.value / best.value, attempt, min(1.0, 1.5 * length)
-            if gain > 1.0 - 1e-5:
-                break
-        else:
-            length *= 0.4
-    return best.multipliers
+    if not best.multipliers.size:
+        return best.multipliers
+    guard = _TEMPERATURES[0] * best.value / best.multipliers.size
+    reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
+    return min(best, reached, key=lambda state: state.value).multipliers
 
 
 @final
@@ -84,6 +81,12 @@ class _State:
     form: FloatArray
     factor: FloatArray
     value: float
+
+    def guarded(self, weight: float) -> float:
+        """The value and a barrier, which grows where the factor becomes singular."""
+        below = len(self.multipliers)
+        scaled = self.factor.diagonal()[:below] / np.sqrt(self.multipliers)
+        return self.value - 2.0 * weight * float(np.log(scaled).sum())
 
 
 @final
@@ -154,13 +157,37 @@ class _Problem:
                 return None
         return np.concatenate([np.zeros(0), *found])
 
-    def factors(self, state: _State, temperature: float) -> FloatArray:
-        """By how much a step of length 1 multiplies each multiplier."""
+    def improved(self, first: _State) -> _State:
+        """After some steps; the barrier keeps away from multipliers that admit no form."""
+        best = state = first
+        length = 1.0
+        for temperature in _TEMPERATURES:
+            guard = temperature * best.value / len(first.multipliers)
+            step = self.factors(state, temperature, guard)
+            attempt = self.at(state.multipliers * step**length)
+            if attempt is not None and attempt.guarded(guard) < state.guarded(guard):
+                gain = 1.0 - attempt.guarded(guard) / state.guarded(guard)
+                state, length = attempt, min(1.0, 1.5 * length)
+                best = state if state.value < best.value else best
+                if gain < _LEAST_GAIN:
+                    break
+            else:
+                length *= 0.4
+        return best
+
+    def factors(self, state: _State, temperature: float, guard: float) -> FloatArray:
+        """By how much a step of length 1 multiplies each multiplier.
+
+        The derivative of the barrier is that of more cases, without any cotangent at the top.
+        """
         below = len(state.multipliers)
         cases = self._worst(state.form, temperature)
         half = state.factor[below:].T @ cases
+        chance = np.random.default_rng(0).standard_normal((below, _MOST_CASES))
+        right = np.concatenate([-half, np.sqrt(guard / _MOST_CASES) * chance], axis=1)
+        cases = np.concatenate([cases, np.zeros((len(cases), _MOST_CASES))], axis=1)
         values = solve_triangular(
-            state.factor[:below], -half, lower=True, trans="T", check_finite=False
+            state.factor[:below], right, lower=True, trans="T", check_finite=False
         )
         values = np.concatenate([values, cases])
         reached, allowed = np.zeros(below), np.zeros(below)
