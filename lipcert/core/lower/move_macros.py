@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.program import Concat, Move, ReduceMax, Sort, Step
+from lipcert.core.program import Concat, IndexArray, Move, ReduceMax, Sort, Step
 
 
 def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:
@@ -22,40 +22,48 @@ def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def concat_of_moves(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """Selections of entries of one value, side by side, are one selection."""
+    """Selections of entries of one value, and the value itself, side by side, are one selection."""
     if not isinstance(step.op, Concat):
         return None
-    found = [rewriter.made(name, Move) for name in step.inputs]
-    moves = [item for item in found if item is not None]
-    if len(moves) < len(found) or len({inner.inputs for _, inner in moves}) != 1:
+    parts = [_selected(rewriter, name) for name in step.inputs]
+    if len({value for value, _ in parts}) != 1:
         return None
-    sources = np.concatenate([op.sources for op, _ in moves], axis=step.op.axis)
-    return [replace(step, op=Move(sources), inputs=moves[0][1].inputs)]
+    sources = np.concatenate([places for _, places in parts], axis=step.op.axis)
+    return [replace(step, op=Move(sources), inputs=(parts[0][0],))]
 
 
 def max_min(rewriter: Rewriter, step: Step) -> list[Step] | None:
     """The maxima and the minima of the same pairs, side by side, are the sorted pairs."""
     if not isinstance(step.op, Concat) or len(step.inputs) != 2:
         return None
-    halves: list[tuple[bool, str]] = []
-    for name in step.inputs:
-        move = rewriter.made(name, Move)
-        top = rewriter.made(move[1].inputs[0], ReduceMax) if move else None
-        if move is None or top is None:
-            return None
-        stack = rewriter.shapes[top[1].inputs[0]]
-        shape = rewriter.shapes[name]
-        is_plain = np.array_equal(move[0].sources.reshape(-1), np.arange(math.prod(shape)))
-        if stack != (*shape, 2) or top[0].axes != (len(shape),) or not is_plain:
-            return None
-        halves.append((top[0].minimum, top[1].inputs[0]))
-    (first, pair), (second, other) = halves
-    if pair != other or first == second:
+    parts = [_selected(rewriter, name) for name in step.inputs]
+    found = [rewriter.made(value, ReduceMax) for value, _ in parts]
+    tops = [item for item in found if item is not None]
+    if len(tops) < 2 or tops[0][1].inputs != tops[1][1].inputs:
         return None
-    stack = rewriter.shapes[pair]
-    entries = np.arange(math.prod(stack), dtype=np.int64).reshape(stack)
-    columns = [entries[..., 0 if minimum else 1] for minimum, _ in halves]
+    (first, maker), (second, _) = tops
+    pair = maker.inputs[0]
+    shape = rewriter.shapes[pair]
+    if first.minimum == second.minimum or first.axes != second.axes or len(first.axes) != 1:
+        return None
+    (axis,) = first.axes
+    if shape[axis] != 2:
+        return None
+    entries = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+    columns = []
+    for (op, _), (_, places) in zip(tops, parts, strict=True):
+        own = np.take(entries, 0 if op.minimum else 1, axis=axis).reshape(-1)
+        columns.append(np.where(places < 0, -1, own[np.maximum(places, 0)]))
     name = rewriter.sink.fresh(step.output)
-    ordered = Step(Sort(len(stack) - 1), (pair,), name, stack, step.node)
+    ordered = Step(Sort(axis), (pair,), name, shape, step.node)
     sources = np.concatenate(columns, axis=step.op.axis)
     return [ordered, replace(step, op=Move(sources), inputs=(name,))]
+
+
+def _selected(rewriter: Rewriter, name: str) -> tuple[str, IndexArray]:
+    """A value, and which of its entries another one repeats: of itself, where it moves none."""
+    move = rewriter.made(name, Move)
+    if move is not None:
+        return move[1].inputs[0], move[0].sources
+    shape = rewriter.shapes[name]
+    return name, np.arange(math.prod(shape), dtype=np.int64).reshape(shape)

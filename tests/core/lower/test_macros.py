@@ -114,6 +114,20 @@ CASES = {
     "min max": (
         [node("Split", "x", "a b", axis=2), node("Min", "a b", "u"), node("Max", "b a", "v"),
          node("Concat", "u v", axis=1)], {}, ["Move", "Sort", "Move"]),
+    "max min by reductions": (
+        [node("Reshape", "x pairs", "p"), node("ReduceMax", "p", "u", axes=[-1], keepdims=0),
+         node("ReduceMin", "p", "v", axes=[-1], keepdims=0), node("Unsqueeze", "u last", "a"),
+         node("Unsqueeze", "v last", "b"), node("Concat", "a b", "s", axis=-1),
+         node("Reshape", "s back")],
+        {"pairs": [-1, 3, 2, 2], "back": [-1, 3, 4], "last": [-1]}, ["Move", "Sort", "Move"]),
+    "min max by reductions over a middle axis": (
+        [node("Reshape", "x pairs", "p"), node("ReduceMin", "p", "u", axes=[2], keepdims=1),
+         node("ReduceMax", "p", "v", axes=[2], keepdims=1), node("Concat", "u v", axis=2)],
+        {"pairs": [-1, 3, 2, 2]}, ["Move", "Sort", "Move"]),
+    "padded circularly": (
+        [node("Slice", "x end big last", "a"), node("Slice", "x zero one last", "b"),
+         node("Concat", "a x b", axis=2)],
+        {"end": [-1], "big": [2**31], "zero": [0], "one": [1], "last": [2]}, ["Move"]),
     "dense": (
         [node("MatMul", "x w", "z"), node("Add", "z b")],
         {"w": RNG.standard_normal((4, 2)), "b": RNG.standard_normal((1, 1, 2))}, ["Dense"]),
