@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
+import numpy as np
+import numpy.typing as npt
+
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import operands
 from lipcert.core.derive import Derived, derive
@@ -44,9 +47,9 @@ from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.multipliers import multipliers
 
-_LARGEST_FORM: Final = 1600
-"""unknown slopes, and entries at the top, of one form"""
-_LARGEST_RUN: Final = 1024
+_LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
+_LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
+"""unknown slopes, and entries at the top, of one form; with matrices that are mostly zero"""
 _LARGEST_MATRIX: Final = 1 << 21
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
@@ -72,7 +75,8 @@ class _Search:
         self._free = evidence.free
         self._weights = Point(evidence.norms)
         self._hull = hull
-        self._above = _cuts_above(program)
+        self._readers = _readers(program)
+        self._above = _cuts_above(program, self._readers)
         self._below = _cuts_below(program)
         self._makers = {step.output: step for step in program.steps}
         self._links: dict[str, bool] = {}
@@ -87,14 +91,24 @@ class _Search:
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is asked for, and where windows end."""
-        wanted = {self._program.input}
-        wanted.update(step.output for step in self._program.steps if [*operands(step.op)])
         found: list[ChainWitness] = []
+        wanted = {self._program.input}
+        for step in self._program.steps:
+            if [*operands(step.op)] or not self._can_link(step, facts):
+                wanted.add(step.output)
         for start in (self._program.input, *self._makers):
-            if start in wanted:
-                ends = ((start, stop) for stop in self._above[start])
-                found.extend(self._longest(COTANGENTS, ends, facts))
-                wanted.update(chain.stop for chain in found[-1:])
+            readers = self._readers.get(start, ())
+            if start not in wanted and len(readers) < 2:
+                continue
+            chains = self._longest(
+                COTANGENTS, ((start, stop) for stop in self._above[start]), facts
+            )
+            if not chains and len(readers) > 1:
+                for reader in readers:
+                    ends = ((start, stop) for stop in (reader, *self._above[reader]))
+                    chains.extend(self._longest(COTANGENTS, ends, facts))
+            found.extend(chains)
+            wanted.update(chain.stop for chain in chains)
         return found
 
     def _longest(
@@ -158,10 +172,10 @@ class _Search:
         if linked is None:
             return None
         edges = at_the_bottom(linked[0])
-        sizes = [edge.link.centre.shape for edge in edges if isinstance(edge.link, Matrix)]
-        size = self._program.size(witness.stop) // linked[1]
-        large = unknowns(edges) + size > _LARGEST_FORM or size > _LARGEST_RUN
-        large = large or any(rows * columns > _LARGEST_MATRIX for rows, columns in sizes)
+        matrices = [edge.link.centre for edge in edges if isinstance(edge.link, Matrix)]
+        size = unknowns(edges) + self._program.size(witness.stop) // linked[1]
+        limits = _LARGEST_SPARSE if any(map(_is_sparse, matrices)) else _LARGEST
+        large = size > limits[witness.use] or any(m.size > _LARGEST_MATRIX for m in matrices)
         return None if large else edges
 
     def _tuned(self, witness: ChainWitness, edges: Sequence[Edge]) -> Iterator[ChainWitness]:
@@ -170,10 +184,18 @@ class _Search:
         if not matrices or len(edges) < 2:
             return
         at_output = witness.stop == self._program.output
-        hull = witness.use == COTANGENTS and self._hull and at_output
-        found = multipliers(edges, hull=hull)
-        if found is not None:
-            yield replace(witness, multipliers=found)
+        hulls = {witness.use == COTANGENTS and self._hull and at_output}
+        if at_output and witness.start == self._program.input:
+            hulls.add(False)  # for the Lipschitz constant
+        for hull in sorted(hulls):
+            found = multipliers(edges, hull=hull)
+            if found is not None:
+                yield replace(witness, multipliers=found)
+
+
+def _is_sparse(matrix: npt.NDArray[np.float64]) -> bool:
+    """Whether most of a matrix is zero, as of a convolution."""
+    return int(np.count_nonzero(matrix)) < matrix.size // 2
 
 
 def _cuts_below(program: Program) -> Mapping[str, Sequence[str]]:
@@ -182,12 +204,19 @@ def _cuts_below(program: Program) -> Mapping[str, Sequence[str]]:
     return _cuts(program.input, ((value, below) for value, below in inputs.items()))
 
 
-def _cuts_above(program: Program) -> Mapping[str, Sequence[str]]:
-    """For each value, those on every way from it to the output, the nearest first."""
-    readers: dict[str, list[str]] = {}
+def _readers(program: Program) -> Mapping[str, Sequence[str]]:
+    """For each value, what is computed from it directly."""
+    found: dict[str, list[str]] = {}
     for step in program.steps:
-        for name in step.inputs:
-            readers.setdefault(name, []).append(step.output)
+        for name in set(step.inputs):
+            found.setdefault(name, []).append(step.output)
+    return found
+
+
+def _cuts_above(
+    program: Program, readers: Mapping[str, Sequence[str]]
+) -> Mapping[str, Sequence[str]]:
+    """For each value, those on every way from it to the output, the nearest first."""
     values = [program.input, *(step.output for step in program.steps)]
     upwards = ((value, readers[value]) for value in reversed(values) if value in readers)
     return _cuts(program.output, upwards)

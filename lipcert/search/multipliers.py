@@ -11,7 +11,7 @@ determinant, keeps off multipliers that admit no form; it vanishes towards the e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
@@ -20,14 +20,17 @@ from scipy.linalg import solve_triangular
 
 from lipcert.core.forms.descent import Descent, descent_of, unknown_slopes
 from lipcert.core.forms.links import Diagonal, Edge, Matrix
+from lipcert.core.interval import exact
 from lipcert.core.norms.factor import lower_factor
 
 FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
-_TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.02, 14))
+_TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.015, 16))
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
+_LEAST_LENGTH: Final = 0.02
+_GUARD: Final = 0.4
 _TINY: Final = 1e-100
 
 
@@ -39,8 +42,20 @@ def multipliers(edges: Sequence[Edge], *, hull: bool) -> tuple[tuple[float, ...]
     top = edges[-1].link
     size = len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
     descent = descent_of(edges, size, 0)
-    found = None if descent is None else _tuned(descent, hull)
+    found = None if descent is None else _tuned(descent, hull, _attained(edges, size, hull))
     return None if found is None else tuple(_lists(edges, found))
+
+
+def _attained(edges: Sequence[Edge], size: int, hull: bool) -> float:
+    """The value where every slope is the largest: no multipliers give less."""
+    known = [
+        edge
+        if isinstance(edge.link, Matrix)
+        else replace(edge, link=Diagonal(exact(edge.link.slopes.hi)))
+        for edge in edges
+    ]
+    descent = descent_of(known, size, 0)
+    return 0.0 if descent is None else _largest(descent.bottom.rows.T @ descent.bottom.rows, hull)
 
 
 def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ...]]:
@@ -57,7 +72,7 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
         first = stop
 
 
-def _tuned(descent: Descent, hull: bool) -> FloatArray | None:
+def _tuned(descent: Descent, hull: bool, attained: float) -> FloatArray | None:
     """A multiplier for each unknown slope, from the lowest on."""
     problem = _Problem.of(descent, hull)
     starts = [problem.at(first) for ratio in _RATIOS if (first := problem.start(ratio)) is not None]
@@ -65,9 +80,9 @@ def _tuned(descent: Descent, hull: bool) -> FloatArray | None:
     if not found:
         return None
     best = min(found, key=lambda state: state.value)
-    if not best.multipliers.size:
+    if best.value <= attained * (1.0 + _LEAST_GAIN) or not best.multipliers.size:
         return best.multipliers
-    guard = _TEMPERATURES[0] * best.value / best.multipliers.size
+    guard = _GUARD * _TEMPERATURES[0] * best.value / best.multipliers.size
     reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
     return min(best, reached, key=lambda state: state.value).multipliers
 
@@ -128,7 +143,7 @@ class _Problem:
             return None
         half = factor[below:]
         form = half @ half.T - matrix[below:, below:]
-        return _State(multipliers, form, factor, self._largest(form)) if _fine(form) else None
+        return _State(multipliers, form, factor, _largest(form, self.hull)) if _fine(form) else None
 
     def start(self, ratio: float) -> FloatArray | None:
         """κ/p² with p² = r/(|m| + r), and κ a multiple of the least that the slopes below allow."""
@@ -162,7 +177,7 @@ class _Problem:
         best = state = first
         length = 1.0
         for temperature in _TEMPERATURES:
-            guard = temperature * best.value / len(first.multipliers)
+            guard = _GUARD * temperature * best.value / len(first.multipliers)
             step = self.factors(state, temperature, guard)
             attempt = self.at(state.multipliers * step**length)
             if attempt is not None and attempt.guarded(guard) < state.guarded(guard):
@@ -173,6 +188,8 @@ class _Problem:
                     break
             else:
                 length *= 0.4
+                if length < _LEAST_LENGTH:
+                    break
         return best
 
     def factors(self, state: _State, temperature: float, guard: float) -> FloatArray:
@@ -203,12 +220,6 @@ class _Problem:
         found: FloatArray = np.clip(ratio, 1e-2, 1e2) ** 0.25
         return found
 
-    def _largest(self, form: FloatArray) -> float:
-        if not self.hull:
-            return _top(form)
-        diagonal = form.diagonal()
-        return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
-
     def _worst(self, form: FloatArray, temperature: float) -> FloatArray:
         """Cotangents as columns, of which the squared lengths are shares."""
         if not self.hull:
@@ -225,6 +236,14 @@ class _Problem:
         columns = np.arange(len(squares))
         cases[one, columns], cases[other, columns] = 1.0, -1.0
         return cases * np.sqrt(_shares(squares, temperature))
+
+
+def _largest(form: FloatArray, hull: bool) -> float:
+    """Over cotangents of norm 1, or over differences of classes."""
+    if not hull:
+        return _top(form)
+    diagonal = form.diagonal()
+    return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
 
 
 def _top(matrix: FloatArray) -> float:
