@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.norms.fused import fused_kernel
@@ -31,7 +32,6 @@ from lipcert.core.program import (
 )
 from lipcert.core.witnesses import ENGINES, Evidence, is_proved
 from lipcert.search.proposals import proposals
-from lipcert.choices import TierName
 from lipcert.threads import worker_pool
 
 Observer = Callable[[str], None]

@@ -14,13 +14,13 @@ from typing import Final, final
 
 import numpy as np
 
+from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.steps import Kernel
 from lipcert.search.eigenvalues import Array, spectral_norm
 from lipcert.search.torus import torus_norm
-from lipcert.choices import TierName
 
 
 @final

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lipcert.issue.reading import Reading
 
 from lipcert import Settings, load_model
 from lipcert.core.lower.lower import lower
@@ -17,7 +18,6 @@ from lipcert.core.reader.model import read_model
 from lipcert.errors import UnsupportedModelError
 from lipcert.issue import certify as certifying
 from lipcert.issue.agreement import disagreement, draws
-from lipcert.issue.reading import Reading
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node
 from tests.core.models import SHIPPED

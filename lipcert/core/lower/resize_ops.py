@@ -93,7 +93,7 @@ def _rounded(position: _Number, rounding: str) -> int:
             found = math.ceil(position - half)
         case _:
             raise Unsupported("its rounding is not known")
-    return found
+    return int(found)
 
 
 def resize(call: Call) -> Value:

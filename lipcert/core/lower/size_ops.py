@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import numpy.typing as npt
 
 from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call

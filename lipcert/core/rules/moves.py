@@ -50,7 +50,7 @@ class MoveRule(WithoutOperands[Move]):
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
         """L·l; with hull and label where nothing but the shape changes."""
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
-        if not self._keeps_order:
+        if not keeps_order(self.op, self.before):
             return Cotangent(norm)
         return Cotangent(norm, cotangent.hull, label=cotangent.label)
 
@@ -63,10 +63,11 @@ class MoveRule(WithoutOperands[Move]):
         inside = _stays_in(line, met_rows(self.op.sources, operand), -1)
         return multiply_up(self.lipschitz(0), self.x.run) if inside else math.inf
 
-    @property
-    def _keeps_order(self) -> bool:
-        size, sources = math.prod(self.before), self.op.sources.ravel()
-        return len(sources) == size and bool((sources == np.arange(size)).all())
+
+def keeps_order(op: Move, before: Shape) -> bool:
+    """Whether nothing but the shape changes."""
+    size, sources = math.prod(before), op.sources.ravel()
+    return len(sources) == size and bool((sources == np.arange(size)).all())
 
 
 def _line_of(shape: Shape, axis: int) -> _Indices:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+from lipcert.issue.reading import Reading
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from lipcert.core.lower.errors import Unsupported
@@ -20,7 +21,6 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import ModelReadError
 from lipcert.issue.agreement import disagreement
-from lipcert.issue.reading import Reading
 
 Array = np.ndarray
 ort.set_default_logger_severity(4)
