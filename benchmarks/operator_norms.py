@@ -36,12 +36,12 @@ from torch.nn.functional import (
     pad,
 )
 
-from lipcert.norms.circulant import circulant_norm
-from lipcert.norms.geometry import Geometry, Window
+from lipcert.training.projection.torus import circulant_norm
+from lipcert.geometry import Geometry, Window
 from lipcert.norms.laurent import laurent_norm
 from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap, PaddedConvMap
 from lipcert.norms.operator_norm import Tier, operator_norm
-from lipcert.norms.polyphase import live_kernels
+from lipcert.training.projection.polyphase import live_kernels
 from lipcert.norms.reads import Border
 from lipcert.norms.windows import largest_overlap
 from lipcert.operand import Operand

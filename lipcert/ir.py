@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.modes import EvalLayer
 from lipcert.ops.base import Op
 from lipcert.upper import FloatArray

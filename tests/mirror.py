@@ -26,7 +26,7 @@ from lipcert.losses.margin import (
     MulticlassHinge,
     MultiMargin,
 )
-from lipcert.norms.geometry import Geometry
+from lipcert.geometry import Geometry
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift

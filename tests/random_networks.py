@@ -20,7 +20,7 @@ from lipcert.interval import Interval
 from lipcert.ir import Graph
 from lipcert.losses.base import Loss
 from lipcert.losses.factory import make_loss
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu

@@ -7,7 +7,7 @@ from lipcert.facts import Bound, CotangentFacts, ValueFacts
 from lipcert.fusion import Fusions, fused
 from lipcert.interval import Interval
 from lipcert.ir import Graph, Node, Parameter, evaluate
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lipcert.losses.factory import make_loss
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from lipcert.facts import Bound, CotangentFacts
-from lipcert.norms.torus import torus_size
+from lipcert.training.projection.torus import torus_size
 from lipcert.ops.shape import PadMode
 from lipcert.propagation.padded import _Reads
 from lipcert.upper import ONE, ZERO, Upper
@@ -233,7 +233,7 @@ MUTANTS = [
     ),
     Mutant(
         "torus on which windows wrap",
-        "lipcert.norms.circulant.torus_size",
+        "lipcert.training.projection.torus.torus_size",
         smaller_torus,
         lambda: circulant.test_the_box_kernel_attains_the_bound(4),
     ),

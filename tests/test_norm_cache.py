@@ -18,7 +18,7 @@ from lipcert.facts import Bound, no_bound
 from lipcert.importer.load import load_model
 from lipcert.norm_cache import NormCache
 from lipcert.norm_sources import rule_sources, rules_digest
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.operand import Operand

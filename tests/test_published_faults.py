@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from lipcert.errors import UsageError
 from lipcert.losses.factory import make_loss
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.linear_map import ConvMap, DenseMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.operand import Operand

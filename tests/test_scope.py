@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.norms.geometry import Geometry, Window
+from lipcert.geometry import Geometry, Window
 from lipcert.norms.linear_map import ConvMap, DenseMap
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand

@@ -23,7 +23,7 @@ from benchmarks.reproductions.rows import Row, Verdict
 from lipcert import Settings, UnsupportedModelError
 from lipcert.analysis.bounded import bounded
 from lipcert.ir import Graph
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.conv import Conv
 from lipcert.ops.shape import Pad, PadMode
 from tests.networks import chain, trained

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from lipcert.core.program import Shape
 from lipcert.errors import UsageError
-from lipcert.facts import Shape
 from lipcert.ir import Graph, Node
 from lipcert.losses.base import Loss, class_axis
 from lipcert.losses.factory import make_loss

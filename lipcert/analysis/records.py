@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
-from lipcert.facts import Shape
 from lipcert.modes import EvalLayer
 from lipcert.privacy.account import Account
 

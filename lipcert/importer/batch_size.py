@@ -22,7 +22,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.arithmetic import evaluate_constant
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import REARRANGERS, slices_of

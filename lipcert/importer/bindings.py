@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.calls import Call, call_of
 from lipcert.importer.constant import Constant, Origin, View
 from lipcert.importer.metadata import Provenance, rules_of

@@ -13,7 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.upper import FloatArray
 
 _SEED: Final = 20_240_817

@@ -15,9 +15,9 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.facts import Shape
 from lipcert.importer.batch import moves_alone, prove_independence
 from lipcert.importer.fold import fold
 from lipcert.importer.layout import Layout

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.spelling import Speller
 

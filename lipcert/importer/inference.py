@@ -13,7 +13,7 @@ from typing import Any, Final, final
 import numpy as np
 from onnx import TypeProto, defs, helper, numpy_helper, shape_inference
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.constant import Constant
 from lipcert.importer.limits import MAX_VALUE_ELEMENTS
 from lipcert.importer.raw import RawModel, RawNode

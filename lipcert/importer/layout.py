@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.constant import Constant
 
 

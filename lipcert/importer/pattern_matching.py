@@ -19,7 +19,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.constant import Constant
 from lipcert.importer.raw import Array, RawNode
 from lipcert.importer.rearrange import axes_of, slices_of

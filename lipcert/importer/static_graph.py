@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.constant import Constant
 from lipcert.importer.raw import Array, RawGraph, RawNode
 

@@ -8,17 +8,15 @@ function alone and changes only what backpropagation sends further down.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts
-from lipcert.interval import Interval
+from lipcert.core.program import Shape
 from lipcert.ops.base import Op
-from lipcert.scope import Scope
-from lipcert.upper import INFINITE, ONE, FloatArray, Upper
+from lipcert.upper import FloatArray, Upper
 
 
 class ClipNorm(Enum):
@@ -56,26 +54,6 @@ class InputClip(Op):
         (shape,) = inputs
         return shape
 
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns the facts of x where ‖x‖ ≤ radius, otherwise radius and the box drawn to 0.
-
-        Proof: y lies on the segment from 0 to x, which every interval that holds both contains;
-        no run of entries grows.
-        Attained: by every x with ‖x‖ ≥ radius.
-        """
-        del scope
-        (x,) = inputs
-        if not self.radius < x.norm.value:
-            return x
-        box = Interval(np.minimum(x.box.lo, 0.0), np.maximum(x.box.hi, 0.0))
-        return ValueFacts.of(x.shape, Bound(self.radius, "input_clip.output_norm"), box, x.runs)
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns 1. Proof: the projection onto a convex set, the ball, moves points no further
-        apart. Attained: inside the ball."""
-        del index, inputs, scope
-        return Bound(ONE, "input_clip.input_lipschitz")
-
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64, example by example."""
         (x,) = inputs
@@ -107,45 +85,10 @@ class CotangentClip(Op):
         """Rule family."""
         return "cotangent_clip"
 
-    def unclipped(self) -> Op:
-        """The identity: what is differentiated when nobody clips."""
-        return replace(self, radius=INFINITE)
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Unchanged."""
         (shape,) = inputs
         return shape
-
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns the facts of x."""
-        del scope
-        return inputs[0]
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns 1: the Jacobian of the identity."""
-        del index, inputs, scope
-        return Bound(ONE, "cotangent_clip.input_lipschitz")
-
-    def input_cotangent(
-        self,
-        index: int,
-        cotangent: CotangentFacts,
-        inputs: Sequence[ValueFacts],
-        scope: Scope,
-    ) -> CotangentFacts:
-        """Returns min(l, radius), and the same radius for the sums of channels under l1.5.
-
-        Proof: the clip only shrinks g; afterwards its stated norm is at most the radius. For one
-        channel the root of the sum of squares is at most the sum of the absolute values, so
-        ‖g‖₂ ≤ |g|_l1.5. The hull holds t·g with g, see `CotangentFacts.capped`.
-        Attained: by every g whose norm is at least the radius.
-        """
-        del index, inputs, scope
-        if not self.radius.is_finite:
-            return cotangent
-        clipped = Bound(self.radius, "cotangent_clip.input_cotangent")
-        sums = clipped if self.norm is ClipNorm.L15 else None
-        return replace(cotangent.capped(clipped), channel_sums=sums)
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The identity."""

@@ -12,12 +12,9 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, Shape, ValueFacts, product_of
-from lipcert.interval import Interval
+from lipcert.core.program import Shape
 from lipcert.ops.base import Op
-from lipcert.ops.scalar import constant
-from lipcert.scope import Scope
-from lipcert.upper import ONE, FloatArray, Upper
+from lipcert.upper import FloatArray
 
 
 @final
@@ -54,40 +51,6 @@ class Lrn(Op):
             raise ValueError("LRN needs an axis of channels")
         return shape
 
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns B ≥ sup ‖y‖ = X/floor^power, entry by entry too, because s ≥ floor.
-
-        Attained: approached as X → 0; exactly at strength 0.
-        """
-        del scope
-        (x,) = inputs
-        rule = "lrn.output_norm"
-        shrink = self._shrink()
-        box = x.box * Interval(np.zeros(()), shrink.hi)
-        return ValueFacts.of(x.shape, product_of(rule, x.norm, Bound(_top(shrink), rule)), box)
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns floor^−β·(1 + 2√size·(1 + 1/β)^−(β+1)) ≥ sup ‖J‖, β = power.
-
-        Proof: J = D − B with 0 < D = diag(s^−β) ≤ floor^−β and, for the channels j around i,
-        B_ij = (2βα/size)·x_i·x_j·s_i^−(β+1). With a = (α/size)·Σ_j x_j² = s_i − floor, row i has
-        the norm at most 2β·a/(floor + a)^(β+1), because |x_i| is one of the |x_j|; this is
-        largest at a = floor/β, where it is r = 2·floor^−β·(1 + 1/β)^−(β+1). Each entry of x
-        occurs in at most `size` rows, so ‖B‖ ≤ √(Σ over the rows that one entry meets) ≤ √size·r:
-        ‖Bv‖² ≤ Σ_i r²·‖v around i‖² ≤ r²·size·‖v‖².
-        Attained: at x = 0 up to the second term.
-        """
-        del index, inputs, scope
-        rule = "lrn.input_lipschitz"
-        steepness = ONE
-        if self.power > 0.0 and self.strength > 0.0:
-            beta = constant(self.power)
-            base = constant(1.0) + beta.reciprocal()
-            exponent = -(beta + constant(1.0))
-            rise = _top(_power(base, exponent)) * Upper(2.0)
-            steepness = ONE + rise * Upper(float(self.size)).sqrt()
-        return product_of(rule, Bound(_top(self._shrink()), rule), Bound(steepness, rule))
-
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64."""
         (x,) = inputs
@@ -98,19 +61,3 @@ class Lrn(Op):
             squares[:, channel] = np.sum(x[:, around] ** 2, axis=1)
         result: FloatArray = x / (self.floor + self.strength / self.size * squares) ** self.power
         return result
-
-    def _shrink(self) -> Interval:
-        return _power(constant(self.floor), constant(-self.power))
-
-
-def _power(base: Interval, exponent: Interval) -> Interval:
-    """base^exponent for a base near one positive number: monotone in each; numpy errs by ≤ 8 ulp.
-
-    The four corners hold the extremes.
-    """
-    corners = [np.power(b, e) for b in (base.lo, base.hi) for e in (exponent.lo, exponent.hi)]
-    return Interval(np.minimum.reduce(corners), np.maximum.reduce(corners)).widen(8)
-
-
-def _top(interval: Interval) -> Upper:
-    return Upper(float(interval.hi))

@@ -8,9 +8,8 @@ from typing import final
 
 import numpy as np
 
-from lipcert.interval import Interval
-from lipcert.ops.scalar import ScalarFunction, rational
-from lipcert.upper import FloatArray, Upper
+from lipcert.ops.scalar import ScalarFunction
+from lipcert.upper import FloatArray
 
 
 @final
@@ -30,11 +29,6 @@ class RootMultiple(ScalarFunction):
         return "Mul"
 
     @property
-    def lipschitz(self) -> Upper:
-        """√square, attained everywhere."""
-        return Upper.of_fraction(self.square).sqrt()
-
-    @property
     def factor(self) -> float:
         """√square in ordinary float64."""
         return float(np.sqrt(float(self.square)))
@@ -42,15 +36,3 @@ class RootMultiple(ScalarFunction):
     def value(self, x: FloatArray) -> FloatArray:
         """√square·x."""
         return x * self.factor
-
-    def image(self, box: Interval) -> Interval:
-        """The products."""
-        return box * self._root
-
-    def derivative(self, box: Interval) -> Interval:
-        """The factor."""
-        return self._root.broadcast(box.shape)
-
-    @property
-    def _root(self) -> Interval:
-        return rational(self.square).monotone(np.sqrt)

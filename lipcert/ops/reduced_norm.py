@@ -13,13 +13,9 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, Runs, Shape, ValueFacts, bound_of, product_of, sum_of
-from lipcert.interval import Interval
+from lipcert.core.program import Shape
 from lipcert.ops.base import Op
-from lipcert.ops.broadcasting import root_of
-from lipcert.ops.scalar import constant
-from lipcert.scope import Scope
-from lipcert.upper import ONE, FloatArray, Lower, Upper
+from lipcert.upper import FloatArray
 
 
 class _OverAxes(Op):
@@ -49,9 +45,6 @@ class _OverAxes(Op):
     @abstractmethod
     def _reduced(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray: ...
 
-    def _count(self, shape: Shape) -> int:
-        return math.prod(shape[axis] for axis in self.axes)
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -76,33 +69,6 @@ class ReduceNorm(_OverAxes):
         """Rule family."""
         return "reduce_norm"
 
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns B ≥ sup ‖y‖ = L·X, since the norm of 0 is 0, and the norms of the box.
-
-        Attained: the 2-norm always; the 1-norm by equal magnitudes.
-        """
-        (x,) = inputs
-        slope = self.input_lipschitz(0, inputs, scope)
-        norm = product_of("reduce_norm.output_norm", slope, x.norm)
-        magnitude = x.box.broadcast(x.shape).absolute()
-        if self.p == 1:
-            image = magnitude.sum(self.axes, self.keepdims)
-        else:
-            squares = (magnitude * magnitude).clip(0.0, math.inf).sum(self.axes, self.keepdims)
-            image = squares.clip(0.0, math.inf).monotone(np.sqrt, ulps=1)
-        shape = self.output_shape([x.shape])
-        return ValueFacts.of(shape, norm, image.clip(0.0, math.inf))
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns 1 for the 2-norm, √m for the 1-norm of m entries.
-
-        Proof: |‖a‖ − ‖b‖| ≤ ‖a − b‖ in either norm, ‖·‖₁ ≤ √m‖·‖₂, and slices are disjoint.
-        Attained: always; for the 1-norm where no entry is 0.
-        """
-        del scope
-        square = 1 if self.p == 2 else self._count(inputs[index].shape)
-        return Bound(root_of(square), "reduce_norm.input_lipschitz")
-
     def _reduced(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
         powers = np.abs(array) if self.p == 1 else array * array
         summed: FloatArray = np.sum(powers, axis=axes, keepdims=self.keepdims)
@@ -126,33 +92,6 @@ class ReduceLogSumExp(_OverAxes):
     def family(self) -> str:
         """Rule family."""
         return "log_sum_exp"
-
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns B ≥ sup ‖y‖ = √slices·ln m + X, and max x ≤ y ≤ max x + ln m.
-
-        Proof: y = ln m at x = 0, and the map has Lipschitz constant 1; Σ e^x holds m terms.
-        Attained: at X = 0.
-        """
-        del scope
-        (x,) = inputs
-        shape = self.output_shape([x.shape])
-        rule = "log_sum_exp.output_norm"
-        spread = constant(float(self._count(x.shape))).monotone(np.log).clip(0.0, math.inf)
-        at_zero = Bound(spread.max_abs() * root_of(math.prod(shape)), rule)
-        largest = x.box.broadcast(x.shape).map(
-            lambda ends: np.max(ends, axis=self.axes, keepdims=self.keepdims)
-        )
-        raised = largest + spread
-        box = Interval(largest.lo, np.maximum(largest.hi, raised.hi))
-        return ValueFacts.of(shape, sum_of(rule, at_zero, x.norm), box)
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns 1: the gradient of a slice is its softmax p, and ‖p‖₂ ≤ ‖p‖₁ = 1.
-
-        Attained: approached where one entry exceeds all others; by m = 1.
-        """
-        del index, inputs, scope
-        return Bound(ONE, "log_sum_exp.input_lipschitz")
 
     def _reduced(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
         peak = np.max(array, axis=axes, keepdims=True)
@@ -196,35 +135,6 @@ class DivideByNorm(Op):
             raise ValueError(f"axes {self.axes} do not fit shape {shape}")
         return shape
 
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns B ≥ sup ‖y‖ = min(√τ·radius, X/floor) for τ slices, and a box.
-
-        Proof: ‖y‖ of a slice is at most radius, and at most ‖x‖/floor; squares add up. An entry is
-        at most as large as its slice, and is t·x with 0 ≤ t ≤ 1/floor.
-        Attained: where the norm is shared equally between slices.
-        """
-        (x,) = inputs
-        rule = "divide_by_norm.output_norm"
-        entries = math.prod(x.shape[axis] for axis in self.axes)
-        by_radius = root_of(x.size // max(entries, 1)) * Upper(self.radius)
-        by_floor = product_of(rule, x.norm, self.input_lipschitz(0, inputs, scope))
-        steep = Interval(np.zeros(()), constant(self.floor).reciprocal().hi)
-        box = (x.box * steep).intersect(Interval.symmetric(Upper(self.radius), x.shape))
-        if x.is_nonnegative:
-            box = box.clip(0.0, math.inf)
-        norm = bound_of(min(by_radius, by_floor.value), rule)
-        return ValueFacts.of(x.shape, norm, box, self._runs(x))
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns 1/floor.
-
-        Proof: with d = ‖x‖/radius, u = x/‖x‖ of a slice, the Jacobian is I/floor where d < floor,
-        (I − uuᵀ)/d where d > floor; where both meet, it is between them. Slices are independent.
-        Attained: at x = 0.
-        """
-        del index, inputs, scope
-        return bound_of(ONE.over(Lower(self.floor)), "divide_by_norm.input_lipschitz")
-
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64."""
         (x,) = inputs
@@ -232,11 +142,3 @@ class DivideByNorm(Op):
         norms = np.sqrt(np.sum(x * x, axis=axes, keepdims=True))
         divided: FloatArray = x / np.maximum(norms / self.radius, self.floor)
         return divided
-
-    def _runs(self, x: ValueFacts) -> Runs | None:
-        """One slice per run, where there is a single axis."""
-        if len(self.axes) != 1:
-            return None
-        (axis,) = self.axes
-        divided = x.run_norm(axis) * ONE.over(Lower(self.floor))
-        return Runs(axis, min(Upper(self.radius), divided))

@@ -16,12 +16,10 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, Runs, Shape, ValueFacts, product_of, sum_of
-from lipcert.links import IDENTITY, Link
+from lipcert.core.program import Shape
 from lipcert.ops.base import Op
 from lipcert.ops.broadcasting import aligned, broadcast_shape, root_of
-from lipcert.scope import Scope
-from lipcert.upper import ZERO, FloatArray, Upper, root_sum_square
+from lipcert.upper import ZERO, FloatArray, Upper
 
 
 class _Rearrangement(Op):
@@ -45,33 +43,6 @@ class _Rearrangement(Op):
     @abstractmethod
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """The op on an array whose axes before `first` are not touched."""
-
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns B ≥ √(mX² + c²), m the largest repetition, c the norm of constant entries.
-
-        Proof: the copies of x and the constants are disjoint parts of the output.
-        """
-        (x,) = inputs
-        rule = f"{self.family}.output_norm"
-        copies = product_of(rule, self.input_lipschitz(0, inputs, scope), x.norm)
-        constants = self.constants_norm(x.shape)
-        norm = sum_of(rule, copies, Bound(constants, rule))
-        joint = root_sum_square([copies.value, constants])
-        if constants != ZERO and joint.is_finite:
-            norm = Bound(joint, rule)
-        box = x.box.broadcast(x.shape).map(lambda end: self.rearranged(end, 0))
-        return ValueFacts.of(self.output_shape([x.shape]), norm, box, self.moved_runs(x))
-
-    def moved_runs(self, x: ValueFacts) -> Runs | None:
-        """Runs of the output that lie within runs of x."""
-        del x
-        return None
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns √m, m the largest repetition: the norm of the 0/1 Jacobian."""
-        del index, scope
-        (x,) = inputs
-        return Bound(root_of(self.repetitions(x.shape)), f"{self.family}.input_lipschitz")
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Exact."""
@@ -108,39 +79,9 @@ class Reshape(_Rearrangement):
         del shape
         return 1
 
-    def link(self, inputs: Sequence[ValueFacts], scope: Scope) -> Link | None:
-        """Nothing moves in row-major order."""
-        del inputs, scope
-        return IDENTITY
-
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """Row-major reshape behind the leading axes."""
         return array.reshape((*array.shape[:first], *self.shape))
-
-    def moved_runs(self, x: ValueFacts) -> Runs | None:
-        """An axis of the same stride whose length divides the old one cuts runs into parts."""
-        if x.runs is None:
-            return None
-        length, stride = x.shape[x.runs.axis], math.prod(x.shape[x.runs.axis + 1 :])
-        for axis, size in enumerate(self.shape):
-            if math.prod(self.shape[axis + 1 :]) == stride and length % max(size, 1) == 0:
-                return Runs(axis, x.runs.norm)
-        return None
-
-    def input_cotangent(
-        self,
-        index: int,
-        cotangent: CotangentFacts,
-        inputs: Sequence[ValueFacts],
-        scope: Scope,
-    ) -> CotangentFacts:
-        """The cotangent itself, also of one entry; its hull while one slice holds all classes."""
-        del index, scope
-        hull, shape = cotangent.hull, inputs[0].shape
-        kept = hull is not None and shape[-1:] == self.shape[-1:] == (hull.classes,)
-        single = math.prod(shape[:-1]) == 1
-        hull = hull if kept and single else None
-        return CotangentFacts(cotangent.norm, hull, label=cotangent.label)
 
 
 @final
@@ -179,10 +120,6 @@ class Transpose(_Rearrangement):
     def rearranged(self, array: FloatArray, first: int) -> FloatArray:
         """Transpose behind the leading axes."""
         return array.transpose(*range(first), *(first + axis for axis in self.perm))
-
-    def moved_runs(self, x: ValueFacts) -> Runs | None:
-        """The same runs, along another axis."""
-        return None if x.runs is None else Runs(self.perm.index(x.runs.axis), x.runs.norm)
 
 
 @final

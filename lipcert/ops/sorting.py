@@ -11,10 +11,9 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, Shape, ValueFacts, product_of
+from lipcert.core.program import Shape
 from lipcert.ops.base import Op
-from lipcert.scope import Scope
-from lipcert.upper import ONE, FloatArray
+from lipcert.upper import FloatArray
 
 
 @final
@@ -45,26 +44,6 @@ class Sort(Op):
         if self.axis >= len(shape):
             raise ValueError(f"axis {self.axis} does not exist in shape {shape}")
         return shape
-
-    def output_facts(self, inputs: Sequence[ValueFacts], scope: Scope) -> ValueFacts:
-        """Returns X itself: sorting permutes the entries. The ends of the box are sorted too.
-
-        Proof of the box: every order statistic is non-decreasing in every entry.
-        Attained: always.
-        """
-        del scope
-        (x,) = inputs
-        box = x.box.broadcast(x.shape).map(lambda end: self._sorted(end, self.axis))
-        return ValueFacts.of(x.shape, product_of("sort.output_norm", x.norm), box)
-
-    def input_lipschitz(self, index: int, inputs: Sequence[ValueFacts], scope: Scope) -> Bound:
-        """Returns 1.
-
-        Proof: where the order is strict, the Jacobian is a permutation matrix; the generalised
-        Jacobians are convex combinations of these. Attained: always.
-        """
-        del index, inputs, scope
-        return Bound(ONE, "sort.input_lipschitz")
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Exact."""

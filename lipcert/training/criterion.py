@@ -20,8 +20,8 @@ from torch.autograd.function import Function, FunctionCtx
 
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
+from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.facts import Shape
 from lipcert.losses.base import Loss, class_axis
 from lipcert.training.guards import Passing, StepGuard
 

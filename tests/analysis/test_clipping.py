@@ -11,7 +11,7 @@ import torch
 from lipcert.analysis.clipping import with_clips
 from lipcert.errors import UnsupportedModelError
 from lipcert.ir import Graph
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.operator_norm import Tier
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Shift

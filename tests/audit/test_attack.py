@@ -25,7 +25,7 @@ from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.errors import UsageError
 from lipcert.importer.load import load_model
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Scale
 from lipcert.ops.conv import Conv

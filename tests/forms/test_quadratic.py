@@ -436,7 +436,7 @@ def test_wide_chains_are_left_alone():
 
 
 def test_convolutions_and_means_are_matrices():
-    from lipcert.norms.geometry import Window
+    from lipcert.geometry import Window
     from lipcert.ops.conv import Conv
     from lipcert.ops.pooling import AveragePool
 

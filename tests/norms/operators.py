@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.norms.geometry import Geometry, Window
+from lipcert.geometry import Geometry, Window
 from lipcert.norms.linear_map import ConvMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.operand import Operand

@@ -10,8 +10,8 @@ from torch.nn.functional import conv2d, pad
 
 from lipcert.norms import banded
 from lipcert.norms.banded import banded_norm, is_affordable
-from lipcert.norms.geometry import Window
-from lipcert.norms.polyphase import live_kernels
+from lipcert.geometry import Window
+from lipcert.training.projection.polyphase import live_kernels
 from lipcert.norms.reads import NOTHING, Border, Reads
 from tests.norms.operators import conv_matrix, random_kernel, random_window, true_norm
 

@@ -8,7 +8,7 @@ import pytest
 
 from lipcert.norms.boxes import TorusCertificate, verify_torus
 from lipcert.norms.symbol import Symbol
-from lipcert.norms.torus import Torus
+from lipcert.training.projection.torus import Torus
 from lipcert.upper import Upper
 
 CASES = [

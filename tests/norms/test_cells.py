@@ -10,7 +10,7 @@ import pytest
 from lipcert.norms.cells import CellCertificate, verify_cells
 from lipcert.norms.search import Search
 from lipcert.norms.symbol import Symbol
-from lipcert.norms.tiling import Cells, Tiling, cosine_squared, cosine_squared_above
+from lipcert.training.projection.torus import Cells, Tiling, cosine_squared, cosine_squared_above
 from lipcert.upper import Upper
 
 

@@ -7,12 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lipcert.norms.circulant import circulant_norm
-from lipcert.norms.eigenvalues import estimate_largest
-from lipcert.norms.geometry import Window
+from lipcert.training.projection.torus import circulant_norm
+from lipcert.training.projection.eigenvalues import estimate_largest
+from lipcert.geometry import Window
 from lipcert.norms.laurent import laurent_norm
 from lipcert.norms.symbol import Symbol
-from lipcert.norms.torus import Boxes, Torus, torus_size
+from lipcert.training.projection.torus import Boxes, Torus, torus_size
 from lipcert.upper import INFINITE
 from tests.norms.operators import conv_matrix, random_kernel, random_window, true_norm
 
@@ -208,7 +208,7 @@ def test_estimates_do_not_decide_soundness(factor: float, monkeypatch: pytest.Mo
     def wrong(matrices: Array, accuracy: float) -> Array:
         return estimate_largest(matrices, accuracy) * factor
 
-    monkeypatch.setattr("lipcert.norms.circulant.estimate_largest", wrong)
+    monkeypatch.setattr("lipcert.training.projection.torus.estimate_largest", wrong)
     rng = np.random.default_rng(4)
     kernels = rng.standard_normal((2, 3, 2, 3, 3))
     geometry = (Window(8, 3, 1, 1, 1, 1), Window(6, 3, 2, 1, 1, 0))

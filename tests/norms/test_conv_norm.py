@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.norms.circulant import circulant_norm
+from lipcert.training.projection.torus import circulant_norm
 from lipcert.norms.explicit import explicit_norm
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.laurent import laurent_norm, symbol_of
 from lipcert.norms.linear_map import ConvMap
 from lipcert.norms.operator_norm import (
@@ -21,7 +21,7 @@ from lipcert.norms.operator_norm import (
     operator_norm,
     reshape_bound,
 )
-from lipcert.norms.polyphase import live_kernels, polyphase
+from lipcert.training.projection.polyphase import live_kernels, polyphase
 from lipcert.operand import Operand
 from lipcert.upper import INFINITE, Upper
 from tests.norms.operators import (

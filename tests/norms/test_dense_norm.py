@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from lipcert.norms.dense import dense_norm
-from lipcert.norms.eigenvalues import estimate_largest, largest_eigenvalue, prove_below
+from lipcert.training.projection.eigenvalues import estimate_largest, largest_eigenvalue, prove_below
 from lipcert.norms.linear_map import DenseMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.operand import Operand
@@ -144,7 +144,7 @@ def test_estimates_do_not_decide_soundness(monkeypatch: pytest.MonkeyPatch) -> N
     truth = true_norm(matrix)
     for nonsense in (0.0, 1e-3, 0.99, 1.2, 50.0):
         monkeypatch.setattr(
-            "lipcert.norms.eigenvalues.estimate_largest",
+            "lipcert.training.projection.eigenvalues.estimate_largest",
             lambda matrices, accuracy, factor=nonsense: (
                 factor * np.linalg.eigvalsh(matrices)[:, -1]
             ),

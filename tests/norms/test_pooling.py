@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import avg_pool2d
 
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.pooling import average_pool_norm
 from tests.norms.operators import random_window, true_norm
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.linear_map import ConvMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.operand import Operand

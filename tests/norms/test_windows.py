@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.windows import (
     conv_positions,
     largest_overlap,

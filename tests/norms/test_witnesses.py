@@ -11,15 +11,15 @@ import pytest
 from lipcert.facts import Bound
 from lipcert.norms.boxes import TorusCertificate, verify_torus
 from lipcert.norms.cells import CellCertificate, verify_cells
-from lipcert.norms.circulant import extended_axes
-from lipcert.norms.geometry import Window
+from lipcert.training.projection.torus import extended_axes
+from lipcert.geometry import Window
 from lipcert.norms.laurent import symbol_of
 from lipcert.norms.linear_map import ConvMap, DenseMap, LinearMap, PaddedConvMap
 from lipcert.norms.operator_norm import InnerBound, Tier, operator_norm
-from lipcert.norms.polyphase import live_kernels, polyphase
+from lipcert.training.projection.polyphase import live_kernels, polyphase
 from lipcert.norms.reads import Border
 from lipcert.norms.scaling import restored
-from lipcert.norms.torus import torus_size
+from lipcert.training.projection.torus import torus_size
 from lipcert.operand import Operand
 from lipcert.upper import INFINITE, Upper
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lipcert.norms.geometry import Geometry, Window
+from lipcert.geometry import Geometry, Window
 from lipcert.norms.linear_map import PaddedConvMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.norms.reads import Border, Reads

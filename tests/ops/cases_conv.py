@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 from tests.cases import Case

@@ -7,7 +7,7 @@ import math
 import torch
 from torch.nn import functional
 
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from tests.cases import Case
 

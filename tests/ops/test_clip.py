@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.facts import Bound, CotangentFacts, PairHull
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip

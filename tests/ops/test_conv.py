@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from lipcert.facts import Bound, ValueFacts
 from lipcert.interval import Interval
-from lipcert.norms.geometry import Geometry, Window
+from lipcert.geometry import Geometry, Window
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose

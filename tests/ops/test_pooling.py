@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lipcert.facts import Bound, ValueFacts
 from lipcert.interval import Interval
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.operator_norm import Tier
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.scope import PointScope

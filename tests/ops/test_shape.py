@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lipcert.facts import Bound, CotangentFacts, PairHull, ValueFacts
 from lipcert.interval import Interval
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.base import Op

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.clip import ClipNorm, CotangentClip
 from lipcert.ops.conv import Conv
 from lipcert.ops.shape import Pad, PadMode

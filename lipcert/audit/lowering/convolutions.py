@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.lowering.dispatch import Tensors, lower, obstacle
-from lipcert.norms.geometry import Geometry, Window
+from lipcert.geometry import Geometry, Window
 from lipcert.ops.conv import Conv, ConvTranspose
 
 _FORWARD: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

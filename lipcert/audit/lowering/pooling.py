@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.convolutions import pad_widths, shared_pads
 from lipcert.audit.lowering.dispatch import Tensors, constants, lower, obstacle
-from lipcert.norms.geometry import Geometry
+from lipcert.geometry import Geometry
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 
 _MAXIMUM: Final = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}

@@ -13,8 +13,8 @@ from typing import Final, final
 
 import numpy as np
 
+from lipcert.core.program import Shape
 from lipcert.errors import Refusal
-from lipcert.facts import Shape
 from lipcert.importer.constant import Constant, Origin, View
 from lipcert.importer.layout import Layout, MixingError
 from lipcert.importer.raw import Array, RawNode

@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.geometry import Window
 from lipcert.importer.arithmetic import cumulation
 from lipcert.importer.build.builder import MASK, Builder, Handler, RefusedNodeError
 from lipcert.importer.constant import Constant
 from lipcert.importer.raw import RawNode
-from lipcert.norms.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.affine import Shift
 from lipcert.ops.attention import Attention

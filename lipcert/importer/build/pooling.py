@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
+from lipcert.geometry import Geometry, Window
 from lipcert.importer.build.builder import Builder, Handler, RefusedNodeError
 from lipcert.importer.build.windows import Sliding, read_sliding
 from lipcert.importer.raw import RawNode
-from lipcert.norms.geometry import Geometry, Window
 from lipcert.ops.lrn import Lrn
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import ReduceMean

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
 from lipcert.importer.build.builder import Builder, Handler
 from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import axes_of

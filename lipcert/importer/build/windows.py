@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from lipcert.facts import Shape
+from lipcert.core.program import Shape
+from lipcert.geometry import Geometry, Window
 from lipcert.importer.build.builder import RefusedNodeError
 from lipcert.importer.raw import RawNode
-from lipcert.norms.geometry import Geometry, Window
 
 
 @final

@@ -17,16 +17,21 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.viewed import viewed
-from lipcert.norms.circulant import extended_axes
-from lipcert.norms.factor import Matrix
-from lipcert.norms.frequencies import TWIDDLE_ERROR, reduced_angles
-from lipcert.norms.geometry import IndexArray
-from lipcert.norms.polyphase import live_kernels, polyphase
-from lipcert.norms.tiling import cosine_squared
-from lipcert.norms.torus import Boxes, Torus, torus_size
+from lipcert.geometry import IndexArray
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
+from lipcert.training.projection.eigenvalues import Matrix
+from lipcert.training.projection.polyphase import live_kernels, polyphase
+from lipcert.training.projection.torus import (
+    TWIDDLE_ERROR,
+    Boxes,
+    Torus,
+    cosine_squared,
+    extended_axes,
+    reduced_angles,
+    torus_size,
+)
 from lipcert.training.projection.written_out import written_out
 from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Lower, gamma
 

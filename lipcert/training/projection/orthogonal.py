@@ -13,7 +13,6 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.norms.windows import largest_overlap
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.training.projection.uses import Constrained, Norm, Use
@@ -87,4 +86,4 @@ def _shape(use: Use) -> tuple[int, int, int] | str:
 def _are_disjoint(op: Conv | ConvTranspose) -> bool:
     """Whether the op is its matrix [out, in · taps], once for each window."""
     whole = all(max(window.reads()) == window.taps for window in op.geometry)
-    return whole and largest_overlap(op.geometry) == 1
+    return whole and math.prod(window.overlap for window in op.geometry) == 1

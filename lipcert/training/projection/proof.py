@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from scipy.linalg.lapack import dlauum, dpotrf
 
-from lipcert.norms.factor import BoolArray, Matrix
+from lipcert.training.projection.eigenvalues import BoolArray, Matrix
 from lipcert.upper import UNIT_ROUNDOFF, FloatArray, gamma
 
 _RESIDUAL: Final = 2.0**-36

@@ -15,11 +15,10 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.norms.eigenvalues import estimate_largest
-from lipcert.norms.factor import BoolArray, Matrix
-from lipcert.norms.geometry import IndexArray
+from lipcert.geometry import IndexArray
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
+from lipcert.training.projection.eigenvalues import BoolArray, Matrix, estimate_largest
 from lipcert.training.projection.matrices import Matrices, matrices_of
 from lipcert.training.projection.measure import Measure, Numbers
 from lipcert.training.projection.proof import below, frobenius_norms, product_margin

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import bmat, coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lipcert.norms.geometry import IndexArray
+from lipcert.geometry import IndexArray
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.upper import FloatArray

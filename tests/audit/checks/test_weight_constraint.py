@@ -11,7 +11,7 @@ from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.viewed import graph_at, is_shown
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings

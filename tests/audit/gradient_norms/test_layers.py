@@ -16,7 +16,7 @@ from lipcert.audit.gradient_norms.layout import channels_last
 from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Divide, Scale, Shift

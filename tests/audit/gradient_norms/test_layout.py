@@ -12,7 +12,7 @@ from lipcert.audit.gradient_norms.layout import (
     is_channels_last,
     prefers_channels_last,
 )
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.conv import Conv
 from lipcert.ops.normalization import GroupNorm
 from tests.audit.gradient_norms.oracle import CPU

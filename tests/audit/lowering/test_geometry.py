@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lipcert.audit.lowering import lowered
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool

@@ -14,7 +14,7 @@ import torch
 from lipcert.audit.lowering import lowered
 from lipcert.audit.lowering.dispatch import lower, obstacle
 from lipcert.audit.lowering.elementwise import domain_function, scalar_function
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation
 from lipcert.ops.attention import Attention

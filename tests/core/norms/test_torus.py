@@ -100,8 +100,8 @@ def test_no_witness_proves_a_claim_that_is_false(conv, counts, twist):
 @settings(max_examples=200, deadline=None)
 @given(convolutions())
 def test_tori_of_the_engine_are_accepted(conv):
-    from lipcert.norms.geometry import Window
-    from lipcert.norms.torus import torus_size
+    from lipcert.geometry import Window
+    from lipcert.training.projection.torus import torus_size
 
     rows = zip(
         conv.size,

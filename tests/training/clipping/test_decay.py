@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import lowered
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Divide, Scale, Shift

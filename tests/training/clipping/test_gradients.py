@@ -17,7 +17,7 @@ from lipcert.analysis.bounded import bounded
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph, Parameter
 from lipcert.losses.cross_entropy import CrossEntropy
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Divide

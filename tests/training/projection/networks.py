@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipcert.audit.viewed import graph_at
 from lipcert.ir import Graph
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.base import Op
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.settings import ConstraintSpec, Settings

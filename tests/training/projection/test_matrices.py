@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.conv import Conv
 from lipcert.ops.linear import Dense
 from lipcert.training.projection import matrices as module

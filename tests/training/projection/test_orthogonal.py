@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lipcert.errors import UsageError
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.ops.affine import Scale
 from lipcert.ops.conv import Conv
 from lipcert.ops.linear import Dense

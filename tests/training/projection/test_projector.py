@@ -17,7 +17,7 @@ from lipcert.audit.records import Verdict
 from lipcert.audit.viewed import graph_at
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
-from lipcert.norms.geometry import Window
+from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Scale, Shift

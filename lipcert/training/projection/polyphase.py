@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from lipcert.norms.geometry import Geometry
+from lipcert.geometry import Geometry
 from lipcert.upper import FloatArray
 
 
