@@ -110,6 +110,11 @@ def evaluate(
     return dict(values(program, x, arithmetic))
 
 
+def output_of(program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64") -> Array:
+    """The last of `values`, without keeping the others."""
+    return next(value for name, value in values(program, x, arithmetic) if name == program.output)
+
+
 def evaluate_batch(program: p.Program, x: npt.NDArray[Any]) -> dict[str, Array]:
     """Every value of examples [examples, *shape], as [examples, *shape of the value]."""
     known = {program.input: np.asarray(x, np.float64)}

@@ -21,7 +21,7 @@ from lipcert.analysis.loss import planned_loss
 from lipcert.analysis.mechanism import clipped_groups, mechanism_of
 from lipcert.analysis.planned import plan_of
 from lipcert.analysis.premises import premises_of, scope_claim
-from lipcert.analysis.reading import Reading, read_program
+from lipcert.importer.reading import Reading, read_program
 from lipcert.analysis.scopes import constraints_of, scaled_down
 from lipcert.analysis.tensors import exchanged_tensors, tensors_of, with_biases
 from lipcert.core.arithmetic import add_up

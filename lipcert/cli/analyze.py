@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,9 @@ def command(
     paths.require_model(model)
     paths.require_writable([out_file, *(file for _, file in destinations)])
     from lipcert.analysis.pipeline import analyze
+    from lipcert.cli.cache import open_cache, with_note
     from lipcert.importer.load import load_model
+    from lipcert.search.proposals import proposals
 
     imported = load_model(
         model,
@@ -53,8 +56,10 @@ def command(
         input_norm=settings.input_norm,
         input_box=settings.input_box,
     )
+    cache = open_cache(settings.cache, os.environ)
     with ProgressReport(progress) as report:
-        analysis = analyze(imported, settings, report.observe)
+        analysis = analyze(imported, settings, report.observe, cache or proposals)
+    analysis = with_note(analysis, cache)
     for name, file in destinations:
         write(_rendered(analysis, name, False, show_all), file)
     coloured = out_file is None and use_color(color)

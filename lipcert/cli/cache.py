@@ -1,6 +1,6 @@
 """The cache of norms, as the command line uses it: where it is, and what is said about it.
 
-What enters: the environment and the setting `cache`. What leaves: a rule for norms, a warning
+What enters: the environment and the setting `cache`. What leaves: a search for norms, a warning
 where the directory is not used, and a note in the report where it was.
 """
 
@@ -14,24 +14,21 @@ import click
 
 from lipcert.analysis.records import Analysis
 from lipcert.cli.sources import CACHE_VARIABLE
-from lipcert.norm_cache import NormCache
 from lipcert.safe import safe
+from lipcert.search.cache import ProposalCache
 
 
-def open_cache(enabled: bool, environment: Mapping[str, str], rules: str) -> NormCache | None:
-    """The cache of this user; None where there is none or it is not wanted.
-
-    rules: digest of the rules, taken before the engine was imported; "" if there is none.
-    """
-    directory = cache_directory(environment) if enabled and rules else None
-    return None if directory is None else NormCache(directory, rules)
+def open_cache(enabled: bool, environment: Mapping[str, str]) -> ProposalCache | None:
+    """The cache of this user; None where there is none or it is not wanted."""
+    directory = cache_directory(environment) if enabled else None
+    return None if directory is None else ProposalCache(directory)
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path | None:
     """LIPCERT_CACHE_DIR, else `lipcert` in XDG_CACHE_HOME or ~/.cache; None without a home.
 
     Environment only: a settings file may come with somebody else's project, and must not choose
-    which norms are believed.
+    what is proposed.
     """
     chosen = environment.get(CACHE_VARIABLE)
     if chosen:
@@ -45,7 +42,7 @@ def cache_directory(environment: Mapping[str, str]) -> Path | None:
         return None
 
 
-def with_note(analysis: Analysis, cache: NormCache | None) -> Analysis:
+def with_note(analysis: Analysis, cache: ProposalCache | None) -> Analysis:
     """The analysis, with a note on norms that were remembered; warns about an unused directory."""
     if cache is None:
         return analysis
@@ -55,8 +52,8 @@ def with_note(analysis: Analysis, cache: NormCache | None) -> Analysis:
     if not cache.hits:
         return analysis
     note = (
-        "operator norms that an earlier run certified and that were read from the private cache "
-        f"of this user: {cache.hits}; --no-cache computes them again"
+        "operator norms that an earlier run found, that were read from the private cache of this "
+        f"user and proved again: {cache.hits}; --no-cache searches them anew"
     )
     facts = analysis.assumptions
     return replace(analysis, assumptions=replace(facts, notes=(*facts.notes, note)))

@@ -41,8 +41,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC011": "In training mode BatchNorm uses batch statistics and Dropout is random; the "
         f"bounds of the exported function would not hold for training. Export with {_EXPORT}.",
         "LC012": "The loss is applied to one output. Choose it with --output NAME.",
-        "LC013": "The graph as understood gives other numbers than onnxruntime on the same inputs, "
-        "so it is not the same function. This is a defect of LipCert or of the file: report it.",
+        "LC013": "Audits and training run the imported graph, bounds are of the program that the "
+        "core reads in the same file. Here the two give other numbers for the same inputs, so they "
+        "are not the same function. This is a defect of LipCert: report it.",
         "LC014": "No bound holds for a weight that is NaN or infinite. Repair the checkpoint.",
         "LC015": "Weights outside the file are read only from regular files in the model's own "
         "folder, never through a link, a second name or a path that leads out. Save the model as "
@@ -62,11 +63,11 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC024": "The exporter stores tensors of equal numbers once and writes the further names "
         "as copies. Each name is bounded as a parameter of its own; if training ties them, the "
         f"bounds do not hold. Export with {_EXPORT}.",
-        "LC025": "Before anything is certified, every step that the checker reads in the file is "
-        "computed for inputs of the declared domain and held against onnxruntime. Here the numbers "
-        "or the shapes differ, at the node that the message names, so a certificate would speak of "
-        "another function, and none is written. This is a defect of LipCert or of the file: report "
-        "it. `lipcert analyze` does not use this reading.",
+        "LC025": "While a file is imported, every step that the core reads in it is computed for "
+        "inputs of the declared domain and held against onnxruntime. Here the numbers or the "
+        "shapes differ, at the node that the message names, or onnxruntime does not run the file, "
+        "so bounds might be of another function, and none are given. This is a defect of LipCert "
+        "or of the file: report it.",
         "LC026": "In eval mode batch normalization takes frozen statistics and Dropout does "
         "nothing; in train mode the examples of a batch influence each other, and entries are "
         "dropped and scaled at random. What is proved of the file holds for training that keeps "
@@ -78,6 +79,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "as such a number where it has its value and its place, and no name of a parameter. If "
         "training moves it, its gradient is not bounded. An export by torch with dynamo=True says "
         "which tensors are parameters, and leaves nothing to guess.",
+        "LC028": "Every bound is derived by the core, which reads the file itself and refuses what "
+        "has two readings or what none of its rules speaks of. The message says what it met. Write "
+        "the layer in plain operators, or report the file.",
         "LC101": "The rule of this node does not apply on the values that can reach it (for "
         "example a division by an interval that holds 0). The message says which assumption would "
         "help: often --input-norm, --input-box or a constraint.",

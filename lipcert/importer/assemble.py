@@ -1,9 +1,9 @@
 """Assemble: from a checked model to a graph, and what its user must know about it.
 
-    Source → metadata → examples (fold, batch) → patterns → build → Assembled
+    RawModel → metadata → examples (fold, batch) → patterns → build → Assembled
 
-What enters: a `Source` and the choices of its user. What leaves: the graph, not yet compared with
-onnxruntime. Invariant: the same source gives the same graph, in this process or another.
+What enters: a `RawModel` and the choices of its user. What leaves: the graph, not yet compared with
+the program of the core. Invariant: the same model gives the same graph, in this process or another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lipcert.importer.raw import RawInput, RawModel, RawNode
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
 from lipcert.importer.survey import distinct, operator_refusals
-from lipcert.ir import Graph
+from lipcert.ir import BatchProof, Graph
 
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
 _FOLDED: Final = (
@@ -54,10 +54,10 @@ _PLAIN: Final = (
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembled:
-    """A graph, the outline of what it was translated from, and what is to be said about it."""
+    """A graph, and what is to be said about it."""
 
     graph: Graph
-    examples: Examples
+    batch: BatchProof
     diagnostics: tuple[Diagnostic, ...]
     macros: tuple[MacroLayer, ...]
     scattered: frozenset[str]
@@ -88,7 +88,7 @@ def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Ass
         *_number_notes(examples.graph, needed, graph),
     )
     scattered = (examples.graph.scattered | separated.tied).intersection(graph.parameters)
-    return Assembled(graph, examples.outline(), diagnostics, macros, scattered)
+    return Assembled(graph, examples.proof, diagnostics, macros, scattered)
 
 
 def _followed(model: RawModel, provenance: Provenance, output: str | None) -> tuple[str, Examples]:

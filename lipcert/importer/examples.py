@@ -68,10 +68,6 @@ class Examples:
     proof: BatchProof
     diagnostics: tuple[Diagnostic, ...]
 
-    def outline(self) -> Examples:
-        """The same without nodes and tensors, which weigh."""
-        return replace(self, graph=replace(self.graph, nodes=(), constants={}))
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

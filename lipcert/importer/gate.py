@@ -1,17 +1,15 @@
 """From bytes to a raw model: parse, check the structure, expand model-local functions.
 
-What enters: the bytes of one ModelProto. What leaves: a `Source`: the raw model and, for running
-it with onnxruntime, the expanded protobuf. Invariants: every value is computed once and before it
-is read; every tensor is finite and complete; sizes are below `limits`; no file is read but those
-that `container` and `external` open.
+What enters: the bytes of one ModelProto. What leaves: the raw model. Invariants: every value is
+computed once and before it is read; every tensor is finite and complete; sizes are below `limits`;
+no file is read but those that `container` and `external` open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
@@ -27,16 +25,7 @@ from lipcert.importer.reader import GraphReader
 from lipcert.importer.survey import distinct, operator_refusals
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """A checked model, as raw data and as the protobuf it was made from."""
-
-    model: RawModel
-    proto: ModelProto
-
-
-def open_model(path: Path, raw: ModelBytes) -> Source:
+def open_model(path: Path, raw: ModelBytes) -> RawModel:
     """Check the bytes of a model file, and read its external data from its folder."""
     proto = ModelProto()
     try:
@@ -58,8 +47,7 @@ def open_model(path: Path, raw: ModelBytes) -> Source:
     if not graph.outputs:
         raise _malformed(path, "has no output")
     producer = f"{proto.producer_name} {proto.producer_version}".strip()
-    model = RawModel(graph, opset, proto.ir_version, producer, str(path), raw.sha256, external)
-    return Source(model, proto)
+    return RawModel(graph, opset, proto.ir_version, producer, str(path), raw.sha256, external)
 
 
 def _malformed(path: Path, why: str) -> ModelFileError:

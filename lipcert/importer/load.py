@@ -1,34 +1,34 @@
 """load_model: from an untrusted ONNX file to a verified graph.
 
-    path → container → gate → assemble → verify → ImportedModel
+    path → container → gate → assemble → reading → agreement → ImportedModel
 
-A file is imported twice: first in a child process of limited memory and time, which also compares
-the graph with onnxruntime; then, if that went well, here, from the very same bytes. So code that
-hangs, crashes or devours memory does so in the child, and onnxruntime never sees the file here.
+A file is imported twice: first in a child process of limited memory and time, which also has the
+core read it and compares both readings with each other and with onnxruntime; then, if that went
+well, here, from the very same bytes. So code that hangs, crashes or devours memory does so in the
+child, and onnxruntime never sees the file here.
 
 Invariant: nothing but ModelFileError and UnsupportedModelError leaves this function because of
-what a file holds, UsageError only where it lacks the output asked for, and a graph that leaves it
-has been compared with onnxruntime.
+what a file holds, UsageError only where it lacks the output asked for, and of a file that leaves it
+the program of the core has been compared with onnxruntime, and the graph with the program.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import final
 
-from onnx import ModelProto
-
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
-from lipcert.importer.assemble import Assembled, assemble
+from lipcert.importer.assemble import assemble
 from lipcert.importer.child import run_in_child
 from lipcert.importer.container import read_bytes
-from lipcert.importer.draws import Domain
-from lipcert.importer.gate import Source, open_model
+from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
+from lipcert.importer.raw import RawModel
+from lipcert.importer.reading import Reading
 from lipcert.threads import one_thread
 
 
@@ -68,57 +68,60 @@ def load_model(
     of the file for the trained parameters even where the exporter folded others into them.
     trusted: import the file in this process alone, without limits of memory and time.
     input_norm, input_box: the inputs that one example may have, as in `Settings`; where they are
-    declared, the graph is compared with onnxruntime on some of them, too.
+    declared, the readings of the file are compared on some of them.
     """
     request = _Request(str(path), output, as_exported, input_norm, input_box)
     if trusted:
-        source, assembled = _imported(request, None)
-        return _result(request, source, assembled, _verification(request, source.proto, assembled))
+        return _compared(request)
     rehearsal = _rehearsed(request)
-    source, assembled = _imported(request, rehearsal)
-    return _result(request, source, assembled, rehearsal.verification)
+    model = _opened(request, rehearsal)
+    return _result(request, model, rehearsal.verification)
 
 
-def _imported(request: _Request, rehearsal: _Rehearsal | None) -> tuple[Source, Assembled]:
-    """Import in this process; after a rehearsal, from the same bytes only."""
-    source = _opened(request, rehearsal)
-    if rehearsal is not None and source.model.external != rehearsal.external:
+def _compared(request: _Request) -> ImportedModel:
+    """Import a file, and compare its readings with each other and with onnxruntime."""
+    from lipcert.importer.agreement import (  # noqa: PLC0415  onnxruntime stays in the child
+        Domain,
+        check_agreement,
+        check_graph,
+    )
+
+    box = request.input_box
+    domain = Domain(request.input_norm, None if box is None else (box[0], box[1]))
+    found = _result(request, _opened(request, None), Verification(0, 0.0))
+    read = Reading.of(Path(request.path), found.graph.output_name)
+    if read.model.sha256 != found.sha256:
         raise _changed(request)
-    return source, assemble(source.model, request.output, as_exported=request.as_exported)
+    verification = check_agreement(read, Path(request.path), domain)
+    check_graph(read, found.graph, domain)
+    return replace(found, verification=verification)
 
 
-def _opened(request: _Request, rehearsal: _Rehearsal | None) -> Source:
-    """The file, whose bytes are let go as soon as they are parsed."""
+def _opened(request: _Request, rehearsal: _Rehearsal | None) -> RawModel:
+    """The file, whose bytes are let go when they are parsed; after a rehearsal, the same bytes."""
     path = Path(request.path)
     raw = read_bytes(path)
     if rehearsal is not None and raw.sha256 != rehearsal.sha256:
         raise _changed(request)
-    return open_model(path, raw)
+    model = open_model(path, raw)
+    if rehearsal is not None and model.external != rehearsal.external:
+        raise _changed(request)
+    return model
 
 
 def _changed(request: _Request) -> ModelFileError:
     return ModelFileError(f"{request.path!r} changed while it was read")
 
 
-def _verification(request: _Request, proto: ModelProto, assembled: Assembled) -> Verification:
-    from lipcert.importer.verify import verify  # noqa: PLC0415  onnxruntime stays in the child
-
-    box = None if request.input_box is None else (request.input_box[0], request.input_box[1])
-    domain = Domain(request.input_norm, box)
-    return verify(proto, assembled.examples, assembled.graph, domain)
-
-
-def _result(
-    request: _Request, source: Source, assembled: Assembled, verification: Verification
-) -> ImportedModel:
-    model = source.model
+def _result(request: _Request, model: RawModel, verification: Verification) -> ImportedModel:
+    assembled = assemble(model, request.output, as_exported=request.as_exported)
     return ImportedModel(
         graph=assembled.graph,
         path=request.path,
         sha256=model.sha256,
         opset=model.opset,
         producer=model.producer,
-        batch=assembled.examples.proof,
+        batch=assembled.batch,
         verification=verification,
         diagnostics=assembled.diagnostics,
         macros=assembled.macros,
@@ -147,16 +150,11 @@ def rehearse(text: str) -> str:
     """The work of the child: a request in, what became of it out, both as JSON."""
     request = _Request(**json.loads(text))
     try:
-        source, assembled = _imported(request, None)
-        sha256, external = source.model.sha256, source.model.external
-        proto = source.proto
-        del source  # large models leave little room for onnxruntime
-        verification = _verification(request, proto, assembled)
+        found = _compared(request)
     except ModelFileError as error:
         return json.dumps({"file": asdict(error.refusals[0])})
     except UnsupportedModelError as error:
         return json.dumps({"refusals": [asdict(refusal) for refusal in error.refusals]})
     except UsageError as error:
         return json.dumps({"usage": str(error)})
-    found = _Rehearsal(sha256, external, verification)
-    return json.dumps(asdict(found))
+    return json.dumps(asdict(_Rehearsal(found.sha256, found.external, found.verification)))

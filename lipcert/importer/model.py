@@ -13,7 +13,7 @@ from lipcert.ir import BatchProof, Graph
 @final
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Comparison of the graph with onnxruntime on random inputs."""
+    """Comparison of the program of the core with onnxruntime on examples of the domain."""
 
     examples: int
     max_difference: float
@@ -33,7 +33,7 @@ class MacroLayer:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedModel:
-    """A verified graph and the facts about the file it came from."""
+    """A graph that was held against the program of the core, and facts about its file."""
 
     graph: Graph
     path: str

@@ -51,7 +51,7 @@ def outline(text: str) -> str:
     """The work of the child."""
     path = Path(text)
     try:
-        model = open_model(path, read_bytes(path)).model
+        model = open_model(path, read_bytes(path))
     except NoVerdictError:
         return "null"
     graph = model.graph

@@ -11,8 +11,11 @@ import numpy.typing as npt
 import onnxruntime
 from onnx import ModelProto, ValueInfoProto
 
+from lipcert.errors import ModelFileError
 from lipcert.importer.container import read_bytes
+from lipcert.importer.expansion import names_read, needed_nodes
 from lipcert.importer.external import embed_external_data
+from lipcert.importer.modern import modernise
 
 Array = npt.NDArray[Any]
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
@@ -23,33 +26,31 @@ class RunFailure(Exception):  # noqa: N818 (no failure of the program)
     """onnxruntime refuses a model or an input; one line."""
 
 
-def new_session(content: bytes) -> onnxruntime.InferenceSession:
-    """A session of a serialised model; its errors have no common type."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
 @final
 class Runtime:
-    """A file as it stands, of which every value can be asked for.
+    """A file as it stands, of which the values of its nodes can be asked for.
 
     What the values do not depend on is left out, so that one input remains, with the shape that
-    the file declares. dtype: of the input.
+    the file declares. values: those of the wanted ones that nodes of the file compute. dtype: of
+    the input.
     """
 
-    def __init__(self, path: Path, source: str, values: Sequence[str]) -> None:
+    def __init__(self, path: Path, sha256: str, source: str, wanted: Sequence[str]) -> None:
         proto = ModelProto()
-        proto.ParseFromString(read_bytes(path).content)
+        raw = read_bytes(path)
+        if raw.sha256 != sha256:
+            raise ModelFileError(f"{str(path)!r} changed while it was read")
+        proto.ParseFromString(raw.content)
+        del raw
         embed_external_data(proto, path.parent)
-        _keep(proto, source, list(dict.fromkeys(values)))
+        made = {name for node in proto.graph.node for name in node.output}
+        self.values = tuple(name for name in dict.fromkeys(wanted) if name in made)
+        _keep(proto, source, self.values)
+        modernise(proto)
         content = proto.SerializeToString()
-        del proto
+        proto.Clear()
         try:
-            self._session = new_session(content)
+            self._session = _new_session(content)
         except Exception as error:
             raise _failure(error) from error
         self._source = source
@@ -71,16 +72,22 @@ def _failure(error: Exception) -> RunFailure:
     return RunFailure(" ".join(str(error).split())[:200])
 
 
+def _new_session(content: bytes) -> onnxruntime.InferenceSession:
+    """Its errors have no common type."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
 def _keep(proto: ModelProto, source: str, values: Sequence[str]) -> None:
     """Leave the nodes before these values, the tensors they read, and one input."""
-    graph, live = proto.graph, set(values)
+    graph = proto.graph
     graph.ClearField("value_info")
-    kept = []
-    for node in reversed(graph.node):
-        if live.intersection(node.output):
-            kept.append(node)
-            live.update(node.input)
-    nodes = kept[::-1]
+    nodes = needed_nodes(graph, values)
+    live = set(values).union(*map(names_read, nodes))
     del graph.node[:]
     graph.node.extend(nodes)
     tensors = [item for item in graph.initializer if item.name in live]

@@ -13,14 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from lipcert.issue.reading import Reading
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
-from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.lower import lower
-from lipcert.core.reader.model import read_model
-from lipcert.core.reader.records import ModelReadError
-from lipcert.issue.agreement import disagreement
+from lipcert.errors import UnsupportedModelError
+from lipcert.importer.agreement import Domain, check_agreement
+from lipcert.importer.reading import Reading
 
 Array = np.ndarray
 ort.set_default_logger_severity(4)
@@ -807,14 +804,13 @@ def outcome(proto: ModelProto, folder: Path) -> str:
     path.write_bytes(proto.SerializeToString())
     output = proto.graph.output[0].name
     try:
-        model = read_model(path)
-        program = lower(model, output)
-    except (ModelReadError, Unsupported):
-        return "refused"
-    found = disagreement(Reading(model, program, output), path, None, None)
-    if found is not None and found.reason.endswith("finite numbers"):
-        return "undefined"
-    return "" if found is None else found.reason
+        check_agreement(Reading.of(path, output), path, Domain())
+    except UnsupportedModelError as error:
+        (found,) = error.refusals
+        if found.code == "LC028":
+            return "refused"
+        return "undefined" if found.reason.endswith("finite numbers") else found.reason
+    return ""
 
 
 def outcomes(seed: int, count: int, operators=OPERATORS):

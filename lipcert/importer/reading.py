@@ -1,8 +1,6 @@
-"""Reading: the program that the core reads in the file of an imported model.
+"""Reading: the program that the core reads in the file of a model, of which all bounds are.
 
-What enters: an imported model, and the output that is followed. What leaves: the core's model and
-program of the same bytes, or `UnsupportedModelError` (LC028) where the core does not understand
-what the importer did.
+Raised is `UnsupportedModelError` (LC028) where the core does not understand what the importer did.
 """
 
 from __future__ import annotations
@@ -30,6 +28,16 @@ class Reading:
     program: Program
     output: str
 
+    @classmethod
+    def of(cls, path: Path, output: str) -> Reading:
+        """The program behind an output of a file."""
+        try:
+            model = read_model(path)
+        except ModelReadError as error:
+            raise _refused(str(error)) from error
+        name = output if output in model.outputs else model.outputs[-1]
+        return cls(model, _lowered(model, name), name)
+
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
         """The same file with other numbers in some of its initializers."""
         model = replace(self.model, initializers={**self.model.initializers, **tensors})
@@ -38,16 +46,10 @@ class Reading:
 
 def read_program(imported: ImportedModel, output: str | None) -> Reading:
     """The program behind an output (None: the one that the importer followed)."""
-    try:
-        model = read_model(Path(imported.path))
-    except ModelReadError as error:
-        raise _refused(str(error)) from error
-    if model.sha256 != imported.sha256:
+    found = Reading.of(Path(imported.path), output or imported.graph.output_name)
+    if found.model.sha256 != imported.sha256:
         raise NoVerdictError(f"{imported.path} changed after it was imported")
-    name = output or imported.graph.output_name
-    if name not in model.outputs:
-        name = model.outputs[-1]
-    return Reading(model, _lowered(model, name), name)
+    return found
 
 
 def _lowered(model: Model, output: str) -> Program:

@@ -1,4 +1,4 @@
-"""A reading of a file that is not onnxruntime's is found, told where, and never certified."""
+"""A reading of a file that is not onnxruntime's is found, told where, and not imported."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lipcert.issue.reading import Reading
+from onnx import helper
 
-from lipcert import Settings, load_model
-from lipcert.core.lower.lower import lower
+from lipcert import load_model
 from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
-from lipcert.core.reader.model import read_model
 from lipcert.errors import UnsupportedModelError
-from lipcert.issue import certify as certifying
-from lipcert.issue.agreement import disagreement, draws
+from lipcert.importer import patterns
+from lipcert.importer import reading as readings
+from lipcert.importer.agreement import Domain, check_agreement
+from lipcert.importer.reading import Reading
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node
 from tests.core.models import SHIPPED
@@ -26,10 +26,20 @@ CNN = next(path for path in SHIPPED if path.name == "digits_cnn.onnx")
 RNG = np.random.default_rng(5)
 
 
+UNIT = Domain(None, (0.0, 1.0))
+
+
+def disagreement(read: Reading, path: Path, domain: Domain):
+    """The refusal, or None."""
+    try:
+        check_agreement(read, path, domain)
+    except UnsupportedModelError as error:
+        return error.refusals[0]
+    return None
+
+
 def reading(path: Path) -> Reading:
-    found = read_model(path)
-    output = found.outputs[-1]
-    return Reading(found, lower(found, output), output)
+    return Reading.of(path, "")
 
 
 def saved(folder: Path, *parts, **more) -> Path:
@@ -53,13 +63,13 @@ def with_other_weight(step: Step) -> Step:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_models_are_read_as_onnxruntime_reads_them(path):
-    assert disagreement(reading(path), path, (0.0, 1.0), None) is None
+    assert disagreement(reading(path), path, UNIT) is None
 
 
 def test_a_wrong_number_is_found_at_its_node():
     right = reading(CNN)
     wrong = replace(right, program=misread(right.program, Dense, with_other_weight))
-    found = disagreement(wrong, CNN, (0.0, 1.0), None)
+    found = disagreement(wrong, CNN, UNIT)
     assert found is not None
     assert found.code == "LC025"
     assert found.op == "Gemm"
@@ -77,7 +87,7 @@ def test_a_wrong_shape_is_found(tmp_path):
         for step in right.program.steps
     )
     wrong = replace(right, program=replace(right.program, steps=steps))
-    found = disagreement(wrong, path, (0.0, 1.0), None)
+    found = disagreement(wrong, path, UNIT)
     assert found is not None
     assert "has the shape [1, 3, 2] in onnxruntime, not [1, 2, 3]" in found.reason
 
@@ -88,9 +98,9 @@ def test_examples_in_the_wrong_place_are_found(tmp_path):
     path = saved(tmp_path, nodes, ["N", 3, 2])
     right = reading(path)
     assert right.program.place == Place(1)
-    assert disagreement(right, path, None, 2.0) is None
+    assert disagreement(right, path, Domain(2.0)) is None
     wrong = replace(right, program=replace(right.program, place=Place(0)))
-    found = disagreement(wrong, path, None, 2.0)
+    found = disagreement(wrong, path, Domain(2.0))
     assert found is not None
     assert "for 3 examples at once" in found.reason
 
@@ -100,22 +110,22 @@ def test_files_of_a_fixed_batch_are_compared_at_their_size(batch, tmp_path):
     path = saved(tmp_path, [node("MatMul", "x w")], [batch, 4], {"w": RNG.standard_normal((4, 3))})
     right = reading(path)
     assert right.program.batch_proved
-    assert disagreement(right, path, None, None) is None
+    assert disagreement(right, path, Domain()) is None
     wrong = replace(right, program=misread(right.program, Dense, with_other_weight))
-    assert disagreement(wrong, path, None, None) is not None
+    assert disagreement(wrong, path, Domain()) is not None
 
 
 def test_cancellation_is_no_misreading(tmp_path):
     """What float32 loses where large numbers cancel says nothing of the reading."""
     nodes = [node("Add", "x large", "a"), node("Sub", "a large", "b"), node("Mul", "b many")]
     path = saved(tmp_path, nodes, ["N", 4], {"large": 1e6, "many": 1e6})
-    assert disagreement(reading(path), path, (0.0, 1.0), None) is None
+    assert disagreement(reading(path), path, UNIT) is None
 
 
 def test_a_network_without_numbers_is_not_certified(tmp_path):
     path = saved(tmp_path, [node("Log", "x")], ["N", 4])
-    assert disagreement(reading(path), path, (1.0, 2.0), None) is None
-    found = disagreement(reading(path), path, (-2.0, -1.0), None)
+    assert disagreement(reading(path), path, Domain(None, (1.0, 2.0))) is None
+    found = disagreement(reading(path), path, Domain(None, (-2.0, -1.0)))
     assert found is not None
     assert "finite" in found.reason
 
@@ -126,7 +136,7 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     path = tmp_path / "outside.onnx"
     proto = model([node("MatMul", "x w")], ["N", 4], {"w": RNG.standard_normal((4, 3))})
     onnx.save(proto, path, save_as_external_data=True, location="numbers", size_threshold=0)
-    assert disagreement(reading(path), path, (0.0, 1.0), None) is None
+    assert disagreement(reading(path), path, UNIT) is None
 
 
 @given(
@@ -138,7 +148,7 @@ def test_examples_are_drawn_from_the_declared_domain(shape, box, radius):
     if box is not None and radius is not None:
         least = np.linalg.norm(np.full(shape, np.clip(0.0, *box)))
         radius += float(least)
-    drawn = draws(shape, 3, box, radius)
+    drawn = Domain(radius, box).draws(shape, 3)
     assert drawn.shape == (3, *shape)
     if box is not None:
         assert (drawn >= box[0] - 1e-9).all()
@@ -147,18 +157,25 @@ def test_examples_are_drawn_from_the_declared_domain(shape, box, radius):
         assert all(np.linalg.norm(item) <= radius * (1 + 1e-9) + 1e-9 for item in drawn)
 
 
+def test_the_longest_example_of_a_ball_is_drawn():
+    assert np.linalg.norm(Domain(2.5).draws((4,), 2)[0]) == pytest.approx(2.5)
+
+
 @pytest.fixture
 def wrong_reading(monkeypatch):
-    def lowered(read, output):
-        return misread(lower(read, output), Dense, with_other_weight)
+    lowered = readings._lowered
 
-    monkeypatch.setattr(certifying, "lower", lowered)
+    def wrong(model, output):
+        return misread(lowered(model, output), Dense, with_other_weight)
+
+    monkeypatch.setattr(readings, "_lowered", wrong)
 
 
 @pytest.mark.usefixtures("wrong_reading")
-def test_what_is_read_otherwise_is_not_certified():
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_is_read_otherwise_is_not_imported(trusted):
     with pytest.raises(UnsupportedModelError, match=r"LC025.*Gemm.*onnxruntime"):
-        certifying.certify(load_model(CNN), Settings())
+        load_model(CNN, trusted=trusted)
 
 
 @pytest.mark.usefixtures("wrong_reading")
@@ -168,3 +185,61 @@ def test_no_certificate_is_written_of_a_wrong_reading(tmp_path):
     assert done.exit_code == 3
     assert "LC025" in done.output
     assert not target.exists()
+
+
+def test_a_graph_that_differs_in_the_domain_alone_is_refused(tmp_path, monkeypatch):
+    """A pattern that takes min(x, 30)/2 for x/2 is found out where the domain reaches further."""
+
+    def careless(matcher, found):
+        if found.op_type != "Mul" or matcher.producer(found.inputs[0], "Min") is None:
+            return None
+        inner = matcher.producer(found.inputs[0], "Min")
+        return matcher.macro(found, "Mul", (inner.inputs[0], found.inputs[1]), {})
+
+    monkeypatch.setattr(patterns, "_PATTERNS", (careless,))
+    nodes = [
+        helper.make_node("Constant", [], ["limit"], value_float=30.0),
+        helper.make_node("Constant", [], ["half"], value_float=0.5),
+        node("Min", "x limit", "m"),
+        node("Mul", "m half", "z"),
+        node("MatMul", "z w"),
+    ]
+    path = saved(tmp_path, nodes, ["N", 3], {"w": RNG.standard_normal((3, 2))})
+    assert load_model(path, trusted=True).graph.nodes
+    assert load_model(path, trusted=True, input_box=(0.0, 1.0)).graph.nodes
+    for trusted, domain in (
+        (True, {"input_box": (0.0, 100.0)}),
+        (True, {"input_norm": 1000.0}),
+        (False, {"input_box": (0.0, 100.0)}),
+    ):
+        with pytest.raises(UnsupportedModelError, match="LC013"):
+            load_model(path, trusted=trusted, **domain)
+
+
+def test_rounding_of_what_cancels_is_no_difference(tmp_path):
+    """Of sigmoid(x) − 0.8 there is nothing left at one point but the rounding of float32."""
+    nodes = [
+        helper.make_node(
+            "Constant", [], ["c"], value_float=float(1 / (1 + np.exp(-np.float32(1.3))))
+        ),
+        helper.make_node("Constant", [], ["big"], value_float=1e7),
+        node("Sigmoid", "x", "s"),
+        node("Sub", "s c", "d"),
+        node("Mul", "d big", "e"),
+        node("MatMul", "e w"),
+    ]
+    path = saved(tmp_path, nodes, ["N", 3], {"w": RNG.standard_normal((3, 2))})
+    at = float(np.float32(1.3))
+    assert load_model(path, trusted=True, input_box=(at, at)).verification.examples == 3
+
+
+def test_a_file_that_the_core_does_not_read_is_refused(tmp_path, monkeypatch):
+    def unread(model, output):
+        raise readings._refused(f"no rule for {output!r} of {model.sha256[:4]}")
+
+    monkeypatch.setattr(readings, "_lowered", unread)
+    for trusted in (True, False):
+        with pytest.raises(UnsupportedModelError) as caught:
+            load_model(CNN, trusted=trusted)
+        assert caught.value.refusals[0].code == "LC028"
+        assert caught.value.refusals[0].remedy

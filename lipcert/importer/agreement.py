@@ -1,0 +1,278 @@
+"""Agreement: the program that the core reads in a file computes what onnxruntime computes.
+
+Compared are all tensors of the file that the program names, for one example at a time, and the
+output for several examples at once; of a file with a fixed batch, the output for that. Raised is
+`UnsupportedModelError` (LC025) with the first node whose values differ. The importer's graph, which
+audits and training run, is held against the program (LC013).
+
+Numbers agree if they differ by no more than rounding explains: by a small part of the largest, or
+by a few times what the program itself loses in the arithmetic of the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.lower.types import has_halves
+from lipcert.core.program import Place, Shape
+from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.evaluate import output_of, values
+from lipcert.importer.model import Verification
+from lipcert.importer.reading import Reading
+from lipcert.importer.runtime import RunFailure, Runtime
+from lipcert.ir import Graph
+from lipcert.ir import evaluate as graph_values
+
+Array: TypeAlias = npt.NDArray[Any]
+_SEED: Final = 20_250_301
+_ALONE: Final = 2
+"""examples of which all tensors are compared"""
+_TOGETHER: Final = 3
+_SHARE: Final = {"float32": 1e-4, "float16": 1e-2}
+"""of the largest number, by the arithmetic of the file"""
+_LOSSES: Final = 32.0
+"""times what the program loses in that arithmetic"""
+_GRAPH_SHARE: Final = 1e-6
+"""of the largest number, where both sides compute in float64"""
+_REMEDY: Final = "report this file; bounds would speak of another function"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Examples with ‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared."""
+
+    input_norm: float | None = None
+    input_box: tuple[float, float] | None = None
+
+    def draws(self, shape: Shape, count: int) -> Array:
+        """Examples [count, *shape], in turn from all over the domain and from its rim.
+
+        Where nothing is declared they are of ordinary size, most of them without negative entries,
+        for which some functions are not defined.
+        """
+        generator = np.random.default_rng(_SEED)
+        drawn, middle = generator.standard_normal((count, *shape)), 0.0
+        share = generator.random((count, *shape))
+        if self.input_box is not None:
+            low, high = self.input_box
+            middle = float(np.clip(0.0, low, high))
+            share[1::2] = np.round(share[1::2])
+            drawn = low + (high - low) * share
+        elif self.input_norm is None:
+            drawn[1:] = share[1:]
+        if self.input_norm is None:
+            return drawn
+        fill = self.input_box is None
+        return np.stack([_within(item, middle, self.input_norm, fill=fill) for item in drawn])
+
+
+def _within(example: Array, middle: float, radius: float, *, fill: bool) -> Array:
+    """Drawn towards a tensor of this number until it is short enough; fill: or away from it."""
+    away = example - middle
+    length = float(np.linalg.norm(away))
+    room = radius - float(np.linalg.norm(np.full_like(example, middle)))
+    if length == 0.0 or (length <= room and not fill):
+        return example
+    return np.asarray(middle + away * (max(room, 0.0) / length))
+
+
+def check_graph(read: Reading, graph: Graph, domain: Domain) -> None:
+    """Hold the importer's graph against the program, in float64, where that has numbers."""
+    program = read.program
+    examples = domain.draws(program.shapes[program.input], _ALONE)
+    ours = np.stack([output_of(program, example).reshape(-1) for example in examples])
+    theirs = _graph_output(graph, examples)
+    reason = ""
+    if theirs.shape != ours.shape:
+        reason = f"has {theirs.shape[1]} entries for one example, not {ours.shape[1]}"
+    else:
+        usual = np.isfinite(ours)
+        gap = np.max(np.abs(theirs - ours), where=usual, initial=0.0)
+        largest = np.max(np.abs(ours), where=usual, initial=0.0)
+        if not (gap <= _GRAPH_SHARE * (1.0 + largest)):
+            reason = f"differs by {gap:.3g} among numbers up to {largest:.3g}"
+    if reason:
+        reason = f"the output of the imported graph {reason}, as the core reads the file"
+        raise UnsupportedModelError((Refusal("LC013", "", "", reason, "report this file"),))
+
+
+def _graph_output(graph: Graph, examples: Array) -> Array:
+    """[examples, entries]; without entries where the input has another size."""
+    if examples[0].size != math.prod(graph.input_shape):
+        return np.empty((len(examples), 0))
+    with np.errstate(all="ignore"):
+        found = graph_values(graph, examples.reshape(len(examples), *graph.input_shape))
+    return found[graph.output_name].reshape(len(examples), -1)
+
+
+def check_agreement(read: Reading, path: Path, domain: Domain) -> Verification:
+    """Compare a reading of a file with onnxruntime on examples of a domain."""
+    try:
+        return _Comparison(read, path, domain).done()
+    except RunFailure as error:
+        raise _refused(f"onnxruntime does not run it: {error}") from error
+    except (ValueError, IndexError) as error:
+        raise _refused("a step cannot be computed") from error
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Comparison:
+    """largest: difference of outputs so far, over 1 + the largest number of the output."""
+
+    read: Reading
+    path: Path
+    domain: Domain
+    largest: float = 0.0
+    tensors: Mapping[str, tuple[str, str]] = field(init=False)
+    coarse: str = field(init=False)
+    run: Runtime = field(init=False)
+
+    def __post_init__(self) -> None:
+        program, single = self.read.program, _count(self.read) in {None, 1}
+        self.coarse = "float16" if has_halves(self.read.model) else "float32"
+        wanted = _tensors_of_the_file(self.read) if single else {}
+        names = [*wanted, self.read.output]
+        self.run = Runtime(self.path, self.read.model.sha256, program.input, names)
+        self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
+
+    def done(self) -> Verification:
+        """Of every example that the network is defined at; at least one."""
+        program, count = self.read.program, _count(self.read)
+        shape = program.shapes[program.input]
+        drawn = self.domain.draws(shape, max(count or _TOGETHER, _ALONE)).astype(self.run.dtype)
+        usable = [
+            (example, output)
+            for number, example in enumerate(drawn)
+            for output in [self._alone(example, self.tensors if number < _ALONE else {})]
+            if output is not None
+        ]
+        if not usable:
+            raise _refused("no input that was tried gives finite numbers")
+        if len(usable) > 1 and count in {None, len(usable)}:
+            self._together(*zip(*usable, strict=True))
+        return Verification(len(usable), self.largest)
+
+    def _alone(self, example: Array, tensors: Mapping[str, tuple[str, str]]) -> Array | None:
+        """The output, after these tensors of the file were compared; None outside of the domain."""
+        names = list(dict.fromkeys([*tensors, self.read.output])) if tensors else []
+        theirs = dict(zip(names, self.run(example, names), strict=True)) if names else {}
+
+        def at(arithmetic: str) -> Array | None:
+            return self._compared(example, theirs, arithmetic)
+
+        return self._tried(at)
+
+    def _tried(self, compare: Callable[[str], Array | None]) -> Array | None:
+        """A comparison without what rounding explains, and again with that where it fails."""
+        try:
+            return compare("float64")
+        except UnsupportedModelError:
+            return compare(self.coarse)
+
+    def _compared(
+        self, example: Array, theirs: Mapping[str, Array], arithmetic: str
+    ) -> Array | None:
+        """The output in float64. arithmetic: in which the program shows what rounding does."""
+        program, rest = self.read.program, dict(theirs)
+        exact = values(program, example)
+        rounded = exact if arithmetic == "float64" else values(program, example, arithmetic)
+        output: Array | None = None
+        for name, ours in exact:
+            lossy = ours if rounded is exact else next(rounded)[1]
+            if np.isnan(ours).any():
+                return None  # a function of the network is not defined there
+            if name == program.output:
+                output = ours
+                self._record(theirs.get(self.read.output), ours)
+            for own in {name, self.read.output} if name == program.output else {name}:
+                if own in rest:
+                    reason = self._difference(rest.pop(own), ours, lossy)
+                    if reason:
+                        raise _refused(f"{own!r} {reason}", *self.tensors.get(own, ("", "")))
+        return output if output is not None and np.isfinite(output).any() else None
+
+    def _together(self, examples: tuple[Array, ...], outputs: tuple[Array, ...]) -> None:
+        """The output for several examples at once."""
+        program = self.read.program
+        (theirs,) = self.run(_joined(examples, program.place and Place(0)), [self.read.output])
+        ours = _joined(outputs, program.place)
+
+        def at(arithmetic: str) -> None:
+            lossy = ours
+            if arithmetic != "float64":
+                parts = [output_of(program, x, arithmetic) for x in examples]
+                lossy = _joined(parts, program.place)
+            reason = self._difference(theirs, ours, lossy)
+            if reason:
+                raise _refused(f"the output for {len(examples)} examples at once {reason}")
+
+        self._tried(at)
+        self._record(theirs, ours)
+
+    def _record(self, theirs: Array | None, ours: Array) -> None:
+        """How far an output is from that of onnxruntime, where both are numbers."""
+        if theirs is not None and theirs.shape == ours.shape:
+            usual = np.isfinite(ours) & np.isfinite(theirs)
+            gap = np.max(np.abs(theirs - ours), where=usual, initial=0.0)
+            size = np.max(np.abs(ours), where=usual, initial=0.0)
+            self.largest = max(self.largest, float(gap / (1.0 + size)))
+
+    def _difference(self, theirs: Array, ours: Array, lossy: Array) -> str:
+        """How onnxruntime differs, or nothing; where float32 overflows nothing is compared."""
+        if theirs.shape != ours.shape:
+            return f"has the shape {list(theirs.shape)} in onnxruntime, not {list(ours.shape)}"
+        usual = np.isfinite(ours) & np.isfinite(lossy)
+        if not usual.any():
+            return ""
+        a, b, c = (np.asarray(item, np.float64)[usual] for item in (theirs, ours, lossy))
+        gap, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
+        loss = float(np.max(np.abs(c - b)))
+        if not gap <= _SHARE[self.coarse] * size + _LOSSES * loss + 1e-30:
+            return f"differs from onnxruntime by {gap:.3g} among numbers up to {size:.3g}"
+        return ""
+
+
+def _count(read: Reading) -> int | None:
+    """How many examples the file holds, None for any number."""
+    program = read.program
+    (source,) = (item for item in read.model.inputs if item.name == program.input)
+    first = source.dims[0] if source.dims else None
+    return first // program.shapes[program.input][0] if isinstance(first, int) else None
+
+
+def _tensors_of_the_file(read: Reading) -> Mapping[str, tuple[str, str]]:
+    """The values of the program that the file names, with name and operator of their nodes."""
+    return {
+        name: (node.name, node.op_type)
+        for node in read.model.nodes
+        for name in node.outputs
+        if name in read.program.shapes
+    }
+
+
+def _joined(parts: Any, place: Place | None) -> Array:
+    """The tensor of a batch, from those of its examples; without a place there is one example."""
+    if place is None:
+        (part,) = parts
+        return np.asarray(part)
+    stack = np.stack(list(parts))
+    count, shape = len(stack), stack.shape[1:]
+    split = (place.before, shape[place.axis] // place.before)
+    inner = stack.reshape(count, *shape[: place.axis], *split, *shape[place.axis + 1 :])
+    moved = np.moveaxis(inner, 0, place.axis + 1)
+    size = shape[place.axis] * count
+    return moved.reshape(*shape[: place.axis], size, *shape[place.axis + 1 :])
+
+
+def _refused(reason: str, node: str = "", op: str = "") -> UnsupportedModelError:
+    refusal = Refusal("LC025", node, op, f"as the core reads the file, {reason}", _REMEDY)
+    return UnsupportedModelError((refusal,))
