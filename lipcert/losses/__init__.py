@@ -1,4 +1,4 @@
-"""Losses: certified bounds of the gradient that one example's loss sends into the network."""
+"""Losses of one example: parameters, and gradients to try bounds out, which the core derives."""
 
 from __future__ import annotations
 

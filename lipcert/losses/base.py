@@ -1,9 +1,9 @@
 """Loss: the contract every loss fulfils, and what several losses ask of the logits.
 
-What enters: facts about the logits of one example. What leaves: facts about the gradient of the
-loss with respect to them. Invariant: a loss is *per example*; the reduction over the batch divides
-the sensitivity, not this gradient, and is no business of a loss. A loss record is valid by
-construction: a parameter out of range is a `UsageError`.
+Invariant: a loss is *per example*; the reduction over the batch divides the sensitivity, not the
+gradient of a loss, and is no business of one. A loss is valid by construction: a parameter out of
+range is a `UsageError`. Its gradient is bounded by `core.losses`, which knows it by kind and
+parameters.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, final
 
+from lipcert.core.program import FloatArray, Shape
 from lipcert.errors import UsageError
-from lipcert.facts import Bound, CotangentFacts, Shape, ValueFacts, no_bound
-from lipcert.upper import FloatArray, Lower, Upper
 
 _LARGEST_PARAMETER: Final = 1e100
 _RANGE: Final = "magnitudes from 1e-100 to 1e100"
@@ -29,10 +28,6 @@ class OutputReduction(Enum):
 
     MEAN = "mean"
     SUM = "sum"
-
-    def applied(self, bound: Upper, terms: int) -> Upper:
-        """A bound of the summed terms, divided by their number for a mean."""
-        return bound.over(Lower(float(terms))) if self is OutputReduction.MEAN else bound
 
 
 class Loss(ABC):
@@ -48,10 +43,6 @@ class Loss(ABC):
     @abstractmethod
     def parameters(self) -> LossRecord:
         """Every parameter that determines the loss."""
-
-    @abstractmethod
-    def cotangent(self, logits: ValueFacts) -> CotangentFacts:
-        """Facts about ∂loss/∂logits of one example, for every admissible label and logits."""
 
     def gradients(self, logits: FloatArray) -> FloatArray | None:
         """∂loss/∂logits in float64 for logits [examples, *shape]: [labels, examples, *shape].
@@ -83,16 +74,6 @@ def class_axis(shape: Shape) -> ClassAxis | None:
     if not long:
         return ClassAxis(1, is_last=True)
     return ClassAxis(shape[long[0]], is_last=long[0] == len(shape) - 1)
-
-
-def no_class_axis(rule: str, shape: Shape) -> Bound:
-    """The refusal for an output that is not one vector of class scores."""
-    return no_bound(
-        rule,
-        f"the output of one example has shape {shape}: which axis holds the classes, and how the "
-        "losses of several positions are combined, is not stated",
-        "end the network in one vector of class scores per example",
-    )
 
 
 def require_positive(name: str, value: float) -> None:

@@ -1,18 +1,16 @@
 """Losses that add one term per output: binary cross-entropy, MSE, MAE, Huber.
 
-What enters: facts about the outputs of one example. What leaves: a norm bound of the gradient; n
-is the number of outputs, and a mean over them divides it by n.
+A mean over n outputs divides by n.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, ValueFacts, no_bound
-from lipcert.interval import Interval
+from lipcert.core.program import FloatArray
 from lipcert.losses.base import (
     Loss,
     LossRecord,
@@ -20,9 +18,6 @@ from lipcert.losses.base import (
     require_nonnegative,
     require_positive,
 )
-from lipcert.upper import ONE, FloatArray, Lower, Upper, norm
-
-_EXP_ULPS: Final = 8
 
 
 @final
@@ -45,28 +40,10 @@ class BinaryCrossEntropy(Loss):
         """Temperature and reduction over the outputs."""
         return {"temperature": self.temperature, "output_reduction": self.reduction.value}
 
-    def cotangent(self, logits: ValueFacts) -> CotangentFacts:
-        """Returns B with B ≥ sup ‖σ(z/τ) − t‖₂/τ; √n/τ for unbounded logits (summed).
-
-        Hypotheses: every label t_i is in [0, 1].
-        Proof: |σ(z) − t| ≤ max(σ(z), σ(−z)) = σ(|z|) ≤ 1. On a box, entry by entry. On a ball of
-        radius R, g(s) = σ(√s)² is concave, because g' = σ²(1 − σ)/z at z = √s has logarithmic
-        derivative 2 − 3σ − 1/z < 0 (2 − 3σ ≤ ½ < 1/z while z < 1, and 2 − 3σ < 0 from there);
-        so Σ g(z_i²) ≤ n·g(R²/n), that is ‖·‖ ≤ √n·σ(R/√n).
-        Attained: on a box symmetric about 0, on a ball, and in the limit without bounds.
-        """
-        slope = ONE.over(Lower(self.temperature))
-        root = Upper(float(logits.size)).sqrt()
-        radius = logits.norm.value.over(Lower(float(logits.size)).sqrt()) * slope
-        by_ball = root * Upper(float(_sigmoid(np.asarray(radius.value))))
-        magnitude = Interval.exact(logits.box.magnitude()) * Interval.exact(np.asarray(slope.value))
-        by_box = norm(np.broadcast_to(_sigmoid(magnitude.hi), logits.shape))
-        total = min(root, by_ball, by_box) * slope
-        return CotangentFacts(Bound(self.reduction.applied(total, logits.size), "loss.bce"))
-
     def gradients(self, logits: FloatArray) -> FloatArray:
         """(σ(z/τ) − t)/τ for the labels that are most wrong: 1 where z < 0, otherwise 0."""
-        wrong = _sigmoid(np.abs(logits) / self.temperature) * np.where(logits < 0.0, -1.0, 1.0)
+        error = 1.0 / (1.0 + np.exp(-np.abs(logits) / self.temperature))
+        wrong = error * np.where(logits < 0.0, -1.0, 1.0)
         terms = logits[0].size if self.reduction is OutputReduction.MEAN else 1
         gradient: FloatArray = wrong / (self.temperature * terms)
         return gradient[np.newaxis]
@@ -97,19 +74,6 @@ class SquaredError(Loss):
             "half": self.half,
         }
 
-    def cotangent(self, logits: ValueFacts) -> CotangentFacts:
-        """Returns B with B ≥ sup 2‖z − y‖₂ (1 instead of 2 with `half`, divided by n for a mean).
-
-        Hypotheses: ‖y‖₂ ≤ label_norm; the output norm is bounded.
-        Proof: the triangle inequality, ‖z − y‖ ≤ ‖z‖ + ‖y‖.
-        Attained: when the output reaches its norm opposite to the label.
-        """
-        distance = logits.norm.value + Upper(self.label_norm)
-        total = distance if self.half else Upper(2.0) * distance
-        if not total.is_finite:
-            return CotangentFacts(_needs_output_norm("loss.mse", logits.norm))
-        return CotangentFacts(Bound(self.reduction.applied(total, logits.size), "loss.mse"))
-
     def gradients(self, logits: FloatArray) -> FloatArray:
         """2(z − y) at y = −label_norm·z/‖z‖; 1 instead of 2 with `half`, over n for a mean."""
         flat = logits.reshape(len(logits), -1)
@@ -135,16 +99,6 @@ class AbsoluteError(Loss):
     def parameters(self) -> LossRecord:
         """Reduction over the outputs."""
         return {"output_reduction": self.reduction.value}
-
-    def cotangent(self, logits: ValueFacts) -> CotangentFacts:
-        """Returns B with B ≥ sup ‖∂ℓ/∂z‖₂ = √n (1/√n for a mean).
-
-        Hypotheses: none; the bound holds for every subgradient at 0.
-        Proof: each entry of the gradient is in [−1, 1].
-        Attained: whenever no output equals its label.
-        """
-        total = Upper(float(logits.size)).sqrt()
-        return CotangentFacts(Bound(self.reduction.applied(total, logits.size), "loss.mae"))
 
 
 @final
@@ -177,30 +131,3 @@ class Huber(Loss):
             "output_reduction": self.reduction.value,
             **label,
         }
-
-    def cotangent(self, logits: ValueFacts) -> CotangentFacts:
-        """Returns B with B ≥ sup ‖clip(z − y, −δ, δ)‖₂ (divided by n for a mean).
-
-        Hypotheses: ‖y‖₂ ≤ label_norm, if that is used.
-        Proof: the entries are in [−δ, δ], hence δ√n; clipping shrinks, hence ‖z‖ + ‖y‖.
-        Attained: δ√n, when every error exceeds δ.
-        """
-        total = Upper(self.huber_delta) * Upper(float(logits.size)).sqrt()
-        if self.label_norm is not None:
-            total = min(total, logits.norm.value + Upper(self.label_norm))
-        return CotangentFacts(Bound(self.reduction.applied(total, logits.size), "loss.huber"))
-
-
-def _sigmoid(array: FloatArray) -> FloatArray:
-    """Upper bound of σ, entry by entry; 1 at infinity."""
-    decay = (-Interval.exact(array)).monotone(np.exp, _EXP_ULPS)
-    return (Interval.exact(np.asarray(1.0)) + decay).reciprocal().clip(0.0, 1.0).hi
-
-
-def _needs_output_norm(rule: str, output: Bound) -> Bound:
-    return no_bound(
-        rule,
-        "the gradient of this loss grows with the output, which has no norm bound: "
-        f"{output.reason or 'the bound overflows'}",
-        output.remedy or "bound the output, or use a loss with bounded gradient (mae, huber)",
-    )

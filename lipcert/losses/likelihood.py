@@ -1,8 +1,4 @@
-"""Negative log-likelihood: a loss of log-probabilities, as a network has them behind LogSoftmax.
-
-What enters: facts about the outputs. What leaves: a norm bound, and that the gradient is a
-multiple of one −e_y, from which the rule of LogSoftmax finds p − e_y.
-"""
+"""Negative log-likelihood: a loss of log-probabilities, as a network has them behind LogSoftmax."""
 
 from __future__ import annotations
 
@@ -11,9 +7,8 @@ from typing import final
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, ValueFacts
-from lipcert.losses.base import Loss, LossRecord, class_axis, no_class_axis
-from lipcert.upper import ONE, FloatArray
+from lipcert.core.program import FloatArray
+from lipcert.losses.base import Loss, LossRecord
 
 
 @final
@@ -32,18 +27,6 @@ class NegativeLogLikelihood(Loss):
     def parameters(self) -> LossRecord:
         """None."""
         return {}
-
-    def cotangent(self, logits: ValueFacts) -> CotangentFacts:
-        """Returns B = ‖∂ℓ/∂z‖₂ = 1, and that the gradient is −e_y.
-
-        Hypotheses: one vector of K scores; the label is one of the K classes; all classes weigh 1.
-        Proof: ℓ is linear in z with the gradient −e_y, whatever the outputs are.
-        Attained: always.
-        """
-        rule = "loss.nll"
-        if class_axis(logits.shape) is None:
-            return CotangentFacts(no_class_axis(rule, logits.shape))
-        return CotangentFacts(Bound(ONE, rule), label=ONE)
 
     def gradients(self, logits: FloatArray) -> FloatArray:
         """−e_y for every label y."""

@@ -4,38 +4,67 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.facts import Bound, ValueFacts, no_bound
-from lipcert.interval import Interval
-from lipcert.upper import Upper
+from lipcert.core.interval import Interval
+from lipcert.core.losses import loss_cotangent
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.losses import Loss
 
 TorchLoss = Callable[[Tensor], Tensor]
 """Logits [examples, outputs] to the loss of each example [examples]."""
 
-UNKNOWN = no_bound("test.unknown", "nothing is known")
+
+@dataclass(frozen=True)
+class Logits:
+    """What is known of the outputs of an example."""
+
+    shape: tuple[int, ...]
+    radius: float = math.inf
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def fact(self) -> Fact:
+        ends = (np.full((1,) * len(self.shape), end) for end in (self.low, self.high))
+        return Fact.of(self.shape, self.radius, Interval(*ends))
 
 
-def unbounded(*shape: int) -> ValueFacts:
+def unbounded(*shape: int) -> Logits:
     """Logits of which nothing is known."""
-    return ValueFacts.of(shape, UNKNOWN)
+    return Logits(shape)
 
 
-def ball(radius: float, *shape: int) -> ValueFacts:
+def ball(radius: float, *shape: int) -> Logits:
     """Logits in a ball around 0."""
-    return ValueFacts.of(shape, Bound(Upper(radius), "test.ball"))
+    return Logits(shape, radius)
 
 
-def cube(low: float, high: float, *shape: int) -> ValueFacts:
+def cube(low: float, high: float, *shape: int) -> Logits:
     """Logits in a cube."""
-    return ValueFacts.of(shape, UNKNOWN, Interval(np.full(shape, low), np.full(shape, high)))
+    return Logits(shape, math.inf, low, high)
+
+
+def bounded(loss: Loss, logits: Logits) -> Cotangent:
+    """What the core says of the gradient of a loss."""
+    parameters = {
+        name: value if isinstance(value, bool | str) else Fraction(value)
+        for name, value in loss.parameters().items()
+    }
+    return loss_cotangent(loss.kind, parameters, logits.fact, logits.shape)
 
 
 def attack(
-    loss: TorchLoss, logits: ValueFacts, starts: int = 200, steps: int = 150, seed: int = 0
+    loss: TorchLoss, logits: Logits, starts: int = 200, steps: int = 150, seed: int = 0
 ) -> float:
     """The largest ‖∂loss/∂z‖ found by projected gradient ascent over the admissible logits."""
     generator = torch.Generator().manual_seed(seed)
@@ -46,7 +75,7 @@ def attack(
     special = 60.0 * torch.cat([unit, -unit, unit - unit[0], 0.0 * unit])
     z[: len(special)] = special
     z = _project(z, logits).requires_grad_(True)
-    stride = 0.3 * min(1.0, logits.norm.value.value)
+    stride = 0.3 * min(1.0, logits.radius)
     best = 0.0
     for step in range(steps):
         gradient = torch.autograd.grad(loss(z).sum(), z, create_graph=steps > 1)[0]
@@ -61,11 +90,8 @@ def attack(
     return best
 
 
-def _project(z: Tensor, logits: ValueFacts) -> Tensor:
-    low = torch.from_numpy(np.array(logits.box.lo).ravel())
-    high = torch.from_numpy(np.array(logits.box.hi).ravel())
-    z = torch.minimum(torch.maximum(z, low), high)
-    radius = logits.norm.value.value
-    if math.isfinite(radius):
-        z = z * torch.clamp(radius / z.norm(dim=1, keepdim=True).clamp_min(1e-300), max=1.0)
+def _project(z: Tensor, logits: Logits) -> Tensor:
+    z = z.clamp(logits.low, logits.high)
+    if math.isfinite(logits.radius):
+        z = z * torch.clamp(logits.radius / z.norm(dim=1, keepdim=True).clamp_min(1e-300), max=1.0)
     return z

@@ -12,11 +12,10 @@ from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.facts import PairHull, ValueFacts
+from lipcert.core.program import FloatArray
+from lipcert.core.rules.facts import Hull
 from lipcert.losses import Loss, make_loss
-from lipcert.losses.cross_entropy import focal_scale
-from lipcert.upper import ONE, FloatArray, Upper
-from tests.losses.facts import TorchLoss, attack, ball, cube, unbounded
+from tests.core.losses.logits import Logits, TorchLoss, attack, ball, bounded, cube, unbounded
 
 LABEL = 0
 
@@ -123,7 +122,7 @@ class LossCase:
     name: str
     loss: Loss
     reference: TorchLoss
-    logits: ValueFacts
+    logits: Logits
     slack: float = 1e-3
     steps: int = 150
 
@@ -227,18 +226,18 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_gradient_norm_is_bounded_and_attained(case: LossCase) -> None:
-    bound = case.loss.cotangent(case.logits).norm
+    bound = bounded(case.loss, case.logits).norm
     found = attack(case.reference, case.logits, steps=case.steps)
-    assert found <= bound.value.value * (1 + 1e-12)
-    assert bound.value.value <= found * (1 + case.slack)
+    assert found <= bound * (1 + 1e-12)
+    assert bound <= found * (1 + case.slack)
 
 
-def in_hull(gradient: FloatArray, hull: PairHull) -> bool:
+def in_hull(gradient: FloatArray, hull: Hull) -> bool:
     """Membership in scale · conv{e_j − t_y}, by a linear program."""
     classes = hull.classes
     targets = (1 - hull.smoothing) * np.eye(classes) + hull.smoothing / classes
     vertices = np.concatenate([np.eye(classes) - target for target in targets])
-    equations = np.concatenate([hull.scale.value * vertices.T, np.ones((1, len(vertices)))])
+    equations = np.concatenate([hull.scale * vertices.T, np.ones((1, len(vertices)))])
     sides = np.append(gradient, 1.0)
     result = linprog(np.zeros(len(vertices)), A_eq=equations, b_eq=sides, bounds=(0, None))
     return bool(result.status == 0)
@@ -271,14 +270,14 @@ HULL_CASES = [
 
 @pytest.mark.parametrize("case", HULL_CASES, ids=lambda case: case.name)
 def test_gradients_lie_in_the_hull(case: LossCase) -> None:
-    hull = case.loss.cotangent(case.logits).hull
+    hull = bounded(case.loss, case.logits).hull
     assert hull is not None
-    radius = min(case.logits.norm.value.value, 30.0)
+    radius = min(case.logits.radius, 30.0)
     rng = np.random.default_rng(1)
     z = rng.normal(size=(20, 4))
     z[0] = [-3.0, 1.0, 1.0, 1.0]
     z *= radius * rng.uniform(0.5, 1.0, (20, 1)) / np.linalg.norm(z, axis=1, keepdims=True)
-    z = np.clip(z, case.logits.box.lo, case.logits.box.hi)
+    z = np.clip(z, case.logits.low, case.logits.high)
     tensor = torch.from_numpy(z).requires_grad_(True)
     (gradients,) = torch.autograd.grad(case.reference(tensor).sum(), tensor)
     for gradient in gradients.numpy():
@@ -287,16 +286,16 @@ def test_gradients_lie_in_the_hull(case: LossCase) -> None:
 
 def test_the_hull_scale_is_not_generous() -> None:
     """A smaller scale than sup (1 − p_y) would lose the worst gradient."""
-    hull = make_loss("cross-entropy").cotangent(ball(2.0, 2)).hull
+    hull = bounded(make_loss("cross-entropy"), ball(2.0, 2)).hull
     assert hull is not None
     p = 1.0 / (1.0 + np.exp(2.0 * np.sqrt(2.0)))
     assert in_hull(np.array([p - 1.0, 1.0 - p]), hull)
-    smaller = PairHull(2, Upper(hull.scale.value * 0.999))
+    smaller = Hull(2, hull.scale * 0.999)
     assert not in_hull(np.array([p - 1.0, 1.0 - p]), smaller)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 3.0, 5.0])
-def test_focal_scale_against_high_precision(gamma: float) -> None:
+def test_focal_norm_against_high_precision(gamma: float) -> None:
     """√2·sup in the literature's table: 1.42688, 1.47832, 1.59662, 1.69925, 1.85913."""
     with mpmath.workdps(40):
 
@@ -307,49 +306,13 @@ def test_focal_scale_against_high_precision(gamma: float) -> None:
         start = max(grid, key=value)
         best = mpmath.findroot(lambda p: mpmath.diff(value, p), start)
         exact = value(best)
-        scale = focal_scale(gamma, ONE).value
-        assert exact <= scale <= exact * (1 + mpmath.mpf("5e-5"))
-
-
-def test_class_scores_off_the_last_axis_have_no_hull() -> None:
-    facts = make_loss("cross-entropy").cotangent(unbounded(10, 1, 1))
-    assert facts.hull is None
-    assert facts.norm.value == Upper(2.0).sqrt()
-
-
-@pytest.mark.parametrize(
-    "kind", ["cross-entropy", "focal", "multiclass-hinge", "multi-margin", "kr", "hkr"]
-)
-def test_several_positions_have_no_bound(kind: str) -> None:
-    facts = make_loss(kind).cotangent(unbounded(3, 10))
-    assert not facts.norm.is_finite
-    assert "(3, 10)" in facts.norm.reason
-    assert facts.hull is None
-
-
-def test_absent_bounds_give_reasons() -> None:
-    one_class = make_loss("cross-entropy").cotangent(unbounded(1)).norm
-    assert "single output" in one_class.reason
-    assert "bce" in one_class.remedy
-    mse = make_loss("mse", label_norm=1.0).cotangent(unbounded(3)).norm
-    assert "nothing is known" in mse.reason
-    huge = make_loss("mse", label_norm=1.0).cotangent(ball(1.7e308, 3)).norm
-    assert "overflows" in huge.reason
-    direction = make_loss("cosine").cotangent(ball(1.0, 3)).norm
-    assert "--cosine-floor" in direction.remedy
-
-
-def test_rule_names_say_which_fact_was_used() -> None:
-    loss = make_loss("cross-entropy")
-    assert loss.cotangent(unbounded(10)).norm.rule == "loss.cross_entropy"
-    assert loss.cotangent(ball(1.0, 10)).norm.rule == "loss.cross_entropy.bounded_logits"
+        norm = bounded(make_loss("focal", focal_gamma=gamma), unbounded(10)).norm
+        assert mpmath.sqrt(2) * exact <= norm <= mpmath.sqrt(2) * exact * (1 + mpmath.mpf("5e-5"))
 
 
 def test_extreme_parameters_stay_sound() -> None:
     for temperature in (1e-100, 1e100):
         loss = make_loss("cross-entropy", temperature=temperature)
         for logits in (unbounded(3), ball(1.0, 3), ball(0.0, 3), ball(1.7e308, 3)):
-            facts = loss.cotangent(logits)
-            assert facts.norm.is_finite
-            assert facts.norm.value.value * temperature <= 1.4143
-            assert facts.norm.value.value * temperature >= 0.81
+            norm = bounded(loss, logits).norm
+            assert 0.81 <= norm * temperature <= 1.4143
