@@ -354,9 +354,11 @@ def _multipliers(key: str, value: object) -> tuple[tuple[str, float], ...]:
 _BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         "float": number,
+        "Bound": number,
         "int": whole,
         "bool": switch,
         "str": word,
+        "Sha256": word,
         "tuple[float, float]": pair,
         "tuple[str, ...]": names,
         "ConstraintSpec": ConstraintSpec.of,
