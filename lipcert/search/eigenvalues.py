@@ -15,6 +15,8 @@ _DIRECT: Final = 320
 _TINY: Final = 24
 _SPARSE: Final = 8
 """times as many entries as non-zero ones: a matrix that is better held without the others"""
+_LONG: Final = 3
+"""from this quotient of the sides, products by the Gram matrix are worth its making"""
 _RESIDUAL: Final = 1e-6
 """of Lanczos vectors; the error of the value is of its square"""
 _MOST_STEPS: Final = 96
@@ -45,11 +47,12 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
     Ritz values of a Krylov space that grows until the largest one settles. Where it is exhausted,
     the recurrence goes on with the zero vector and the value 0.
     """
-    tall = stack if stack.shape[1] >= stack.shape[2] else stack.swapaxes(1, 2)
+    tall: Any = stack if stack.shape[1] >= stack.shape[2] else stack.swapaxes(1, 2)
     count, _, side = tall.shape
     if side <= _TINY:
         gram = tall.conj().swapaxes(1, 2) @ tall
         return np.asarray(np.linalg.eigvalsh(gram)[:, -1], dtype=np.float64)
+    gram = tall.conj().swapaxes(1, 2) @ tall if tall.shape[1] >= _LONG * side else None
     steps = min(side, _MOST_STEPS)
     basis = np.zeros((count, steps, side), dtype=tall.dtype)
     start = np.random.default_rng(0).standard_normal(side)
@@ -58,8 +61,9 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
     known = np.zeros(count)
     for step in range(steps):
         vector = np.ascontiguousarray(basis[:, step])
-        image = (tall @ vector[..., None])[..., 0]
-        image = (image.conj()[:, None] @ tall).conj()[:, 0]
+        image = ((tall if gram is None else gram) @ vector[..., None])[..., 0]
+        if gram is None:
+            image = (image.conj()[:, None] @ tall).conj()[:, 0]
         tridiagonal[:, step, step] = (vector.conj() * image).sum(axis=1).real
         if (step + 1) % _BETWEEN_LOOKS == 0 or step + 1 == steps:
             ritz = np.linalg.eigvalsh(tridiagonal[:, : step + 1, : step + 1])[:, -1]
@@ -109,6 +113,6 @@ def _lanczos(matrix: Matrices) -> float:
     start: Any = np.asarray(np.random.default_rng(0).standard_normal(side), dtype=tall.dtype)
     try:
         found = eigsh(operator, 1, ncv=32, tol=_RESIDUAL, v0=start, return_eigenvectors=False)
+        return float(found[0])
     except ArpackError:
         return float(np.linalg.eigvalsh(_gram(tall))[-1])
-    return float(found[0])

@@ -97,31 +97,6 @@ def test_no_witness_proves_a_claim_that_is_false(conv, counts, twist):
     assert not torus_at_most(conv, tuple(counts), twists, norm * (1 - 1e-6), norm_at_most_float)
 
 
-@settings(max_examples=200, deadline=None)
-@given(convolutions())
-def test_tori_of_the_engine_are_accepted(conv):
-    from lipcert.geometry import Window
-    from lipcert.training.projection.torus import torus_size
-
-    rows = zip(
-        conv.size,
-        conv.window.taps,
-        conv.window.strides,
-        conv.window.dilations,
-        conv.window.before,
-        conv.window.outputs,
-        strict=True,
-    )
-    counts = []
-    for n, taps, stride, dilation, before, outputs in rows:
-        after = max((outputs - 1) * stride + dilation * (taps - 1) + 1 - n - before, 0)
-        counts.append(torus_size(Window(n, taps, stride, dilation, before, after)))
-    for number, axis in enumerate(axes_of(conv)):
-        if axis.length > 1:
-            assert axis.fits(counts[number], 1)
-            assert axis.fits(counts[number] + 1, 0)
-
-
 @engines
 @settings(max_examples=80, deadline=None)
 @given(convolutions())
