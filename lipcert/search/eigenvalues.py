@@ -96,7 +96,7 @@ def _gram(matrix: Matrices) -> Matrices:
 
 
 def _lanczos(matrix: Matrices) -> float:
-    """The largest eigenvalue of the smaller Gram matrix, which is not formed."""
+    """The largest eigenvalue of the smaller Gram matrix, which is formed if W is long."""
     from scipy.sparse import csr_array  # noqa: PLC0415  slow to import, and small nets need none
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh  # noqa: PLC0415
 
@@ -105,11 +105,15 @@ def _lanczos(matrix: Matrices) -> float:
     is_sparse = np.count_nonzero(tall) * _SPARSE < tall.size
     forth = csr_array(tall) if is_sparse else tall
     back = forth.conj().T
+    operator: Any
+    if is_sparse or len(tall) < _LONG * side:
 
-    def gram(vector: Matrices) -> Matrices:
-        return np.asarray(back @ (forth @ np.ravel(vector)))
+        def gram(vector: Matrices) -> Matrices:
+            return np.asarray(back @ (forth @ np.ravel(vector)))
 
-    operator: Any = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
+        operator = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
+    else:
+        operator = _gram(tall)
     start: Any = np.asarray(np.random.default_rng(0).standard_normal(side), dtype=tall.dtype)
     try:
         found = eigsh(operator, 1, ncv=32, tol=_RESIDUAL, v0=start, return_eigenvectors=False)

@@ -33,6 +33,8 @@ _PER_TAP: Final = 4
 """of the first look at many frequencies: so many for each tap along an axis"""
 _PROMISING: Final = 12
 _PEAKS: Final = 3
+_PART: Final = 8
+"""of the frequencies of another torus, the part that is looked at"""
 _AT_ONCE: Final = 1 << 20
 _ROUGH, _FINE = 1e-3, 1e-5
 
@@ -205,7 +207,8 @@ def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> tuple[_Torus, IndexArray
     other: _Torus | None = None
     for torus in tori[1:]:
         angles = torus.angles(np.arange(math.prod(torus.shape), dtype=np.int64))
-        near = np.argsort(_distances(angles, peaks), kind="stable")[: 2 * _PROMISING]
+        some = min(2 * _PROMISING, _PEAKS + len(angles) // _PART)
+        near = np.argsort(_distances(angles, peaks), kind="stable")[:some]
         highest = 0.0
         for part in (near[:_PEAKS], near[_PEAKS:]):
             if len(part) and highest < least:

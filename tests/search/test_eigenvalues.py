@@ -8,7 +8,7 @@ import pytest
 from lipcert.search import eigenvalues
 from lipcert.search.eigenvalues import estimated_squares, spectral_norm
 
-SHAPES = [(1, 7), (7, 1), (5, 5), (40, 90), (400, 350), (350, 700)]
+SHAPES = [(1, 7), (7, 1), (5, 5), (40, 90), (400, 350), (350, 700), (330, 1100)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
