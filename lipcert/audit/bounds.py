@@ -42,7 +42,8 @@ class GroupBound:
 class Claims:
     """What is claimed, of which network, under which settings.
 
-    values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the value's name; parameters: G of each.
+    values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the name of a value that file and graph
+    share; parameters: G of each.
     engine: what is derived of the same network under the same settings.
     """
 
@@ -89,13 +90,13 @@ def bounded_at(claims: Claims, weights: Mapping[str, FloatArray], settings: Sett
 
 
 def _claimed(found: Bounded, settings: Settings) -> Claims:
-    derived = found.derived
+    derived, shared = found.derived, _values_of(found)
     return Claims(
         origin=ANALYSIS,
         settings=settings,
         engine=found,
-        values=_finite({name: fact.norm for name, fact in derived.facts.items()}),
-        cotangents=_finite({name: item.norm for name, item in derived.cotangents.items()}),
+        values=_finite({n: fact.norm for n, fact in derived.facts.items() if n in shared}),
+        cotangents=_finite({n: item.norm for n, item in derived.cotangents.items() if n in shared}),
         parameters=_finite(found.clipped_grad_norms),
         groups=tuple(_group(group) for group in found.groups),
     )
@@ -114,11 +115,14 @@ def claims_of_certificate(
             f"{model.path} has {model.sha256[:16]}…; give the model that was certified"
         )
     settings = settings_of(certificate)
-    claimed = [certificate.input, *(claim for node in certificate.nodes for claim in node.claims)]
+    found = bounded(model, settings, observe)
+    shared = _values_of(found)
+    made = (claim for node in certificate.nodes for claim in node.claims)
+    claimed = [claim for claim in (certificate.input, *made) if claim.value in shared]
     return Claims(
         origin=origin,
         settings=settings,
-        engine=bounded(model, settings, observe),
+        engine=found,
         values={c.value: c.output_norm for c in claimed if c.output_norm is not None},
         cotangents={c.value: c.cotangent_norm for c in claimed if c.cotangent_norm is not None},
         parameters={claim.name: claim.grad_norm for claim in certificate.parameters},
@@ -176,6 +180,11 @@ def settings_of(certificate: Certificate) -> Settings:
         delta=None if certificate.privacy is None else float(certificate.privacy.delta),
         output=certificate.model.output,
     )
+
+
+def _values_of(found: Bounded) -> frozenset[str]:
+    """The values that an audit can measure: those within a step of the core have other names."""
+    return frozenset((found.graph.input_name, *(node.output for node in found.graph.nodes)))
 
 
 def _group(group: Group) -> GroupBound:

@@ -65,17 +65,17 @@ def test_weights_outside_their_constraints_are_never_a_pass(steps: int, tmp_path
     found = prepare(job)
     (unit,) = found.units
     replayed = total_of([audit_unit(job, unit, found)])
-    alone = conclude(found, replayed, NOTHING, {}, seconds=1.0)
+    alone = conclude(found, replayed, NOTHING, seconds=1.0)
     assert alone.verdict is Verdict.INCONCLUSIVE
     assert all(group.violations == 0 for group in alone.groups)
-    both = conclude(found, replayed, run_checks(found), {}, seconds=1.0)
+    both = conclude(found, replayed, run_checks(found), seconds=1.0)
     assert both.verdict is Verdict.MISMATCH
 
 
 def concluded(
     *results: UnitResult, checked: Checked = NOTHING, at: Ready | None = None
 ) -> AuditReport:
-    return conclude(at or ready(), total_of(results), checked, {}, seconds=1.0)
+    return conclude(at or ready(), total_of(results), checked, seconds=1.0)
 
 
 def codes(report: AuditReport) -> list[str]:
@@ -143,13 +143,13 @@ def test_nothing_audited_is_inconclusive_whatever_else_holds(
     checks: tuple[CheckReport, ...],
 ) -> None:
     empty = replace(ready(), units=())
-    report = conclude(empty, total_of([]), Checked(checks), {}, seconds=0.0)
+    report = conclude(empty, total_of([]), Checked(checks), seconds=0.0)
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC300"])
 
 
 def test_recorded_gradients_that_were_held_against_claims_are_an_audit() -> None:
     empty = replace(ready(), units=())
-    report = conclude(empty, total_of([]), Checked((CONTRIBUTION,)), {}, seconds=0.0)
+    report = conclude(empty, total_of([]), Checked((CONTRIBUTION,)), seconds=0.0)
     assert report.verdict is Verdict.PASS
 
 

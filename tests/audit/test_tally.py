@@ -21,7 +21,7 @@ norms = st.lists(st.floats(min_value=0.0, max_value=10.0), max_size=12)
 
 def tally(values: list[float], first: int = 0, bound: float = 2.0) -> Tally:
     measured = Measured(np.array(values), np.full(len(values), 0.25))
-    decision = decide(measured, bound, 0.0)
+    decision = decide(measured, bound)
     places = first + np.arange(len(values))
     return Tally.of(measured.norm, bound, decision, recomputed=0, weights="model", places=places)
 
