@@ -33,6 +33,7 @@ from lipcert.core.ledger import Premises
 from lipcert.core.lower.clips import with_clips as clipped_program
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
+from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.passes import rule_at
 from lipcert.core.witnesses import Evidence
@@ -56,9 +57,13 @@ Progress = Callable[[str, int, int], None]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _File:
-    """What is known of a file whatever the settings. tensors: those that hold each parameter."""
+    """What is known of a file whatever the settings. tensors: those that hold each parameter.
+
+    graph, stored: with the numbers of the file; reading: with those that stand in for them.
+    """
 
     graph: Graph
+    stored: Model
     reading: Reading
     tensors: Mapping[str, tuple[str, ...]]
 
@@ -155,7 +160,7 @@ def bounded(
     reading = read_program(model, settings.output)
     tensors = tensors_of(graph, reading.model, reading.program, model.scattered)
     program, tensors = with_biases(graph, reading.program, tensors)
-    file = _File(graph, replace(reading, program=program), tensors)
+    file = _File(graph, reading.model, replace(reading, program=program), tensors)
     return _derived(file, settings, observe, propose)
 
 
@@ -163,14 +168,17 @@ def bounded(
 def bounded_again(
     found: Bounded, settings: Settings, weights: Mapping[str, FloatArray] | None = None
 ) -> Bounded:
-    """Bounds of the same network under other settings; weights: other numbers by parameter."""
+    """Bounds of the same network under other settings; weights: other numbers by parameter.
+
+    The graph of the importer keeps the numbers of the file.
+    """
     file = found.file
     if weights is not None:
         known = {name: tensors for name, tensors in file.tensors.items() if name in weights}
-        changed = exchanged_tensors(file.graph, file.reading.model, known, weights)
+        changed = exchanged_tensors(file.graph, file.stored, known, weights)
         reading = file.reading.at(changed)
         program, tensors = with_biases(file.graph, reading.program, file.tensors)
-        file = _File(file.graph, replace(reading, program=program), tensors)
+        file = replace(file, reading=replace(reading, program=program), tensors=tensors)
     return _derived(file, settings, None, proposals)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.groups import Group
-from lipcert.audit.viewed import is_shown
+from lipcert.audit.viewed import graph_at, is_shown
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import Premises
 from lipcert.errors import NoVerdictError
@@ -86,7 +86,8 @@ def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
 
 def bounded_at(claims: Claims, weights: Mapping[str, FloatArray], settings: Settings) -> Claims:
     """What `lipcert analyze` says of the same network at other weights under these settings."""
-    return _claimed(bounded_again(claims.engine, settings, weights), settings)
+    found = bounded_again(claims.engine, settings, weights)
+    return _claimed(replace(found, graph=graph_at(found.graph, weights)), settings)
 
 
 def _claimed(found: Bounded, settings: Settings) -> Claims:

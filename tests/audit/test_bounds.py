@@ -105,6 +105,8 @@ def test_claims_are_made_anew_under_weight_clipping_alone(model: ImportedModel) 
     for ours, theirs in zip(there.groups, direct.groups, strict=True):
         assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=1e-9)
     assert there.values == pytest.approx(direct.values, rel=1e-9)
+    back = claims_at(there, own)
+    assert [g.grad_norm for g in back.groups] == [g.grad_norm for g in anew.groups]
     assert [g.name for g in there.groups] == [g.name for g in anew.groups]
     for small, large in zip(there.groups, anew.groups, strict=True):
         assert 0.0 < (small.grad_norm or 0.0) < (large.grad_norm or 0.0)
