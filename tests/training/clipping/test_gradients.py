@@ -347,7 +347,7 @@ def test_the_radius_is_what_the_noise_was_set_for(scope: str, decay: str) -> Non
         clip_scope=scope,
         decay=decay,
     )
-    run = bounded(shipped("digits_cnn"), plan)
+    run = bounded(load_model(path_of("digits_cnn")), plan)
     rule = ClipRule.of(run, 0.1 if decay == "inside" else 0.0)
     assert [group.radius for group in rule.groups] == [g.grad_norm.value for g in run.groups]
     share = 0.8 if scope == "flat" else 0.8 / np.sqrt(len(run.groups))
