@@ -27,11 +27,13 @@ from lipcert.core.program import (
     Add,
     BatchNorm,
     Dense,
+    MaxPool,
     Move,
     PRelu,
     Program,
     Scale,
     Shift,
+    Sort,
     Step,
 )
 from lipcert.core.refinements import (
@@ -75,6 +77,7 @@ class _Search:
         self._free = evidence.free
         self._weights = Point(evidence.norms)
         self._hull = hull
+        self._reached = False
         self._readers = _readers(program)
         self._above = _cuts_above(program, self._readers)
         self._below = _cuts_below(program)
@@ -94,7 +97,8 @@ class _Search:
         found: list[ChainWitness] = []
         wanted = {self._program.input}
         for step in self._program.steps:
-            if [*operands(step.op)] or not self._can_link(step, facts):
+            starts = [*operands(step.op)] or isinstance(step.op, MaxPool | Sort | Add)
+            if starts or not self._can_link(step, facts):
                 wanted.add(step.output)
         for start in (self._program.input, *self._makers):
             readers = self._readers.get(start, ())
@@ -185,8 +189,9 @@ class _Search:
             return
         at_output = witness.stop == self._program.output
         hulls = {witness.use == COTANGENTS and self._hull and at_output}
-        if at_output and witness.start == self._program.input:
-            hulls.add(False)  # for the Lipschitz constant
+        if witness.use == COTANGENTS and at_output and not self._reached:
+            self._reached = True
+            hulls.add(False)  # the longest way of the Lipschitz constant
         for hull in sorted(hulls):
             found = multipliers(edges, hull=hull)
             if found is not None:

@@ -30,7 +30,6 @@ _TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.015, 16))
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
 _LEAST_LENGTH: Final = 0.02
-_GUARD: Final = 0.4
 _TINY: Final = 1e-100
 
 
@@ -82,7 +81,7 @@ def _tuned(descent: Descent, hull: bool, attained: float) -> FloatArray | None:
     best = min(found, key=lambda state: state.value)
     if best.value <= attained * (1.0 + _LEAST_GAIN) or not best.multipliers.size:
         return best.multipliers
-    guard = _GUARD * _TEMPERATURES[0] * best.value / best.multipliers.size
+    guard = problem.guard * _TEMPERATURES[0] * best.value / best.multipliers.size
     reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
     return min(best, reached, key=lambda state: state.value).multipliers
 
@@ -114,6 +113,11 @@ class _Problem:
     high: FloatArray
     fixed: FloatArray
     hull: bool
+
+    @property
+    def guard(self) -> float:
+        """How strong the barrier is: with slopes of both signs the best are at the rim."""
+        return 1.0 if (self.low < 0.0).any() else 0.4
 
     @classmethod
     def of(cls, descent: Descent, hull: bool) -> _Problem:
@@ -177,7 +181,7 @@ class _Problem:
         best = state = first
         length = 1.0
         for temperature in _TEMPERATURES:
-            guard = _GUARD * temperature * best.value / len(first.multipliers)
+            guard = self.guard * temperature * best.value / len(first.multipliers)
             step = self.factors(state, temperature, guard)
             attempt = self.at(state.multipliers * step**length)
             if attempt is not None and attempt.guarded(guard) < state.guarded(guard):

@@ -41,7 +41,7 @@ def network(seed: int, low: float) -> tuple[list[Step], dict[str, Shape], dict[s
 @pytest.mark.parametrize("low", [0.0, 0.2, -1.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> None:
-    """To within 5 %, on the proved bound, which is a convex function of the multipliers."""
+    """To within 3 %, or 10 % for slopes of both signs; the bound is convex in the multipliers."""
     steps, shapes, slopes = network(seed, low)
     linked = links_of("x", steps, shapes, slopes, ())
     assert linked is not None
@@ -60,7 +60,7 @@ def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> No
     ours = bound(found)
     rest = minimize(of_logarithms, np.log(np.array(found)).ravel(), method="Nelder-Mead",
                     options={"maxfev": 300, "adaptive": True})  # fmt: skip
-    assert ours <= 1.05 * rest.fun
+    assert ours <= (1.1 if low < 0.0 else 1.03) * rest.fun
 
 
 def test_known_and_unknown_slopes_side_by_side() -> None:
@@ -72,8 +72,8 @@ def test_known_and_unknown_slopes_side_by_side() -> None:
     slopes = Interval(low, np.ones(16))
     for _ in range(4):
         rotation = np.linalg.qr(rng.standard_normal((16, 16)))[0]
-        links = [Matrix(rotation, None), Matrix(np.kron(np.eye(8), half), None),
-                 Diagonal(slopes, weighed=True), Matrix(np.kron(np.eye(8), half), None)]  # fmt: skip
+        turn = Matrix(np.kron(np.eye(8), half), None)
+        links = [Matrix(rotation, None), turn, Diagonal(slopes, weighed=True), turn]
         for link in links:
             edges.append(Edge((f"v{place}", 0), (f"v{place + 1}", 0), link))
             place += 1

@@ -1,0 +1,148 @@
+"""Proposed chains: whole, in windows and through branches; attacked, and derived again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lipcert.core.certificate.records import ScopeClaim
+from lipcert.core.derive import Derived, derive
+from lipcert.core.ledger import Premises
+from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
+from lipcert.core.refinements import COTANGENTS
+from lipcert.core.witnesses import ENGINES, Evidence
+from lipcert.issue.evaluate import evaluate
+from lipcert.search import chains
+from lipcert.search.chains import with_chains
+
+PREMISES = Premises(
+    input_norm=2.0, input_box=(0.0, 1.0), loss="cross-entropy",
+    loss_parameters=(("label_smoothing", 0.0), ("temperature", 1.0)), loss_clip=None,
+    mechanism="clipless", clip=None, relation="add-remove", divisor=None, run=None,
+)  # fmt: skip
+
+
+def perceptron(seed: int, layers: int, *, residual: bool, width: int = 6) -> Program:
+    """Layers with biases, perhaps each with its input added to its output."""
+    rng = np.random.default_rng(seed)
+    shapes: dict[str, Shape] = {"x": (1, width)}
+    steps: list[Step] = []
+
+    def add(op: object, *inputs: str, size: int = width) -> str:
+        output = f"v{len(steps)}"
+        steps.append(Step(op, inputs, output, (1, size), len(steps)))  # type: ignore[arg-type]
+        shapes[output] = (1, size)
+        return output
+
+    def dense(value: str, size: int = width) -> str:
+        weight, bias = (
+            rng.standard_normal((size, width)) / width**0.5,
+            0.2 * rng.standard_normal(size),
+        )
+        name = str(len(steps))
+        operands = (Operand(a, a, {f"{k}{name}": 1.0}) for k, a in (("w", weight), ("b", bias)))
+        return add(Dense(*operands), value, size=size)
+
+    value = "x"
+    for _ in range(layers):
+        inner = add(Activation("relu"), dense(value))
+        value = add(Add((1, 1)), dense(inner), value) if residual else inner
+    dense(value, 3)
+    return Program("x", steps[-1].output, shapes, tuple(steps), Place(0), ())
+
+
+def evidence_of(program: Program) -> Evidence:
+    norms = {
+        step.output: float(np.linalg.norm(step.op.weight.lo, 2)) * (1 + 1e-9)
+        for step in program.steps
+        if isinstance(step.op, Dense)
+    }
+    trained = (n for s in program.steps if isinstance(s.op, Dense) for n in s.op.weight.sources)
+    return Evidence(ScopeClaim("point", tuple(trained), ()), norms, (), (), ENGINES["float"])
+
+
+def jacobian(program: Program, x: np.ndarray) -> np.ndarray:
+    def image(point: np.ndarray) -> np.ndarray:
+        return np.asarray(evaluate(program, point[None])[program.output]).ravel()
+
+    step = 1e-6
+    return np.stack(
+        [(image(x + d) - image(x - d)) / (2 * step) for d in step * np.eye(x.size)], axis=1
+    )
+
+
+def assert_holds(program: Program, derived: Derived, seed: int) -> None:
+    """Values and Jacobians at inputs by chance, and where these are largest."""
+    rng = np.random.default_rng(seed)
+    points = rng.uniform(0.0, 1.0, (200, 6)) ** rng.uniform(0.2, 4.0, (200, 1))
+    points *= np.minimum(1.0, 2.0 / np.linalg.norm(points, axis=1, keepdims=True))
+    for x in points:
+        for name, value in evaluate(program, x[None]).items():
+            fact = derived.facts[name]
+            assert np.linalg.norm(value) <= fact.norm * (1 + 1e-9)
+            assert (value >= fact.box.lo - 1e-9).all()
+            assert (value <= fact.box.hi + 1e-9).all()
+    steepest = max(np.linalg.norm(jacobian(program, x), 2) for x in points[:60])
+    assert steepest <= derived.lipschitz * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("budget", [10, 16, 1600])
+def test_windows(monkeypatch: pytest.MonkeyPatch, budget: int, residual: bool) -> None:
+    """However small the windows, all holds, less is known without chains, and a check agrees."""
+    for limits in (chains._LARGEST, chains._LARGEST_SPARSE):
+        for use in limits:
+            monkeypatch.setitem(limits, use, budget)
+    program = perceptron(budget, 4, residual=residual)
+    bare = evidence_of(program)
+    evidence, derived = with_chains(program, PREMISES, bare)
+    plain = derive(program, PREMISES, bare)
+    passed = {chain.stop for chain in evidence.chains if chain.use == COTANGENTS}
+    assert passed
+    if budget < 1600:
+        assert passed - {program.output}
+    assert_holds(program, derived, budget)
+    again = derive(program, PREMISES, evidence)
+    assert again.gradients == derived.gradients
+    assert again.lipschitz == derived.lipschitz < plain.lipschitz
+    assert again.chains == evidence.chains
+    assert all(derived.gradients[name] <= plain.gradients[name] for name in plain.gradients)
+    assert math.hypot(*derived.gradients.values()) < math.hypot(*plain.gradients.values())
+
+
+def test_multipliers_that_are_worth_nothing() -> None:
+    """Any numbers leave valid bounds; chains between values that are not there are left out."""
+    program = perceptron(1, 3, residual=True)
+    evidence, _ = with_chains(program, PREMISES, evidence_of(program))
+    rng = np.random.default_rng(1)
+    wild = tuple(
+        replace(
+            chain,
+            multipliers=tuple(
+                tuple(10.0 ** rng.uniform(-3, 6, len(numbers))) for numbers in chain.multipliers
+            ),
+        )
+        for chain in evidence.chains
+    )
+    missing = tuple(replace(chain, start="nothing") for chain in evidence.chains)
+    derived = derive(program, PREMISES, replace(evidence, chains=wild + missing))
+    assert_holds(program, derived, 1)
+    assert not set(missing) & set(derived.chains)
+
+
+def test_only_the_positive_part_of_a_bias_passes_a_relu() -> None:
+    """‖relu(Wx + b)‖ ≤ ‖W‖‖x‖ + ‖b⁺‖, attained for W = 1 and x, b ≥ 0; negative biases vanish."""
+    for offset, expected in ((np.array([3.0, 4.0]), 7.0), (np.array([-0.5, -0.5]), 2.0)):
+        weight = np.eye(2)
+        operands = Operand(weight, weight), Operand(offset, offset)
+        steps = (
+            Step(Dense(*operands), ("x",), "u", (1, 2), 0),
+            Step(Activation("relu"), ("u",), "y", (1, 2), 1),
+        )
+        program = Program("x", "y", dict.fromkeys("xuy", (1, 2)), steps, Place(0), ())
+        free = replace(PREMISES, input_box=None)
+        evidence = Evidence(ScopeClaim("point", (), ()), {"u": 1.0}, (), (), ENGINES["float"])
+        assert derive(program, free, evidence).facts["y"].norm == pytest.approx(expected, rel=1e-9)
