@@ -162,7 +162,7 @@ def _read(state: _State) -> Iterator[str]:
         ("a parameter", names),
         ("a group", [group.name for group in certificate.groups]),
         ("a member of a group", members),
-        ("a chain", [(chain.use, chain.start, chain.stop) for chain in certificate.chains]),
+        ("a chain", list(certificate.chains)),
         ("a run", [run.values for run in certificate.runs]),
     ):
         if len(set(items)) != len(items):
