@@ -27,8 +27,7 @@ from lipcert.evaluate import output_of, values
 from lipcert.importer.model import Verification
 from lipcert.importer.reading import Reading
 from lipcert.importer.runtime import RunFailure, Runtime
-from lipcert.ir import Graph
-from lipcert.ir import evaluate as graph_values
+from lipcert.ir import Graph, evaluate
 
 Array: TypeAlias = npt.NDArray[Any]
 _SEED: Final = 20_250_301
@@ -84,39 +83,16 @@ def _within(example: Array, middle: float, radius: float, *, fill: bool) -> Arra
     return np.asarray(middle + away * (max(room, 0.0) / length))
 
 
-def check_graph(read: Reading, graph: Graph, domain: Domain) -> None:
-    """Hold the importer's graph against the program, in float64, where that has numbers."""
-    program = read.program
-    examples = domain.draws(program.shapes[program.input], _ALONE)
-    ours = np.stack([output_of(program, example).reshape(-1) for example in examples])
-    theirs = _graph_output(graph, examples)
-    reason = ""
-    if theirs.shape != ours.shape:
-        reason = f"has {theirs.shape[1]} entries for one example, not {ours.shape[1]}"
-    else:
-        usual = np.isfinite(ours)
-        gap = np.max(np.abs(theirs - ours), where=usual, initial=0.0)
-        largest = np.max(np.abs(ours), where=usual, initial=0.0)
-        if not (gap <= _GRAPH_SHARE * (1.0 + largest)):
-            reason = f"differs by {gap:.3g} among numbers up to {largest:.3g}"
-    if reason:
-        reason = f"the output of the imported graph {reason}, as the core reads the file"
-        raise UnsupportedModelError((Refusal("LC013", "", "", reason, "report this file"),))
-
-
-def _graph_output(graph: Graph, examples: Array) -> Array:
-    """[examples, entries]; without entries where the input has another size."""
-    if examples[0].size != math.prod(graph.input_shape):
-        return np.empty((len(examples), 0))
-    with np.errstate(all="ignore"):
-        found = graph_values(graph, examples.reshape(len(examples), *graph.input_shape))
-    return found[graph.output_name].reshape(len(examples), -1)
-
-
-def check_agreement(read: Reading, path: Path, domain: Domain) -> Verification:
-    """Compare a reading of a file with onnxruntime on examples of a domain."""
+def check_agreement(
+    read: Reading, path: Path, domain: Domain, graph: Graph | None = None
+) -> Verification:
+    """Compare a reading of a file with onnxruntime on examples of a domain, and a graph with it."""
     try:
-        return _Comparison(read, path, domain).done()
+        comparison = _Comparison(read, path, domain)
+        usable = comparison.usable()
+        if graph is not None:
+            _check_graph(graph, *usable[0])
+        return Verification(len(usable), comparison.largest)
     except RunFailure as error:
         raise _refused(f"onnxruntime does not run it: {error}") from error
     except (ValueError, IndexError) as error:
@@ -144,8 +120,8 @@ class _Comparison:
         self.run = Runtime(self.path, self.read.model.sha256, program.input, names)
         self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
 
-    def done(self) -> Verification:
-        """Of every example that the network is defined at; at least one."""
+    def usable(self) -> list[tuple[Array, Array]]:
+        """The examples that the network is defined at, with its outputs; at least one."""
         program, count = self.read.program, _count(self.read)
         shape = program.shapes[program.input]
         drawn = self.domain.draws(shape, max(count or _TOGETHER, _ALONE)).astype(self.run.dtype)
@@ -159,7 +135,7 @@ class _Comparison:
             raise _refused("no input that was tried gives finite numbers")
         if len(usable) > 1 and count in {None, len(usable)}:
             self._together(*zip(*usable, strict=True))
-        return Verification(len(usable), self.largest)
+        return usable
 
     def _alone(self, example: Array, tensors: Mapping[str, tuple[str, str]]) -> Array | None:
         """The output, after these tensors of the file were compared; None outside of the domain."""
@@ -222,23 +198,48 @@ class _Comparison:
         """How far an output is from that of onnxruntime, where both are numbers."""
         if theirs is not None and theirs.shape == ours.shape:
             usual = np.isfinite(ours) & np.isfinite(theirs)
-            gap = np.max(np.abs(theirs - ours), where=usual, initial=0.0)
-            size = np.max(np.abs(ours), where=usual, initial=0.0)
-            self.largest = max(self.largest, float(gap / (1.0 + size)))
+            gap, size = _largest(theirs - ours, usual), _largest(ours, usual)
+            self.largest = max(self.largest, gap / (1.0 + size))
 
     def _difference(self, theirs: Array, ours: Array, lossy: Array) -> str:
         """How onnxruntime differs, or nothing; where float32 overflows nothing is compared."""
         if theirs.shape != ours.shape:
             return f"has the shape {list(theirs.shape)} in onnxruntime, not {list(ours.shape)}"
-        usual = np.isfinite(ours) & np.isfinite(lossy)
-        if not usual.any():
-            return ""
-        a, b, c = (np.asarray(item, np.float64)[usual] for item in (theirs, ours, lossy))
-        gap, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
-        loss = float(np.max(np.abs(c - b)))
+        usual = np.isfinite(ours)
+        if lossy is not ours:
+            usual &= np.isfinite(lossy)
+        with np.errstate(invalid="ignore"):
+            gap, size = _largest(theirs - ours, usual), _largest(ours, usual)
+            loss = 0.0 if lossy is ours else _largest(lossy - ours, usual)
         if not gap <= _SHARE[self.coarse] * size + _LOSSES * loss + 1e-30:
             return f"differs from onnxruntime by {gap:.3g} among numbers up to {size:.3g}"
         return ""
+
+
+def _check_graph(graph: Graph, example: Array, output: Array) -> None:
+    """Hold the importer's graph against the output of the program, both in float64."""
+    if example.size != math.prod(graph.input_shape):
+        reason = f"takes {math.prod(graph.input_shape)} numbers for one example, not {example.size}"
+    else:
+        x = example.astype(np.float64).reshape(1, *graph.input_shape)
+        with np.errstate(all="ignore"):
+            theirs = evaluate(graph, x)[graph.output_name].reshape(-1)
+        ours = output.reshape(-1)
+        if theirs.size != ours.size:
+            reason = f"has {theirs.size} outputs for one example, not {ours.size}"
+        else:
+            usual = np.isfinite(ours)
+            gap, size = _largest(theirs - ours, usual), _largest(ours, usual)
+            if gap <= _GRAPH_SHARE * (1.0 + size):
+                return
+            reason = f"differs by {gap:.3g} among numbers up to {size:.3g}"
+    reason = f"the imported graph {reason} as the core reads the file"
+    raise UnsupportedModelError((Refusal("LC013", "", "", reason, "report this file"),))
+
+
+def _largest(numbers: Array, usual: Array) -> float:
+    """The largest magnitude among the usual numbers; NaN if one of them is NaN."""
+    return float(np.max(np.abs(numbers), where=usual, initial=0.0))
 
 
 def _count(read: Reading) -> int | None:
