@@ -221,6 +221,10 @@ def _along_axes(op: p.Op, x: Array) -> Array:
         case p.ReduceNorm():
             total = np.sum(np.abs(x) ** op.p, axis=op.axes, keepdims=True) + op.floor
             return np.asarray(total ** (1 / op.p))
+        case p.ReduceLogSumExp():
+            return np.asarray(special.logsumexp(x, axis=op.axes, keepdims=True))
+        case p.LocalResponse():
+            return _response(op, x)
         case p.Centre():
             return _centred(x, op.axes)
         case p.DivideByNorm():
@@ -233,6 +237,14 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             d = _centred(x, op.axes) if op.centred else x
             return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))
     raise TypeError(f"a step of the kind {type(op).__name__} has no meaning here")
+
+
+def _response(op: p.LocalResponse, x: Array) -> Array:
+    """By the sums of squares over the channels around each."""
+    padded = np.zeros((x.shape[0], x.shape[1] + op.size - 1, *x.shape[2:]), x.dtype)
+    padded[:, (op.size - 1) // 2 :][:, : x.shape[1]] = x * x
+    windows = np.lib.stride_tricks.sliding_window_view(padded, op.size, axis=1)
+    return np.asarray(x / (op.floor + op.strength / op.size * windows.sum(axis=-1)) ** op.power)
 
 
 def _centred(x: Array, axes: p.Shape) -> Array:

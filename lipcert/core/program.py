@@ -241,6 +241,28 @@ class ReduceNorm:
 
 @final
 @dataclass(frozen=True, slots=True)
+class ReduceLogSumExp:
+    """ln Σ e^x over axes, which keep the length 1."""
+
+    axes: Shape
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LocalResponse:
+    """y = x/s^power, s = floor + (strength/size)·Σ x² over `size` channels around each.
+
+    Along axis 1; size is odd, and channels beyond the first or the last count as 0.
+    """
+
+    size: int
+    strength: float
+    power: float
+    floor: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Sort:
     """Sorted along an axis; all of it is kept (what is dropped is a `Move` behind it)."""
 
@@ -356,6 +378,8 @@ Op: TypeAlias = (
     | DivideByNorm
     | ReduceMax
     | ReduceNorm
+    | ReduceLogSumExp
+    | LocalResponse
     | Sort
     | Add
     | Concat

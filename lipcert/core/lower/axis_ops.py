@@ -18,10 +18,12 @@ from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
 from lipcert.core.lower.windows import check_covered, ends_within, windows
 from lipcert.core.program import (
     AveragePool,
+    LocalResponse,
     LpPool,
     MaxPool,
     Normalize,
     Op,
+    ReduceLogSumExp,
     ReduceMax,
     ReduceNorm,
     ReduceSum,
@@ -109,6 +111,8 @@ def reduction(call: Call) -> Value:
             op = ReduceSum(axes, mean=True)
         case "ReduceMax" | "ReduceMin":
             op = ReduceMax(axes, minimum=kind == "ReduceMin")
+        case "ReduceLogSumExp":
+            op = ReduceLogSumExp(axes)
         case _:
             op = ReduceNorm(axes, 1 if kind == "ReduceL1" else 2, 0.0)
     check_apart(value, axes)
@@ -131,6 +135,17 @@ def _over_nothing(call: Call, value: Data) -> Data:
         case "ReduceSumSquare":
             return activated(call, value, "power", 2.0)
     return value
+
+
+def local_response(call: Call) -> Value:
+    """LRN, along the channels of an image or a row."""
+    value, size = images(call), call.integer("size", 0)
+    strength, power = call.real("alpha", 1e-4), call.real("beta", 0.75)
+    floor = call.real("bias", 1.0)
+    if size < 1 or size % 2 == 0 or min(strength, power) < 0.0 or floor <= 0.0:
+        raise Unsupported("its size is even, or its alpha, beta or bias is out of range")
+    op = LocalResponse(size, strength, power, floor)
+    return call.step(op, value, shape=value.shape, place=value.place)
 
 
 def softmax(call: Call) -> Value:

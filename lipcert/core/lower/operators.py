@@ -42,9 +42,9 @@ LAYOUT: Final[Mapping[str, str]] = {
     "GatherND": "block_ops.gather_nd",
     "Pad": "selection_ops.pad",
     "Reshape": "layout_ops.reshape",
-    "SequenceAt": "sequences._part",
-    "SequenceLength": "sequences._count",
-    "SplitToSequence": "sequences._cut",
+    "SequenceAt": "sequences.part",
+    "SequenceLength": "sequences.count",
+    "SplitToSequence": "sequences.cut",
     "Shape": "size_ops.shape_of",
     "Size": "size_ops.size_of",
     "Slice": "selection_ops.slice_",
@@ -61,8 +61,8 @@ DATA: Final[Mapping[str, str]] = {
     **dict.fromkeys(["AveragePool", "LpPool", "MaxPool"], "axis_ops.pool"),
     **dict.fromkeys(["GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"], "axis_ops.global_pool"),
     **dict.fromkeys(
-        ["ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
-         "ReduceSumSquare"], "axis_ops.reduction",
+        ["ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+         "ReduceSum", "ReduceSumSquare"], "axis_ops.reduction",
     ),
     **dict.fromkeys(["Softmax", "LogSoftmax"], "axis_ops.softmax"),
     **dict.fromkeys(
@@ -74,6 +74,7 @@ DATA: Final[Mapping[str, str]] = {
     "Cast": "operators.same",
     "Concat": "joining.concat",
     "Gemm": "linear_ops.gemm",
+    "LRN": "axis_ops.local_response",
     "MatMul": "linear_ops.matmul",
     "TopK": "axis_ops.top",
 }  # fmt: skip

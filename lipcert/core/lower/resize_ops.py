@@ -81,7 +81,8 @@ class _Axis:
 
 
 def _rounded(position: _Number, rounding: str) -> int:
-    half, found = type(position)(0.5), 0
+    half = type(position)(0.5)
+    found: int
     match rounding:
         case "floor":
             found = math.floor(position)

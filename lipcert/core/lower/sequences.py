@@ -14,7 +14,7 @@ from lipcert.core.lower.selection_ops import select
 from lipcert.core.lower.values import Constant, Value
 
 
-def _cut(call: Call) -> list[Value]:
+def cut(call: Call) -> list[Value]:
     """SplitToSequence: parts of given lengths, of one length, or of length 1 each."""
     value = call.value(0)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
@@ -46,20 +46,13 @@ def _parts(call: Call) -> list[Value]:
     return found
 
 
-def _part(call: Call) -> Value:
+def part(call: Call) -> Value:
     parts, (place,) = _parts(call), call.whole(1)
     if not -len(parts) <= place < len(parts):
         raise Unsupported("its position is out of range")
     return parts[place]
 
 
-def _count(call: Call) -> Value:
+def count(call: Call) -> Value:
     array = np.asarray(len(_parts(call)), dtype=np.int64)
     return Constant(array, array)
-
-
-SEQUENCES: Final[Mapping[str, Callable[[Call], Value | list[Value]]]] = {
-    "SequenceAt": _part,
-    "SequenceLength": _count,
-    "SplitToSequence": _cut,
-}

@@ -95,9 +95,15 @@ CASES = {
     "l1": ([node("ReduceL1", "x", axes=[1])], I4, {}, 13),
     "l2": ([node("ReduceL2", "x a", keepdims=0)], I4, {"a": [1, 2]}, 18),
     "sum of squares": ([node("ReduceSumSquare", "x", axes=[3])], I4, {}, 13),
+    "log sum exp": ([node("ReduceLogSumExp", "x", axes=[1, -1])], I4, {}, 13),
+    "log sum exp of one": ([node("ReduceLogSumExp", "x a", keepdims=0)], ["N", 1, 3], {"a": [1]},
+        18),
+    "response": ([node("LRN", "x", size=3, alpha=0.7, beta=1.3, bias=0.4)], I4, {}, 13),
+    "response of all channels": ([node("LRN", "x", size=9, alpha=2.0)], I4, {}, 13),
     "sum of squares over nothing": (
         [node("ReduceSumSquare", "x", noop_with_empty_axes=1)], I4, {}, 18),
-    "l2 over nothing": ([node("ReduceL2", "x a", noop_with_empty_axes=1)], I4, {"a": np.zeros(0, int)}, 18),
+    "l2 over nothing": (
+        [node("ReduceL2", "x a", noop_with_empty_axes=1)], I4, {"a": np.zeros(0, int)}, 18),
     "mean over nothing": (
         [node("ReduceMean", "x", "m", noop_with_empty_axes=1), node("Tanh", "m")], I4, {}, 18),
     "shrink": ([node("Shrink", "x", lambd=0.3, bias=0.3)], I4, {}, 13),
@@ -249,6 +255,7 @@ REFUSED = {
     "transposed convolution with two sizes": (
         [node("ConvTranspose", "x w", auto_pad="VALID", output_shape=[9, 9])], I4,
         {"w": r(4, 2, 3, 3)}, 11),
+    "response of an even size": ([node("LRN", "x", size=2)], I4, {}, 13),
     "infinite weight": ([node("Mul", "x c")], ["N", 1], {"c": np.inf}, 17),
     "not a number": ([node("Mul", "x c")], ["N", 1], {"c": np.nan}, 17),
     "limits in the wrong order": ([node("Clip", "x a b")], ["N", 4], {"a": 1.0, "b": 0.0}, 17),
