@@ -128,11 +128,11 @@ class Call:
         found = self._read(name, "INT")
         return default if found is None else int(found.value)  # type: ignore[arg-type]
 
-    def real(self, name: str, default: float) -> float:
-        """An attribute that is a finite number."""
+    def real(self, name: str, default: float, *, finite: bool = True) -> float:
+        """An attribute that is a number, and a finite one but for constants."""
         found = self._read(name, "FLOAT")
         number = default if found is None else float(found.value)  # type: ignore[arg-type]
-        if not math.isfinite(number) and found is not None:
+        if finite and not math.isfinite(number) and found is not None:
             raise Unsupported(f"its attribute {shown(name)} is not finite")
         return number
 

@@ -279,7 +279,7 @@ def _constant(call: Call) -> Value:
         return literal(tensor, name)
     if call.given("value_float") or call.given("value_floats"):
         one = call.given("value_float")
-        numbers = call.real("value_float", 0.0) if one else call.reals("value_floats")
+        numbers = call.real("value_float", 0.0, finite=False) if one else call.reals("value_floats")
         found = np.asarray(numbers, dtype=np.float64)
         return Constant(found, found, {name: 1.0})
     one = call.given("value_int")

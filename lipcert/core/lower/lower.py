@@ -38,7 +38,10 @@ def lower(model: Model, output: str) -> Program:
     """The program of one output; `Unsupported` with the node and the reason."""
     version = model.opset.get("", 0)
     if version not in _VERSIONS:
-        raise Unsupported(f"operator set {version} of ONNX is not supported")
+        raise Unsupported(
+            f"operator set {version} of ONNX is not supported; export with one from"
+            f" {_VERSIONS.start} to {_VERSIONS.stop - 1}, or convert with onnx.version_converter"
+        )
     needed, names = _needed(model, output)
     source = _source(model, names)
     dims = source.dims or ()

@@ -28,28 +28,34 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     rank, shape = len(value.shape), value.shape
     turned = weight if left else permuted(call, weight, _swapped(len(weight.shape)))
     outputs, inputs = turned.shape[-2:]
-    summed, kept = (rank - 2, rank - 1) if left else (rank - 1, rank - 2)
+    summed = rank - 2 if left else rank - 1
     stack = [1] * (rank - len(weight.shape)) + list(weight.shape[:-2])
     groups = [axis for axis, size in enumerate(stack) if size > 1]
-    front = [] if place is None else [place.axis]
-    if shape[summed] != inputs or any(axis in [*groups, summed] for axis in front):
+    own = rank if place is None else place.axis
+    if shape[summed] != inputs or own in [*groups, summed]:
         raise Unsupported("the sizes of a product do not fit, or it reads across the batch")
-    if any(shape[axis] != 1 for axis in front):
-        raise Unsupported(FIXED)
-    free = [axis for axis in [*range(rank - 2), kept] if axis not in [*groups, *front]]
+    parts = [] if place is None else [place.before, 1, shape[own] // place.before]
+    split = (*shape[:own], *parts, *shape[own + 1 :])
+    front = [own + 1] if parts else []
+    groups, (summed,) = ([axis + 2 * (axis > own) for axis in axes] for axes in (groups, [summed]))
+    free = [axis for axis in range(len(split)) if axis not in [*groups, *front, summed]]
     order = [*front, *groups, summed, *free]
-    count, pixels = math.prod(stack), math.prod(shape[axis] for axis in free)
+    wide = same_order(call, value, split, [axis in front for axis in range(len(split))])
+    count, pixels = math.prod(stack), math.prod(split[axis] for axis in free)
     grows = [place is not None, False, False]
-    flat = same_order(call, permuted(call, value, order), (1, count * inputs, pixels), grows)
+    flat = same_order(call, permuted(call, wide, order), (1, count * inputs, pixels), grows)
     index = indices(turned.shape).reshape(count * outputs, inputs, 1)
     kernel = only_constant(turned).rearranged(index, None)
     window = Window((1,), (1,), (1,), (0,), (pixels,))
     op = Conv(kernel.operand(3), None, window, count, transposed=False)
     apart = None if place is None else Place(0)
     made = call.step(op, only_data(flat), shape=(1, count * outputs, pixels), place=apart)
-    sizes = tuple(outputs if axis == summed else shape[axis] for axis in order)
+    sizes = tuple(outputs if axis == summed else split[axis] for axis in order)
     back = same_order(call, made, sizes, [axis in front for axis in order])
-    return permuted(call, back, [int(axis) for axis in np.argsort(order)])
+    narrow = permuted(call, back, [int(axis) for axis in np.argsort(order)])
+    result = list(shape)
+    result[-2 if left else -1] = outputs
+    return same_order(call, narrow, tuple(result), [axis == own for axis in range(rank)])
 
 
 def only_constant(value: Value) -> Constant:

@@ -102,10 +102,17 @@ def adjoint_windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shap
         strides[axis] * (sizes[axis] - 1) + extra[axis] + dilations[axis] * (taps[axis] - 1) + 1
         for axis in range(rank)
     ]
-    if wanted is not None or mode not in {"NOTSET", "VALID"}:
-        raise Unsupported("automatic padding of a transposed convolution; export with pads")
-    if mode == "VALID":
+    if mode == "VALID" and wanted is None:
         begin = end = (0,) * rank
+    elif mode in {"SAME_UPPER", "SAME_LOWER"} or (wanted is not None and mode == "NOTSET"):
+        sought = [a * b for a, b in zip(sizes, strides, strict=True)] if wanted is None else wanted
+        total = [size - target for size, target in zip(full, sought, strict=True)]
+        if min(total, default=0) < 0:
+            raise Unsupported("the output that it asks for is larger than what it computes")
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
+    elif mode != "NOTSET":
+        raise Unsupported("automatic padding of a transposed convolution; export with pads")
     if any(item >= stride for item, stride in zip(extra, strides, strict=True)):
         raise Unsupported("output_padding is not smaller than the stride")
     outputs = tuple(full[axis] - begin[axis] - end[axis] for axis in range(rank))

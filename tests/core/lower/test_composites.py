@@ -66,6 +66,11 @@ CASES = {
         [node("Einsum", "x w", "q", equation="bnd,hde->bhne"),
          node("Einsum", "q x", equation="bhne,bme->bhnm")],
         ["N", 3, 4], {"w": r(2, 4, 4)}, 13),
+    "rows of a stack": (
+        [node("Einsum", "x w", equation="bthd,hde->bthe")], ["N", 3, 2, 4], {"w": r(2, 4, 5)}, 13),
+    "stack beside joint rows": (
+        [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Reshape", "t s", "u"),
+         node("MatMul", "u w")], ["N", 3, 4], {"s": [1, -1, 4], "w": r(2, 4, 5)}, 13),
     "ellipsis": ([node("Einsum", "x w", equation="...ij,jk")], ["N", 2, 3, 4], {"w": r(4, 5)}, 13),
     "three": (
         [node("Einsum", "x w v", equation="bij,jk,kl->bil")], ["N", 3, 4],

@@ -53,6 +53,15 @@ CASES = {
     "transposed": (
         [node("ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 0, 1], output_padding=[1, 2],
          dilations=[2, 1], group=2)], I4, {"w": r(4, 3, 3, 2), "b": r(6)}, 11),
+    "transposed to a size": (
+        [node("ConvTranspose", "x w", strides=[2, 3], output_shape=[11, 17])], I4,
+        {"w": r(4, 3, 3, 2)}, 11),
+    "transposed same upper": (
+        [node("ConvTranspose", "x w", strides=[2, 1], auto_pad="SAME_UPPER")], I4,
+        {"w": r(4, 3, 3, 2)}, 11),
+    "transposed same lower": (
+        [node("ConvTranspose", "x w", strides=[2, 1], auto_pad="SAME_LOWER")], I4,
+        {"w": r(4, 3, 5, 2)}, 11),
     "bias after conv": (
         [node("Conv", "x w", "c"), node("Add", "b c")], I4, {"w": r(2, 4, 3, 3), "b": r(2, 1, 1)},
          11),
@@ -152,6 +161,9 @@ CASES = {
     "power of many": ([node("Pow", "x c")], I4, {"c": np.full((4, 1, 1), 2.0)}, 13),
     "power of a number": ([node("Pow", "c x")], I4, {"c": 1.7}, 13),
     "clip": ([node("Clip", "x a b")], I4, {"a": -0.5, "b": 0.25}, 13),
+    "clip at a limit that is none": (
+        [node("Constant", "", "b", value_float=float("inf")), node("Clip", "x a b")], I4,
+        {"a": 0.1}, 13),
     "clip one side": ([node("Clip", "x - b")], I4, {"b": 0.25}, 13),
     "clip of old": ([node("Clip", "x", min=-0.5, max=0.25)], I4, {}, 9),
     "prelu": ([node("PRelu", "x s")], I4, {"s": r(4, 1, 1)}, 16),
