@@ -192,8 +192,8 @@ class _Search:
         if witness.use == COTANGENTS and at_output and not self._reached:
             self._reached = True
             hulls.add(False)  # the longest way of the Lipschitz constant
-        for hull in sorted(hulls):
-            found = multipliers(edges, hull=hull)
+        proposed = (multipliers(edges, hull=hull) for hull in sorted(hulls))
+        for found in dict.fromkeys(proposed):
             if found is not None:
                 yield replace(witness, multipliers=found)
 
