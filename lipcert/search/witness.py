@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lipcert.core.coverage import operands
 from lipcert.core.interval import norm_up
-from lipcert.core.program import Conv, Dense, Operand, Program, Shape
+from lipcert.core.program import Attention, Conv, Dense, MatMul, Operand, Program, Shape
 from lipcert.core.reader.records import Tensor
 from lipcert.core.rules.facts import Fact
 from lipcert.evaluate import batch_output, evaluate_batch
@@ -360,6 +360,11 @@ def _work(program: Program) -> float:
                 work += 8.0 * weight.lo.size * math.prod(step.shape[:-1])
             case Conv(weight):
                 work += 8.0 * weight.lo.size * math.prod(step.shape[2:])
+            case MatMul():
+                work += 8.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
+            case Attention():
+                queries, keys, values = (program.shapes[name] for name in step.inputs)
+                work += 8.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
     return work
 
 
