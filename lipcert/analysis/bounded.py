@@ -21,7 +21,6 @@ from lipcert.analysis.loss import planned_loss
 from lipcert.analysis.mechanism import clipped_groups, mechanism_of
 from lipcert.analysis.planned import plan_of
 from lipcert.analysis.premises import premises_of, scope_claim
-from lipcert.importer.reading import Reading, read_program
 from lipcert.analysis.scopes import constraints_of, scaled_down
 from lipcert.analysis.tensors import exchanged_tensors, tensors_of, with_biases
 from lipcert.core.arithmetic import add_up
@@ -39,6 +38,7 @@ from lipcert.core.rules.passes import rule_at
 from lipcert.core.witnesses import Evidence
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
+from lipcert.importer.reading import Reading, read_program
 from lipcert.ir import Graph
 from lipcert.losses.base import Loss
 from lipcert.modes import EvalLayer
