@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from lipcert.norms.dense import dense_norm
-from lipcert.training.projection.eigenvalues import estimate_largest, largest_eigenvalue, prove_below
+from lipcert.training.projection.eigenvalues import (
+    estimate_largest,
+    largest_eigenvalue,
+    prove_below,
+)
 from lipcert.norms.linear_map import DenseMap
 from lipcert.norms.operator_norm import Tier, operator_norm
 from lipcert.operand import Operand

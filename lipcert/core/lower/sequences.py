@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
-
 import numpy as np
 
 from lipcert.core.lower.call import Call
@@ -47,6 +44,7 @@ def _parts(call: Call) -> list[Value]:
 
 
 def part(call: Call) -> Value:
+    """SequenceAt."""
     parts, (place,) = _parts(call), call.whole(1)
     if not -len(parts) <= place < len(parts):
         raise Unsupported("its position is out of range")
@@ -54,5 +52,6 @@ def part(call: Call) -> Value:
 
 
 def count(call: Call) -> Value:
+    """SequenceLength."""
     array = np.asarray(len(_parts(call)), dtype=np.int64)
     return Constant(array, array)

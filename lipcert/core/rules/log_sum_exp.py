@@ -8,10 +8,10 @@ from typing import final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up
-from lipcert.core.interval import Interval, up
+from lipcert.core.interval import Interval, exact, up
 from lipcert.core.program import ReduceLogSumExp
 from lipcert.core.rules.base import WithoutOperands
-from lipcert.core.rules.enclosures import constant, log
+from lipcert.core.rules.enclosures import log
 from lipcert.core.rules.facts import Fact, root_up
 
 
@@ -27,7 +27,7 @@ class ReduceLogSumExpRule(WithoutOperands[ReduceLogSumExp]):
         """
         axes, box = self.op.axes, self.x.box
         count = math.prod(self.before[axis] for axis in axes)
-        spread = max(float(log(constant(float(count))).hi), 0.0) if count > 1 else 0.0
+        spread = max(float(log(exact(float(count))).hi), 0.0) if count > 1 else 0.0
         low, high = (np.asarray(np.max(end, axis=axes, keepdims=True)) for end in (box.lo, box.hi))
         norm = add_up(multiply_up(root_up(math.prod(self.shape)), spread), self.x.norm)
         return Fact.of(self.shape, norm, Interval(low, up(high + spread) if spread else high))

@@ -6,10 +6,10 @@ import math
 from typing import final
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
-from lipcert.core.interval import Interval, clip
+from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.program import LocalResponse
 from lipcert.core.rules.base import WithoutOperands
-from lipcert.core.rules.enclosures import constant, exp, log
+from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Fact
 
 
@@ -25,7 +25,7 @@ class LocalResponseRule(WithoutOperands[LocalResponse]):
         shrink = self._shrink()
         if shrink == math.inf:
             return Fact.of(self.shape)
-        largest = self.x.box * constant(shrink)
+        largest = self.x.box * exact(shrink)
         box = Interval(clip(largest, -math.inf, 0.0).lo, clip(largest, 0.0, math.inf).hi)
         return Fact.of(self.shape, multiply_up(shrink, self.x.norm), box)
 
@@ -33,9 +33,9 @@ class LocalResponseRule(WithoutOperands[LocalResponse]):
         """floor^−β·(1 + 2√size·(1 + 1/β)^−(β+1)).
 
         Proof: J = D − B with 0 < D = diag(s^−β) ≤ floor^−β and, for the channels j around i,
-        B_ij = (2β·strength/size)·x_i·x_j·s_i^−(β+1). With a = (strength/size)·Σ_j x_j² = s_i − floor,
-        row i has the norm at most 2β·a/(floor + a)^(β+1), because |x_i| is one of the |x_j|; this is
-        largest at a = floor/β, where it is r = 2·floor^−β·(1 + 1/β)^−(β+1). Each entry of x occurs
+        B_ij = (2β·strength/size)·x_i·x_j·s_i^−(β+1). With a = (strength/size)·Σ_j x_j², which is
+        s_i − floor, row i has the norm at most 2β·a/(floor + a)^(β+1), because |x_i| is one of the
+        |x_j|; this is largest at a = floor/β, where it is r = 2·floor^−β·(1 + 1/β)^−(β+1). Each entry of x occurs
         in at most `size` rows, so ‖Bv‖² ≤ Σ_i r²·‖v around i‖² ≤ r²·size·‖v‖².
         Hypotheses: size ≥ 1, strength ≥ 0, β ≥ 0, floor > 0. Attained: at x = 0 up to the second
         term.
@@ -43,8 +43,8 @@ class LocalResponseRule(WithoutOperands[LocalResponse]):
         del index
         op, steepness = self.op, 1.0
         if op.power > 0.0 and op.strength > 0.0:
-            base = constant(1.0) + constant(op.power).reciprocal()
-            falls = exp(-((constant(op.power) + constant(1.0)) * log(base)))
+            base = exact(1.0) + exact(op.power).reciprocal()
+            falls = exp(-((exact(op.power) + exact(1.0)) * log(base)))
             rise = multiply_up(2.0 * float(falls.hi), sqrt_up(float(op.size)))
             steepness = add_up(1.0, rise)
         return multiply_up(self._shrink(), steepness)
@@ -56,4 +56,4 @@ class LocalResponseRule(WithoutOperands[LocalResponse]):
             return math.inf
         if op.power == 0.0 or op.floor == 1.0:
             return 1.0
-        return float(exp(constant(-op.power) * log(constant(op.floor))).hi)
+        return float(exp(exact(-op.power) * log(exact(op.floor))).hi)

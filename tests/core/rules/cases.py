@@ -25,6 +25,7 @@ from lipcert.core.program import (
     DivideByNorm,
     FloatArray,
     InputClip,
+    LocalResponse,
     LpPool,
     MatMul,
     MaxPool,
@@ -34,6 +35,7 @@ from lipcert.core.program import (
     Op,
     Operand,
     PRelu,
+    ReduceLogSumExp,
     ReduceMax,
     ReduceNorm,
     ReduceSum,
@@ -228,6 +230,19 @@ def _reduce_norm(rng: Rng) -> Case:
     return Case(op, (before,), after)
 
 
+def _log_sum_exp(rng: Rng) -> Case:
+    before = _shape(rng)
+    axes, after = _axes(rng, before)
+    return Case(ReduceLogSumExp(axes), (before,), after)
+
+
+def _response(rng: Rng) -> Case:
+    shape = (1, *(int(n) for n in rng.integers(1, 5, size=2)))
+    numbers = (rng.choice([0.0, 3.0]), rng.choice([0.0, 0.5, 2.5]), rng.choice([0.3, 2.0]))
+    op = LocalResponse(int(rng.choice([1, 3, 5])), *map(float, numbers))
+    return Case(op, (shape,), shape)
+
+
 def _sort(rng: Rng) -> Case:
     shape = _shape(rng)
     return Case(Sort(int(rng.integers(len(shape)))), (shape,), shape)
@@ -318,6 +333,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
     "Divide": _divide,
     "DivideByNorm": _divide_by_norm,
     "InputClip": _input_clip,
+    "LocalResponse": _response,
     "LpPool": lambda rng: _pool(rng, lambda w: LpPool(w, int(rng.integers(1, 3)))),
     "MatMul": _matmul,
     "MaxPool": lambda rng: _pool(rng, MaxPool),
@@ -325,6 +341,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
     "Multiply": _multiply,
     "Normalize": _normalize,
     "PRelu": _prelu,
+    "ReduceLogSumExp": _log_sum_exp,
     "ReduceMax": _reduce_max,
     "ReduceNorm": _reduce_norm,
     "ReduceSum": _reduce,

@@ -24,6 +24,7 @@ from lipcert.core.program import (
     Divide,
     DivideByNorm,
     InputClip,
+    LocalResponse,
     LpPool,
     MatMul,
     MaxPool,
@@ -34,6 +35,7 @@ from lipcert.core.program import (
     Operand,
     PRelu,
     Program,
+    ReduceLogSumExp,
     ReduceMax,
     ReduceNorm,
     ReduceSum,
@@ -153,6 +155,10 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             return (torch.amin if op.minimum else torch.amax)(x, op.axes, keepdim=True)
         case ReduceNorm():
             return ((x.abs() ** op.p).sum(dim=op.axes, keepdim=True) + op.floor) ** (1 / op.p)
+        case ReduceLogSumExp():
+            return torch.logsumexp(x, op.axes, keepdim=True)
+        case LocalResponse():
+            return F.local_response_norm(x, op.size, op.strength, op.power, op.floor)
         case Sort():
             return torch.sort(x, op.axis).values
         case Multiply():
