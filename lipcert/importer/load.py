@@ -86,7 +86,7 @@ def _compared(request: _Request) -> ImportedModel:
     domain = Domain(request.input_norm, None if box is None else (box[0], box[1]))
     found = _result(request, _opened(request, None), Verification(0, 0.0))
     read = Reading.of(Path(request.path), found.graph.output_name)
-    if read.model.sha256 != found.sha256:
+    if not read.is_of(found):
         raise _changed(request)
     verification = check_agreement(read, Path(request.path), domain, found.graph)
     return replace(found, verification=verification)

@@ -13,7 +13,7 @@ from onnx import helper
 
 from lipcert import load_model
 from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
-from lipcert.errors import UnsupportedModelError
+from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.importer import patterns
 from lipcert.importer import reading as readings
 from lipcert.importer.agreement import Domain, check_agreement
@@ -137,6 +137,12 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     proto = model([node("MatMul", "x w")], ["N", 4], {"w": RNG.standard_normal((4, 3))})
     onnx.save(proto, path, save_as_external_data=True, location="numbers", size_threshold=0)
     assert disagreement(reading(path), path, UNIT) is None
+    imported = load_model(path)
+    assert reading(path).is_of(imported)
+    (tmp_path / "numbers").write_bytes(bytes((tmp_path / "numbers").stat().st_size))
+    assert not reading(path).is_of(imported)
+    with pytest.raises(NoVerdictError, match="changed after it was imported"):
+        readings.read_program(imported, None)
 
 
 @given(
