@@ -155,11 +155,6 @@ def _round_down(nearest: float, exact: _Exact) -> float:
     return nearest
 
 
-def maximum(bounds: Iterable[Upper]) -> Upper:
-    """The largest of the bounds (0 for none)."""
-    return max(bounds, default=ZERO)
-
-
 def total(bounds: Iterable[Upper]) -> Upper:
     """The sum of the bounds, each addition rounded up."""
     result = ZERO
@@ -247,16 +242,3 @@ def _scaled(array: FloatArray) -> tuple[FloatArray, Upper]:
     if abs(exponent) <= _MODERATE:
         return flat, ONE
     return np.ldexp(flat, -exponent), Upper(math.ldexp(1.0, exponent))
-
-
-def row_norms(matrix: FloatArray) -> FloatArray:
-    """Upper bounds of the Euclidean norms of the rows of a matrix of exact numbers: [rows].
-
-    Proof: as `norm`, without scaling; `tiny` covers squares that underflow.
-    """
-    squares = np.einsum("ij,ij->i", matrix, matrix)
-    slack = (ONE + Upper(2.0) * gamma(matrix.shape[1] + 6)).value
-    tiny = matrix.shape[1] * _SMALLEST_NORMAL * 4.0
-    roots: FloatArray = np.nextafter(np.sqrt(squares * slack + tiny), np.inf) * (1.0 + 2.0**-51)
-    roots[~np.any(matrix, axis=1)] = 0.0
-    return roots

@@ -14,7 +14,6 @@ from typing import final
 import numpy as np
 
 from lipcert.core.program import Shape
-from lipcert.interval import Interval
 from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
@@ -31,15 +30,6 @@ class DomainFunction(ABC):
     @abstractmethod
     def name(self) -> str:
         """Name in the spelling of ONNX."""
-
-    @property
-    @abstractmethod
-    def needs(self) -> str:
-        """What a box must fulfil for value and slope to be bounded, in words."""
-
-    @abstractmethod
-    def is_defined(self, box: Interval) -> bool:
-        """Whether f is a finite number at every point of the box."""
 
     @abstractmethod
     def value(self, x: FloatArray) -> FloatArray:

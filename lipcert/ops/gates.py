@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from lipcert.ops.scalar import (
     sigmoid,
 )
 from lipcert.upper import FloatArray
-
-ERFC_ULPS: Final = 1024
 
 
 class Gated(ScalarFunction):

@@ -9,26 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
-from lipcert.interval import Interval
 from lipcert.ops.error_function import erfc
-from lipcert.ops.gates import ERFC_ULPS, Gated
+from lipcert.ops.gates import Gated
 from lipcert.ops.scalar import (
     ScalarFunction,
-    Turn,
-    constant,
-    logistic,
-    rational,
     sigmoid,
 )
 from lipcert.upper import FloatArray
-
-_ONE: Final = constant(1.0)
-_HALF: Final = constant(0.5)
-_TWO: Final = constant(2.0)
 
 
 @final
@@ -54,12 +45,6 @@ class ErfGate(Gated):
         """x times its gate."""
         result: FloatArray = x * 0.5 * erfc(-x * float(self.slope))
         return result
-
-    def _gate(self, x: Interval) -> Interval:
-        """erfc(−slope·x)/2; `erfc` errs by far less than 1024 ulp."""
-        tail = (x * rational(self.slope)).monotone(lambda t: erfc(-t), ERFC_ULPS)
-        return (tail * _HALF).clip(0.0, 1.0)
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -91,33 +76,6 @@ class TanhGate(Gated):
         result: FloatArray = x * sigmoid(2.0 * inner)
         return result
 
-    def falls(self, x: Interval) -> Interval:
-        """Of the sign of f'(−x), x > 0: positive near 0."""
-        inner = self._inner(x)
-        return _ONE - _TWO * x * self._steepness(x) * logistic(_TWO * inner)
-
-    def bends(self, x: Interval) -> Interval:
-        """Of the sign of f''(x), x > 0: positive near 0."""
-        double, steepness = _TWO * self._inner(x), self._steepness(x)
-        curve = logistic(double) - logistic(-double)
-        six = rational(6 * self.slope * self.cubic)
-        return rational(self.slope) + six * x * x - x * curve * steepness * steepness
-
-    def turn(self, place: Interval) -> Turn:
-        """A place where f turns, with the value there."""
-        return Turn(place, place * self._gate(place))
-
-    def _inner(self, x: Interval) -> Interval:
-        return rational(self.slope) * x * (_ONE + rational(self.cubic) * (x * x))
-
-    def _steepness(self, x: Interval) -> Interval:
-        return rational(self.slope) * (_ONE + rational(3 * self.cubic) * (x * x))
-
-    def _gate(self, x: Interval) -> Interval:
-        """σ(2u)."""
-        return logistic(_TWO * self._inner(x))
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class HardGate(ScalarFunction):
@@ -137,6 +95,3 @@ class HardGate(ScalarFunction):
     def value(self, x: FloatArray) -> FloatArray:
         """x times its gate."""
         return x * np.clip(x * float(self.slope) + 0.5, 0.0, 1.0)
-
-    def _gate(self, x: Interval) -> Interval:
-        return (x * rational(self.slope) + _HALF).clip(0.0, 1.0)

@@ -12,7 +12,6 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.interval import Interval
 from lipcert.ops.domain import DomainFunction
 from lipcert.upper import FloatArray
 
@@ -28,16 +27,6 @@ class Exp(DomainFunction):
     def name(self) -> str:
         """Exp."""
         return "Exp"
-
-    @property
-    def needs(self) -> str:
-        """An upper bound."""
-        return "entries with an upper bound below 709"
-
-    def is_defined(self, box: Interval) -> bool:
-        """Everywhere."""
-        del box
-        return True
 
     def value(self, x: FloatArray) -> FloatArray:
         """e^x."""
@@ -61,16 +50,6 @@ class Exponential(DomainFunction):
         """Pow."""
         return "Pow"
 
-    @property
-    def needs(self) -> str:
-        """A bound on one side."""
-        return "an upper bound of its entries" if self.base > 1.0 else "a lower bound"
-
-    def is_defined(self, box: Interval) -> bool:
-        """Everywhere."""
-        del box
-        return True
-
     def value(self, x: FloatArray) -> FloatArray:
         """base^x."""
         result: FloatArray = np.power(self.base, x)
@@ -86,15 +65,6 @@ class Log(DomainFunction):
     def name(self) -> str:
         """Log."""
         return "Log"
-
-    @property
-    def needs(self) -> str:
-        """A positive lower bound."""
-        return "a positive lower bound of its entries"
-
-    def is_defined(self, box: Interval) -> bool:
-        """For x > 0."""
-        return bool(np.all(box.lo > 0.0))
 
     def value(self, x: FloatArray) -> FloatArray:
         """ln x."""
@@ -118,28 +88,7 @@ class Power(DomainFunction):
         """Sqrt, Reciprocal or Pow."""
         return _NAMES.get(self.exponent, "Pow")
 
-    @property
-    def needs(self) -> str:
-        """Where value and slope are bounded."""
-        if self._is_whole and self.exponent >= 0.0:
-            return "bounded entries"
-        if self._is_whole:
-            return "entries bounded away from 0"
-        if self.exponent > 1.0:
-            return "bounded entries that are at least 0"
-        return "a positive lower bound of its entries"
-
-    def is_defined(self, box: Interval) -> bool:
-        """Whole exponents: everywhere, without 0 for negative ones. Others: x ≥ 0, or x > 0."""
-        if self._is_whole:
-            return self.exponent >= 0.0 or bool(np.all((box.lo > 0.0) | (box.hi < 0.0)))
-        return bool(np.all(box.lo >= 0.0 if self.exponent > 0.0 else box.lo > 0.0))
-
     def value(self, x: FloatArray) -> FloatArray:
         """x^exponent."""
         result: FloatArray = np.power(x, self.exponent)
         return result
-
-    @property
-    def _is_whole(self) -> bool:
-        return self.exponent.is_integer()
