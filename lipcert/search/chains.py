@@ -93,7 +93,10 @@ class _Search:
         return self._longest(VALUES, ends, facts)
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
-        """The longest windows that begin where a cotangent is asked for, and where windows end."""
+        """The longest windows that begin where a cotangent is asked for, and where windows end.
+
+        Where none begins, it is tried above what is computed next.
+        """
         found: list[ChainWitness] = []
         wanted = {self._program.input}
         for step in self._program.steps:
@@ -112,7 +115,7 @@ class _Search:
                     ends = ((start, stop) for stop in (reader, *self._above[reader]))
                     chains.extend(self._longest(COTANGENTS, ends, facts))
             found.extend(chains)
-            wanted.update(chain.stop for chain in chains)
+            wanted.update((chain.stop for chain in chains) if chains else readers)
         return found
 
     def _longest(

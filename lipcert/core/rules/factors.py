@@ -59,11 +59,23 @@ class ShiftRule(Rule[Shift]):
     """y = x + offset entry by entry."""
 
     def fact(self) -> Fact:
-        """X + √m·‖b‖ for an offset repeated m times. Attained where x is parallel to it."""
-        x, offset = self.x, self.weights.entries(self.op.offset)
-        (_, repeated), shape = next(self.reaches()), self.shape
-        added = multiply_up(repeated, self.weights.norm(self.op.offset))
-        run, column = (min(added, longest_run(offset, shape, axis)) for axis in (-1, -2))
+        """X + √m·‖b‖ for an offset repeated m times. Attained where x is parallel to it.
+
+        Proof for a run: it meets a run of the offset, repeated m times if that has one entry.
+        """
+        x, shape, norm = self.x, self.shape, self.weights.norm(self.op.offset)
+        (_, repeated), offset = next(self.reaches()), self.weights.entries(self.op.offset)
+        added = multiply_up(repeated, norm)
+        run, column = (
+            min(
+                added,
+                multiply_up(root_up(shape[axis] // offset.shape[axis]), norm),
+                longest_run(offset, shape, axis),
+            )
+            if len(shape) >= -axis
+            else added
+            for axis in (-1, -2)
+        )
         lengths = add_up(x.run, run), add_up(x.column, column)
         return Fact.of(shape, add_up(x.norm, added), x.box + offset, *lengths)
 
