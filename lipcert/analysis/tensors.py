@@ -53,7 +53,10 @@ def tensors_of(
 def with_biases(
     graph: Graph, program: Program, known: Mapping[str, tuple[str, ...]]
 ) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
-    """The program with the biases of zeros that an exporter left out of the file."""
+    """The program with the biases of zeros that an exporter left out of the file.
+
+    Also of those that the file computes from a number, where there is no tensor to be trained.
+    """
     left_out = {
         node.output: name
         for node in graph.nodes
@@ -66,12 +69,18 @@ def with_biases(
     steps, found = [], dict(known)
     for step in program.steps:
         name = left_out.get(step.output)
-        if name is not None and isinstance(step.op, Dense | Conv) and step.op.bias is None:
+        if name is not None and isinstance(step.op, Dense | Conv) and _is_zero(step.op.bias):
             zeros = np.zeros(graph.parameters[name].shape)
-            step = _biased(step, step.op, Operand(zeros, zeros, {name: 1.0}))  # noqa: PLW2901
+            sources = {} if step.op.bias is None else step.op.bias.sources
+            bias = Operand(zeros, zeros, {**sources, name: 1.0})
+            step = _biased(step, step.op, bias)  # noqa: PLW2901
             found[name] = (name,)
         steps.append(step)
     return replace(program, steps=tuple(steps)), found
+
+
+def _is_zero(bias: Operand | None) -> bool:
+    return bias is None or not (np.any(bias.lo) or np.any(bias.hi))
 
 
 def _biased(step: Step, op: Dense | Conv, bias: Operand) -> Step:

@@ -33,6 +33,7 @@ from lipcert.core.program import (
     Program,
     Scale,
     Shift,
+    Softmax,
     Sort,
     Step,
 )
@@ -82,6 +83,7 @@ class _Search:
         self._above = _cuts_above(program, self._readers)
         self._below = _cuts_below(program)
         self._makers = {step.output: step for step in program.steps}
+        self._tops = frozenset(_tops(program, self._makers))
         self._links: dict[str, bool] = {}
         self._slopes: dict[str, Slopes] = {}
 
@@ -190,7 +192,7 @@ class _Search:
         matrices = sum(isinstance(edge.link, Matrix) for edge in edges)
         if not matrices or len(edges) < 2:
             return
-        at_output = witness.stop == self._program.output
+        at_output = witness.stop in self._tops
         hulls = {witness.use == COTANGENTS and self._hull and at_output}
         if witness.use == COTANGENTS and at_output and not self._reached:
             self._reached = True
@@ -199,6 +201,15 @@ class _Search:
         for found in dict.fromkeys(proposed):
             if found is not None:
                 yield replace(witness, multipliers=found)
+
+
+def _tops(program: Program, makers: Mapping[str, Step]) -> Iterator[str]:
+    """The output, and what it is a new shape or the logarithm of a softmax of."""
+    value = program.output
+    yield value
+    while value in makers and isinstance(makers[value].op, Move | Softmax):
+        (value,) = makers[value].inputs
+        yield value
 
 
 def _is_sparse(matrix: npt.NDArray[np.float64]) -> bool:

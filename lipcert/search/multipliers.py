@@ -16,21 +16,25 @@ from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.sparse.linalg import ArpackError, eigsh
 
 from lipcert.core.forms.descent import Descent, descent_of, unknown_slopes
 from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.interval import exact
-from lipcert.core.norms.factor import lower_factor
 
 FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
-_TEMPERATURES: Final = tuple(float(t) for t in np.geomspace(0.15, 0.015, 16))
+_HOT, _COLD, _MOST_STEPS, _LEAST_STEPS = 0.15, 0.015, 16, 3
+_WORK: Final = 5e9
+"""numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
 _LEAST_LENGTH: Final = 0.02
 _TINY: Final = 1e-100
+_SMALL: Final = 64
+_ACCURACY: Final = 1e-7
 
 
 def multipliers(edges: Sequence[Edge], *, hull: bool) -> tuple[tuple[float, ...], ...] | None:
@@ -81,7 +85,7 @@ def _tuned(descent: Descent, hull: bool, attained: float) -> FloatArray | None:
     best = min(found, key=lambda state: state.value)
     if best.value <= attained * (1.0 + _LEAST_GAIN) or not best.multipliers.size:
         return best.multipliers
-    guard = problem.guard * _TEMPERATURES[0] * best.value / best.multipliers.size
+    guard = problem.guard * _HOT * best.value / best.multipliers.size
     reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
     return min(best, reached, key=lambda state: state.value).multipliers
 
@@ -142,7 +146,7 @@ class _Problem:
             if (both := t * block.low * block.high).any():
                 matrix[rest, rest] += block.above.rows.T @ (both[:, None] * block.above.rows)
         below = len(multipliers)
-        factor = lower_factor(matrix, below)
+        factor = _factor(matrix, below)
         if factor is None:
             return None
         half = factor[below:]
@@ -165,11 +169,11 @@ class _Problem:
             first = block.above.where.start - block.own.stop
             rows[:, first : first + block.above.rows.shape[1]] = block.above.rows
             cross = rest[:count, count:] + (t * middle)[:, None] * rows
-            try:
-                solved = np.linalg.solve(np.diag(t) - own, cross)
-            except np.linalg.LinAlgError:
+            factor = _factor(np.concatenate([np.diag(t) - own, cross.T]), count)
+            if factor is None:
                 return None
-            rest = rest[count:, count:] + cross.T @ solved
+            half = factor[count:]
+            rest = rest[count:, count:] + half @ half.T
             if (both := t * block.low * block.high).any():
                 rest -= rows.T @ (both[:, None] * rows)
             if not _fine(rest):
@@ -180,7 +184,8 @@ class _Problem:
         """After some steps; the barrier keeps away from multipliers that admit no form."""
         best = state = first
         length = 1.0
-        for temperature in _TEMPERATURES:
+        steps = int(np.clip(_WORK / self.descent.total**3, _LEAST_STEPS, _MOST_STEPS))
+        for temperature in map(float, np.geomspace(_HOT, _COLD, steps)):
             guard = self.guard * temperature * best.value / len(first.multipliers)
             step = self.factors(state, temperature, guard)
             attempt = self.at(state.multipliers * step**length)
@@ -250,9 +255,27 @@ def _largest(form: FloatArray, hull: bool) -> float:
     return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
 
 
+def _factor(matrix: FloatArray, below: int) -> FloatArray | None:
+    """The first columns of a triangular factor of a symmetric matrix; None if there are none."""
+    try:
+        corner = cholesky(matrix[:below, :below], lower=True, check_finite=False)
+    except LinAlgError:
+        return None
+    rows = matrix[below:, :below].T
+    rest = solve_triangular(corner, rows, lower=True, check_finite=False).T
+    return np.concatenate([corner, rest])
+
+
 def _top(matrix: FloatArray) -> float:
     """The largest eigenvalue."""
-    return float(np.linalg.eigvalsh(matrix)[-1])
+    if len(matrix) <= _SMALL:
+        return float(np.linalg.eigvalsh(matrix)[-1])
+    start = np.random.default_rng(0).standard_normal(len(matrix))
+    try:
+        found = eigsh(matrix, 1, which="LA", tol=_ACCURACY, v0=start, return_eigenvectors=False)
+    except ArpackError:
+        return float(np.linalg.eigvalsh(matrix)[-1])
+    return float(found[0]) * (1.0 + _ACCURACY)
 
 
 def _fine(matrix: FloatArray) -> bool:

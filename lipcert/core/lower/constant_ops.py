@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 from operator import add, mul, sub, truediv
@@ -104,9 +105,22 @@ def _may_vanish(known: Interval) -> bool:
 def _arithmetic(call: Call) -> Value:
     """Add, Sub, Mul, Div of two constants; Sum of any number."""
     if call.node.op_type != "Sum":
-        return _computed(call.node.op_type, call.constant(0), call.constant(1))
+        first, second = call.constant(0), call.constant(1)
+        if call.node.op_type == "Mul":
+            first, second = _factored(call, first, second)
+        return _computed(call.node.op_type, first, second)
     found = [call.constant(place) for place in range(len(call))]
     return reduce(lambda total, item: _computed("Add", total, item), found)
+
+
+def _factored(call: Call, first: Constant, second: Constant) -> tuple[Constant, Constant]:
+    """With a single number taken for a plain one, so that the product is linear in the other."""
+    if first.lo.size == 1 < second.lo.size:
+        second, first = _factored(call, second, first)
+    elif second.lo.size == 1 < first.lo.size and first.sources and second.sources:
+        call.sink.untracked.update(second.sources)
+        second = replace(second, sources={})
+    return first, second
 
 
 def _computed(operation: str, first: Constant, second: Constant) -> Constant:
