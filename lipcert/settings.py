@@ -66,7 +66,10 @@ _INPUT_BOX: Final = (0.0, 1.0)
 @final
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
-    """‖θ‖ ≤ radius throughout training, in the stated norm; written `spectral:1`."""
+    """‖θ‖ ≤ radius throughout training, in the stated norm; written `spectral:1`.
+
+    A Euclidean norm may be held at 0, as a bias norm of 0 holds biases.
+    """
 
     kind: ConstraintName
     radius: float
@@ -74,7 +77,8 @@ class ConstraintSpec:
     def __post_init__(self) -> None:
         convert(self, {"radius": lambda _, value: number("constraint", value)})
         check_choice("constraint", self.kind, get_args(ConstraintName))
-        check_positive("constraint", self.radius)
+        check = check_nonnegative if self.kind == "frobenius" else check_positive
+        check("constraint", self.radius)
 
     @classmethod
     def of(cls, key: str, value: object) -> ConstraintSpec:

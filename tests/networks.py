@@ -1,21 +1,17 @@
-"""Small graphs built by hand, and the bounds of their parameters, for whole-network tests."""
+"""Small graphs built by hand, and their bounds through the files that say the same."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 
 import numpy as np
 
-from lipcert.facts import Bound, CotangentFacts, ValueFacts
-from lipcert.interval import Interval
+from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.ir import Graph, Node, Parameter
-from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
-from lipcert.propagation.propagate import NetworkBounds, propagate
-from lipcert.scope import PointScope, Scope
-from lipcert.upper import Upper
+from lipcert.settings import Settings
+from tests.written import model_of
 
 Step = tuple[str, Op, tuple[str, ...]]
 
@@ -48,31 +44,15 @@ def chain(input_shape: tuple[int, ...], *ops: Op) -> Graph:
     )
 
 
-def ball(shape: tuple[int, ...], radius: float) -> ValueFacts:
-    return ValueFacts.of(shape, Bound(Upper(radius), "test.input"))
+def proved(graph: Graph, loss_norm: float = 1.0, **settings: object) -> Bounded:
+    """Bounds of the file that says what a graph says.
 
-
-def box(shape: tuple[int, ...], low: float, high: float) -> ValueFacts:
-    interval = Interval(np.full(shape, low), np.full(shape, high))
-    return ValueFacts.of(shape, Bound(interval.norm(), "test.input"), interval)
-
-
-def unit_loss(norm: float = 1.0):
-    return lambda _logits: CotangentFacts(Bound(Upper(norm), "test.loss"))
-
-
-def proved(
-    graph: Graph, inputs: ValueFacts, loss=None, scope: Scope | None = None
-) -> NetworkBounds:
-    return propagate(graph, inputs, scope or PointScope(Tier.FAST), loss or unit_loss())
-
-
-def norms(bounds: NetworkBounds) -> Mapping[str, float]:
-    return {name: bound.value.value for name, bound in bounds.grad_norms.items()}
-
-
-def total_norm(bounds: NetworkBounds) -> float:
-    return float(np.sqrt(sum(value**2 for value in norms(bounds).values())))
+    loss_norm: of ∂loss/∂logits, by a clip of what is otherwise far larger; a loss of the settings
+    takes its place.
+    """
+    if "loss" not in settings:
+        settings |= {"loss": "mse", "label_norm": 1e9, "loss_clip": loss_norm}
+    return bounded(model_of(graph), Settings(**settings))
 
 
 def orthogonal(size: int, seed: int) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Random small networks: branches, shared weights, every op, with a domain and a loss.
 
-A seed determines the network. Weights are of moderate size, so that bounds stay within reach of
-the attacks of `tests/test_network_attacks.py`.
+A seed determines the network. Weights are of moderate size, so that attacks come near to bounds.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from lipcert.facts import Bound, ValueFacts
-from lipcert.interval import Interval
+from lipcert.geometry import Window
 from lipcert.ir import Graph
 from lipcert.losses.base import Loss
 from lipcert.losses.factory import make_loss
-from lipcert.geometry import Window
 from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu
@@ -42,7 +39,6 @@ from lipcert.ops.reduction import ReduceMean, ReduceSum
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
 from lipcert.ops.sorting import Sort
-from lipcert.upper import Upper
 from tests.mirror import View
 from tests.networks import Step, dag
 
@@ -58,15 +54,6 @@ class Domain:
     shape: Shape
     radius: float | None
     box: tuple[float, float] | None
-
-    def facts(self) -> ValueFacts:
-        norm = Bound(Upper(math.inf if self.radius is None else self.radius), "test", "no ball")
-        if self.box is None:
-            return ValueFacts.of(self.shape, norm)
-        low, high = self.box
-        return ValueFacts.of(
-            self.shape, norm, Interval(np.full(self.shape, low), np.full(self.shape, high))
-        )
 
     @property
     def reach(self) -> float:

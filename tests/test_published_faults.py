@@ -8,30 +8,27 @@ within 5 % of it where the rule is attained.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from lipcert.analysis.bounded import bounded
 from lipcert.errors import UsageError
-from lipcert.losses.factory import make_loss
 from lipcert.geometry import Window
-from lipcert.norms.linear_map import ConvMap, DenseMap
-from lipcert.norms.operator_norm import Tier, operator_norm
-from lipcert.operand import Operand
+from lipcert.importer.load import load_model
+from lipcert.losses.factory import make_loss
 from lipcert.ops.activation import Activation
 from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Sigmoid, Softplus
 from lipcert.ops.linear import Dense
-from lipcert.ops.pooling import AveragePool
 from lipcert.ops.shape import Pad, PadMode
-from lipcert.scope import PointScope
-from tests.core.losses.logits import ball as logit_ball
-from tests.core.losses.logits import bounded
-from tests.networks import ball, box, chain, norms, proved, trained
-
-AT = PointScope(Tier.FAST)
+from lipcert.settings import Settings
+from tests.core.losses import logits
+from tests.core.lower.cases import model, node
+from tests.networks import chain, proved, trained
 
 
 def at_least_and_within(bound: float, truth: float, factor: float = 1.05) -> None:
@@ -77,7 +74,7 @@ def test_kernel_gradient_of_a_normalised_convolution(taps: int) -> None:
     truth = window_norm(size, taps)
     assert truth > 0.97 * taps
     conv = same_conv(np.ones((1, 1, taps, taps)), size)
-    bound = norms(proved(chain((1, size, size), conv), ball((1, size, size), 1.0)))["w"]
+    bound = proved(chain((1, size, size), conv), input_norm=1.0).grad_norms["w"]
     at_least_and_within(bound, truth, factor=1.05)
 
 
@@ -87,9 +84,9 @@ def test_bias_after_a_convolution_is_broadcast() -> None:
     bias = np.zeros(channels)
     bias[0] = 1.0
     conv = same_conv(np.zeros((channels, 1, 3, 3)), size, bias)
-    bounds = proved(chain((1, size, size), conv), ball((1, size, size), 1.0))
-    at_least_and_within(norms(bounds)["b"], float(size), 1 + 1e-9)
-    at_least_and_within(bounds.facts["v0"].norm.value.value, float(size), 1 + 1e-9)
+    found = proved(chain((1, size, size), conv), input_norm=1.0)
+    at_least_and_within(found.grad_norms["b"], float(size), 1 + 1e-9)
+    at_least_and_within(found.at_output.norm, float(size), 1 + 1e-9)
 
 
 @pytest.mark.parametrize("taps", [3, 5])
@@ -100,9 +97,8 @@ def test_reshaped_kernel_with_an_average_overlap_factor(taps: int) -> None:
     weight = np.full((1, 1, taps, taps), 1.0 / taps) / overlap
     truth = conv_norm(weight, size, taps // 2)
     assert truth > 1.0
-    window = Window(size, taps, 1, 1, taps // 2, taps // 2)
-    bound = operator_norm(ConvMap(Operand(weight), (window, window)), Tier.FAST).value.value
-    at_least_and_within(bound, truth, 1.02)
+    found = proved(chain((1, size, size), same_conv(weight, size)), input_norm=1.0)
+    at_least_and_within(found.derived.lipschitz, truth, 1.02)
 
 
 @pytest.mark.parametrize("taps", [3, 5, 7])
@@ -112,8 +108,8 @@ def test_frobenius_norm_of_a_kernel_is_not_its_operator_norm(taps: int) -> None:
     weight = np.full((1, 1, taps, taps), 1.0 / taps)
     truth = conv_norm(weight, size, taps // 2)
     assert truth > 0.95 * taps > np.linalg.norm(weight)
-    bounds = proved(chain((1, size, size), same_conv(weight, size)), ball((1, size, size), 1.0))
-    at_least_and_within(bounds.facts["v0"].norm.value.value, truth, 1.05)
+    found = proved(chain((1, size, size), same_conv(weight, size)), input_norm=1.0)
+    at_least_and_within(found.at_output.norm, truth, 1.05)
 
 
 @pytest.mark.parametrize("radius", [0.1, 1.0, 10.0])
@@ -123,11 +119,11 @@ def test_dense_bias_counts_in_output_and_gradient(radius: float) -> None:
     weight = np.zeros((3, 3))
     weight[0, 0], bias = math.cos(angle), np.array([math.sin(angle), 0.0, 0.0])
     dense = Dense(trained("w", weight), trained("b", bias))
-    bounds = proved(chain((3,), dense), ball((3,), radius))
+    found = proved(chain((3,), dense), input_norm=radius)
     truth = radius * math.cos(angle) + math.sin(angle)
     assert truth > radius * np.linalg.norm(np.c_[weight, bias], 2)
-    at_least_and_within(bounds.facts["v0"].norm.value.value, truth, 1 + 1e-6)
-    joint = math.hypot(*norms(bounds).values())
+    at_least_and_within(found.at_output.norm, truth, 1 + 1e-6)
+    joint = math.hypot(*found.grad_norms.values())
     at_least_and_within(joint, math.sqrt(radius**2 + 1), 1 + 1e-9)
 
 
@@ -137,20 +133,20 @@ def test_dense_bias_counts_in_output_and_gradient(radius: float) -> None:
 def test_activations_that_do_not_keep_zero(function, torch_function) -> None:
     """Claim: ‖f(x)‖ ≤ L·X, so 0 at X = 0. Truth: ‖f(0)‖."""
     truth = float(torch_function(torch.zeros(100, dtype=torch.float64)).norm())
-    bounds = proved(chain((100,), Activation(function)), ball((100,), 0.0))
-    at_least_and_within(bounds.facts["v0"].norm.value.value, truth, 1 + 1e-9)
+    found = proved(chain((100,), Activation(function)), input_norm=0.0)
+    at_least_and_within(found.at_output.norm, truth, 1 + 1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100])
 def test_summed_hinge_is_not_one_lipschitz(classes: int) -> None:
     """Claim: the multiclass hinge has gradient norm 1. Truth for a sum over classes: √C."""
-    logits = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    scores = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     sign = -torch.ones(classes, dtype=torch.float64)
     sign[0] = 1.0
-    F.relu(0.5 - logits * sign).sum().backward()
-    truth = float(logits.grad.norm())
+    F.relu(0.5 - scores * sign).sum().backward()
+    truth = float(scores.grad.norm())
     loss = make_loss("multiclass-hinge", output_reduction="sum")
-    bound = bounded(loss, logit_ball(5.0, 1, classes)).norm
+    bound = logits.bounded(loss, logits.ball(5.0, 1, classes)).norm
     at_least_and_within(bound, truth)
 
 
@@ -174,21 +170,22 @@ def test_reflect_padding_is_not_bounded_by_the_zero_padded_norm() -> None:
         Pad((0, 1, 1), (0, 1, 1), PadMode.REFLECT, 0.0),
         Conv(trained("w", kernel.numpy()), None, (window, window), 1),
     )
-    at_least_and_within(proved(graph, ball((1, 8, 8), 1.0)).lipschitz.value.value, truth, 1.01)
+    at_least_and_within(proved(graph, input_norm=1.0).derived.lipschitz, truth, 1.01)
 
 
-def test_average_pooling_that_excludes_padding_can_exceed_one() -> None:
-    window = Window(7, 3, 1, 1, 1, 1)
-    counts = tuple(sum(window.read(o, t) is not None for t in range(3)) for o in range(7))
-    pool = AveragePool((window, window), (counts, counts))
+def test_average_pooling_that_excludes_padding_can_exceed_one(tmp_path: Path) -> None:
+    windows = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]}
+    proto = model([node("AveragePool", "x", **windows)], ["N", 1, 7, 7])
+    path = tmp_path / "pool.onnx"
+    path.write_bytes(proto.SerializeToString())
     x = torch.rand(1, 1, 7, 7, dtype=torch.float64, requires_grad=True)
     matrix = torch.autograd.functional.jacobian(
         lambda v: F.avg_pool2d(v, 3, 1, 1, count_include_pad=False), x
     ).reshape(49, 49)
     truth = float(torch.linalg.matrix_norm(matrix, 2))
     assert truth > 1.016
-    bound = pool.input_lipschitz(0, [box((1, 7, 7), 0.0, 1.0)], AT).value.value
-    at_least_and_within(bound, truth, 1 + 1e-6)
+    found = bounded(load_model(path, trusted=True), Settings(input_norm=1.0, loss="mae"))
+    at_least_and_within(found.derived.lipschitz, truth, 1 + 1e-6)
 
 
 def test_power_iteration_is_below_the_norm_and_ours_is_not() -> None:
@@ -202,6 +199,6 @@ def test_power_iteration_is_below_the_norm_and_ours_is_not() -> None:
             v /= np.linalg.norm(v)
         truth = np.linalg.norm(matrix, 2)
         below += bool(np.linalg.norm(matrix @ v) < truth * (1 - 1e-6))
-        bound = operator_norm(DenseMap(Operand(matrix)), Tier.FAST).value.value
-        at_least_and_within(bound, float(truth), 1 + 1e-6)
+        found = proved(chain((128,), Dense(trained("w", matrix), None)), input_norm=1.0)
+        at_least_and_within(found.derived.lipschitz, float(truth), 1 + 1e-6)
     assert below == 8

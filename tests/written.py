@@ -15,12 +15,13 @@ from lipcert.importer.model import ImportedModel, Verification
 from lipcert.ir import BatchProof, BatchStatus, Graph, Node
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation
-from lipcert.ops.affine import Scale
+from lipcert.ops.affine import Scale, Shift
+from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import GroupNorm
+from lipcert.ops.normalization import BatchNorm, GroupNorm
 from lipcert.ops.reduced_norm import ReduceNorm
-from lipcert.ops.shape import Reshape, Transpose
+from lipcert.ops.shape import Pad, Reshape, Transpose
 from lipcert.ops.sorting import Sort
 
 
@@ -97,6 +98,17 @@ class _Writer:
                 yield made(type(function).__name__, x)
             case Scale(scale=factor):
                 yield made("Mul", x, self.stored(factor))
+            case Shift(shift=offset):
+                yield made("Add", x, self.stored(offset))
+            case Add(coefficients=(1.0, 1.0)):
+                yield made("Add", *node.inputs)
+            case Concat(axis=axis):
+                yield made("Concat", *node.inputs, axis=axis + 1)
+            case Pad(begin=begins, end=ends, mode=mode):
+                yield made("Pad", x, self.numbers(0, *begins, 0, *ends), mode=mode.value)
+            case BatchNorm(mean=mean, variance=variance, epsilon=epsilon, scale=scale, bias=bias):
+                named = [self.stored(operand) for operand in (scale, bias, mean, variance)]
+                yield made("BatchNormalization", x, *named, epsilon=epsilon)
             case Reshape(shape=shape):
                 yield made("Reshape", x, self.numbers(0, *shape))
             case Transpose(perm=axes):

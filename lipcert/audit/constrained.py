@@ -7,6 +7,7 @@ projection explains is stated with them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -112,5 +113,7 @@ def _spectral(graph: Graph, node: Node, slot: str, limit: _Limit) -> tuple[float
 
 
 def _ends(lower: Lower, upper: Upper, radius: float) -> tuple[float, float]:
-    """Both over the radius."""
+    """Both over the radius; what exceeds 0 exceeds it without end."""
+    if radius == 0.0:
+        return (math.inf if lower.value > 0.0 else 0.0, math.inf if upper.value > 0.0 else 0.0)
     return lower.over(Upper(radius)).value, upper.over(Lower(radius)).value

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lipcert.core.certificate.records import ScopeClaim
+from lipcert.core.certificate import ScopeClaim
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
 from lipcert.core.refinements import COTANGENTS
 from lipcert.core.witnesses import ENGINES, Evidence
-from lipcert.issue.evaluate import evaluate
+from lipcert.evaluate import evaluate
 from lipcert.search import chains
 from lipcert.search.chains import with_chains
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lipcert.core.certificate.records import Constraint, ScopeClaim
 
+from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
 from lipcert.core.derive import derive
 from lipcert.core.ledger import Premises

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from lipcert.issue.evaluate import evaluate
 
 from lipcert.core.forms.chain import at_the_bottom, chain_form
 from lipcert.core.forms.extremes import ordering_of
@@ -33,6 +32,7 @@ from lipcert.core.program import (
     Step,
     Window,
 )
+from lipcert.evaluate import evaluate
 from lipcert.search.multipliers import multipliers
 
 Rng = np.random.Generator
