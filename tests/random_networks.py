@@ -39,6 +39,7 @@ from lipcert.ops.reduction import ReduceMean, ReduceSum
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
 from lipcert.ops.sorting import Sort
+from lipcert.upper import Upper
 from tests.mirror import View
 from tests.networks import Step, dag
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from lipcert.core.codec import DECIMAL, Codec, Form, member
 
@@ -28,8 +28,9 @@ class FieldError(ValueError):
     """A member of a document that is missing or of another type: which, and what was expected."""
 
 
-def _word_or_number(value: object) -> str | float:
-    found: str | float = value if type(value) is str else DECIMAL.read(value)
+def _word_or_number(value: Any) -> str | float:
+    """True and false are numbers in Python."""
+    found: str | float = value if type(value) in {str, bool} else DECIMAL.read(value)
     return found
 
 

@@ -65,7 +65,7 @@ def random_setting(
         model = read(proto, Path(folder))
         program = lower(model, proto.graph.output[0].name)
     premises = _premises(program, rng)
-    scope = _scope(proto, rng)
+    scope = random_scope(proto, rng, constrained=bool(rng.random() >= 0.5))
     if clipped:
         if rng.random() < 0.6:
             free = tuple(name for name in scope.trained if name not in _variances(proto))
@@ -110,9 +110,10 @@ def _premises(program: Program, rng: np.random.Generator) -> Premises:
     )
 
 
-def _scope(proto: ModelProto, rng: np.random.Generator) -> ScopeClaim:
+def random_scope(proto: ModelProto, rng: np.random.Generator, *, constrained: bool) -> ScopeClaim:
+    """All weights as they are, or most of them within constraints."""
     floats = {n: t for n, t in stored(proto).items() if t.is_floating_point() and t.ndim}
-    if rng.random() < 0.5:
+    if not constrained:
         return ScopeClaim("point", tuple(sorted(floats)), ())
     computed = {
         name

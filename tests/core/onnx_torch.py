@@ -21,9 +21,12 @@ def stored(proto: ModelProto) -> dict[str, Tensor]:
     """The initializers; floats as double."""
     found = {}
     for item in proto.graph.initializer:
-        tensor = torch.from_numpy(numpy_helper.to_array(item).copy())
-        found[item.name] = tensor.double() if tensor.is_floating_point() else tensor
+        found[item.name] = _floating(torch.from_numpy(numpy_helper.to_array(item).copy()))
     return found
+
+
+def _floating(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def compute(proto: ModelProto, x: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -157,7 +160,8 @@ def _length(x: Tensor, axes: list[int], p: int, *, keep: bool) -> Tensor:
 
 def _reduced(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[..., Tensor]:
     def reduce(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
-        chosen = list(range(x.ndim)) if axes is None else axes.tolist()
+        everything = a.get("axes", list(range(x.ndim)))
+        chosen = everything if axes is None else axes.tolist()
         return function(x, chosen, bool(a.get("keepdims", 1)))
 
     return reduce
@@ -255,6 +259,32 @@ def _quick(x: Tensor) -> Tensor:
     return x * torch.tanh(F.softplus(x))
 
 
+def _unsqueeze(_: Attributes, x: Tensor, axes: Tensor) -> Tensor:
+    places = {int(axis) % (x.ndim + len(axes)) for axis in axes}
+    for axis in sorted(places):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _squeeze(_: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    if axes is None:
+        return x.squeeze()
+    places = {int(axis) % x.ndim for axis in axes}
+    return x.reshape([size for axis, size in enumerate(x.shape) if axis not in places])
+
+
+def _cumulative_sum(a: Attributes, x: Tensor, axis: Tensor) -> Tensor:
+    along = int(axis)
+    source = x.flip(along) if a.get("reverse", 0) else x
+    found = source.cumsum(along) - (source if a.get("exclusive", 0) else 0.0)
+    return found.flip(along) if a.get("reverse", 0) else found
+
+
+def _lp_normalization(a: Attributes, x: Tensor) -> Tensor:
+    axis, p = a.get("axis", -1), a.get("p", 2)
+    return x / _length(x, [axis], p, keep=True)
+
+
 OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Add": lambda _, x, y: x + y,
     "Sub": lambda _, x, y: x - y,
@@ -291,6 +321,15 @@ OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Transpose": lambda a, x: x.permute(a.get("perm", list(reversed(range(x.ndim))))),
     "Slice": _slice,
     "Gather": _gather,
+    "Constant": lambda a: _floating(torch.from_numpy(numpy_helper.to_array(a["value"]).copy())),
+    "Where": lambda _, c, x, y: torch.where(c, x, y),
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Einsum": lambda a, *xs: torch.einsum(a["equation"].decode(), *xs),
+    "CumSum": _cumulative_sum,
+    "Mean": lambda _, *xs: sum(xs) / len(xs),
+    "LpNormalization": _lp_normalization,
+    "ReduceLogSumExp": _reduced(lambda x, axes, keep: x.logsumexp(axes, keepdim=keep)),
     "Concat": lambda a, *xs: torch.cat(xs, a["axis"]),
     "Split": _split,
     "Pad": _pad,
