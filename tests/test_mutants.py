@@ -1,8 +1,9 @@
 """Deliberate faults, each of which a test of this suite must notice.
 
-Every mutant weakens one rule in the way a published or plausible implementation got it wrong; its
+Every mutant weakens one place in the way a published or plausible implementation got it wrong; its
 killer is an ordinary test, run against the mutated package, that must fail. `python -m
-tests.test_mutants` prints the list with the assertion that killed each.
+tests.test_mutants` prints the list with the assertion that killed each. Here stands what lies
+between the rules of steps, whose answers `core.rules.test_mutants` weakens one by one.
 """
 
 from __future__ import annotations
@@ -10,24 +11,19 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from lipcert.facts import Bound, CotangentFacts
-from lipcert.training.projection.torus import torus_size
-from lipcert.ops.shape import PadMode
-from lipcert.propagation.padded import _Reads
-from lipcert.upper import ONE, ZERO, Upper
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.rules.facts import Cotangent
 from tests import test_known_answers as known
 from tests import test_published_faults as faults
-from tests.norms import test_circulant as circulant
-from tests.ops import test_sound as sound
-from tests.propagation import test_padded as padded
-
-CASES = {case.name: case for case in sound.CASES}
+from tests.core.forms import test_regions as regions
+from tests.core.losses import test_kinds as losses
 
 
 @dataclass(frozen=True)
@@ -40,220 +36,124 @@ class Mutant:
     killer: Callable[[], None]
 
 
-def attack_output(case: str) -> Callable[[], None]:
-    return lambda: sound.test_output_facts_hold_under_attack(CASES[case])
-
-
-def attack_input(case: str) -> Callable[[], None]:
-    return lambda: sound.test_input_lipschitz_holds_under_attack(CASES[case])
-
-
-def attack_parameters(case: str) -> Callable[[], None]:
-    return lambda: sound.test_param_lipschitz_holds_under_attack(CASES[case])
-
-
 def long_product() -> None:
     """Products of sixty layer norms, compared with the exact rational product."""
     for seed in range(10):
-        bound, exact = ONE, Fraction(1)
+        bound, exact = 1.0, Fraction(1)
         for factor in np.random.default_rng(seed).uniform(0.5, 2.0, 60).tolist():
-            bound = bound * Upper(factor)
+            bound = multiply_up(bound, factor)
             exact *= Fraction(factor)
-        assert Fraction(bound.value) >= exact
+        assert Fraction(bound) >= exact
 
 
-def nearest(value: float, exact: Callable[[], Fraction]) -> float:
-    del exact
-    return value
+def norms_slightly_too_small() -> None:
+    """Claims below the truth by a part in a million."""
+    for seed in range(4):
+        matrix = np.random.default_rng(seed).standard_normal((12, 9))
+        norm = float(np.linalg.norm(matrix, 2))
+        assert norm_at_most_float(matrix, norm * (1 + 1e-6))
+        assert not norm_at_most_float(matrix, norm * (1 - 1e-6))
 
 
-def truncated(value: float, exact: Callable[[], Fraction]) -> float:
-    """The product rounded down: what nearest rounding does half of the time, all of the time."""
-    del exact
-    return math.nextafter(value, 0.0)
+def loss_of(kind: str, **parameters: object) -> Callable[[], None]:
+    """No gradient of a loss exceeds what is said of it."""
+    return lambda: losses.test_sampled_gradients(kind, parameters, 6.0, math.inf)
 
 
-def power_iteration(gram: np.ndarray) -> Upper:
-    best = 0.0
-    for matrix in gram:
-        v = np.ones(len(matrix)) / math.sqrt(len(matrix))
-        for _ in range(10):
-            v = matrix @ v
-            v /= np.linalg.norm(v)
-        best = max(best, float(v @ matrix @ v))
-    return Upper(best)
+def truncated(number: Fraction) -> float:
+    """What nearest rounding does half of the time, all of the time."""
+    nearest = float(number)
+    return nearest if Fraction(nearest) <= number else math.nextafter(nearest, 0.0)
 
 
-def only_the_first_group(weight, geometry, groups):
-    del geometry
-    return weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])[:1]
-
-
-def first_use_only(first: Bound, second: Bound) -> Bound:
-    return second if first.value == ZERO else first
-
-
-def largest_consumer(self: CotangentFacts, other: CotangentFacts) -> CotangentFacts:
-    return max(self, other, key=lambda facts: facts.norm.value)
-
-
-def one(*_: object) -> Upper:
-    return ONE
-
-
-def unit_bound(*_: object) -> Bound:
-    return Bound(ONE, "mutant")
-
-
-def group_case() -> None:
-    """Groups of very different size: the norm is that of the largest."""
-    case = CASES["conv groups"]
-    weight = case.op.weight.array.copy()
-    weight[: len(weight) // case.op.groups] *= 1e-3
-    operand = replace(case.op.weight, array=weight)
-    sound.test_input_lipschitz_holds_under_attack(
-        replace(case, op=replace(case.op, weight=operand))
-    )
-
-
-def smaller_torus(window) -> int:
-    return max(1, torus_size(window) - 2)
-
-
-def euclidean_as_sums(self, index, cotangent, inputs, scope) -> CotangentFacts:
-    del index, inputs, scope
-    if not self.radius.is_finite:
-        return cotangent
-    clipped = Bound(self.radius, "mutant")
-    return CotangentFacts(clipped, cotangent.hull, clipped)
-
-
-def padded_layer(mode: PadMode, *, by_sums: bool) -> Callable[[], None]:
-    layout = (4, 3, 1, 1)
-    return lambda: padded.test_no_gradient_exceeds_the_bound_of_the_layer(mode, layout, by_sums)
+def largest(first: Cotangent, second: Cotangent) -> Cotangent:
+    return max(first, second, key=lambda cotangent: cotangent.norm)
 
 
 MUTANTS = [
     Mutant(
         "√(HW) of a channel bias dropped (gradient)",
-        "lipcert.ops.conv.root_of",
-        one,
+        "lipcert.core.rules.convolution.root_up",
+        lambda count: 1.0,
         known.test_channel_bias_counts_every_position,
     ),
     Mutant(
-        "√(HW) of a channel bias dropped (output)",
-        "lipcert.ops.conv.root_of",
-        one,
-        faults.test_bias_after_a_convolution_is_broadcast,
-    ),
-    Mutant(
         "conv window multiplicity dropped",
-        "lipcert.ops.conv.window_multiplicity",
-        one,
+        "lipcert.core.rules.convolution.kernel_square",
+        lambda axes: 1,
         lambda: faults.test_kernel_gradient_of_a_normalised_convolution(3),
     ),
     Mutant(
-        "f(0) of a sigmoid dropped",
-        "lipcert.ops.smooth.Sigmoid.image",
-        lambda self, box: box,
-        lambda: faults.test_activations_that_do_not_keep_zero(
-            faults.Sigmoid(), faults.torch.sigmoid
-        ),
-    ),
-    Mutant(
-        "reflect padding treated as zero padding",
-        "lipcert.ops.shape.Pad.repetitions",
-        lambda self, shape: 1,
-        faults.test_reflect_padding_is_not_bounded_by_the_zero_padded_norm,
-    ),
-    Mutant(
-        "groups ignored",
-        "lipcert.norms.operator_norm._by_group",
-        only_the_first_group,
-        group_case,
-    ),
-    Mutant(
         "nearest instead of upward rounding in a long product",
-        "lipcert.upper._round_up",
-        nearest,
+        "lipcert.core.arithmetic.round_up",
+        float,
         long_product,
     ),
     Mutant(
-        "downward instead of upward rounding", "lipcert.upper._round_up", truncated, long_product
+        "downward instead of upward rounding",
+        "lipcert.core.arithmetic.round_up",
+        truncated,
+        long_product,
     ),
     Mutant(
-        "power iteration instead of a certified norm",
-        "lipcert.norms.dense.largest_eigenvalue",
-        power_iteration,
-        faults.test_power_iteration_is_below_the_norm_and_ours_is_not,
+        "a norm is believed without what its factor leaves unexplained",
+        "lipcert.core.norms.float_engine.unexplained",
+        lambda matrix: Fraction(0),
+        norms_slightly_too_small,
     ),
     Mutant(
-        "Frobenius norm of a kernel as operator norm",
-        "lipcert.norms.operator_norm.largest_overlap",
-        lambda geometry: 1,
-        lambda: faults.test_frobenius_norm_of_a_kernel_is_not_its_operator_norm(3),
+        "a norm is claimed of its largest entry",
+        "lipcert.core.norms.float_engine.square_sum",
+        lambda matrix: Fraction(float(np.abs(matrix).max())) ** 2,
+        norms_slightly_too_small,
     ),
     Mutant(
-        "overlap of max pooling dropped",
-        "lipcert.ops.pooling.max_pool_norm",
-        one,
-        attack_input("max_pool_3_1_1"),
+        "a quarter of the form of a chain, believed without a proof",
+        "lipcert.core.forms.chain._proved",
+        lambda inequality, guess, proof: 0.25 * (guess - inequality.block),
+        lambda: regions.test_no_jacobian_is_larger(regions.residual, 0),
     ),
     Mutant(
         "uses of a shared weight do not add",
-        "lipcert.propagation.propagate._add",
-        first_use_only,
+        "lipcert.core.rules.passes.add_up",
+        max,
         known.test_a_shared_weight_adds_its_uses,
     ),
     Mutant(
         "fan-out takes the largest consumer",
-        "lipcert.facts.CotangentFacts.plus",
-        largest_consumer,
+        "lipcert.core.rules.passes._sum",
+        largest,
         known.test_residual_branches_add_and_concat_is_exact,
     ),
     Mutant(
-        "norm-layer slope ignores epsilon",
-        "lipcert.ops.normalization.LayerNorm.input_lipschitz",
-        unit_bound,
-        attack_input("layer_norm_plain"),
-    ),
-    Mutant(
-        "dense weight gradient ignores the input",
-        "lipcert.ops.linear.Dense.param_lipschitz",
-        lambda self, inputs, scope: {slot: unit_bound() for slot in self.operands()},
-        attack_parameters("dense tokens"),
-    ),
-    Mutant(
-        "bias left out of the output norm",
-        "lipcert.ops.linear.Dense.output_facts",
-        lambda self, inputs, scope: (
-            inputs[0] if self.bias is None else replace(self, bias=None).output_facts(inputs, scope)
-        ),
-        lambda: faults.test_dense_bias_counts_in_output_and_gradient(0.1),
-    ),
-    Mutant(
-        "torus on which windows wrap",
-        "lipcert.training.projection.torus.torus_size",
-        smaller_torus,
-        lambda: circulant.test_the_box_kernel_attains_the_bound(4),
-    ),
-    Mutant(
-        "entries that a reflected window reads twice counted once",
-        "lipcert.propagation.padded._reads",
-        lambda pad, conv, shape: _Reads(1, 1),
-        padded_layer(PadMode.REFLECT, by_sums=True),
-    ),
-    Mutant(
-        "Euclidean clip of a cotangent taken for one of its channel sums",
-        "lipcert.ops.clip.CotangentClip.input_cotangent",
-        euclidean_as_sums,
-        padded_layer(PadMode.WRAP, by_sums=False),
-    ),
-    Mutant(
         "pairs of the hull taken at half length",
-        "lipcert.ops.linear.pair_norm",
-        lambda weight, hull: Upper(0.5 * float(np.abs(weight).max())),
+        "lipcert.core.rules.dense.pair_norm",
+        lambda weight, hull: 0.5 * hull.scale * float(weight.magnitude().max()),
         known.test_pairs_beat_root_two_at_the_last_layer,
+    ),
+    Mutant(
+        "the sum over the terms of a loss taken for their mean",
+        "lipcert.core.losses.kinds.is_mean",
+        lambda parameters: True,
+        lambda: faults.test_summed_hinge_is_not_one_lipschitz(10),
+    ),
+    Mutant(
+        "a half in front of every squared error",
+        "lipcert.core.losses.kinds.flag",
+        lambda parameters, name: True,
+        loss_of("mse", label_norm=Fraction(1), output_reduction="sum", half=False),
+    ),
+    Mutant(
+        "the temperature of a loss ignored",
+        "lipcert.core.losses.kinds.positive",
+        lambda parameters, name: Fraction(1),
+        loss_of("bce", temperature=Fraction(1, 4), output_reduction="sum"),
+    ),
+    Mutant(
+        "the labels of a squared error left out",
+        "lipcert.core.losses.kinds.not_negative",
+        lambda parameters, name: Fraction(0),
+        loss_of("mse", label_norm=Fraction(7), output_reduction="sum", half=False),
     ),
 ]
 

@@ -29,9 +29,12 @@ LOSSES = (
 
 
 def random_bounds(
-    proto: ModelProto, seed: int, folder: Path, *, constrained: bool
+    proto: ModelProto, seed: int, folder: Path, *, constrained: bool, **more: object
 ) -> Bounded | None:
-    """Bounds of a file under settings that are drawn at random; None where it is refused."""
+    """Bounds of a file under settings that are drawn at random; None where it is refused.
+
+    more: settings that are not drawn.
+    """
     path = folder / "net.onnx"
     path.write_bytes(proto.SerializeToString())
     try:
@@ -60,7 +63,7 @@ def random_bounds(
         return None
     try:
         return bounded(model, Settings(**drawn))
-    except NoVerdictError:
+    except (NoVerdictError, UnsupportedModelError):
         return None
 
 

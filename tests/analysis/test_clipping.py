@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from lipcert.analysis.clipping import with_clips
 from lipcert.errors import UnsupportedModelError
-from lipcert.ir import Graph
 from lipcert.geometry import Window
-from lipcert.norms.operator_norm import Tier
+from lipcert.ir import Graph
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Shift
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
@@ -22,12 +21,12 @@ from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Pad, PadMode
 from lipcert.privacy.mechanisms import BackpropClipping
-from lipcert.scope import PointScope
-from tests.networks import ball, chain, dag, norms, proved, trained, unit_loss
-from tests.random_networks import random_case
-from tests.test_network_attacks import attacked
+from tests.core.random_models import random_model
+from tests.networks import chain, dag, proved, trained
+from tests.test_network_attacks import found_above, random_bounds
 
 MECHANISM = BackpropClipping(0.5, 0.25)
+CLIPPED = {"mechanism": "backprop-clipping", "input_clip": 0.5, "cotangent_clip": 0.25}
 
 
 def kinds(graph: Graph) -> list[str]:
@@ -98,17 +97,16 @@ def test_reflected_and_repeated_borders_are_refused(mode: PadMode) -> None:
 @pytest.mark.parametrize("mode", [PadMode.CONSTANT, PadMode.WRAP])
 def test_the_published_bounds_are_reproduced(mode: PadMode) -> None:
     """β·C for the weight and C for the bias, with l1.5 on convolutions and 2-norms elsewhere."""
-    graph = with_clips(chain((1, 4), Pad((0, 1), (0, 1), mode), conv(1)), MECHANISM)
-    found = norms(proved(graph, ball((1, 4), 1e3), unit_loss(1e3)))
+    graph = chain((1, 4), Pad((0, 1), (0, 1), mode), conv(1))
+    found = proved(graph, 1e3, input_norm=1e3, **CLIPPED).grad_norms
     assert found == {"conv.weight": 0.125, "conv.bias": 0.25}
-    found = norms(proved(with_clips(chain((3,), dense("fc")), MECHANISM), ball((3,), 9.0)))
+    found = proved(chain((3,), dense("fc")), input_norm=9.0, **CLIPPED).grad_norms
     assert found == {"fc.weight": 0.125, "fc.bias": 0.25}
 
 
 def test_the_euclidean_clip_pays_for_overlap_and_positions() -> None:
-    euclidean = BackpropClipping(0.5, 0.25, l15_on_convs=False)
-    pad = Pad((0, 1), (0, 1), PadMode.WRAP)
-    found = norms(proved(with_clips(chain((1, 4), pad, conv(1)), euclidean), ball((1, 4), 1e3)))
+    graph = chain((1, 4), Pad((0, 1), (0, 1), PadMode.WRAP), conv(1))
+    found = proved(graph, 1e3, input_norm=1e3, **CLIPPED, conv_clip="l2").grad_norms
     assert found["conv.weight"] == pytest.approx(0.125 * 3**0.5)
     assert found["conv.bias"] == pytest.approx(0.25 * 4**0.5)
 
@@ -122,17 +120,17 @@ def test_reads_of_the_clips_themselves() -> None:
     assert last.norm is ClipNorm.L15
 
 
-@pytest.mark.parametrize("seed", range(2000, 2024))
-def test_clipped_random_networks_stay_below_their_bounds(seed: int) -> None:
-    case = random_case(seed)
-    generator = torch.Generator().manual_seed(seed)
-    radius, clip = (
-        10.0 ** float(torch.empty(1).uniform_(-2, 0.5, generator=generator)) for _ in "ab"
-    )
-    mechanism = BackpropClipping(radius, clip, l15_on_convs=seed % 2 == 0)
-    try:
-        graph = with_clips(case.graph, mechanism)
-    except UnsupportedModelError:
-        pytest.skip("a trained convolution reads reflected or repeated borders")
-    clipped = dataclasses.replace(case, graph=graph)
-    assert not attacked(clipped, PointScope(Tier.FAST), seed, 8).excess()
+@pytest.mark.parametrize("seed", range(200, 216))
+def test_clipped_random_files_stay_below_their_bounds(seed: int, tmp_path: Path) -> None:
+    radius, clip = 10.0 ** np.random.default_rng(seed).uniform(-2, 0.5, 2)
+    mechanism = {
+        "mechanism": "backprop-clipping",
+        "input_clip": float(radius),
+        "cotangent_clip": float(clip),
+        "conv_clip": "l2" if seed % 2 else None,
+    }
+    proto = random_model(seed)
+    found = random_bounds(proto, seed, tmp_path, constrained=False, **mechanism)
+    if found is None:
+        pytest.skip("the file is refused, or a clip has no place in it")
+    assert not found_above(proto, found, seed)
