@@ -58,17 +58,19 @@ def with_biases(
     Also of those that the file computes from a number, where there is no tensor to be trained.
     """
     left_out = {
-        node.output: name
+        tensor: name
         for node in graph.nodes
-        for slot, operand in node.op.operands().items()
+        for slot, operand in (used := node.op.operands()).items()
         if slot == "bias" and (name := operand.parameter) is not None and name not in known
-        if not np.any(operand.array)
+        if not np.any(operand.array) and "weight" in used
+        for tensor in known.get(used["weight"].parameter or "", ())
     }
     if not left_out:
         return program, known
     steps, found = [], dict(known)
     for step in program.steps:
-        name = left_out.get(step.output)
+        weights = step.op.weight.sources if isinstance(step.op, Dense | Conv) else ()
+        name = next((left_out[tensor] for tensor in weights if tensor in left_out), None)
         if name is not None and isinstance(step.op, Dense | Conv) and _is_zero(step.op.bias):
             zeros = np.zeros(graph.parameters[name].shape)
             sources = {} if step.op.bias is None else step.op.bias.sources
