@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +22,8 @@ from lipcert.audit.random_examples import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.errors import UsageError
-from lipcert.importer.load import load_model
 from lipcert.geometry import Window
+from lipcert.importer.load import load_model
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Scale
 from lipcert.ops.conv import Conv
@@ -34,6 +32,7 @@ from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape
 from lipcert.ops.sorting import Sort
 from lipcert.settings import ConstraintSpec, Settings
+from tests.audit.lowering.cases import all_cases
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
 from tests.models.shipped import path_of
 from tests.networks import chain, dag, trained
@@ -219,20 +218,13 @@ def test_norms_and_slopes():
         )
 
 
-def all_ops():
-    folder = Path(__file__).resolve().parents[1] / "ops"
-    for path in sorted(folder.glob("cases_*.py")):
-        for case in importlib.import_module(f"tests.ops.{path.stem}").CASES:
-            yield pytest.param(case.op, case.inputs, id=case.name)
-
-
-@pytest.mark.parametrize(("op", "shapes"), list(all_ops()))
-def test_every_op_can_be_differentiated_twice(op, shapes):
+@pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
+def test_every_op_can_be_differentiated_twice(case):
     """The ascent follows the slope of a gradient, so no op may lack a second derivative."""
-    inputs = [torch.tensor(0.1 + RNG.random((2, *s))).requires_grad_() for s in shapes]
-    operands = {slot: torch.tensor(operand.array) for slot, operand in op.operands().items()}
+    inputs = [torch.tensor(0.1 + RNG.random((2, *s))).requires_grad_() for s in case.inputs]
+    operands = {name: torch.tensor(item.array) for name, item in case.op.operands().items()}
     with sdpa_kernel(SDPBackend.MATH):
-        output = lowered(op, inputs, operands)
+        output = lowered(case.op, inputs, operands)
     found = torch.autograd.grad(output.square().sum(), inputs, create_graph=True, allow_unused=True)
     squares = [gradient.square().sum() for gradient in found if gradient is not None]
     if squares and any(square.requires_grad for square in squares):

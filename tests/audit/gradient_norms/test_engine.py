@@ -19,8 +19,8 @@ from lipcert.audit.gradient_norms import NormEngine
 from lipcert.audit.gradient_norms.layout import prefers_channels_last
 from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph, Node, Parameter
 from lipcert.geometry import Window
+from lipcert.ir import Graph, Node, Parameter
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift

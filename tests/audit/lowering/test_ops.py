@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import math
+import pkgutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import lipcert.ops
 from lipcert.audit.lowering import lowered
 from lipcert.audit.lowering.dispatch import lower, obstacle
 from lipcert.audit.lowering.elementwise import domain_function, scalar_function
@@ -33,9 +34,8 @@ from lipcert.ops.reduction import ReduceMean, ReduceSum
 from lipcert.ops.shape import Expand, Select
 from lipcert.upper import Upper
 from tests import mirror
-from tests.cases import Case
+from tests.audit.lowering.cases import all_cases
 
-FOLDER = Path(__file__).resolve().parents[2] / "ops"
 EXTRA: list[tuple[Op, tuple[tuple[int, ...], ...]]] = [
     *((Lrn(size, 0.7, 0.75, 1.5), ((5, 2, 3),)) for size in (1, 2, 3, 4, 9)),
     (Lrn(3, 0.7, 0.75, 1.5), ((4,),)),
@@ -64,12 +64,7 @@ NO_AXES: list[tuple[Op, tuple[tuple[int, ...], ...]]] = [
 """nothing is reduced, whereas torch's own functions would reduce everything"""
 
 
-def cases() -> list[Case]:
-    names = sorted(path.stem for path in FOLDER.glob("cases_*.py"))
-    return [c for name in names for c in importlib.import_module(f"tests.ops.{name}").CASES]
-
-
-CASES = cases()
+CASES = all_cases()
 OPS = [pytest.param(c.op, c.inputs, c.box, id=c.name) for c in CASES] + [
     pytest.param(op, shapes, None, id=f"extra_{i}") for i, (op, shapes) in enumerate(EXTRA)
 ]
@@ -97,6 +92,15 @@ def test_values(op, shapes, box):
     assert all(np.array_equal(x, t.numpy()) for x, t in zip(xs, tensors, strict=True))
     nobody = lowered(op, [x[:0] for x in tensors], operands(op))
     assert nobody.shape == (0, *found.shape[1:])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_values_of_the_reference(case):
+    """Against plain torch code of many examples together."""
+    tensors = [torch.tensor(x) for x in values(case.inputs, case.box)]
+    weights = operands(case.op)
+    found, expected = lowered(case.op, tensors, weights), case.reference(tensors, weights)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(("op", "shapes", "box"), OPS)
@@ -149,7 +153,7 @@ def real(classes: set[type]) -> set[type]:
 
 
 def test_nothing_lacks_a_lowering():
-    for name in sorted(path.stem for path in (FOLDER.parents[1] / "lipcert/ops").glob("*.py")):
+    for name in sorted(item.name for item in pkgutil.iter_modules(lipcert.ops.__path__)):
         importlib.import_module(f"lipcert.ops.{name}")
     ops, scalars, domains = map(real, map(concrete, (Op, ScalarFunction, DomainFunction)))
     assert len(ops) > 35

@@ -1,0 +1,123 @@
+"""Maxima and minima, norms over axes, division by them, log-sum-exp and LRN against torch."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import torch
+from torch.nn import functional
+
+from lipcert.ops.bilinear import Quotient
+from lipcert.ops.extremum import Extremum
+from lipcert.ops.lrn import Lrn
+from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
+from tests.audit.lowering.cases.case import Case
+
+
+def extremum(largest, shapes, box=None) -> Case:
+    choose = torch.maximum if largest else torch.minimum
+
+    def reference(inputs, _):
+        rank = max(x.dim() for x in inputs)
+        return reduce(
+            choose, [x.reshape(len(x), *[1] * (rank - x.dim()), *x.shape[1:]) for x in inputs]
+        )
+
+    return Case(
+        name=f"extremum_{largest}_{shapes}_{box}",
+        op=Extremum(largest),
+        inputs=shapes,
+        reference=reference,
+        box=box,
+    )
+
+
+def norm(p, axes, keepdims, shape, box=None) -> Case:
+    def reference(inputs, _):
+        return torch.linalg.vector_norm(
+            inputs[0], p, dim=[axis + 1 for axis in axes], keepdim=keepdims
+        )
+
+    return Case(
+        name=f"reduce_l{p}_{axes}_{keepdims}_{box}",
+        op=ReduceNorm(p, axes, keepdims),
+        inputs=(shape,),
+        reference=reference,
+        box=box,
+    )
+
+
+def divide_by_norm(op, shape, box=None) -> Case:
+    def reference(inputs, _):
+        (x,) = inputs
+        norms = torch.linalg.vector_norm(x, dim=[axis + 1 for axis in op.axes], keepdim=True)
+        return x * torch.minimum(op.radius / norms, torch.full_like(norms, 1 / op.floor))
+
+    return Case(
+        name=f"divide_by_norm_{op}_{box}",
+        op=op,
+        inputs=(shape,),
+        reference=reference,
+        box=box,
+    )
+
+
+def log_sum_exp(axes, keepdims, shape) -> Case:
+    def reference(inputs, _):
+        return torch.logsumexp(inputs[0], [axis + 1 for axis in axes], keepdim=keepdims)
+
+    return Case(
+        name=f"log_sum_exp_{axes}",
+        op=ReduceLogSumExp(axes, keepdims),
+        inputs=(shape,),
+        reference=reference,
+    )
+
+
+def quotient(shapes, box) -> Case:
+    def reference(inputs, _):
+        a, b = inputs
+        rank = max(a.dim(), b.dim())
+        a, b = (x.reshape(len(x), *[1] * (rank - x.dim()), *x.shape[1:]) for x in (a, b))
+        return a / b
+
+    return Case(
+        name=f"quotient_{shapes}_{box}",
+        op=Quotient(),
+        inputs=shapes,
+        reference=reference,
+        box=box,
+    )
+
+
+def lrn(op, shape) -> Case:
+    def reference(inputs, _):
+        (x,) = inputs
+        before = (op.size - 1) // 2
+        squares = functional.pad((x**2).movedim(1, -1), (before, op.size - 1 - before))
+        local = squares.unfold(-1, op.size, 1).sum(-1).movedim(-1, 1)
+        return x / (op.floor + op.strength / op.size * local) ** op.power
+
+    return Case(name=f"lrn_{op}", op=op, inputs=(shape,), reference=reference)
+
+
+CASES = [
+    extremum(True, ((2, 3), (2, 3))),
+    extremum(False, ((2, 3), (3,), (2, 1)), box=(-1.0, 0.5)),
+    norm(2, (0, 1), False, (3, 4)),
+    norm(2, (1,), True, (3, 4), box=(0.25, 1.0)),
+    norm(1, (1,), False, (3, 4)),
+    norm(1, (0,), True, (3, 2), box=(-1.0, 0.5)),
+    divide_by_norm(DivideByNorm((0,), 1.0, 0.5), (5,)),
+    divide_by_norm(DivideByNorm((1,), 3.0, 0.5), (3, 4)),
+    divide_by_norm(DivideByNorm((0, 2), 0.7, 1.0), (2, 3, 2)),
+    divide_by_norm(DivideByNorm((1,), 2.0, 0.1), (2, 4), box=(0.0, 1.0)),
+    log_sum_exp((0,), False, (5,)),
+    log_sum_exp((0, 1), True, (2, 3)),
+    quotient(((2, 3), (2, 3)), (0.5, 2.0)),
+    quotient(((2, 3), (3,)), (-3.0, -1.0)),
+    quotient(((3,), (2, 1)), (0.25, 1.0)),
+    lrn(Lrn(3, 2.0, 0.75, 1.0), (5, 2)),
+    lrn(Lrn(4, 0.5, 2.0, 0.5), (6,)),
+    lrn(Lrn(5, 1e-4, 0.75, 2.0), (3, 2, 2)),
+]
