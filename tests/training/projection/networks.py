@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipcert.audit.viewed import graph_at
-from lipcert.ir import Graph
 from lipcert.geometry import Window
+from lipcert.ir import Graph
 from lipcert.ops.base import Op
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.settings import ConstraintSpec, Settings

@@ -16,8 +16,8 @@ from lipcert.audit.checks.weight_constraint import file_weights
 from lipcert.audit.records import Verdict
 from lipcert.audit.viewed import graph_at
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.ir import Graph
 from lipcert.geometry import Window
+from lipcert.ir import Graph
 from lipcert.operand import Operand
 from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Scale, Shift
