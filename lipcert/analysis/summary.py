@@ -10,6 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
+import numpy as np
+
 from lipcert.analysis.absence import Absence
 from lipcert.analysis.bounded import Bounded, kept_in_eval_mode
 from lipcert.analysis.groups import Group, first_uses
@@ -27,7 +29,19 @@ from lipcert.analysis.release import Release, planned_sensitivity
 from lipcert.analysis.scopes import constraints_of
 from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.coverage import rule_of
-from lipcert.core.program import Activation, Conv, Dense, Op, Step
+from lipcert.core.program import (
+    Activation,
+    Conv,
+    Dense,
+    IndexArray,
+    Move,
+    Op,
+    ReduceMax,
+    ReduceNorm,
+    ReduceSum,
+    Softmax,
+    Step,
+)
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
 from lipcert.search.witness import Witness
@@ -108,7 +122,7 @@ def _node_report(step: Step, name: str, found: Bounded, absence: Absence) -> Nod
     is_linear = isinstance(step.op, Dense | Conv)
     return NodeReport(
         name=name,
-        op=kind_of(step.op),
+        op=kind_of(step.op, found.program.size(step.inputs[0])),
         inputs=step.inputs,
         output=step.output,
         shape=shapes[step.output][1:] if shapes[step.output][:1] == (1,) else shapes[step.output],
@@ -123,11 +137,36 @@ def _node_report(step: Step, name: str, found: Bounded, absence: Absence) -> Nod
     )
 
 
-def kind_of(op: Op) -> str:
-    """What a step is called: its kind, or the function that it applies to every entry."""
-    if isinstance(op, Activation):
-        return "".join(word.capitalize() for word in op.name.split("_"))
+def kind_of(op: Op, size: int) -> str:
+    """What a step is called whose first input has `size` entries, in words of frameworks.
+
+    A function of every entry has its own name; entries that are moved, that of how they move.
+    """
+    match op:
+        case Activation(name):
+            return "".join(word.capitalize() for word in name.split("_"))
+        case Move(sources):
+            return _kind_of_move(sources.ravel(), size)
+        case ReduceSum(mean=True):
+            return "ReduceMean"
+        case ReduceMax(minimum=True):
+            return "ReduceMin"
+        case ReduceNorm(p=p):
+            return f"ReduceL{p}"
+        case Softmax(logarithm=True):
+            return "LogSoftmax"
     return type(op).__name__
+
+
+def _kind_of_move(sources: IndexArray, size: int) -> str:
+    """Whether entries keep their order, change places, are dropped, repeated or set to 0."""
+    if sources.min(initial=0) < 0:
+        return "Pad"
+    ordered = bool((np.diff(sources) > 0).all())
+    if ordered:
+        return "Reshape" if sources.size == size else "Slice"
+    once = np.bincount(sources, minlength=size).max() == 1
+    return "Permute" if once and sources.size == size else "Gather"
 
 
 def parameter_reports(

@@ -1,8 +1,4 @@
-"""The cache of norms, as the command line uses it: where it is, and what is said about it.
-
-What enters: the environment and the setting `cache`. What leaves: a search for norms, a warning
-where the directory is not used, and a note in the report where it was.
-"""
+"""The cache of proposals on the command line: where it is, and what is said about it."""
 
 from __future__ import annotations
 
@@ -52,8 +48,8 @@ def with_note(analysis: Analysis, cache: ProposalCache | None) -> Analysis:
     if not cache.hits:
         return analysis
     note = (
-        "operator norms that an earlier run found, that were read from the private cache of this "
-        f"user and proved again: {cache.hits}; --no-cache searches them anew"
+        "operator norms that an earlier run found, read from the private cache of this user and "
+        f"proved again: {cache.hits}; --no-cache searches them anew"
     )
     facts = analysis.assumptions
     return replace(analysis, assumptions=replace(facts, notes=(*facts.notes, note)))

@@ -1,7 +1,7 @@
 """explain: the page behind a diagnostic code or a rule name.
 
 What enters: `LC003`, or a rule as certificates (`dense/1`) or analyses name it. What leaves: text:
-for a code its meaning and remedy, for a rule the docstrings of what applies it.
+for a code its meaning and remedy, for a rule of the core the docstrings of what applies it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain.codes import PAGES
 from lipcert.explain.core import RulePage, core_pages
-from lipcert.explain.rules import rule_pages
 
 __all__ = ["all_keys", "explain"]
 
@@ -22,29 +21,22 @@ def explain(key: str) -> str:
     """The page of a code or a rule; UsageError with the nearest names for an unknown key."""
     if key.upper() in CODES:
         return _code_page(key.upper())
-    pages = _pages()
+    pages = core_pages()
     if key in pages:
         return "\n\n".join([key, *(_rule_text(page) for page in pages[key])])
     below = [name for name in pages if name.startswith((f"{key}.", f"{key}/"))]
+    if len(below) == 1:
+        return explain(below[0])
     if below:
         return "\n".join([f"{key}: rules of this name", *(f"  {name}" for name in below)])
-    above = key.rpartition(".")[0]
-    if above in pages:
-        return f"{key} is a variant of:\n\n{explain(above)}"
     hint = nearest(key, [*CODES, *pages]) or "`lipcert explain` lists all"
     raise UsageError(f"explain: {key!r} is neither a rule nor a code; {hint}")
 
 
 def all_keys() -> Mapping[str, str]:
     """Every code and rule with a one-line title."""
-    titles = {name: pages[0].text.partition("\n")[0] for name, pages in _pages().items()}
+    titles = {name: pages[0].text.partition("\n")[0] for name, pages in core_pages().items()}
     return {**CODES, **titles}
-
-
-def _pages() -> dict[str, list[RulePage]]:
-    """Rules by name: of the engine, and of the core."""
-    engine, core = rule_pages(), core_pages()
-    return {name: core.get(name, []) + engine.get(name, []) for name in sorted({*engine, *core})}
 
 
 def _code_page(code: str) -> str:

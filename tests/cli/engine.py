@@ -9,6 +9,7 @@ import pytest
 
 from lipcert.analysis.records import Analysis
 from lipcert.cli import paths
+from lipcert.search.norms import Propose
 from lipcert.settings import Settings
 from tests.report.samples import sample
 
@@ -23,6 +24,7 @@ class Engine:
         self.paths: list[str] = []
         self.load_options: tuple[str | None, bool] = (None, False)
         self.load_domain: tuple[float | None, tuple[float, float] | None] = (None, None)
+        self.propose: Propose | None = None
         self.model = object()
         self.result = sample()
         self.failure: BaseException | None = None
@@ -48,9 +50,10 @@ class Engine:
         model: object,
         settings: Settings,
         observe: Callable[[str, int, int], None],
+        propose: Propose,
     ) -> Analysis:
         assert model is self.model
-        self.settings = settings
+        self.settings, self.propose = settings, propose
         observe("conv1", 1, 2)
         return self.result
 

@@ -1,6 +1,7 @@
-"""The cache of norms on the command line: on by default, private, and never a reason to fail."""
+"""The cache of proposals on the command line: on by default, private, no reason to fail."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from lipcert.cli.cache import cache_directory
 from lipcert.cli.main import cli
-from lipcert.norm_cache import NormCache
-from lipcert.norms.operator_norm import operator_norm
+from lipcert.search.cache import ProposalCache
+from lipcert.search.proposals import proposals
 from tests.cli.engine import install
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
@@ -17,10 +18,10 @@ MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache directory for this test, in which norms count as slow at once."""
+    """A cache directory for this test, in which proposals count as slow at once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LIPCERT_CACHE")
-    monkeypatch.setattr(NormCache.__init__, "__defaults__", (operator_norm, 0.0))
+    monkeypatch.setattr(ProposalCache.__init__, "__defaults__", (proposals, 0.0))
     return tmp_path / "cache"
 
 
@@ -37,10 +38,27 @@ def test_the_second_analysis_reads_what_the_first_wrote(folder: Path) -> None:
     before, after = json.loads(first.stdout), json.loads(second.stdout)
     assert before["assumptions"]["notes"] == []
     (note,) = after["assumptions"].pop("notes")
-    assert "read from the private cache of this user: " in note
+    assert "read from the private cache of this user and proved again: " in note
     assert "--no-cache" in note
     del before["assumptions"]["notes"]
     assert before == after
+
+
+def test_a_poisoned_cache_makes_no_bound_smaller(folder: Path) -> None:
+    """A norm that is claimed too small is not proved, so that it is never shown."""
+    honest = json.loads(run(folder).stdout)
+    for file in folder.glob("*.norm"):
+        entry = json.loads(file.read_text().splitlines()[0])
+        for claim in entry["claims"]:
+            claim[0] = (0.5 * float.fromhex(claim[0])).hex()
+        text = json.dumps(entry)
+        file.write_text(f"{text}\n{sha256(text.encode()).hexdigest()}\n")
+    poisoned = json.loads(run(folder).stdout)
+    assert "read from the private cache" in poisoned["assumptions"]["notes"][0]
+    for before, after in zip(honest["nodes"], poisoned["nodes"], strict=True):
+        assert before["operator_norm"] is None or after["operator_norm"] >= before["operator_norm"]
+    for name in ("lipschitz", "grad_norm", "sensitivity"):
+        assert poisoned["network"][name] >= honest["network"][name]
 
 
 @pytest.mark.parametrize(
@@ -79,12 +97,12 @@ def test_a_directory_open_to_others_is_a_warning(folder: Path) -> None:
     assert json.loads(result.stdout)["assumptions"]["notes"] == []
 
 
-def test_the_engine_is_given_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_is_given_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = install(monkeypatch)
     run(folder)
-    assert isinstance(engine.certify, NormCache)
+    assert isinstance(engine.propose, ProposalCache)
     run(folder, "--no-cache")
-    assert engine.certify is operator_norm
+    assert engine.propose is proposals
 
 
 def test_where_the_directory_is(monkeypatch: pytest.MonkeyPatch) -> None:

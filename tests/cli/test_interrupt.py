@@ -35,8 +35,8 @@ PATIENCE = 60.0
     ("module", "function"),
     [
         ("importer.load", "open_model"),
-        ("analysis.bounded", "propagate"),
-        ("report.csv", "analysis_csv"),
+        ("analysis.bounded", "with_chains"),
+        ("report.analysis", "analysis_csv"),
     ],
 )
 def test_an_interrupt_leaves_one_line_and_no_file(

@@ -41,7 +41,7 @@ def loaded_by(*words: str) -> set[str]:
         ["--version"],
         ["analyze", "--help"],
         ["explain", "LC004"],
-        ["explain", "cotangent.fan_out"],
+        ["explain", "dense/1"],
         ["config", "show"],
     ],
 )
