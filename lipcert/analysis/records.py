@@ -64,11 +64,10 @@ class Assumptions:
 @final
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Bounds at one node. Norms are 2-norms of one example's tensors.
+    """Bounds at one step of the network. Norms are 2-norms of one example's tensors.
 
-    input_lipschitz: one bound per input. cotangent_norm: bound of ‖∂loss/∂output‖.
-
-
+    name: of the node of the file, with a number where that is several steps. op: what the step
+    does. input_lipschitz: one bound per input. cotangent_norm: bound of ‖∂loss/∂output‖.
     reason: why a bound is absent, "" if none is.
     """
 

@@ -101,13 +101,17 @@ def _clip(settings: Settings) -> Mapping[str, float]:
 
 
 def node_reports(found: Bounded, absence: Absence) -> tuple[NodeReport, ...]:
-    """Bounds at every step, under the names of the nodes of the file."""
-    names = [found.name_of(step) for step in found.program.steps]
-    counts = Counter(names)
-    return tuple(
-        _node_report(step, name if counts[name] == 1 else f"{name} ({step.output})", found, absence)
-        for step, name in zip(found.program.steps, names, strict=True)
-    )
+    """Bounds at every step, under the names of the nodes of the file: `norm#1`, `norm#2`, …
+    where one of them is several steps."""
+    steps = found.program.steps
+    totals, counts = Counter(map(found.name_of, steps)), Counter[str]()
+    reports = []
+    for step in steps:
+        name = found.name_of(step)
+        counts[name] += 1
+        shown = name if totals[name] == 1 else f"{name}#{counts[name]}"
+        reports.append(_node_report(step, shown, found, absence))
+    return tuple(reports)
 
 
 def _node_report(step: Step, name: str, found: Bounded, absence: Absence) -> NodeReport:
