@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,28 @@ def test_a_file_that_is_no_certificate_rests_on_little(file: Path) -> None:
     file.write_bytes(b"{}")
     done = call("check", file, "--model", MODEL, "--tcb")
     assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
+
+
+def test_the_program_runs_beside_numpy_onnx_and_protobuf_alone(file: Path, tmp_path: Path) -> None:
+    """Where nothing else is installed but what onnx asks for, and of LipCert the trusted files."""
+    site = tmp_path / "site"
+    (site / "lipcert").mkdir(parents=True)
+    for name in ("core", "__init__.py"):
+        (site / "lipcert" / name).symlink_to(ROOT / "lipcert" / name)
+    for installed in ("numpy", "onnx", "protobuf", "ml_dtypes", "typing_extensions"):
+        held = distribution(installed)
+        for top in {path.parts[0] for path in held.files or ()} - {"..", "__pycache__"}:
+            (site / top).symlink_to(Path(str(held.locate_file(top))))
+    code = (
+        f"import sys; sys.path.append({str(site)!r})\n"
+        "from lipcert.core.main import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = [file, "--model", MODEL, "--accept-assumption", declared()]
+    isolated = [sys.executable, "-I", "-S", "-c", code, *map(str, words)]
+    done = subprocess.run(isolated, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert last_line(done.stdout) == ("VALID", sha256(file.read_bytes()).hexdigest())
 
 
 def digest_of(name: str) -> str:
