@@ -158,7 +158,9 @@ class Form:
         values, vectors = self._spectrum
         squares = np.sum((offsets @ vectors) ** 2, axis=0)
         levels = max(float(values[-1]), 1e-300) * (1.0 + np.geomspace(1e-6, 1e6, _LEVELS))
-        costs = levels * (radius**2 + (squares / (levels[:, None] - values)).sum(axis=1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = np.square(np.float64(radius))
+            costs = levels * (far + (squares / (levels[:, None] - values)).sum(axis=1))
         return float(levels[np.argmin(costs)])
 
     def _root(self, square: Fraction) -> float:

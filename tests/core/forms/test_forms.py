@@ -277,3 +277,11 @@ def test_enclosing_balls() -> None:
     assert enclosing_ball(Fact.of(shape, 3.0), shape, Fraction(0)) is not None
     assert enclosing_ball(Fact.of(shape), shape, Fraction(0)) is None
     assert enclosing_ball(Fact.of(shape, 3.0, cube), shape, Fraction(2)) is None
+
+
+@pytest.mark.parametrize("radius", [1e-300, 1e-200, 1e160, 1e200, 1e307])
+def test_reach_of_balls_whose_squares_are_no_numbers(radius: float) -> None:
+    """‖v + Jd‖ ≤ ‖v‖ + ‖J‖·radius, with J = 1 and v = 1."""
+    form = Form(np.eye(1), 0, 1, definite_float)
+    found = form.reach(exact(np.ones((1, 1))), radius)
+    assert 1.0 + radius <= found <= (1.0 + radius) * (1.0 + 1e-9)
