@@ -22,11 +22,17 @@ from lipcert.analysis.mechanism import clipped_groups, mechanism_of
 from lipcert.analysis.planned import plan_of
 from lipcert.analysis.premises import premises_of, scope_claim
 from lipcert.analysis.scopes import constraints_of, scaled_down
-from lipcert.analysis.tensors import exchanged_tensors, tensors_of, with_biases
+from lipcert.analysis.tensors import (
+    check_held_alike,
+    exchanged_tensors,
+    tensors_of,
+    with_biases,
+)
 from lipcert.core.arithmetic import add_up
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.claims import clipped_gradient
 from lipcert.core.coverage import clip_faults, unspoken_tensors
+from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.derive import Derived, weights_of
 from lipcert.core.ledger import Premises
 from lipcert.core.lower.clips import with_clips as clipped_program
@@ -59,6 +65,7 @@ Progress = Callable[[str, int, int], None]
 class _File:
     """What is known of a file whatever the settings. tensors: those that hold each parameter.
 
+    left_out: tensors that the file does not hold, biases of zeros, which the program has again.
     graph, stored: with the numbers of the file; reading: with those that stand in for them.
     """
 
@@ -66,6 +73,7 @@ class _File:
     stored: Model
     reading: Reading
     tensors: Mapping[str, tuple[str, ...]]
+    left_out: frozenset[str]
 
 
 @final
@@ -158,9 +166,10 @@ def bounded(
     graph = model.graph
     check_domain(graph.input_shape, settings)
     reading = read_program(model, settings.output)
-    tensors = tensors_of(graph, reading.model, reading.program, model.scattered)
-    program, tensors = with_biases(graph, reading.program, tensors)
-    file = _File(graph, reading.model, replace(reading, program=program), tensors)
+    program, left_out = with_biases(graph, reading.program)
+    tensors = tensors_of(graph, reading.model, program, model.scattered, left_out)
+    missing = left_out - stored_tensors(reading.model).keys()
+    file = _File(graph, reading.model, replace(reading, program=program), tensors, missing)
     return _derived(file, settings, observe, propose)
 
 
@@ -174,11 +183,10 @@ def bounded_again(
     """
     file = found.file
     if weights is not None:
-        known = {name: tensors for name, tensors in file.tensors.items() if name in weights}
-        changed = exchanged_tensors(file.graph, file.stored, known, weights)
+        changed = exchanged_tensors(file.graph, file.stored, file.tensors, weights)
         reading = file.reading.at(changed)
-        program, tensors = with_biases(file.graph, reading.program, file.tensors)
-        file = replace(file, reading=replace(reading, program=program), tensors=tensors)
+        program, _ = with_biases(file.graph, reading.program)
+        file = replace(file, reading=replace(reading, program=program))
     return _derived(file, settings, None, proposals)
 
 
@@ -211,6 +219,7 @@ def _derived(
         eval_layers=kept_in_eval_mode(graph, settings),
     )
     constraints = constraints_of(graph, settings)
+    check_held_alike(tensors, constraints)
     declared = scope = scope_claim(settings.scope, trained, constraints)
     if settings.scope == "point" and constraints:
         scope = scaled_down(declared, reading.model, reading.program)
@@ -219,7 +228,9 @@ def _derived(
         evidence, derived = with_chains(program, premises, norms.evidence(scope))
     except Unsupported as error:
         raise NoVerdictError(f"no rule speaks of this network: {error}") from error
-    silent = _silent(graph, tensors, unspoken_tensors(declared, reading.model, program))
+    unspoken = unspoken_tensors(declared, reading.model, program)
+    known = {name: why for name, why in unspoken.items() if name not in file.left_out}
+    silent = _silent(graph, tensors, known)
     grad_norms = {
         name: inf if name in silent else _summed(derived.gradients, tensors.get(name, ()))
         for name in graph.parameters

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -18,23 +19,33 @@ from lipcert.core.program import Conv, Dense, Operand, Program, Step
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
+from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray
+
+SEPARATELY: Final = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
+"""what stores every parameter by itself"""
 
 
 def tensors_of(
-    graph: Graph, model: Model, program: Program, scattered: frozenset[str] = frozenset()
+    graph: Graph,
+    model: Model,
+    program: Program,
+    scattered: frozenset[str] = frozenset(),
+    left_out: frozenset[str] = frozenset(),
 ) -> Mapping[str, tuple[str, ...]]:
     """Parameter → initializers: of the same name, otherwise the first unpaired one of its numbers.
 
     Parameters that share an initializer (an exporter stored equal numbers once) share it here.
     scattered: parameters that several tensors hold, which are all those of their numbers.
+    left_out: biases that `with_biases` put into the program; no tensor of the file holds one of
+    which that is every use.
     """
     stored = tensors(model)
-    found = {name: (name,) for name in graph.parameters if name in stored}
+    found = {name: (name,) for name in graph.parameters if name in stored or name in left_out}
     used = list(dict.fromkeys(_sources(program)))
     free = [name for name in used if name not in found]
     keys = {name: _key(stored[name].values()) for name in used if name in stored}
-    for name, array in _arrays(graph):
+    for name, array in _arrays(graph, left_out, program):
         if name in found and name not in scattered:
             continue
         key = _key(array)
@@ -50,43 +61,68 @@ def tensors_of(
     return {name: names for name, names in found.items() if names}
 
 
-def with_biases(
-    graph: Graph, program: Program, known: Mapping[str, tuple[str, ...]]
-) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
-    """The program with the biases of zeros that an exporter left out of the file.
+def with_biases(graph: Graph, program: Program) -> tuple[Program, frozenset[str]]:
+    """The program with the biases of zeros that an exporter left out of the file, and which.
 
-    Also of those that the file computes from a number, where there is no tensor to be trained.
+    Also with those that the file computes from one number. A step is found by its output, or by its
+    weight where no step has an output of this name.
     """
-    left_out = {
-        tensor: name
-        for node in graph.nodes
-        for slot, operand in (used := node.op.operands()).items()
-        if slot == "bias" and (name := operand.parameter) is not None and name not in known
-        if not np.any(operand.array) and "weight" in used
-        for tensor in known.get(used["weight"].parameter or "", ())
-    }
-    if not left_out:
-        return program, known
-    steps, found = [], dict(known)
+    zeros: dict[str, str] = {}
+    for node in graph.nodes:
+        used = node.op.operands()
+        bias, weight = used.get("bias"), used.get("weight")
+        if bias is None or bias.parameter is None or np.any(bias.array):
+            continue
+        key = node.output
+        if key not in program.shapes and weight is not None and weight.parameter is not None:
+            key = weight.parameter
+        zeros[key] = bias.parameter
+    steps, found = [], set()
     for step in program.steps:
-        weights = step.op.weight.sources if isinstance(step.op, Dense | Conv) else ()
-        name = next((left_out[tensor] for tensor in weights if tensor in left_out), None)
-        if name is not None and isinstance(step.op, Dense | Conv) and _is_zero(step.op.bias):
-            zeros = np.zeros(graph.parameters[name].shape)
-            sources = {} if step.op.bias is None else step.op.bias.sources
-            bias = Operand(zeros, zeros, {**sources, name: 1.0})
-            step = _biased(step, step.op, bias)  # noqa: PLW2901
-            found[name] = (name,)
+        name = None
+        if isinstance(step.op, Dense | Conv) and _is_left_out(step.op.bias):
+            keys = (step.output, *step.op.weight.sources)
+            name = next((zeros[key] for key in keys if key in zeros), None)
+        if name is not None:
+            step = _biased(step, np.zeros(graph.parameters[name].shape), name)  # noqa: PLW2901
+            found.add(name)
         steps.append(step)
-    return replace(program, steps=tuple(steps)), found
+    return replace(program, steps=tuple(steps)), frozenset(found)
 
 
-def _is_zero(bias: Operand | None) -> bool:
-    return bias is None or not (np.any(bias.lo) or np.any(bias.hi))
+def _is_left_out(bias: Operand | None) -> bool:
+    """Whether there is none, or only copies of a number that is 0."""
+    if bias is None:
+        return True
+    repeated = all(1.0 < gain < math.inf for gain in bias.sources.values())
+    return repeated and not (np.any(bias.lo) or np.any(bias.hi))
 
 
-def _biased(step: Step, op: Dense | Conv, bias: Operand) -> Step:
-    return replace(step, op=replace(op, bias=bias))
+def _biased(step: Step, numbers: FloatArray, name: str) -> Step:
+    op = step.op
+    if not isinstance(op, Dense | Conv):
+        return step
+    sources = {} if op.bias is None else op.bias.sources
+    return replace(step, op=replace(op, bias=Operand(numbers, numbers, {**sources, name: 1.0})))
+
+
+def check_held_alike(
+    tensors: Mapping[str, tuple[str, ...]], constraints: Mapping[str, ConstraintSpec]
+) -> None:
+    """NoVerdictError where parameters share a tensor of the file but no constraint.
+
+    A constraint of the tensor would then be taken for one of every parameter that it holds: of a
+    frozen one too, whose numbers may be outside.
+    """
+    first: dict[str, str] = {}
+    for name, held in tensors.items():
+        for tensor in held:
+            other = first.setdefault(tensor, name)
+            if constraints.get(name) != constraints.get(other):
+                raise NoVerdictError(
+                    f"the file stores {other!r} and {name!r} as one tensor, {tensor!r}, and "
+                    f"different constraints hold them; {SEPARATELY}"
+                )
 
 
 def exchanged_tensors(
@@ -97,23 +133,31 @@ def exchanged_tensors(
 ) -> Mapping[str, Tensor]:
     """The tensors of the file with other numbers of their parameters.
 
+    known: the tensors of all parameters, of which those without other numbers keep theirs.
     How a tensor arranges its parameter is seen by the numbers of the file. NoVerdictError where
-    that is none of: as it is, transposed, reshaped.
+    that is none of: as it is, transposed, reshaped; and where parameters share a tensor and no
+    longer have the same numbers.
     """
     own = _whole_parameters(graph)
-    found = {}
+    kept = {tensor for name, held in known.items() if name not in weights for tensor in held}
+    found: dict[str, Tensor] = {}
     for name, numbers in weights.items():
         for tensor in known.get(name, ()):
             before = model.initializers.get(tensor)
             arranged = None if before is None else _arranged(own.get(name), numbers, before)
-            if arranged is None:
+            if before is None or arranged is None:
                 raise NoVerdictError(
                     f"the tensor {tensor!r} of the file arranges the parameter {name!r} in a way "
-                    "that is not understood; export with torch.onnx.export(..., dynamo=True, "
-                    "optimize=False)"
+                    f"that is not understood; {SEPARATELY}"
                 )
             exact = np.ascontiguousarray(arranged, dtype="<f8")
-            found[tensor] = Tensor("float64", exact.shape, exact.tobytes())
+            numbers_there = Tensor("float64", exact.shape, exact.tobytes())
+            differs = tensor in kept and not np.array_equal(before.values(), exact)
+            if differs or found.setdefault(tensor, numbers_there) != numbers_there:
+                raise NoVerdictError(
+                    f"the file stores {name!r} and another parameter as one tensor, {tensor!r}, "
+                    f"and their numbers differ by now; {SEPARATELY}"
+                )
     return found
 
 
@@ -154,12 +198,22 @@ def _sources(program: Program) -> Iterator[str]:
             yield from operand.sources
 
 
-def _arrays(graph: Graph) -> Iterator[tuple[str, FloatArray]]:
-    """The operands that show a whole parameter, in the order of use."""
+def _arrays(
+    graph: Graph, left_out: frozenset[str], program: Program
+) -> Iterator[tuple[str, FloatArray]]:
+    """The operands that show a whole parameter, in the order of use, less biases left out."""
+    put_in = {
+        step.output
+        for step in program.steps
+        if isinstance(step.op, Dense | Conv) and step.op.bias is not None
+        if left_out.intersection(step.op.bias.sources)
+    }
     for node in graph.nodes:
-        for operand in node.op.operands().values():
+        for slot, operand in node.op.operands().items():
             name = operand.parameter
-            if name is not None and operand.array.size == math.prod(graph.parameters[name].shape):
+            if name is None or (name in left_out and slot == "bias" and node.output in put_in):
+                continue
+            if operand.array.size == math.prod(graph.parameters[name].shape):
                 yield name, operand.array
 
 

@@ -85,6 +85,7 @@ class BatchNorm(Op):
         )
         return scale * (x - mean) / np.sqrt(variance + self.epsilon) + bias
 
+
 def _per_channel(array: FloatArray, rank: int) -> FloatArray:
     return array.reshape(-1, *[1] * (rank - 1))
 

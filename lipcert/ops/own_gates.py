@@ -46,6 +46,7 @@ class ErfGate(Gated):
         result: FloatArray = x * 0.5 * erfc(-x * float(self.slope))
         return result
 
+
 @final
 @dataclass(frozen=True, slots=True)
 class TanhGate(Gated):
@@ -75,6 +76,7 @@ class TanhGate(Gated):
         inner = float(self.slope) * (x + float(self.cubic) * x**3)
         result: FloatArray = x * sigmoid(2.0 * inner)
         return result
+
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ class LocalResponseRule(WithoutOperands[LocalResponse]):
         Proof: J = D − B with 0 < D = diag(s^−β) ≤ floor^−β and, for the channels j around i,
         B_ij = (2β·strength/size)·x_i·x_j·s_i^−(β+1). With a = (strength/size)·Σ_j x_j², which is
         s_i − floor, row i has the norm at most 2β·a/(floor + a)^(β+1), because |x_i| is one of the
-        |x_j|; this is largest at a = floor/β, where it is r = 2·floor^−β·(1 + 1/β)^−(β+1). Each entry of x occurs
-        in at most `size` rows, so ‖Bv‖² ≤ Σ_i r²·‖v around i‖² ≤ r²·size·‖v‖².
+        |x_j|; this is largest at a = floor/β, where it is r = 2·floor^−β·(1 + 1/β)^−(β+1). Each
+        entry of x occurs in at most `size` rows, so ‖Bv‖² ≤ Σ_i r²·‖v around i‖² ≤ r²·size·‖v‖².
         Hypotheses: size ≥ 1, strength ≥ 0, β ≥ 0, floor > 0. Attained: at x = 0 up to the second
         term.
         """

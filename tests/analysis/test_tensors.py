@@ -1,0 +1,105 @@
+"""Which tensors of a file hold which parameter: what exporters merge, copy and leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from lipcert.analysis.bounded import Bounded, bounded, bounded_again
+from lipcert.errors import NoVerdictError
+from lipcert.importer.calls import FX_NODE
+from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
+from lipcert.settings import Settings
+from tests.importer.models import model, saved, weights
+from tests.importer.test_calls import noted
+from tests.importer.test_parameters import with_metadata
+
+PLAIN = Settings(input_norm=1.0, loss="cross-entropy")
+RULE = "pkg.onnxscript.rewriter.rule_name"
+
+
+def without_a_bias(folder: Path, second: str) -> ImportedModel:
+    """y = 10·(w x + b) + c, where the file lacks b; both are zeros. second: how it calls c."""
+    node = helper.make_node
+    nodes = [
+        node("Gemm", ["x", "w"], ["h"], transB=1),
+        node("Gemm", ["h", "v", second], ["y"], transB=1),
+    ]
+    v = 10.0 * np.eye(3, dtype=np.float32)
+    tensors = {"w": weights(3, 4), "v": v, second: np.zeros(3, np.float32)}
+    names = "".join(f"p_{name}: PARAMETER target='{name}'\n" for name in "wbvc")
+    notes = {
+        "h": {
+            FX_NODE: noted("linear", "linear", "%x, %p_w, %p_b"),
+            RULE: "RemoveOptionalBiasFromGemm",
+        },
+        "y": {FX_NODE: noted("linear_1", "linear", "%linear, %p_v, %p_c")},
+    }
+    proto = with_metadata(model(nodes, ("N", 4), tensors), f"x: USER_INPUT\n{names}", notes)
+    return load_model(saved(proto, folder), trusted=True)
+
+
+@pytest.mark.parametrize("second", ["c", "d"])
+def test_a_bias_left_out_is_no_other_tensor_of_zeros(tmp_path: Path, second: str) -> None:
+    """∂loss/∂b = 10·∂loss/∂c, whose norm comes near √2 where another class is certain."""
+    found = bounded(without_a_bias(tmp_path, second), PLAIN)
+    for each in (found, bounded_again(found, Settings(input_norm=0.5, loss="cross-entropy"))):
+        assert 14.1 < each.grad_norms["b"] < 14.2
+        assert 1.41 < each.grad_norms["c"] < 1.42
+
+
+def merged(folder: Path) -> ImportedModel:
+    """y = b·(a·x): a and b were equal when the file was written, which stores them once."""
+    node = helper.make_node
+    nodes = [node("Mul", ["x", "a"], ["h"]), node("Mul", ["h", "a"], ["y"])]
+    names = "p_a: PARAMETER target='a'\np_b: PARAMETER target='b'\n"
+    notes = {
+        "h": {FX_NODE: noted("mul", "mul", "%x, %p_a")},
+        "y": {FX_NODE: noted("mul_1", "mul", "%mul, %p_b")},
+    }
+    proto = model(nodes, ("N", 4), {"a": np.arange(1, 5, dtype=np.float32)})
+    return load_model(saved(with_metadata(proto, f"x: USER_INPUT\n{names}", notes), folder))
+
+
+def bounds(folder: Path, **settings: object) -> Bounded:
+    return bounded(merged(folder), Settings(input_norm=1.0, loss="cross-entropy", **settings))
+
+
+def test_parameters_that_share_a_tensor_share_its_bound(tmp_path: Path) -> None:
+    found = bounds(tmp_path)
+    assert found.tensors == {"a": ("a",), "b": ("a",)}
+    assert found.grad_norms["a"] == found.grad_norms["b"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"freeze": ("a",), "constraint": "frobenius:0.5"},
+        {"constraints": {"a": "frobenius:10", "b": "frobenius:0.5"}},
+        {
+            "constraints": {"a": "frobenius:10", "b": "frobenius:0.5"},
+            "mechanism": "weight-clipping",
+        },
+    ],
+)
+def test_a_shared_tensor_under_two_constraints_is_refused(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    """The bounds of the one that is let be, or of the looser one, would be those of the other."""
+    with pytest.raises(NoVerdictError, match="'a' and 'b' as one tensor"):
+        bounds(tmp_path, **settings)
+    assert bounds(tmp_path, constraint="frobenius:0.5").derived.lipschitz <= 0.25 * (1 + 1e-9)
+
+
+def test_other_numbers_of_parameters_that_share_a_tensor(tmp_path: Path) -> None:
+    found = bounds(tmp_path)
+    ones = np.ones(4)
+    again = bounded_again(found, PLAIN, {"a": ones, "b": ones})
+    assert again.derived.lipschitz == pytest.approx(1.0)
+    for other in ({"a": 3.0 * ones, "b": ones}, {"b": ones}):
+        with pytest.raises(NoVerdictError, match="their numbers differ by now"):
+            bounded_again(found, PLAIN, other)
