@@ -1,0 +1,1 @@
+"""Certificates with their expected verdicts, for every implementation of the checker."""
