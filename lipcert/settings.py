@@ -59,7 +59,8 @@ _RUN_KEYS: Final = (
     "target_epsilon",
     "accountant",
 )
-_ON_WEIGHTS: Final = frozenset({"clipless", "weight-clipping", "fixed-weight-norm"})
+ON_WEIGHTS: Final = frozenset({"clipless", "weight-clipping", "fixed-weight-norm"})
+"""mechanisms that hold weights, and are none where no weight is trained"""
 _INPUT_BOX: Final = (0.0, 1.0)
 
 
@@ -267,7 +268,7 @@ class Settings:
             if getattr(self, key) is None:
                 option = key.replace("_", "-")
                 raise UsageError(f"mechanism: {self.mechanism} needs its radius; give --{option}")
-        if self.mechanism in _ON_WEIGHTS and not self._declares_constraints:
+        if self.mechanism in ON_WEIGHTS and not self._declares_constraints:
             raise UsageError(
                 f"mechanism: {self.mechanism} holds the weights; say within what with "
                 "--constraint, --bias-norm or a [constraints] table"

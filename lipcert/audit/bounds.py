@@ -18,12 +18,10 @@ from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import Premises
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings import ON_WEIGHTS, ConstraintSpec, Settings
 from lipcert.upper import FloatArray, Upper
 
 ANALYSIS: Final = "analysis"
-_ON_WEIGHTS: Final = frozenset({"clipless", "weight-clipping", "fixed-weight-norm"})
-"""Mechanisms that are none where no weight is trained."""
 
 
 @final
@@ -145,7 +143,7 @@ def settings_of(certificate: Certificate) -> Settings:
     loss = {name: _plain(value) for name, value in premises.loss_parameters if name in known}
     clip_norm, clip_scope, decay = premises.clip or (None, None, None)
     layers, run = premises.layer_clip, premises.run
-    holds_nothing = premises.mechanism in _ON_WEIGHTS and not certificate.scope.constraints
+    holds_nothing = premises.mechanism in ON_WEIGHTS and not certificate.scope.constraints
     return Settings(
         **loss,  # type: ignore[arg-type]  # names and types are those that the analysis wrote
         loss=premises.loss,
