@@ -12,7 +12,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.lower.call import Sink
-from lipcert.core.lower.gates import gate
+from lipcert.core.lower.gates import GATES
 from lipcert.core.lower.move_macros import concat_of_moves, max_min, move_of_move
 from lipcert.core.lower.norm_macros import centre, divide_by_norm, length, normalize
 from lipcert.core.lower.rewriter import (
@@ -130,7 +130,7 @@ _RULES: tuple[Rule, ...] = (
     max_min,
     _bias,
     _scale_of_scale,
-    gate,
+    *GATES,
     length,
     centre,
     normalize,
