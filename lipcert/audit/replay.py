@@ -100,17 +100,17 @@ class Replayer:
         engine = self._claims.engine
         x, y = examples.x[start:stop], examples.y[start:stop]
         labels = checked_labels(engine.loss, y, engine.graph.output_shape, first=start)
-        strangers = outside(x, self._claims.settings)
+        inadmissible = outside(x, self._claims.settings)
         inside = settled(x, engine.at_input.norm, self._claims.settings)
         admissible = np.ones(stop - start, dtype=np.bool_)
-        admissible[[index for index, _ in strangers]] = False
+        admissible[[index for index, _ in inadmissible]] = False
         places = np.flatnonzero(admissible)
         parts = [
             self._tallies(inside[chosen], labels[chosen], start + chosen)
             for at in range(0, len(places), self._micro_batch)
             for chosen in (places[at : at + self._micro_batch],)
         ]
-        checks = self._inadmissible(strangers, start, stop - start)
+        checks = self._inadmissible(inadmissible, start, stop - start)
         return Replayed(stop - start, merged(parts), (*self._unjudged(), *checks))
 
     def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
@@ -177,18 +177,18 @@ class Replayer:
         )
 
     def _inadmissible(
-        self, strangers: list[tuple[int, str]], start: int, count: int
+        self, inadmissible: list[tuple[int, str]], start: int, count: int
     ) -> tuple[CheckReport, ...]:
-        if not strangers:
+        if not inadmissible:
             return ()
-        named = "; ".join(f"example {start + index} {why}" for index, why in strangers[:_NAMED])
-        more = f"; and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else ""
+        named = "; ".join(f"example {start + index} {why}" for index, why in inadmissible[:_NAMED])
+        more = f"; and {len(inadmissible) - _NAMED} more" if len(inadmissible) > _NAMED else ""
         return (
             CheckReport(
                 code="LC304",
                 name="admissibility",
                 verdict=Verdict.VIOLATION,
-                message=f"{len(strangers)} of {count} examples lie outside the declared input "
+                message=f"{len(inadmissible)} of {count} examples lie outside the declared input "
                 f"domain, of which alone the bounds speak: {named}{more}",
                 where=self._name,
                 remedy="clip or rescale the inputs before the network, in training too, or declare "

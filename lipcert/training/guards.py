@@ -178,8 +178,8 @@ class StepGuard:
             self._sums[name] = own if total is None else total + own
             parameter.grad = own.clone() if parameter.grad is None else parameter.grad.add_(own)
 
-    def stepping(self, strangers: Sequence[str]) -> None:
-        """The optimizer is about to step. strangers: what else it would move, by name."""
+    def stepping(self, unmanaged: Sequence[str]) -> None:
+        """The optimizer is about to step. unmanaged: what else it would move, by name."""
         batch = self._under_way("optimizer.step()")
         if batch.returned != batch.examples:
             raise UsageError(
@@ -187,7 +187,7 @@ class StepGuard:
                 f"{batch.returned} of them went through backward(): every example counts once; "
                 f"{_ORDER}"
             )
-        _refuse_strangers(strangers)
+        _refuse_unmanaged(unmanaged)
         self.refuse_moved()
         self._refuse_touched()
 
@@ -242,10 +242,10 @@ class StepGuard:
                 )
 
 
-def _refuse_strangers(strangers: Sequence[str]) -> None:
-    if strangers:
+def _refuse_unmanaged(unmanaged: Sequence[str]) -> None:
+    if unmanaged:
         raise UsageError(
-            f"training: the optimizer trains {', '.join(strangers[:3])}, which was not there, "
+            f"training: the optimizer trains {', '.join(unmanaged[:3])}, which was not there, "
             "or frozen, when make_private was called; its gradient would be released without "
             "noise"
         )

@@ -62,15 +62,15 @@ def _is_in_box(flat: Tensor, box: tuple[float, float] | None) -> bool:
 def _settled(x: Tensor, settings: Settings) -> Tensor:
     """What is outside by rounding is drawn in; anything else is refused."""
     array = x.detach().cpu().numpy()
-    strangers = outside(array, settings)
+    inadmissible = outside(array, settings)
     if not bool(torch.isfinite(x).all()):
         raise NoVerdictError("training: the batch holds NaN or infinity; repair the data")
-    if strangers:
-        index, why = strangers[0]
+    if inadmissible:
+        index, why = inadmissible[0]
         raise NoVerdictError(
-            f"training: example {index} of the batch {why}; {len(strangers)} of {len(x)} examples "
-            "lie outside the declared input domain: clip or rescale them in the data set, or "
-            "declare the domain that the pipeline enforces, with input_norm or input_box"
+            f"training: example {index} of the batch {why}; {len(inadmissible)} of {len(x)} "
+            "examples lie outside the declared input domain: clip or rescale them in the data "
+            "set, or declare the domain that the pipeline enforces, with input_norm or input_box"
         )
     radius = float("inf") if settings.input_norm is None else settings.input_norm
     wide = x.detach().double().cpu().numpy()

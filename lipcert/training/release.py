@@ -97,7 +97,7 @@ class Release:
                 "training: optimizer.step() with a closure evaluates the loss several times in one "
                 "release; use an optimizer that needs no closure"
             )
-        self._guard.stepping(self._strangers(optimizer))
+        self._guard.stepping(self._unmanaged_parameters(optimizer))
         if self._ledger.is_spent:
             raise NoVerdictError(
                 f"training: the privacy budget is spent: {self._ledger.summary}; nothing was "
@@ -143,7 +143,7 @@ class Release:
         self._enforcement.project()
         self._guard.settle()
 
-    def _strangers(self, optimizer: Optimizer) -> list[str]:
+    def _unmanaged_parameters(self, optimizer: Optimizer) -> list[str]:
         """What the optimizer is about to move and the run does not train."""
         return [
             self._named.get(id(item), f"a tensor of shape {list(item.shape)}")

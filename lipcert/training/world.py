@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.training.roll_call import abandon, roll_call
+from lipcert.training.heartbeat import abandon, heartbeat
 
 PATIENCE: Final = 120.0
 """seconds that ranks wait for one another"""
@@ -180,7 +180,7 @@ class World:
             return
         reason = str(error) if isinstance(error, LipCertError) else type(error).__name__
         patience = min(self.patience, _FAREWELL)
-        roll_call(self.calls, self.rank, self.ranks, _FAILED + reason, patience)
+        heartbeat(self.calls, self.rank, self.ranks, _FAILED + reason, patience)
         error.add_note(_TOLD)
 
     def leave(self) -> None:
@@ -194,7 +194,7 @@ class World:
         """What all ranks say, in their order."""
         if self.ranks == 1:
             return [word]
-        found = roll_call(self.calls, self.rank, self.ranks, _FINE + word, self.patience)
+        found = heartbeat(self.calls, self.rank, self.ranks, _FINE + word, self.patience)
         failed = {
             rank: f"stopped: {said.removeprefix(_FAILED)}"
             for rank, said in found.words.items()

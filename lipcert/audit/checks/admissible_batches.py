@@ -38,14 +38,14 @@ def _reports(run: RecordedRun) -> Iterator[CheckReport]:
         start = 0
         for batch in step.batches:
             tensors = {} if batch.tensors is None else batch.tensors.tensors()
-            strangers = outside(tensors[INPUT], run.settings) if INPUT in tensors else []
-            if strangers:
-                index, why = strangers[0]
+            inadmissible = outside(tensors[INPUT], run.settings) if INPUT in tensors else []
+            if inadmissible:
+                index, why = inadmissible[0]
                 yield CheckReport(
                     code="LC304",
                     name="admissibility",
                     verdict=Verdict.VIOLATION,
-                    message=f"{len(strangers)} examples of {run.name(step)} lie outside the "
+                    message=f"{len(inadmissible)} examples of {run.name(step)} lie outside the "
                     f"declared input domain; example {start + index} {why}",
                     where=run.name(step),
                     remedy="clip or scale the inputs before the network, or declare the domain "

@@ -58,7 +58,7 @@ def verify(folder: Path | str) -> Verification:
     named: dict[str, Blob] = {}
     ranks = tuple(_rank(trace, rank, named, faults) for rank in trace.ranks)
     present = dict(_files(trace.folder, faults))
-    faults.extend(_strangers(trace))
+    faults.extend(_unknown_ranks(trace))
     return Verification(
         trace=trace,
         ranks=ranks,
@@ -122,7 +122,7 @@ def _files(folder: Path, faults: list[Fault]) -> Iterator[tuple[str, int]]:
         faults.append(Fault(FaultKind.BLOB, BLOBS, 0, message))
 
 
-def _strangers(trace: Trace) -> Iterator[Fault]:
+def _unknown_ranks(trace: Trace) -> Iterator[Fault]:
     """Lines of ranks that the manifest does not know."""
     known = {steps_name(rank) for rank in trace.ranks}
     for path in sorted(trace.folder.glob("steps-*.jsonl")):

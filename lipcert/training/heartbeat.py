@@ -1,4 +1,4 @@
-"""Roll call: every rank says a word to every other, and knows who did not answer.
+"""Heartbeat: every rank says a word to every other, and knows who did not answer.
 
 What enters: a process group on the CPU (gloo), a word. What leaves: the words of all others, and
 why some are missing. Invariant: it takes `patience` seconds at most, whatever the others do.
@@ -28,7 +28,7 @@ _GONE: Final = "has ended, or its connection is lost"
 
 @final
 @dataclass(frozen=True, slots=True)
-class RollCall:
+class Heartbeat:
     """words: of the others that answered, by rank. missing: why the others did not, by rank."""
 
     words: Mapping[int, str]
@@ -44,7 +44,7 @@ class _Exchange:
     works: tuple[Any, ...]
 
 
-def roll_call(group: Any, rank: int, ranks: int, word: str, patience: float) -> RollCall:
+def heartbeat(group: Any, rank: int, ranks: int, word: str, patience: float) -> Heartbeat:
     """Say the word to all other ranks of a group, who must do the same.
 
     A rank is missing after `patience` seconds, or as soon as its process has ended.
@@ -69,7 +69,7 @@ def roll_call(group: Any, rank: int, ranks: int, word: str, patience: float) -> 
         except RuntimeError:
             late = time.monotonic() >= deadline
             missing[peer] = f"did not come within {patience:g} s" if late else _GONE
-    return RollCall(words, dict(sorted(missing.items())))
+    return Heartbeat(words, dict(sorted(missing.items())))
 
 
 def abandon(group: Any, rank: int) -> None:
