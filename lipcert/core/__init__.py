@@ -1,8 +1,6 @@
-"""The independent checker: what must be trusted to believe a certificate.
+"""The core: derives every bound, and is what must be trusted to believe one.
 
-It reads the certificate and the model itself, and derives every claim again with arithmetic of
-its own. Of the rest of the package it imports `lipcert.certificate` and nothing else, so that a
-mistake of the analyser cannot be repeated here by sharing its code. A witness found in a
-certificate, or proposed by a numerical library, only ever decides whether a proof succeeds,
-never what it proves.
+It reads the model itself, and everything that it shows follows from the model, premises and proved
+evidence. It imports nothing else of the package. Evidence found in a certificate, or proposed by a
+search, only ever decides whether a proof succeeds, never what it proves.
 """

@@ -2,7 +2,8 @@
 
     lipcert-check CERTIFICATE --model MODEL
 
-It imports the standard library, numpy and the message classes of onnx, and nothing of the engine.
+It imports the standard library, numpy and the message classes of onnx, and nothing else of the
+package.
 """
 
 from __future__ import annotations
