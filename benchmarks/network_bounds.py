@@ -20,22 +20,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-
 from lipcert.facts import Bound, ValueFacts
 from lipcert.interval import Interval
+from lipcert.norms.operator_norm import Tier
+from lipcert.propagation.propagate import NetworkBounds, propagate
+from lipcert.scope import PointScope
+from sklearn.datasets import load_digits
+
 from lipcert.ir import Graph, Node, Parameter
 from lipcert.losses.cross_entropy import CrossEntropy
-from lipcert.norms.operator_norm import Tier
 from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation
 from lipcert.ops.base import Op
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Reshape
-from lipcert.ops.sorting import Sort
-from lipcert.propagation.propagate import NetworkBounds, propagate
-from lipcert.scope import PointScope
+from lipcert.ops.shape import Reshape, Sort
 from lipcert.upper import Upper
 
 RADIUS = 4.8061

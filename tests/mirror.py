@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipcert.geometry import Geometry
 from lipcert.ir import Graph
 from lipcert.losses.base import Loss, OutputReduction
 from lipcert.losses.cosine import Cosine
@@ -26,28 +27,27 @@ from lipcert.losses.margin import (
     MulticlassHinge,
     MultiMargin,
 )
-from lipcert.geometry import Geometry
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
-from lipcert.ops.bilinear import MatMul, Multiply, Quotient
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
-from lipcert.ops.combine import Add, Concat
+from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.domain import OnDomain
-from lipcert.ops.extremum import Extremum
 from lipcert.ops.linear import Dense
-from lipcert.ops.lrn import Lrn
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
-from lipcert.ops.powers import Exp, Exponential, Log, Power
-from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
-from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
+from lipcert.ops.reduction import (
+    Centre,
+    DivideByNorm,
+    ReduceLogSumExp,
+    ReduceMean,
+    ReduceNorm,
+    ReduceSum,
+)
+from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Sort, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
-from lipcert.ops.sorting import Sort
 
 Tensors = Mapping[str, Tensor]
 Function = Callable[[Tensor], Tensor]
@@ -81,6 +81,10 @@ ACTIVATIONS: Mapping[type, Callable[..., Function]] = {
     functions.QuickGelu: lambda f: lambda x: x * torch.sigmoid(float(f.sharpness) * x),
     functions.Mish: lambda f: lambda x: x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x))),
     functions.HardSwish: lambda f: lambda x: x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0),
+    functions.Exp: lambda f: torch.exp,
+    functions.Exponential: lambda f: lambda x: torch.exp(x * math.log(f.base)),
+    functions.Log: lambda f: torch.log,
+    functions.Power: lambda f: lambda x: x**f.exponent,
 }
 
 
@@ -367,20 +371,6 @@ def _(op: Extremum, x, operands):
     for other in x[1:]:
         chosen = choose(chosen, other)
     return chosen
-
-
-@_apply.register
-def _(op: OnDomain, x, operands):
-    match op.function:
-        case Exp():
-            return torch.exp(x[0])
-        case Exponential(base=base):
-            return torch.exp(x[0] * math.log(base))
-        case Log():
-            return torch.log(x[0])
-        case Power(exponent=exponent):
-            return x[0] ** exponent
-    raise NotImplementedError(op.kind)
 
 
 @_apply.register

@@ -24,21 +24,15 @@ from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
-from lipcert.ops.bilinear import MatMul, Multiply, Quotient
-from lipcert.ops.combine import Add, Concat
+from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.domain import OnDomain
-from lipcert.ops.extremum import Extremum
+from lipcert.ops.functions import Exp, Exponential, Log, Power
 from lipcert.ops.linear import Dense
-from lipcert.ops.lrn import Lrn
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
-from lipcert.ops.powers import Exp, Exponential, Log, Power
-from lipcert.ops.reduced_norm import ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import ReduceMean, ReduceSum
-from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
+from lipcert.ops.reduction import ReduceLogSumExp, ReduceMean, ReduceNorm, ReduceSum
+from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Sort, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
-from lipcert.ops.sorting import Sort
 from lipcert.upper import Upper
 from tests.mirror import View
 from tests.networks import Step, dag
@@ -440,20 +434,20 @@ class Builder:
         away = self.pick([(0.2, 1.5), (0.05, 0.9), (-2.0, -0.25)])
         kind = self.whole(0, 4)
         if kind == 0:
-            return self.emit(OnDomain(Exp()), value)
+            return self.emit(Activation(Exp()), value)
         if kind == 1:
-            return self.emit(OnDomain(Exponential(self.pick([0.4, 2.5]))), value)
+            return self.emit(Activation(Exponential(self.pick([0.4, 2.5]))), value)
         if kind == 2:
             whole = self.pick([2.0, 3.0, 4.0, 5.0])
-            return self.emit(OnDomain(Power(whole)), value)
+            return self.emit(Activation(Power(whole)), value)
         positive = abs(away[0]), abs(away[1])
         if kind == 3:
             exponent = self.pick([-1.0, -2.0, -3.0])
             inside = self.emit(Activation(functions.Clip(*away)), value)
-            return self.emit(OnDomain(Power(exponent)), inside)
+            return self.emit(Activation(Power(exponent)), inside)
         inside = self.emit(Activation(functions.Clip(min(positive), max(positive))), value)
         function = self.pick([Log(), Power(0.5), Power(1.7), Power(-0.3), Power(-0.5)])
-        return self.emit(OnDomain(function), inside)
+        return self.emit(Activation(function), inside)
 
     def compare(self, value: str) -> str:
         """Maximum or quotient of two values."""

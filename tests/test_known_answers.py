@@ -17,8 +17,7 @@ from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Relu, Sigmoid
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm
-from lipcert.ops.shape import Reshape
-from lipcert.ops.sorting import Sort
+from lipcert.ops.shape import Reshape, Sort
 from lipcert.settings import ConstraintSpec
 from tests.networks import chain, dag, orthogonal, proved, trained
 

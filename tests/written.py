@@ -20,9 +20,8 @@ from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm
-from lipcert.ops.reduced_norm import ReduceNorm
-from lipcert.ops.shape import Pad, Reshape, Transpose
-from lipcert.ops.sorting import Sort
+from lipcert.ops.reduction import ReduceNorm
+from lipcert.ops.shape import Pad, Reshape, Sort, Transpose
 
 
 def model_of(graph: Graph) -> ImportedModel:

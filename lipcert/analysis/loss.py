@@ -21,7 +21,7 @@ _NEEDS_CLASSES: Final = frozenset(
 )
 _REGRESSION: Final = "mse, mae or huber (with --label-norm)"
 _BOUNDED: Final = {"Sigmoid": "0 and 1", "HardSigmoid": "0 and 1", "Tanh": "-1 and 1"}
-_RESHAPING: Final = frozenset({"reshape", "transpose"})
+_RESHAPING: Final = frozenset({"Reshape", "Transpose"})
 
 
 def assumed_loss(graph: Graph) -> str:
@@ -33,7 +33,7 @@ def assumed_loss(graph: Graph) -> str:
     if _class_count(graph.output_shape) < 2:
         return "bce"
     last = _last_node(graph)
-    return "nll" if last is not None and last.op.family == "log_softmax" else "cross-entropy"
+    return "nll" if last is not None and last.op.kind == "LogSoftmax" else "cross-entropy"
 
 
 def doubt_of_loss(graph: Graph) -> tuple[str, str]:
@@ -96,6 +96,6 @@ def _last_node(graph: Graph) -> Node | None:
     """The node that computes the output, before whatever only rearranges it."""
     makers = {node.output: node for node in graph.nodes}
     node = makers.get(graph.output_name)
-    while node is not None and node.op.family in _RESHAPING:
+    while node is not None and node.op.kind in _RESHAPING:
         node = makers.get(node.inputs[0])
     return node

@@ -1,1 +1,1 @@
-"""One file per op family, holding every pure rule of that family; `base.Op` is the contract."""
+"""The operations of a graph, one file per family; `base.Op` is the contract."""

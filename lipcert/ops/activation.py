@@ -1,8 +1,4 @@
-"""Activations: a scalar function applied entry by entry, and PRelu with its trained slope.
-
-What enters: facts about x. What leaves: norm and box of f(x), and the largest slope of f on the
-box. Invariant: slopes include every Clarke derivative at a kink that the box touches.
-"""
+"""Activations: a function of one number applied entry by entry, and PRelu with its slope."""
 
 from __future__ import annotations
 
@@ -14,15 +10,14 @@ import numpy as np
 
 from lipcert.core.program import Shape
 from lipcert.operand import Operand
-from lipcert.ops.base import Op
-from lipcert.ops.broadcasting import aligned
+from lipcert.ops.base import Entrywise, Op, aligned
 from lipcert.ops.functions import ScalarFunction
 from lipcert.upper import FloatArray
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Activation(Op):
+class Activation(Entrywise):
     """y = f(x), entry by entry."""
 
     function: ScalarFunction
@@ -31,16 +26,6 @@ class Activation(Op):
     def kind(self) -> str:
         """Name of the function."""
         return self.function.name
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "activation"
-
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """That of the input."""
-        (shape,) = inputs
-        return shape
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """f(x)."""
@@ -54,16 +39,6 @@ class PRelu(Op):
     """y = x for x ≥ 0, slope·x below; the trained slope broadcasts to the value."""
 
     slope: Operand
-
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "PRelu"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "prelu"
 
     def operands(self) -> Mapping[str, Operand]:
         """The slope."""

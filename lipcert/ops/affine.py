@@ -1,9 +1,4 @@
-"""Elementwise maps by a constant or trained tensor: x·s, x/d and x + b, broadcast into x.
-
-What enters: facts about x, and a scope that bounds the operand. What leaves: norm and box of the
-result and the Jacobian norms in x and in the operand. A positive constant factor (a temperature)
-and a shift keep the hull of a logit gradient.
-"""
+"""Elementwise maps by a constant or trained tensor: x·s, x/d and x + b, broadcast into x."""
 
 from __future__ import annotations
 
@@ -13,8 +8,7 @@ from typing import final
 
 from lipcert.core.program import Shape
 from lipcert.operand import Operand
-from lipcert.ops.base import Op
-from lipcert.ops.broadcasting import broadcast_shape
+from lipcert.ops.base import Op, broadcast_shape
 from lipcert.upper import FloatArray
 
 
@@ -29,11 +23,6 @@ class Scale(Op):
     def kind(self) -> str:
         """ONNX name."""
         return "Mul"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "scale"
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """The shape of x."""
@@ -62,11 +51,6 @@ class Divide(Op):
         """ONNX name."""
         return "Div"
 
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "divide"
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """The shape of x."""
         return _unchanged(inputs, self.divisor)
@@ -93,11 +77,6 @@ class Shift(Op):
     def kind(self) -> str:
         """ONNX name."""
         return "Add"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "shift"
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """The shape of x."""

@@ -1,8 +1,4 @@
-"""Scaled dot-product attention, as one op: y_i = Σ_j P_ij·v_j, P = softmax(scale·QKᵀ + mask).
-
-What enters: facts about the queries Q, the transposed keys Kᵀ and the values V of every head.
-What leaves: norm and box of y, and one Jacobian norm per input, which need bounded tokens only.
-"""
+"""Scaled dot-product attention, as one op: y_i = Σ_j P_ij·v_j, P = softmax(scale·QKᵀ + mask)."""
 
 from __future__ import annotations
 
@@ -41,16 +37,6 @@ class Attention(Op):
             raise ValueError("a mask holds numbers or −∞, and hides not every token from a query")
         mask.setflags(write=False)
         object.__setattr__(self, "mask", mask)
-
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "Attention"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "attention"
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """[..., n, e]."""

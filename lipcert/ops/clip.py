@@ -1,8 +1,7 @@
 """Clips that a private training run inserts: of a layer's input, and of its upstream cotangent.
 
-What enters: facts about the clipped value, facts about its cotangent. What leaves: the same,
-within the radius. A clip of the input changes the function; a clip of the cotangent leaves the
-function alone and changes only what backpropagation sends further down.
+A clip of the input changes the function; a clip of the cotangent leaves the function alone and
+changes only what backpropagation sends further down.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import final
 import numpy as np
 
 from lipcert.core.program import Shape
-from lipcert.ops.base import Op
+from lipcert.ops.base import Entrywise
 from lipcert.upper import FloatArray, Upper
 
 
@@ -30,7 +29,7 @@ class ClipNorm(Enum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class InputClip(Op):
+class InputClip(Entrywise):
     """y = x·min(1, radius/‖x‖₂), for the whole tensor of one example."""
 
     radius: Upper
@@ -38,21 +37,6 @@ class InputClip(Op):
     def __post_init__(self) -> None:
         if not (self.radius.is_finite and self.radius.value > 0.0):
             raise ValueError(f"an input clip needs a positive radius, not {self.radius.value}")
-
-    @property
-    def kind(self) -> str:
-        """Own name: ONNX has none."""
-        return "InputClip"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "input_clip"
-
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Unchanged."""
-        (shape,) = inputs
-        return shape
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64, example by example."""
@@ -65,7 +49,7 @@ class InputClip(Op):
 
 @final
 @dataclass(frozen=True, slots=True)
-class CotangentClip(Op):
+class CotangentClip(Entrywise):
     """y = x; backpropagation sends g·min(1, radius/|g|) in place of g, |·| the stated norm."""
 
     radius: Upper
@@ -74,21 +58,6 @@ class CotangentClip(Op):
     def __post_init__(self) -> None:
         if not self.radius.value > 0.0:
             raise ValueError(f"a cotangent clip needs a positive radius, not {self.radius.value}")
-
-    @property
-    def kind(self) -> str:
-        """Own name: ONNX has none."""
-        return "CotangentClip"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "cotangent_clip"
-
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Unchanged."""
-        (shape,) = inputs
-        return shape
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The identity."""

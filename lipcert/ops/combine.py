@@ -1,21 +1,17 @@
-"""Linear combinations and concatenations of several values.
-
-What enters: facts about the values. What leaves: norm and box of the result, and one Jacobian
-norm per value. A value that is passed twice is counted twice, because its cotangents add.
-"""
+"""Several values: sums, products, quotients, extrema, products of matrices, concatenations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import final
 
 import numpy as np
 
 from lipcert.core.program import Shape
-from lipcert.ops.base import Op
-from lipcert.ops.broadcasting import aligned, broadcast_shape
+from lipcert.ops.base import Op, broadcast_shape, of_one_rank
 from lipcert.upper import FloatArray
 
 
@@ -30,16 +26,6 @@ class Add(Op):
         if not self.coefficients or not all(map(math.isfinite, self.coefficients)):
             raise ValueError(f"coefficients must be finite and at least one: {self.coefficients}")
 
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "Add"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "add"
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """The broadcast shape."""
         if len(inputs) != len(self.coefficients):
@@ -48,12 +34,9 @@ class Add(Op):
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64."""
-        rank = max(x.ndim for x in inputs) - 1
-        terms = [c * aligned(x, rank) for c, x in zip(self.coefficients, inputs, strict=True)]
-        result = terms[0]
-        for term in terms[1:]:
-            result = result + term
-        return result
+        arrays = of_one_rank(inputs)
+        terms = [c * x for c, x in zip(self.coefficients, arrays, strict=True)]
+        return reduce(np.add, terms)
 
 
 @final
@@ -67,16 +50,6 @@ class Concat(Op):
         if self.axis < 0:
             raise ValueError("the axis of a concatenation is counted from the front")
 
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "Concat"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "concat"
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Lengths along the axis add; the others agree."""
         rest = {(*shape[: self.axis], *shape[self.axis + 1 :]) for shape in inputs}
@@ -89,3 +62,84 @@ class Concat(Op):
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Exact."""
         return np.concatenate(inputs, axis=self.axis + 1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Multiply(Op):
+    """y = a · b, entry by entry, with broadcasting."""
+
+    @property
+    def kind(self) -> str:
+        """ONNX name."""
+        return "Mul"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """The broadcast shape."""
+        return broadcast_shape(inputs)
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64."""
+        a, b = of_one_rank(inputs)
+        return a * b
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Quotient(Op):
+    """y = a / b, entry by entry, with broadcasting."""
+
+    @property
+    def kind(self) -> str:
+        """ONNX name."""
+        return "Div"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """The broadcast shape."""
+        return broadcast_shape(inputs)
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64; NaN or infinite where b is 0."""
+        a, b = of_one_rank(inputs)
+        with np.errstate(all="ignore"):
+            return a / b
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MatMul(Op):
+    """Y = A B on the last two axes: [..., n, k] · [..., k, m], the others broadcast."""
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """[..., n, m]."""
+        a, b = inputs
+        if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
+            raise ValueError(f"matrices of shape {a} and {b} cannot be multiplied")
+        return (*broadcast_shape([a[:-2], b[:-2]]), a[-2], b[-1])
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64."""
+        a, b = of_one_rank(inputs)
+        product: FloatArray = a @ b
+        return product
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Extremum(Op):
+    """y = max(x_1, …, x_n) or the minimum, entry by entry, with broadcasting."""
+
+    largest: bool
+
+    @property
+    def kind(self) -> str:
+        """ONNX name."""
+        return "Max" if self.largest else "Min"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """The broadcast shape."""
+        return broadcast_shape(inputs)
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Exact."""
+        return reduce(np.maximum if self.largest else np.minimum, of_one_rank(inputs))

@@ -1,12 +1,7 @@
 """Convolution and transposed convolution in any number of dimensions, with zero padding.
 
-What enters: facts about x of shape [channels, *spatial], and a scope that bounds kernel and bias.
-What leaves: norm and per-channel box of the result, and the Jacobian norms in x, kernel and bias.
-A transposed convolution is the exact adjoint of the convolution from its output grid to its input
-grid, and is described by that convolution's geometry.
-
-Images that are constant on each channel need no image: what a position receives depends only on
-the set of taps that reach it, its *pattern*, and a grid has few patterns.
+On values of shape [channels, *spatial]. A transposed convolution is the exact adjoint of the
+convolution from its output grid to its input grid, and is described by that one's geometry.
 """
 
 from __future__ import annotations
@@ -65,16 +60,6 @@ class Conv(_Convolution):
     """Cross-correlation. weight: [out, in/groups, *taps]; geometry: from x to y."""
 
     @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "Conv"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "conv"
-
-    @property
     def out_channels(self) -> int:
         """Rows of the kernel."""
         return self.weight.shape[0]
@@ -109,16 +94,6 @@ class Conv(_Convolution):
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvTranspose(_Convolution):
     """Adjoint of a cross-correlation. weight: [in, out/groups, *taps]; geometry: from y to x."""
-
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "ConvTranspose"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "conv_transpose"
 
     @property
     def out_channels(self) -> int:

@@ -1,8 +1,4 @@
-"""Dense layers: y = W x + b on the last axis, the same at every position.
-
-What enters: facts about x, and a scope that bounds W and b. What leaves: norm and box of y, the
-Jacobian norms in x, W and b, and the cotangent at x, where a hull of logit gradients is used up.
-"""
+"""Dense layers: y = W x + b on the last axis, the same at every position."""
 
 from __future__ import annotations
 
@@ -34,11 +30,6 @@ class Dense(Op):
     def kind(self) -> str:
         """ONNX name."""
         return "Gemm"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "dense"
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """The last axis is replaced by the rows of the weight."""

@@ -1,9 +1,7 @@
-"""Normalisation layers: by stored statistics (BatchNorm), or of an example by its own blocks.
+"""Normalisation layers: by stored statistics (BatchNorm), of an example by blocks, by neighbours.
 
-What enters: facts about x, and a scope that bounds scale and bias. What leaves: norms and boxes,
-and the Jacobian norms in x, scale and bias. Invariant: LayerNorm, GroupNorm and RmsNorm all cut
-the value into blocks of equal size, normalise each one, then scale and shift; `Blocks` bounds the
-normalised value x̂, whatever the blocks are.
+LayerNorm, GroupNorm and RmsNorm all cut the value into blocks of equal size, normalise each one,
+then scale and shift.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ import numpy as np
 
 from lipcert.core.program import Shape
 from lipcert.operand import Operand
-from lipcert.ops.base import Op
-from lipcert.ops.broadcasting import aligned
+from lipcert.ops.base import Op, aligned
 from lipcert.upper import FloatArray
 
 
@@ -58,11 +55,6 @@ class BatchNorm(Op):
     def kind(self) -> str:
         """ONNX name."""
         return "BatchNormalization"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "batch_norm"
 
     def operands(self) -> Mapping[str, Operand]:
         """Scale and bias."""
@@ -170,11 +162,6 @@ class LayerNorm(_TrailingNorm):
         return "LayerNormalization"
 
     @property
-    def family(self) -> str:
-        """Rule family."""
-        return "layer_norm"
-
-    @property
     def _shift(self) -> Operand | None:
         return self.bias
 
@@ -203,11 +190,6 @@ class RmsNorm(_TrailingNorm):
     def kind(self) -> str:
         """ONNX name."""
         return "RMSNormalization"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "rms_norm"
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Normalise and scale."""
@@ -240,11 +222,6 @@ class GroupNorm(_BlockNorm):
         return "GroupNormalization"
 
     @property
-    def family(self) -> str:
-        """Rule family."""
-        return "group_norm"
-
-    @property
     def _shift(self) -> Operand | None:
         return self.bias
 
@@ -265,3 +242,44 @@ class GroupNorm(_BlockNorm):
         if operand != shape[:1]:
             raise ValueError(f"scale and bias need shape {shape[:1]}, not {operand}")
         return (*operand, *[1] * (len(shape) - 1))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lrn(Op):
+    """y_c = x_c / s_c^power, s_c = floor + (strength/size)·Σ x² over `size` channels around c."""
+
+    size: int
+    strength: float
+    power: float
+    floor: float
+
+    def __post_init__(self) -> None:
+        numbers = (self.strength, self.power, self.floor)
+        if self.size < 1 or not all(map(math.isfinite, numbers)):
+            raise ValueError(f"size, alpha, beta and bias of LRN are out of range: {self}")
+        if self.strength < 0.0 or self.power < 0.0 or self.floor <= 0.0:
+            raise ValueError(f"LRN needs alpha >= 0, beta >= 0 and bias > 0: {self}")
+
+    @property
+    def kind(self) -> str:
+        """ONNX name."""
+        return "LRN"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """That of the input, which needs a channel axis."""
+        (shape,) = inputs
+        if not shape:
+            raise ValueError("LRN needs an axis of channels")
+        return shape
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64."""
+        (x,) = inputs
+        before, channels = (self.size - 1) // 2, x.shape[1]
+        squares = np.zeros_like(x)
+        for channel in range(channels):
+            around = slice(max(0, channel - before), channel - before + self.size)
+            squares[:, channel] = np.sum(x[:, around] ** 2, axis=1)
+        result: FloatArray = x / (self.floor + self.strength / self.size * squares) ** self.power
+        return result

@@ -1,8 +1,7 @@
 """Pooling over windows that slide over the trailing axes: maximum, mean, and p-norm.
 
-What enters: facts about x of shape [channels, *sizes]. What leaves: norm and box of the pooled
-value, and Jacobian norms from how often windows overlap. Invariant: every window reads at least
-one input position; padding never takes part in a maximum and adds nothing to a sum.
+On values of shape [channels, *sizes]. Every window reads at least one input position; padding
+never takes part in a maximum and adds nothing to a sum.
 """
 
 from __future__ import annotations
@@ -44,25 +43,12 @@ class MaxPool(_Pool):
     def __post_init__(self) -> None:
         _require_reading(self.geometry)
 
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "MaxPool"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "max_pool"
-
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The maximum, one axis after the other."""
         (x,) = inputs
-        return self._largest(x, leading=2)
-
-    def _largest(self, array: FloatArray, leading: int) -> FloatArray:
-        for axis, window in enumerate(self.geometry, start=leading):
-            array = np.max(_windows(array, axis, window, -np.inf), axis=-1)
-        return array
+        for axis, window in enumerate(self.geometry, start=2):
+            x = np.max(_windows(x, axis, window, -np.inf), axis=-1)
+        return x
 
 
 @final
@@ -79,16 +65,6 @@ class AveragePool(_Pool):
             raise ValueError(f"divisors must be given for {expected} outputs per dimension")
         if any(count < 1 for counts in self.divisors for count in counts):
             raise ValueError("a divisor of an average is less than 1")
-
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "AveragePool"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "average_pool"
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The mean, one axis after the other."""
@@ -112,25 +88,12 @@ class LpPool(_Pool):
             raise ValueError(f"p-norm pooling needs p >= 1, not {self.p}")
         _require_reading(self.geometry)
 
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "LpPool"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "lp_pool"
-
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The p-norms, from sums of powers along one axis after the other."""
         (x,) = inputs
         powers = np.abs(x) ** self.p
         for axis, window in enumerate(self.geometry, start=2):
             powers = np.sum(_windows(powers, axis, window, 0.0), axis=-1)
-        return self._root(powers)
-
-    def _root(self, powers: FloatArray) -> FloatArray:
         result: FloatArray = powers ** (1.0 / self.p)
         return result
 

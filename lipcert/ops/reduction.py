@@ -1,11 +1,9 @@
-"""Sums and means over axes, and what remains of x without its mean.
-
-What enters: facts about x. What leaves: norm and box of the result, and the exact norm of the map.
-"""
+"""Reductions over axes, and what x becomes by the mean or the norm of its slices."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -17,123 +15,173 @@ from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
 
-class _Reduction(Op):
-    """Σ over the axes, times a weight that depends on their length only."""
+class _OverAxes(Op):
+    """Treats every slice along the axes alike, which are counted from the front of the example."""
 
     __slots__ = ()
     axes: tuple[int, ...]
-    keepdims: bool
 
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "reduce"
+    def _require_axes(self, shape: Shape) -> None:
+        within = all(0 <= axis < len(shape) for axis in self.axes)
+        if len(set(self.axes)) != len(self.axes) or not within:
+            raise ValueError(f"axes {self.axes} do not fit shape {shape}")
+
+    def _require_terms(self, shape: Shape) -> None:
+        if math.prod(shape[axis] for axis in self.axes) == 0:
+            raise ValueError(f"the mean over axes {self.axes} of shape {shape} has no terms")
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Plain float64."""
+        (x,) = inputs
+        return self._value(x, tuple(axis + 1 for axis in self.axes))
+
+    @abstractmethod
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        """The op on an array of examples, over these of its axes."""
+
+
+class _Reduction(_OverAxes):
+    """Every slice becomes one number."""
+
+    __slots__ = ()
+    keepdims: bool
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Without the axes, or with length 1 there."""
         (shape,) = inputs
-        axes = self._axes(len(shape))
-        kept = [1 if axis in axes else length for axis, length in enumerate(shape)]
+        self._require_axes(shape)
+        kept = [1 if axis in self.axes else length for axis, length in enumerate(shape)]
         if self.keepdims:
             return tuple(kept)
-        return tuple(length for axis, length in enumerate(kept) if axis not in axes)
+        return tuple(length for axis, length in enumerate(kept) if axis not in self.axes)
 
-    def _count(self, shape: Shape) -> int:
-        return math.prod(shape[axis] for axis in self._axes(len(shape)))
 
-    def _axes(self, rank: int) -> tuple[int, ...]:
-        axes = tuple(axis + rank if axis < 0 else axis for axis in self.axes)
-        if len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
-            raise ValueError(f"axes {self.axes} do not fit a value with {rank} axes")
-        return axes
+class _Unreduced(_OverAxes):
+    """Every slice keeps its shape."""
+
+    __slots__ = ()
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Unchanged."""
+        (shape,) = inputs
+        self._require_axes(shape)
+        if not self.axes:
+            raise ValueError(f"no axes of shape {shape} are named")
+        return shape
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ReduceSum(_Reduction):
-    """Sum over axes; axes count from the first per-example axis (negative: from the last)."""
+    """Sum over axes."""
 
     axes: tuple[int, ...]
     keepdims: bool = False
 
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "ReduceSum"
-
-    def evaluate(self, *inputs: FloatArray) -> FloatArray:
-        """The sum."""
-        (x,) = inputs
-        result: FloatArray = np.sum(
-            x, axis=_batched(self._axes(x.ndim - 1)), keepdims=self.keepdims
-        )
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        result: FloatArray = np.sum(array, axis=axes, keepdims=self.keepdims)
         return result
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ReduceMean(_Reduction):
-    """Mean over axes; axes count from the first per-example axis (negative: from the last)."""
+    """Mean over axes."""
 
     axes: tuple[int, ...]
     keepdims: bool = False
 
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "ReduceMean"
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """As for the sum; a mean of no entries is not a number."""
-        if self._count(inputs[0]) == 0:
-            raise ValueError(f"the mean over axes {self.axes} of shape {inputs[0]} has no terms")
-        return _Reduction.output_shape(self, inputs)
+        shape = _Reduction.output_shape(self, inputs)
+        self._require_terms(inputs[0])
+        return shape
 
-    def evaluate(self, *inputs: FloatArray) -> FloatArray:
-        """The mean."""
-        (x,) = inputs
-        result: FloatArray = np.mean(
-            x, axis=_batched(self._axes(x.ndim - 1)), keepdims=self.keepdims
-        )
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        result: FloatArray = np.mean(array, axis=axes, keepdims=self.keepdims)
         return result
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Centre(Op):
-    """y = x − mean(x) over axes, counted from the first of the example, for every slice."""
+class ReduceNorm(_Reduction):
+    """The 1-norm or 2-norm over axes."""
 
+    p: int
     axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def __post_init__(self) -> None:
+        if self.p not in {1, 2}:
+            raise ValueError(f"only the 1-norm and the 2-norm are reduced to, not p = {self.p}")
 
     @property
     def kind(self) -> str:
-        """Own name: exporters write a mean and a difference."""
-        return "Centre"
+        """ONNX name."""
+        return f"ReduceL{self.p}"
 
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "centre"
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        powers = np.abs(array) if self.p == 1 else array * array
+        summed: FloatArray = np.sum(powers, axis=axes, keepdims=self.keepdims)
+        return summed if self.p == 1 else np.sqrt(summed)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReduceLogSumExp(_Reduction):
+    """ln Σ e^x over axes."""
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        peak = np.max(array, axis=axes, keepdims=True)
+        powers = np.sum(np.exp(array - peak), axis=axes, keepdims=True)
+        summed: FloatArray = np.log(powers) + peak
+        return summed if self.keepdims else np.squeeze(summed, axis=axes)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Centre(_Unreduced):
+    """y = x − mean(x) over axes: exporters write a mean and a difference."""
+
+    axes: tuple[int, ...]
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Unchanged; a mean of no entries is not a number."""
-        (shape,) = inputs
-        within = all(0 <= axis < len(shape) for axis in self.axes)
-        if not self.axes or len(set(self.axes)) != len(self.axes) or not within:
-            raise ValueError(f"axes {self.axes} do not fit shape {shape}")
-        if self._count(shape) == 0:
-            raise ValueError(f"the mean over axes {self.axes} of shape {shape} has no terms")
+        shape = _Unreduced.output_shape(self, inputs)
+        self._require_terms(shape)
         return shape
 
-    def evaluate(self, *inputs: FloatArray) -> FloatArray:
-        """x less its mean."""
-        (x,) = inputs
-        centred: FloatArray = x - np.mean(x, axis=_batched(self.axes), keepdims=True)
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        centred: FloatArray = array - np.mean(array, axis=axes, keepdims=True)
         return centred
 
-    def _count(self, shape: Shape) -> int:
-        return math.prod(shape[axis] for axis in self.axes)
 
+@final
+@dataclass(frozen=True, slots=True)
+class DivideByNorm(_Unreduced):
+    """y = x / max(‖x‖₂/radius, floor), the norm over axes, for every slice.
 
-def _batched(axes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(axis + 1 for axis in axes)
+    floor = 1: a clip to norm radius. radius = 1: normalised, as torch's `normalize` does. radius =
+    √n for n entries: division by their root mean square, but at least by floor.
+    """
+
+    axes: tuple[int, ...]
+    radius: float
+    floor: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.radius < math.inf and 0.0 < self.floor < math.inf):
+            raise ValueError(f"radius {self.radius} and floor {self.floor} need to be positive")
+
+    @property
+    def kind(self) -> str:
+        """ONNX name of the division without a floor."""
+        return "LpNormalization"
+
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        norms = np.sqrt(np.sum(array * array, axis=axes, keepdims=True))
+        divided: FloatArray = array / np.maximum(norms / self.radius, self.floor)
+        return divided

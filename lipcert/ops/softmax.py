@@ -1,9 +1,4 @@
-"""Softmax and its logarithm along one axis.
-
-What enters: facts about the logits. What leaves: boxes of the probabilities from the spread of
-the logits, and Jacobian norms that shrink when no class can dominate. Invariant: `_Spread` bounds
-differences of logits within one slice; everything else follows from it.
-"""
+"""Softmax and its logarithm along one axis."""
 
 from __future__ import annotations
 
@@ -43,16 +38,6 @@ class Softmax(_OverAxis):
 
     axis: int = -1
 
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "Softmax"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "softmax"
-
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The probabilities."""
         (x,) = inputs
@@ -68,16 +53,6 @@ class LogSoftmax(_OverAxis):
     """z − ln Σ e^z along the axis."""
 
     axis: int = -1
-
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "LogSoftmax"
-
-    @property
-    def family(self) -> str:
-        """Rule family."""
-        return "log_softmax"
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """The logarithms of the probabilities."""

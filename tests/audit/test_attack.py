@@ -29,8 +29,7 @@ from lipcert.ops.affine import Scale
 from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Relu, Tanh
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Reshape
-from lipcert.ops.sorting import Sort
+from lipcert.ops.shape import Reshape, Sort
 from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.lowering.cases import all_cases
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims

@@ -26,9 +26,8 @@ from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Scale
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import GroupNorm
-from lipcert.ops.reduced_norm import ReduceNorm
-from lipcert.ops.shape import Reshape, Transpose
-from lipcert.ops.sorting import Sort
+from lipcert.ops.reduction import ReduceNorm
+from lipcert.ops.shape import Reshape, Sort, Transpose
 from lipcert.settings import Settings
 from tests import mirror
 from tests.networks import chain, dag, orthogonal, trained

@@ -16,10 +16,7 @@ from torch.nn import functional
 from lipcert.audit.lowering.dispatch import Tensors, aligned, lower
 from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
-from lipcert.ops.bilinear import Multiply, Quotient
-from lipcert.ops.combine import Add
-from lipcert.ops.domain import DomainFunction, OnDomain
-from lipcert.ops.extremum import Extremum
+from lipcert.ops.combine import Add, Extremum, Multiply, Quotient
 from lipcert.ops.functions import (
     Abs,
     Atan,
@@ -29,12 +26,16 @@ from lipcert.ops.functions import (
     Elu,
     Erf,
     ErfGate,
+    Exp,
+    Exponential,
     Gelu,
     HardGate,
     HardSigmoid,
     HardSwish,
     LeakyRelu,
+    Log,
     Mish,
+    Power,
     QuickGelu,
     Relu,
     RootMultiple,
@@ -49,7 +50,6 @@ from lipcert.ops.functions import (
     Tanh,
     TanhGate,
 )
-from lipcert.ops.powers import Exp, Exponential, Log, Power
 
 SOFTPLUS_GUARD: Final = 40.0
 """above it ln(1 + e^x) and x are the same number even in float64"""
@@ -63,7 +63,7 @@ def _activation(op: Activation, inputs: Sequence[Tensor], tensors: Tensors) -> T
 
 @singledispatch
 def scalar_function(function: ScalarFunction, x: Tensor) -> Tensor:
-    """The function entry by entry."""
+    """The function entry by entry; NaN or infinite where it is not defined."""
     del x
     raise TypeError(f"{type(function).__name__} has no implementation in torch")
 
@@ -214,37 +214,24 @@ def _hard_swish(function: HardSwish, x: Tensor) -> Tensor:
     return functional.hardswish(x)
 
 
-@lower.register
-def _on_domain(op: OnDomain, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    return domain_function(op.function, inputs[0])
-
-
-@singledispatch
-def domain_function(function: DomainFunction, x: Tensor) -> Tensor:
-    """The function entry by entry; NaN or infinite where it is not defined."""
-    del x
-    raise TypeError(f"{type(function).__name__} has no implementation in torch")
-
-
-@domain_function.register
+@scalar_function.register
 def _exp(function: Exp, x: Tensor) -> Tensor:
     del function
     return torch.exp(x)
 
 
-@domain_function.register
+@scalar_function.register
 def _exponential(function: Exponential, x: Tensor) -> Tensor:
     return torch.pow(function.base, x)
 
 
-@domain_function.register
+@scalar_function.register
 def _log(function: Log, x: Tensor) -> Tensor:
     del function
     return torch.log(x)
 
 
-@domain_function.register
+@scalar_function.register
 def _power(function: Power, x: Tensor) -> Tensor:
     return torch.pow(x, function.exponent)
 

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.dispatch import Tensors, aligned, constants, lower
 from lipcert.ops.combine import Concat
-from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Tile, Transpose
-from lipcert.ops.sorting import Sort
+from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Sort, Tile, Transpose
 
 _Run = tuple[int, int, int]
 """first place, number of places, step (−1, 0 or 1)"""

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.lowering.dispatch import Tensors, constants, lower, obstacle
-from lipcert.audit.lowering.elementwise import domain_function, scalar_function
+from lipcert.audit.lowering.elementwise import scalar_function
 from lipcert.audit.lowering.operands import operand_tensor, replaced
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
 from lipcert.ops.activation import Activation
 from lipcert.ops.base import Op
-from lipcert.ops.domain import OnDomain
 from lipcert.upper import FloatArray
 
 Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
@@ -150,8 +149,6 @@ def _missing(op: Op) -> str | None:
     match op:
         case Activation(function=function):
             known = scalar_function.dispatch(type(function)) is not scalar_function.dispatch(object)
-        case OnDomain(function=function):
-            known = domain_function.dispatch(type(function)) is not domain_function.dispatch(object)
         case _:
             return obstacle(op)
     return None if known else f"{type(op.function).__name__} has no implementation in torch"

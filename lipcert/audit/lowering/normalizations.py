@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.lowering.dispatch import Tensors, constants, lower
-from lipcert.ops.lrn import Lrn
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
 
 
 @lower.register

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.dispatch import Tensors, aligned, constants, lower
 from lipcert.ops.attention import Attention
-from lipcert.ops.bilinear import MatMul
+from lipcert.ops.combine import MatMul
 from lipcert.ops.linear import Dense
 
 

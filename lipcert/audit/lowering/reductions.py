@@ -12,8 +12,14 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.lowering.dispatch import Tensors, lower
-from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
+from lipcert.ops.reduction import (
+    Centre,
+    DivideByNorm,
+    ReduceLogSumExp,
+    ReduceMean,
+    ReduceNorm,
+    ReduceSum,
+)
 from lipcert.ops.softmax import LogSoftmax, Softmax
 
 

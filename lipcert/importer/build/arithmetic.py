@@ -15,12 +15,8 @@ from lipcert.importer.raw import RawNode
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Divide, Scale, Shift
-from lipcert.ops.bilinear import Multiply
-from lipcert.ops.combine import Add
-from lipcert.ops.domain import OnDomain
-from lipcert.ops.extremum import Extremum
-from lipcert.ops.functions import Clip, Relu
-from lipcert.ops.powers import Power
+from lipcert.ops.combine import Add, Extremum, Multiply
+from lipcert.ops.functions import Clip, Power, Relu
 
 
 def _full(builder: Builder, node: RawNode, name: str) -> str:
@@ -76,7 +72,7 @@ def _multiply(builder: Builder, node: RawNode) -> str:
     if builder.is_data(left) and builder.is_data(right):
         first, second = builder.value(left), builder.value(right)
         if first == second:
-            return builder.emit(OnDomain(Power(2.0)), first)
+            return builder.emit(Activation(Power(2.0)), first)
         return builder.emit(Multiply(), first, second)
     data, constant = (left, right) if builder.is_data(left) else (right, left)
     operand = builder.operand(builder.aligned(constant, node))

@@ -19,8 +19,7 @@ from lipcert.importer.raw import RawNode
 from lipcert.operand import Operand
 from lipcert.ops.affine import Shift
 from lipcert.ops.attention import Attention
-from lipcert.ops.bilinear import MatMul
-from lipcert.ops.combine import Add
+from lipcert.ops.combine import Add, MatMul
 from lipcert.ops.conv import Conv
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Transpose

@@ -11,7 +11,7 @@ from lipcert.geometry import Geometry, Window
 from lipcert.importer.build.builder import Builder, Handler, RefusedNodeError
 from lipcert.importer.build.windows import Sliding, read_sliding
 from lipcert.importer.raw import RawNode
-from lipcert.ops.lrn import Lrn
+from lipcert.ops.normalization import Lrn
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import ReduceMean
 

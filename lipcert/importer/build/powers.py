@@ -10,14 +10,14 @@ import numpy as np
 
 from lipcert.importer.build.builder import Builder, Handler, RefusedNodeError
 from lipcert.importer.raw import RawNode
+from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Divide, Scale
-from lipcert.ops.bilinear import Quotient
-from lipcert.ops.domain import DomainFunction, OnDomain
-from lipcert.ops.powers import Exp, Exponential, Log, Power
+from lipcert.ops.combine import Quotient
+from lipcert.ops.functions import Exp, Exponential, Log, Power, ScalarFunction
 
 
-def _applied(function: DomainFunction) -> Handler:
-    return lambda builder, node: builder.emit(OnDomain(function), builder.value(node.inputs[0]))
+def _applied(function: ScalarFunction) -> Handler:
+    return lambda builder, node: builder.emit(Activation(function), builder.value(node.inputs[0]))
 
 
 def _power(builder: Builder, node: RawNode) -> str:
@@ -37,7 +37,7 @@ def _power(builder: Builder, node: RawNode) -> str:
         value = builder.value(base)
     else:
         function = Power(number) if is_base else Exponential(number)
-        value = builder.emit(OnDomain(function), builder.value(base if is_base else exponent))
+        value = builder.emit(Activation(function), builder.value(base if is_base else exponent))
     return builder.expand(value, builder.layout(node.outputs[0]).example_shape)
 
 
@@ -46,7 +46,7 @@ def _divide(builder: Builder, node: RawNode) -> str:
     if builder.is_data(data) and builder.is_data(divisor):
         return builder.emit(Quotient(), builder.value(data), builder.value(divisor))
     if builder.is_data(divisor):
-        inverse = builder.emit(OnDomain(Power(-1.0)), builder.value(divisor))
+        inverse = builder.emit(Activation(Power(-1.0)), builder.value(divisor))
         inverse = builder.expand(inverse, builder.layout(node.outputs[0]).example_shape)
         return builder.emit(Scale(builder.operand(builder.aligned(data, node))), inverse)
     constant = builder.aligned(divisor, node)

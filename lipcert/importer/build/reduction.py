@@ -12,13 +12,16 @@ from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import axes_of
 from lipcert.ops.activation import Activation
 from lipcert.ops.base import Op
-from lipcert.ops.domain import OnDomain
-from lipcert.ops.functions import Abs
-from lipcert.ops.powers import Log, Power
-from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
-from lipcert.ops.reduction import Centre, ReduceMean, ReduceSum
-from lipcert.ops.shape import Select
-from lipcert.ops.sorting import Sort
+from lipcert.ops.functions import Abs, Log, Power
+from lipcert.ops.reduction import (
+    Centre,
+    DivideByNorm,
+    ReduceLogSumExp,
+    ReduceMean,
+    ReduceNorm,
+    ReduceSum,
+)
+from lipcert.ops.shape import Select, Sort
 
 
 def _reduced_axes(builder: Builder, node: RawNode) -> Shape:
@@ -50,13 +53,13 @@ def _linear(op: _Linear) -> Handler:
 
 
 def _sum_of_squares(builder: Builder, node: RawNode) -> str:
-    square = builder.emit(OnDomain(Power(2.0)), builder.value(node.inputs[0]))
+    square = builder.emit(Activation(Power(2.0)), builder.value(node.inputs[0]))
     return _reduced(builder, node, square, ReduceSum)
 
 
 def _log_sum(builder: Builder, node: RawNode) -> str:
     total = _reduced(builder, node, builder.value(node.inputs[0]), ReduceSum)
-    return builder.emit(OnDomain(Log()), total)
+    return builder.emit(Activation(Log()), total)
 
 
 def _norm(p: int) -> Handler:

@@ -12,8 +12,7 @@ import numpy as np
 from lipcert.importer.build.builder import Builder, Handler, RefusedNodeError
 from lipcert.importer.raw import RawNode
 from lipcert.importer.rearrange import slices_of, split_sizes
-from lipcert.ops.shape import Select, Tile, Transpose
-from lipcert.ops.sorting import Sort
+from lipcert.ops.shape import Select, Sort, Tile, Transpose
 
 
 def _same(builder: Builder, node: RawNode) -> str:

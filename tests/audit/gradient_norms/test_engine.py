@@ -27,7 +27,7 @@ from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.base import Op
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.kinks import Relu
+from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.shape import Reshape, Transpose

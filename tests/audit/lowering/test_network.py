@@ -22,7 +22,7 @@ from lipcert.operand import Operand
 from lipcert.ops.activation import Activation
 from lipcert.ops.functions import Relu, ScalarFunction
 from lipcert.ops.linear import Dense
-from lipcert.ops.sorting import Sort
+from lipcert.ops.shape import Sort
 from tests.models.shipped import NAMES, path_of
 from tests.networks import chain, dag, trained
 

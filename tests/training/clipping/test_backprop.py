@@ -20,7 +20,7 @@ from lipcert.ir import Graph
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Shift
 from lipcert.ops.combine import Add
-from lipcert.ops.kinks import Relu
+from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape
 from lipcert.privacy.mechanisms import BackpropClipping

@@ -23,7 +23,7 @@ from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Divide
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.kinks import Relu
+from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import RmsNorm
 from lipcert.ops.reduction import ReduceSum
