@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.conv_ops import images
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
-from lipcert.core.lower.linear_ops import images
 from lipcert.core.lower.selection_ops import select
 from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
 from lipcert.core.lower.windows import check_covered, ends_within, windows

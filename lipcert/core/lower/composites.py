@@ -6,27 +6,22 @@ Every function here is the definition of its operator by ONNX, so it needs no ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.contraction import einsum
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.heads import attention
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, permuted
-from lipcert.core.lower.resize_ops import resize
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced
-from lipcert.core.lower.values import Constant, Data, Value, check_size
-from lipcert.core.reader.records import Node
+from lipcert.core.lower.values import Constant, Value, check_size
 
 _MVN_EPSILON: Final = 1e-9
 """added to the standard deviation, by the definition of the operator"""
 
 
-def _lp_normalization(call: Call) -> Value:
+def lp_normalization(call: Call) -> Value:
     """x/‖x‖ along one axis."""
     order, axis, value = call.integer("p", 2), call.integer("axis", -1), call.value(0)
     if order not in {1, 2}:
@@ -35,7 +30,7 @@ def _lp_normalization(call: Call) -> Value:
     return apply(call, "Div", value, length)
 
 
-def _mean_variance(call: Call) -> Value:
+def mean_variance(call: Call) -> Value:
     """(x − mean)/(σ + ε) with σ = ‖x − mean‖/√n."""
     value = call.value(0)
     axes = normal_axes(call.integers("axes") or (0, 2, 3), len(value.shape))
@@ -49,7 +44,7 @@ def _mean_variance(call: Call) -> Value:
     return apply(call, "Div", centred, apply(call, "Add", deviation, number(_MVN_EPSILON)))
 
 
-def _mean(call: Call) -> Value:
+def mean(call: Call) -> Value:
     """The mean of several values, entry by entry."""
     values = call.values()
     if call.version < 8 and len({(value.shape, value.place) for value in values}) > 1:
@@ -60,7 +55,7 @@ def _mean(call: Call) -> Value:
     return apply(call, "Div", total, number(float(len(values))))
 
 
-def _log_sum(call: Call) -> Value:
+def log_sum(call: Call) -> Value:
     """ln Σ x over axes."""
     value = call.value(0)
     axes, keep = _axes(call, value)
@@ -76,7 +71,7 @@ def _axes(call: Call, value: Value) -> tuple[tuple[int, ...], bool]:
     return () if idle else tuple(range(rank)), bool(keep)
 
 
-def _cumulated(call: Call) -> Value:
+def cumulated(call: Call) -> Value:
     """Sums from the first entry of an axis on: a triangular matrix of ones."""
     value, places = call.value(0), call.whole(1)
     (axis,) = normal_axes(places, len(value.shape))
@@ -104,7 +99,7 @@ def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> C
     return Constant(cast, cast, {}, value.place)
 
 
-def _constant_gemm(call: Call) -> Value:
+def constant_gemm(call: Call) -> Value:
     """alpha·A·B + beta·C of constants."""
     first, second = (
         permuted(call, call.constant(place), [1, 0]) if call.integer(name, 0) else call.value(place)
@@ -120,25 +115,3 @@ def _constant_gemm(call: Call) -> Value:
     return apply(
         call, "Add", product, addend if beta == 1.0 else apply(call, "Mul", addend, number(beta))
     )
-
-
-_COMPOSITES: Final[Mapping[str, Callable[[Call], Value]]] = {
-    "Attention": attention,
-    "CumSum": _cumulated,
-    "Einsum": einsum,
-    "LpNormalization": _lp_normalization,
-    "Mean": _mean,
-    "MeanVarianceNormalization": _mean_variance,
-    "ReduceLogSum": _log_sum,
-    "Resize": resize,
-    "Upsample": resize,
-}
-
-
-def composite_of(node: Node, inputs: Sequence[Value | None]) -> Callable[[Call], Value] | None:
-    """What a node is written down as; None for an operator with a rule."""
-    if node.domain:
-        return None
-    if node.op_type == "Gemm" and not any(isinstance(item, Data) for item in inputs):
-        return _constant_gemm
-    return _COMPOSITES.get(node.op_type)

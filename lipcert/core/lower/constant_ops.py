@@ -19,8 +19,9 @@ from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.functions import FUNCTIONS, applied
+from lipcert.core.lower.functions import applied
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
+from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.size_ops import (
     JUMPS,
     exactly,
@@ -42,7 +43,6 @@ from lipcert.core.lower.values import (
     check_size,
     indices,
 )
-from lipcert.core.reader.records import Tensor
 
 Array = npt.NDArray[Any]
 _EXACT: Final = 1 << 24
@@ -54,26 +54,8 @@ _MOST_WHOLE: Final = 1 << 22
 _MOST_PRODUCTS: Final = 1 << 33
 
 
-def literal(tensor: Tensor, name: str) -> Constant:
-    """A tensor of the file."""
-    values = tensor.values()
-    return Constant(values, values, {name: 1.0} if values.dtype.kind == "f" else {})
-
-
 def _plain(array: Array, grows: Array | None = None) -> Constant:
     return Constant(array, array, grows=grows)
-
-
-def sum_of_sources(*constants: Constant) -> dict[str, float]:
-    """All sources, of which the result is not known to be a linear function."""
-    return {name: math.inf for item in constants for name in item.sources}
-
-
-def _interval(constant: Constant) -> Interval:
-    constant.check_fixed()
-    if not constant.is_float:
-        raise Unsupported("constants of different types are combined")
-    return Interval(constant.lo, constant.hi)
 
 
 def _is_finite(known: Interval) -> bool:
@@ -81,25 +63,6 @@ def _is_finite(known: Interval) -> bool:
 
 
 # real numbers ---------------------------------------------------------------------------------
-
-
-def quotient(constant: Constant) -> Interval:
-    """1/c, exactly where c is a power of two."""
-    known = _interval(constant)
-    if (known.lo <= 0.0).any() and (known.hi >= 0.0).any() and _may_vanish(known):
-        raise Unsupported("a divisor may be 0")
-    mantissa, _ = np.frexp(known.lo)
-    with np.errstate(over="ignore", under="ignore"):
-        inverse = known.reciprocal()
-        exact = 1.0 / known.lo
-    is_power = (known.lo == known.hi) & (np.abs(mantissa) == 0.5) & np.isfinite(exact)
-    is_power &= np.abs(exact) >= np.finfo(np.float64).tiny
-    low, high = np.where(is_power, exact, inverse.lo), np.where(is_power, exact, inverse.hi)
-    return Interval(low, low if is_power.all() else high)
-
-
-def _may_vanish(known: Interval) -> bool:
-    return bool(((known.lo <= 0.0) & (known.hi >= 0.0)).any())
 
 
 def _arithmetic(call: Call) -> Value:
@@ -131,7 +94,7 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
         for source, other in ((first, second), (second, first)):
             if not other.sources and not (other.lo.any() or other.hi.any()):
                 return source.rearranged(np.broadcast_to(indices(source.shape), shape), place)
-    left, right = _interval(first), _interval(second)
+    left, right = interval(first), interval(second)
     if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")  # 0·∞ is not a number
     known = _exact_result(operation, first, second, shape)
@@ -179,7 +142,7 @@ def _gains(operation: str, first: Constant, second: Constant) -> Mapping[str, fl
     is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
     if not (is_alone and is_large):
         return sum_of_sources(first, second)
-    largest = float(_interval(other).magnitude().max(initial=0.0))
+    largest = float(interval(other).magnitude().max(initial=0.0))
     return {name: multiply_up(gain, largest) for name, gain in source.sources.items()}
 
 
@@ -196,7 +159,7 @@ def _negative(call: Call) -> Value:
 def _root(call: Call) -> Value:
     """√c, and what float32 arithmetic has in its place: a width's root is rarely a number of it."""
     constant = call.constant(0)
-    known = _interval(constant)
+    known = interval(constant)
     if (known.lo < 0.0).any():
         raise Unsupported("a root of a negative number")
     low, high = np.maximum(below(np.sqrt(known.lo)), 0.0), above(np.sqrt(known.hi))
@@ -282,27 +245,6 @@ def cast_like(call: Call) -> Value:
 # other ----------------------------------------------------------------------------------------
 
 
-def _constant(call: Call) -> Value:
-    """The number, numbers or tensor in the node."""
-    name = call.node.outputs[0]
-    found: Array
-    if call.given("value"):
-        tensor = call.tensor("value")
-        if tensor is None:
-            raise Unsupported("it is used in a way that is not understood")
-        return literal(tensor, name)
-    if call.given("value_float") or call.given("value_floats"):
-        one = call.given("value_float")
-        numbers = call.real("value_float", 0.0, finite=False) if one else call.reals("value_floats")
-        found = np.asarray(numbers, dtype=np.float64)
-        return Constant(found, found, {name: 1.0})
-    one = call.given("value_int")
-    if not one and not call.given("value_ints"):
-        raise Unsupported("the kind of its value is not supported")
-    whole = call.integer("value_int", 0) if one else call.integers("value_ints")
-    return _plain(np.asarray(whole, dtype=np.int64))
-
-
 def _where(call: Call) -> Value:
     """One constant or the other, entry by entry."""
     condition, first, second = (call.constant(place) for place in range(3))
@@ -376,7 +318,7 @@ def _extremum(call: Call) -> Value:
 def _product(call: Call) -> Value:
     """A product of matrices."""
     first, second = call.constant(0), call.constant(1)
-    left, right = _interval(first), _interval(second)
+    left, right = interval(first), interval(second)
     if first.place is not None or second.place is not None or not first.shape or not second.shape:
         raise Unsupported(FIXED)
     if not (_is_finite(left) and _is_finite(right)):
@@ -415,7 +357,7 @@ def _reduction(call: Call) -> Value:
         found = _reduced_whole(kind, constant.lo, axes)
         reduced = Constant(found, found, {}, constant.place, grows)
     else:
-        known = _reduced_reals(kind, _interval(constant), axes)
+        known = _reduced_reals(kind, interval(constant), axes)
         high = known.lo if np.array_equal(known.lo, known.hi) else known.hi
         reduced = Constant(known.lo, high, sum_of_sources(constant), constant.place)
     if keeps:
@@ -480,7 +422,6 @@ def _factors_multiplied(known: Interval, axes: tuple[int, ...], count: int) -> I
 
 
 CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
-    **FUNCTIONS,
     **JUMPS,
     **dict.fromkeys(["Add", "Sub", "Sum", "Mul", "Div"], _arithmetic),
     **dict.fromkeys(["Max", "Min"], _extremum),
@@ -491,7 +432,6 @@ CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
     "Abs": _absolute,
     "Cast": _cast,
     "Concat": _concat,
-    "Constant": _constant,
     "ConstantOfShape": filled,
     "EyeLike": identity_matrix,
     "MatMul": _product,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -12,64 +12,20 @@ import numpy as np
 from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.exponential import log_bounds
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.constant_ops import quotient, sum_of_sources
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.functions import FUNCTIONS, activated, limited
+from lipcert.core.lower.functions import activated, limited
+from lipcert.core.lower.reals import quotient, sum_of_sources
+from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value, broadcast, indices, only_data
 from lipcert.core.program import (
-    Add,
     Concat,
     Divide,
     Multiply,
     Operand,
-    Place,
     PRelu,
     ReduceMax,
     Scale,
-    Shape,
-    Shift,
 )
-
-
-def _plain(number: float, rank: int) -> Operand:
-    """One number of the definition of an op."""
-    array = np.full((1,) * rank, number)
-    return Operand(array, array)
-
-
-def scaled(call: Call, value: Data, factor: float) -> Data:
-    """Times an exact number."""
-    if factor == 1.0:
-        return value
-    op = Scale(_plain(factor, len(value.shape)))
-    return call.step(op, value, shape=value.shape, place=value.place)
-
-
-def _expanded(call: Call, value: Data, shape: Shape, place: Place | None) -> Data:
-    """Repeated along axes other than the batch's."""
-    return call.moved(value, np.broadcast_to(indices(value.shape), shape), place)
-
-
-def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
-    """Σ ±x: data first, then a shift by every constant."""
-    shape, place = broadcast(values)
-    data = [(v, s) for v, s in zip(values, signs, strict=True) if isinstance(v, Data)]
-    if len(data) > 1:
-        inner, where = broadcast([value for value, _ in data])
-        op = Add(tuple(sign for _, sign in data))
-        total = call.step(op, *(value for value, _ in data), shape=inner, place=where)
-        total = _expanded(call, total, shape, place)
-    else:
-        total = _expanded(call, data[0][0], shape, place)
-        total = scaled(call, total, float(data[0][1]))
-    for value, sign in zip(values, signs, strict=True):
-        if isinstance(value, Constant):
-            offset = value.operand(len(shape))
-            if sign < 0:
-                low = -offset.hi
-                offset = Operand(low, low if offset.is_exact else -offset.lo, offset.sources)
-            total = call.step(Shift(offset), total, shape=shape, place=place)
-    return total
 
 
 def _check_alike(call: Call) -> None:
@@ -90,7 +46,7 @@ def _difference(call: Call) -> Value:
 
 def _times(call: Call, value: Data, factor: Constant) -> Data:
     shape, place = broadcast((value, factor))
-    full = _expanded(call, value, shape, place)
+    full = expanded(call, value, shape, place)
     return call.step(Scale(factor.operand(len(shape))), full, shape=shape, place=place)
 
 
@@ -127,7 +83,7 @@ def _power(call: Call) -> Value:
         raise Unsupported("its exponent is not one exact finite number")
     call.sink.untracked.update(call.constant(1).sources)
     shape, place = broadcast((value, call.value(1)))
-    value = _expanded(call, value, shape, place)
+    value = expanded(call, value, shape, place)
     match exponent:
         case 1.0:
             return value
@@ -149,7 +105,7 @@ def _exponential(call: Call) -> Value:
     low, high = log_bounds(Fraction(number))
     ends = (np.full((1,) * len(shape), end) for end in (round_down(low), round_up(high)))
     factor = Operand(next(ends), next(ends))
-    value = _expanded(call, exponent, shape, place)
+    value = expanded(call, exponent, shape, place)
     value = call.step(Scale(factor), value, shape=shape, place=place)
     return activated(call, value, "exp")
 
@@ -163,7 +119,7 @@ def _extremum(call: Call) -> Value:
     for value in call.values():
         if isinstance(value, Data) and value != total:
             total = _larger(call, total, value, smallest=smallest)
-    total = _expanded(call, total, shape, place)
+    total = expanded(call, total, shape, place)
     for value in call.values():
         if isinstance(value, Constant):
             total = _limited(call, total, value, smallest=smallest)
@@ -243,7 +199,6 @@ def _negative(call: Call) -> Value:
 
 
 ENTRY_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
-    **FUNCTIONS,
     "Add": _sum,
     "Div": _ratio,
     "Max": _extremum,

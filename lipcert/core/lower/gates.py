@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product as pairs
-from typing import Final
 
 import numpy as np
 
 from lipcert.core.arithmetic import sqrt_down, sqrt_up
 from lipcert.core.interval import Interval, exact
-from lipcert.core.lower.rewriter import ONE, Rewriter, Rule, as_interval, product
+from lipcert.core.lower.rewriter import ONE, Rewriter, as_interval, product
 from lipcert.core.program import Activation, Add, Multiply, Operand, Step
 
 _ROOT_TWO = Interval(np.asarray(sqrt_down(2)), np.asarray(sqrt_up(2)))
@@ -20,7 +19,7 @@ def _is(operand: Operand, number: float) -> bool:
     return operand.is_exact and bool((operand.lo == number).all())
 
 
-def _gate(rewriter: Rewriter, step: Step) -> list[Step] | None:
+def gate(rewriter: Rewriter, step: Step) -> list[Step] | None:
     """c·x times g(x): SiLU, GELU, Mish, HardSwish."""
     if not isinstance(step.op, Multiply):
         return None
@@ -131,7 +130,3 @@ def _monomial(rewriter: Rewriter, name: str, x: str) -> tuple[Interval, int] | N
     if len(known) != 2 or known[0][1] + known[1][1] > 4:
         return None
     return product(known[0][0], known[1][0]), known[0][1] + known[1][1]
-
-
-GATES: Final[tuple[Rule, ...]] = (_gate,)
-"""spellings of functions in several operators"""

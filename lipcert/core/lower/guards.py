@@ -24,11 +24,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final, final
 
+from lipcert.core.lower.operators import COMPARISONS, JUMPING
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.reader.records import Attribute, Node, shown
 
-_COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_STEPS: Final = _COMPARISONS | {"IsNaN", "Sign"}
 _ABOVE: Final = frozenset({"Greater", "GreaterOrEqual"})
 _SATURATED: Final = 15
 _ONE: Final = Fraction(1)
@@ -54,7 +53,7 @@ class Guards:
         found = self._replaced(node) if not node.domain else None
         if found is not None:
             return found
-        is_step = node.op_type in _STEPS and not node.domain
+        is_step = node.op_type in JUMPING and not node.domain
         if is_step and any(isinstance(self._values.get(name), Data) for name in node.inputs):
             where = f"node {shown(node.name)} ({shown(node.op_type)})"
             why = f"{where}: its output jumps, so no bound exists; end the network before it"
@@ -88,7 +87,7 @@ class Guards:
             return None
         if step.op_type == "IsNaN" and step.inputs[0] == node.inputs[2]:
             return _made(node, "Identity", node.inputs[2])
-        if step.op_type not in _COMPARISONS:
+        if step.op_type not in COMPARISONS:
             return None
         (left, right), is_above = step.inputs, step.op_type in _ABOVE
         if self._number(left) is not None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.entry_ops import combined
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.sums import combined
 from lipcert.core.lower.values import Constant, Data, Value, indices
 from lipcert.core.program import Concat, IndexArray
 

@@ -1,20 +1,17 @@
-"""Products with constant matrices and kernels, and products of two values."""
+"""Products with constant matrices, and products of two values."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lipcert.core.interval import Interval, exact
-from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.entry_ops import combined, scaled
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.layout_ops import permuted
-from lipcert.core.lower.stacks import is_stack, stacked
+from lipcert.core.lower.sums import combined, scaled
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices, only_data
-from lipcert.core.lower.windows import adjoint_windows, windows
-from lipcert.core.program import BatchNorm, Conv, Dense, MatMul, Operand
+from lipcert.core.program import Dense, MatMul
 
 
 def _permuted(call: Call, value: Data, order: list[int]) -> Data:
@@ -64,15 +61,15 @@ def matmul(call: Call) -> Value:
         value = call.data(0)
         if len(second.shape) == 1:
             return _times_vector(call, value, second)
-        if is_stack(second):
-            return stacked(call, value, second, left=False)
+        if _is_stack(second):
+            return _stacked(call, value, second, left=False)
         return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
     if not isinstance(first, Constant):
         raise Unsupported("it is used in a way that is not understood")
     value = call.data(1)
     rank = len(value.shape)
-    if is_stack(first):
-        return stacked(call, value, first, left=True)
+    if _is_stack(first):
+        return _stacked(call, value, first, left=True)
     if rank == 1 and value.place is None:
         return _dense(call, value, _matrix(first, 2))
     if rank < 2:
@@ -80,6 +77,17 @@ def matmul(call: Call) -> Value:
     swap = [*range(rank - 2), rank - 1, rank - 2]
     product = _dense(call, _permuted(call, value, swap), _matrix(first, rank))
     return permuted(call, product, swap)
+
+
+def _is_stack(weight: Constant) -> bool:
+    """Whether there are several matrices."""
+    return any(size != 1 for size in weight.shape[:-2])
+
+
+def _stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
+    from lipcert.core.lower.stacks import stacked  # noqa: PLC0415  for such products only
+
+    return stacked(call, value, weight, left=left)
 
 
 def _product(call: Call, first: Data, second: Data) -> Data:
@@ -144,61 +152,3 @@ def _scaled_sources(constant: Constant, factor: float) -> dict[str, float]:
         name: float(above(np.asarray(abs(factor) * gain)))
         for name, gain in constant.sources.items()
     }
-
-
-def images(call: Call) -> Data:
-    """The first input: examples on axis 0, channels on axis 1, positions behind."""
-    value = call.data()
-    if len(value.shape) < 2 or (value.place is not None and value.place.axis != 0):
-        raise Unsupported("the batch does not lie on axis 0")
-    return value
-
-
-def conv(call: Call) -> Value:
-    """Conv and ConvTranspose of one image at a time."""
-    value, weight = images(call), call.constant(1)
-    transposed = call.node.op_type == "ConvTranspose"
-    groups = call.integer("group", 1)
-    channels, sizes, taps = value.shape[1], value.shape[2:], weight.shape[2:]
-    declared = call.integers("kernel_shape")
-    if declared is not None and tuple(declared) != taps:
-        raise Unsupported("kernel_shape contradicts the weight")
-    if value.shape[0] != 1 or len(sizes) == 0 or weight.place is not None:
-        raise Unsupported("a convolution of several images of one example")
-    if transposed:
-        window, spatial = adjoint_windows(call, sizes, taps)
-        inputs, outputs = weight.shape[0], weight.shape[1] * groups
-    else:
-        window, _ = windows(call, sizes, taps)
-        spatial, inputs, outputs = window.outputs, weight.shape[1] * groups, weight.shape[0]
-    if inputs != channels or groups < 1 or weight.shape[0] % groups:
-        raise Unsupported("the weight does not fit the channels")
-    bias: Operand | None = None
-    if call.has(2):
-        bias = call.constant(2).operand(1)
-        if bias.shape != (outputs,):
-            raise Unsupported("the bias does not fit the channels")
-    op = Conv(weight.operand(len(weight.shape)), bias, window, groups, transposed)
-    return call.step(op, value, shape=(1, outputs, *spatial), place=value.place)
-
-
-def batch_norm(call: Call) -> Value:
-    """BatchNormalization with running statistics."""
-    value = images(call)
-    epsilon = call.real("epsilon", 1e-5)
-    call.real("momentum", 0.9)
-    extra = [name for name in call.node.outputs[1:] if name]
-    if call.integer("training_mode", 0) or extra or call.integer("spatial", 1) != 1:
-        raise Unsupported("a batch normalization in training mode, or of every position")
-    operands = [call.constant(place).operand(1) for place in range(1, 5)]
-    if any(operand.shape != (value.shape[1],) for operand in operands):
-        raise Unsupported("a parameter does not fit the channels")
-    scale, shift, mean, variance = operands
-    total = Interval(variance.lo, variance.hi) + exact(np.full(value.shape[1], epsilon))
-    if not (total.lo > 0.0).all():
-        raise Unsupported("a variance is not positive")
-    root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
-    inverse = root.reciprocal()
-    sources = dict.fromkeys(variance.sources, np.inf)
-    op = BatchNorm(scale, shift, mean, Operand(inverse.lo, inverse.hi, sources))
-    return call.step(op, value, shape=value.shape, place=value.place)

@@ -13,23 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink
-from lipcert.core.lower.composites import composite_of
-from lipcert.core.lower.constant_ops import literal
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
-from lipcert.core.lower.guards import Guards
 from lipcert.core.lower.macros import rewritten
-from lipcert.core.lower.operators import rule_of
+from lipcert.core.lower.operators import JUMPING, rule_of
+from lipcert.core.lower.reals import literal
 from lipcert.core.lower.rewriter import needed_steps
 from lipcert.core.lower.types import has_halves
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Attention, Operand, Place, Program, Shape, Step, kept_entries
 from lipcert.core.reader.records import Branch, Input, Model, Node, shown, with_nested
+
+if TYPE_CHECKING:
+    from lipcert.core.lower.guards import Guards
 
 _VERSIONS: Final = range(7, 27)
 
@@ -102,7 +103,8 @@ def _lowered(
             values[name] = literal(model.initializers[name], name)
         except Unsupported as error:
             raise Unsupported(f"the initializer {shown(name)}: {error}") from None
-    walk = _Walk(model.opset, values, sink)
+    guards = _guards(model, values, sink.untracked)
+    walk = _Walk(model.opset, values, sink, guards)
     for position, node in enumerate(model.nodes):
         if needed[position]:
             walk.node(node, position)
@@ -128,21 +130,35 @@ def _where(node: Node) -> str:
     return f"node {shown(node.name)} ({shown(node.op_type)})"
 
 
+def _guards(model: Model, values: Mapping[str, Value], untracked: set[str]) -> Guards | None:
+    """What follows the nodes that jump, where there are any."""
+    if all(node.domain or node.op_type not in JUMPING for node in with_nested(model.nodes)):
+        return None
+    from lipcert.core.lower.guards import Guards  # noqa: PLC0415  for such models only
+
+    return Guards(values, untracked)
+
+
 @final
 class _Walk:
     """Values of the nodes so far; opset: the versions of the operator sets."""
 
-    def __init__(self, opset: Mapping[str, int], values: dict[str, Value], sink: Sink) -> None:
-        self._opset, self.values, self._sink = opset, values, sink
-        self._guards = Guards(values, sink.untracked)
-        self.jumps: Mapping[str, str] = self._guards.jumps
+    def __init__(
+        self,
+        opset: Mapping[str, int],
+        values: dict[str, Value],
+        sink: Sink,
+        guards: Guards | None,
+    ) -> None:
+        self._opset, self.values, self._sink, self._guards = opset, values, sink, guards
+        self.jumps: Mapping[str, str] = {} if guards is None else guards.jumps
 
     def node(self, node: Node, position: int) -> None:
         """Add the outputs of a node, or of the branch that a constant condition chooses."""
         if node.op_type == "If" and not node.domain:
             self._branch(node, position)
             return
-        made = self._guards.taken(node)
+        made = node if self._guards is None else self._guards.taken(node)
         if made is None:
             return
         self._lower(made, position)
@@ -184,7 +200,7 @@ class _Walk:
             ]
             call = Call(node, position, self._opset.get("", 0), inputs, sink)
             start = len(sink.steps)
-            found = (composite_of(node, inputs) or rule_of(node, inputs))(call)
+            found = rule_of(node, inputs)(call)
             call.check_read()
         except MixingError as error:
             raise type(error)(f"{_where(node)}: {error}") from None

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Final, TypeAlias, cast
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.constant_ops import CONSTANT_OPS
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value
 from lipcert.core.reader.records import Node
@@ -32,16 +31,25 @@ def same(call: Call) -> Value:
 
 
 LAYOUT: Final[Mapping[str, str]] = {
+    "Attention": "heads.attention",
     "CastLike": "constant_ops.cast_like",
+    "Constant": "reals.constant",
+    "CumSum": "composites.cumulated",
     "DepthToSpace": "block_ops.depth_to_space",
     **dict.fromkeys(["Dropout", "Identity"], "operators.same"),
+    "Einsum": "contraction.einsum",
     "Expand": "layout_ops.expand",
     "Flatten": "layout_ops.flatten",
     "Gather": "selection_ops.gather",
     "GatherElements": "block_ops.gather_elements",
     "GatherND": "block_ops.gather_nd",
+    "LpNormalization": "composites.lp_normalization",
+    "Mean": "composites.mean",
+    "MeanVarianceNormalization": "composites.mean_variance",
     "Pad": "selection_ops.pad",
+    "ReduceLogSum": "composites.log_sum",
     "Reshape": "layout_ops.reshape",
+    **dict.fromkeys(["Resize", "Upsample"], "resize_ops.resize"),
     "SequenceAt": "sequences.part",
     "SequenceLength": "sequences.count",
     "SplitToSequence": "sequences.cut",
@@ -56,7 +64,10 @@ LAYOUT: Final[Mapping[str, str]] = {
     "Trilu": "block_ops.triangle",
     "Unsqueeze": "layout_ops.unsqueeze",
 }
-"""operators that treat constants as they treat values: module and function of each"""
+"""operators that treat constants as they treat values: module and function of each
+
+Composite ones are written down in others, which have rules for both.
+"""
 DATA: Final[Mapping[str, str]] = {
     **dict.fromkeys(["AveragePool", "LpPool", "MaxPool"], "axis_ops.pool"),
     **dict.fromkeys(["GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"], "axis_ops.global_pool"),
@@ -69,8 +80,8 @@ DATA: Final[Mapping[str, str]] = {
         ["GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"],
         "axis_ops.normalization",
     ),
-    **dict.fromkeys(["Conv", "ConvTranspose"], "linear_ops.conv"),
-    "BatchNormalization": "linear_ops.batch_norm",
+    **dict.fromkeys(["Conv", "ConvTranspose"], "conv_ops.conv"),
+    "BatchNormalization": "conv_ops.batch_norm",
     "Cast": "operators.same",
     "Concat": "joining.concat",
     "Gemm": "linear_ops.gemm",
@@ -81,8 +92,14 @@ DATA: Final[Mapping[str, str]] = {
 """operators on values that are computed from the input"""
 TABLES: Final = ("functions.FUNCTIONS", "entry_ops.ENTRY_OPS")
 """what else there is for such values, by the module that holds it"""
+CONSTANTS: Final[Mapping[str, str]] = {"Gemm": "composites.constant_gemm"}
+CONSTANT_TABLES: Final = ("constant_ops.CONSTANT_OPS", "functions.FUNCTIONS")
+"""the same for constants; the first table goes first"""
 
 
+COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+JUMPING: Final = COMPARISONS | {"IsNaN", "Sign"}
+"""operators that jump, and may still be part of a function that does not (`guards`)"""
 _FOREIGN: Final = (
     "its domain is not supported; import the file from before an optimisation by onnxruntime,"
     " or write the layer in standard operators"
@@ -109,13 +126,13 @@ def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     if kind in LAYOUT:
         return cast(Rule, loaded(LAYOUT[kind]))
-    if not any(isinstance(item, Data) for item in inputs):
-        rule: Rule | None = CONSTANT_OPS.get(kind)
-    elif kind in DATA:
-        rule = cast(Rule, loaded(DATA[kind]))
-    else:
-        tables = (cast(Mapping[str, Rule], loaded(name)) for name in TABLES)
-        rule = next((table[kind] for table in tables if kind in table), None)
+    has_data = any(isinstance(item, Data) for item in inputs)
+    named = DATA if has_data else CONSTANTS
+    if kind in named:
+        return cast(Rule, loaded(named[kind]))
+    names = TABLES if has_data else CONSTANT_TABLES
+    tables = (cast(Mapping[str, Rule], loaded(name)) for name in names)
+    rule = next((table[kind] for table in tables if kind in table), None)
     if rule is None:
         reason = "the operator is not supported; end the network before it, or write it in others"
         found = next((why for kinds, why in _REASONS.items() if node.op_type in kinds), reason)

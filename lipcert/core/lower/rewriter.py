@@ -80,13 +80,15 @@ class Rewriter:
             for name in step.inputs:
                 self.readers[name] = self.readers.get(name, 0) + 1
 
-    def run(self, raw: Sequence[Step], rules: Sequence[Rule], output: str) -> tuple[Step, ...]:
-        """Every step, or what the first rule that applies makes of it."""
+    def run(
+        self, raw: Sequence[Step], rules: Callable[[Step], list[Rule]], output: str
+    ) -> tuple[Step, ...]:
+        """Every step, or what the first of its rules that applies makes of it."""
         for old in raw:
             spend()
             step = replace(old, inputs=tuple(self._same.get(name, name) for name in old.inputs))
             while True:
-                found = next(filter(None, (self._tried(rule, step) for rule in rules)), None)
+                found = next(filter(None, (self._tried(rule, step) for rule in rules(step))), None)
                 if found is None:
                     break
                 for made in found[:-1]:

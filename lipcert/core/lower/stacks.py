@@ -13,11 +13,6 @@ from lipcert.core.lower.values import FIXED, Constant, Data, Value, indices, onl
 from lipcert.core.program import Conv, Place, Window
 
 
-def is_stack(weight: Constant) -> bool:
-    """Whether there are several matrices."""
-    return any(size != 1 for size in weight.shape[:-2])
-
-
 def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     """W[h] @ x[h] (left) or x[h] @ W[h] for every position h of the stack.
 

@@ -9,13 +9,15 @@ is inlined beyond `MAX_NODES` nodes and `_MAX_NAMES` characters of new names; te
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, final
 
 from lipcert.core.reader.order import ordered
 from lipcert.core.reader.records import (
+    MAX_NODES,
     Attribute,
     Branch,
+    Function,
     ModelReadError,
     Node,
     Reference,
@@ -23,23 +25,10 @@ from lipcert.core.reader.records import (
     shown,
 )
 
-MAX_NODES: Final = 50_000
-"""nodes of a graph, and also initializers and inputs"""
 _MAX_NAMES: Final = 1 << 25
 _MAX_DEPTH: Final = 100
 _Names = dict[str, str]
 _Given = Mapping[str, Attribute] | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A model-local function; defaults: its attributes, None where a call has to give the value."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    defaults: Mapping[str, Attribute | None]
-    nodes: tuple[Node, ...]
 
 
 @final

@@ -23,12 +23,13 @@ from onnx.onnx_ml_pb2 import (
 )
 
 from lipcert.core.reader.files import MAX_BYTES, Folder, read_model_bytes
-from lipcert.core.reader.inlining import MAX_NODES, Function, Inliner
 from lipcert.core.reader.order import ordered
 from lipcert.core.reader.records import (
+    MAX_NODES,
     Attribute,
     AttributeValue,
     Branch,
+    Function,
     Input,
     Model,
     ModelReadError,
@@ -87,10 +88,14 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
     opset = _opset(proto)
     functions = dict(_functions(proto, opset, folder))
     given = {*initializers, *(item.name for item in declared)}
-    inliner = Inliner(functions, given.union(outputs, *(node.output for node in graph.node)))
-    nodes = tuple(inliner.nodes((_node(node, folder) for node in graph.node), {}))
-    initializers |= inliner.initializers
-    given |= set(inliner.initializers)
+    nodes = tuple(_node(node, folder) for node in graph.node)
+    if functions or any(_holds_another(node) for node in nodes):
+        from lipcert.core.reader.inlining import Inliner  # noqa: PLC0415  for such models only
+
+        inliner = Inliner(functions, given.union(outputs, *(node.outputs for node in nodes)))
+        nodes = tuple(inliner.nodes(nodes, {}))
+        initializers |= inliner.initializers
+        given |= set(inliner.initializers)
     return Model(
         ir_version=proto.ir_version,
         opset=opset,
@@ -104,6 +109,11 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
         size=len(content),
         external=folder.files(),
     )
+
+
+def _holds_another(node: Node) -> bool:
+    """Whether an attribute is a graph, or stands for another attribute."""
+    return any(isinstance(item.value, Branch | Reference) for item in node.attributes.values())
 
 
 def _opset(proto: ModelProto | FunctionProto) -> dict[str, int]:

@@ -26,6 +26,8 @@ def shown(name: str) -> str:
     return ascii(name if len(name) <= 80 else name[:80] + "...")
 
 
+MAX_NODES: Final = 50_000
+"""nodes of a graph, and also initializers and inputs"""
 _STORED: Final = {
     "float32": "<f4",
     "float64": "<f8",
@@ -122,6 +124,17 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A model-local function; defaults: its attributes, None where a call has to give the value."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: Mapping[str, Attribute | None]
+    nodes: tuple[Node, ...]
 
 
 def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
+from lipcert.core.lower.operators import CONSTANT_TABLES, CONSTANTS, DATA, LAYOUT, TABLES, loaded
 
 
-@pytest.mark.parametrize("name", sorted({*LAYOUT.values(), *DATA.values()}))
+@pytest.mark.parametrize("name", sorted({*LAYOUT.values(), *DATA.values(), *CONSTANTS.values()}))
 def test_every_rule_is_there(name: str) -> None:
     assert callable(loaded(name))
 
@@ -20,7 +20,9 @@ def test_an_operator_has_one_rule() -> None:
     tables = [loaded(name) for name in TABLES]
     functions, entries = (set(table) for table in tables if isinstance(table, Mapping))
     assert not (functions | entries) & (LAYOUT.keys() | DATA.keys())
-    assert not LAYOUT.keys() & DATA.keys()
+    assert not functions & entries
+    assert not LAYOUT.keys() & (DATA.keys() | CONSTANTS.keys())
+    assert isinstance(loaded(CONSTANT_TABLES[0]), Mapping)
 
 
 def test_nothing_is_loaded_before_a_node_needs_it() -> None:
@@ -36,5 +38,15 @@ def test_nothing_is_loaded_before_a_node_needs_it() -> None:
     )
     found = set(done.stdout.split())
     assert "lipcert.core.lower.operators" in found
-    for name in ("axis_ops", "entry_ops", "linear_ops", "selection_ops", "joining"):
+    for name in (
+        "axis_ops",
+        "composites",
+        "constant_ops",
+        "entry_ops",
+        "guards",
+        "joining",
+        "linear_ops",
+        "norm_macros",
+        "selection_ops",
+    ):
         assert f"lipcert.core.lower.{name}" not in found

@@ -1,0 +1,52 @@
+"""Attention that exporters write in several nodes, put together again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lipcert.core.lower.rewriter import Rewriter
+from lipcert.core.program import Attention, MatMul, Operand, Scale, Shift, Softmax, Step
+
+_HIDDEN = -1000.0
+"""entries of a mask that are there to hide, and not to be trained"""
+
+
+def attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """softmax(c·q@k + mask)@v; a number c that is not exact, or is a parameter, scales q."""
+    soft = rewriter.made(step.inputs[0], Softmax) if isinstance(step.op, MatMul) else None
+    if soft is None or soft[0].logarithm or soft[0].axis != len(soft[1].shape) - 1:
+        return None
+    mask, scores = _masked(rewriter, soft[1].inputs[0])
+    factor, inner = rewriter.scaled(scores)
+    products = rewriter.made(inner, MatMul)
+    if products is None:
+        return None
+    query, key = products[1].inputs
+    values = step.inputs[1]
+    if len({rewriter.shapes[name][:-2] for name in (query, key, values)}) != 1:
+        return None
+    if factor is None or (factor.is_exact and not factor.sources):
+        scale = 1.0 if factor is None else float(factor.lo.item())
+        op = Attention(scale, mask)
+        return [replace(step, op=op, inputs=(query, key, values))]
+    name, shape = rewriter.sink.fresh(step.output), rewriter.shapes[query]
+    first = Step(Scale(factor), (query,), name, shape, step.node)
+    return [first, replace(step, op=Attention(1.0, mask), inputs=(name, key, values))]
+
+
+def _masked(rewriter: Rewriter, scores: str) -> tuple[Operand | None, str]:
+    """The mask and what it is added to.
+
+    One that hides a whole row is none, and one that hides nothing may be trained: it stays a step.
+    """
+    found = rewriter.made(scores, Shift)
+    if found is None or not (found[0].offset.hi <= _HIDDEN).any():
+        return None, scores
+    mask = found[0].offset
+    hidden = np.broadcast_to(np.isneginf(mask.hi), found[1].shape).all(axis=-1)
+    if hidden.any() or not (mask.hi < np.inf).all():
+        return None, scores
+    rewriter.swallow(mask)
+    return mask, found[1].inputs[0]

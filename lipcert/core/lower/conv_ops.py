@@ -1,0 +1,72 @@
+"""Convolutions with constant kernels, and batch normalization."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.core.interval import Interval, exact
+from lipcert.core.interval import down as below
+from lipcert.core.interval import up as above
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.values import Data, Value
+from lipcert.core.lower.windows import adjoint_windows, windows
+from lipcert.core.program import BatchNorm, Conv, Operand
+
+
+def images(call: Call) -> Data:
+    """The first input: examples on axis 0, channels on axis 1, positions behind."""
+    value = call.data()
+    if len(value.shape) < 2 or (value.place is not None and value.place.axis != 0):
+        raise Unsupported("the batch does not lie on axis 0")
+    return value
+
+
+def conv(call: Call) -> Value:
+    """Conv and ConvTranspose of one image at a time."""
+    value, weight = images(call), call.constant(1)
+    transposed = call.node.op_type == "ConvTranspose"
+    groups = call.integer("group", 1)
+    channels, sizes, taps = value.shape[1], value.shape[2:], weight.shape[2:]
+    declared = call.integers("kernel_shape")
+    if declared is not None and tuple(declared) != taps:
+        raise Unsupported("kernel_shape contradicts the weight")
+    if value.shape[0] != 1 or len(sizes) == 0 or weight.place is not None:
+        raise Unsupported("a convolution of several images of one example")
+    if transposed:
+        window, spatial = adjoint_windows(call, sizes, taps)
+        inputs, outputs = weight.shape[0], weight.shape[1] * groups
+    else:
+        window, _ = windows(call, sizes, taps)
+        spatial, inputs, outputs = window.outputs, weight.shape[1] * groups, weight.shape[0]
+    if inputs != channels or groups < 1 or weight.shape[0] % groups:
+        raise Unsupported("the weight does not fit the channels")
+    bias: Operand | None = None
+    if call.has(2):
+        bias = call.constant(2).operand(1)
+        if bias.shape != (outputs,):
+            raise Unsupported("the bias does not fit the channels")
+    op = Conv(weight.operand(len(weight.shape)), bias, window, groups, transposed)
+    return call.step(op, value, shape=(1, outputs, *spatial), place=value.place)
+
+
+def batch_norm(call: Call) -> Value:
+    """BatchNormalization with running statistics."""
+    value = images(call)
+    epsilon = call.real("epsilon", 1e-5)
+    call.real("momentum", 0.9)
+    extra = [name for name in call.node.outputs[1:] if name]
+    if call.integer("training_mode", 0) or extra or call.integer("spatial", 1) != 1:
+        raise Unsupported("a batch normalization in training mode, or of every position")
+    operands = [call.constant(place).operand(1) for place in range(1, 5)]
+    if any(operand.shape != (value.shape[1],) for operand in operands):
+        raise Unsupported("a parameter does not fit the channels")
+    scale, shift, mean, variance = operands
+    total = Interval(variance.lo, variance.hi) + exact(np.full(value.shape[1], epsilon))
+    if not (total.lo > 0.0).all():
+        raise Unsupported("a variance is not positive")
+    root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
+    inverse = root.reciprocal()
+    sources = dict.fromkeys(variance.sources, np.inf)
+    op = BatchNorm(scale, shift, mean, Operand(inverse.lo, inverse.hi, sources))
+    return call.step(op, value, shape=value.shape, place=value.place)

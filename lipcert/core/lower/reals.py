@@ -1,0 +1,75 @@
+"""Constants as a file holds them, and as real numbers in intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.interval import Interval
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.values import Constant, Value
+from lipcert.core.reader.records import Tensor
+
+
+def literal(tensor: Tensor, name: str) -> Constant:
+    """A tensor of the file."""
+    values = tensor.values()
+    return Constant(values, values, {name: 1.0} if values.dtype.kind == "f" else {})
+
+
+def constant(call: Call) -> Value:
+    """The number, numbers or tensor in the node."""
+    name = call.node.outputs[0]
+    found: npt.NDArray[Any]
+    if call.given("value"):
+        tensor = call.tensor("value")
+        if tensor is None:
+            raise Unsupported("it is used in a way that is not understood")
+        return literal(tensor, name)
+    if call.given("value_float") or call.given("value_floats"):
+        one = call.given("value_float")
+        numbers = call.real("value_float", 0.0, finite=False) if one else call.reals("value_floats")
+        found = np.asarray(numbers, dtype=np.float64)
+        return Constant(found, found, {name: 1.0})
+    one = call.given("value_int")
+    if not one and not call.given("value_ints"):
+        raise Unsupported("the kind of its value is not supported")
+    whole = call.integer("value_int", 0) if one else call.integers("value_ints")
+    array = np.asarray(whole, dtype=np.int64)
+    return Constant(array, array)
+
+
+def sum_of_sources(*constants: Constant) -> dict[str, float]:
+    """All sources, of which the result is not known to be a linear function."""
+    return {name: math.inf for item in constants for name in item.sources}
+
+
+def interval(constant: Constant) -> Interval:
+    """Where its entries lie; real numbers only."""
+    constant.check_fixed()
+    if not constant.is_float:
+        raise Unsupported("constants of different types are combined")
+    return Interval(constant.lo, constant.hi)
+
+
+def quotient(constant: Constant) -> Interval:
+    """1/c, exactly where c is a power of two."""
+    known = interval(constant)
+    if (known.lo <= 0.0).any() and (known.hi >= 0.0).any() and _may_vanish(known):
+        raise Unsupported("a divisor may be 0")
+    mantissa, _ = np.frexp(known.lo)
+    with np.errstate(over="ignore", under="ignore"):
+        inverse = known.reciprocal()
+        exact = 1.0 / known.lo
+    is_power = (known.lo == known.hi) & (np.abs(mantissa) == 0.5) & np.isfinite(exact)
+    is_power &= np.abs(exact) >= np.finfo(np.float64).tiny
+    low, high = np.where(is_power, exact, inverse.lo), np.where(is_power, exact, inverse.hi)
+    return Interval(low, low if is_power.all() else high)
+
+
+def _may_vanish(known: Interval) -> bool:
+    return bool(((known.lo <= 0.0) & (known.hi >= 0.0)).any())
