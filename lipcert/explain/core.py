@@ -74,15 +74,24 @@ def _norms() -> dict[str, list[RulePage]]:
 
 
 def _losses() -> dict[str, list[RulePage]]:
-    """By the table of kinds: tuples of a kind, a function and more."""
-    file, found = "losses/kinds.py", {}
-    for node in ast.walk(_assigned(file, "_KINDS")):
-        match node:
-            case ast.Tuple(
-                elts=[ast.Constant(value=str(kind)), ast.Name(id=rule), ast.Tuple(), *_]
-            ):
-                found[f"loss.{kind}"] = [_page(file, rule)]
+    """By the table of kinds: a place, and parameters."""
+    found: dict[str, list[RulePage]] = {}
+    for kind, place in _places("losses/kinds.py", "KINDS"):
+        module, _, function = place.partition(".")
+        found[f"loss.{kind}"] = [_page(f"losses/{module}.py", function)]
     return found
+
+
+def _places(file: str, name: str) -> Iterator[tuple[str, str]]:
+    """The keys of a table, and the first string of each entry."""
+    table = _assigned(file, name)
+    if isinstance(table, ast.Dict):
+        for key, value in zip(table.keys, table.values, strict=True):
+            match key, value:
+                case ast.Constant(value=str(kind)), ast.Tuple(
+                    elts=[ast.Constant(value=str(place)), *_]
+                ):
+                    yield kind, place
 
 
 def _called(node: ast.AST) -> Iterator[str]:

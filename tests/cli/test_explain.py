@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from lipcert.cli.main import cli
 from lipcert.core.coverage import INPUT_RULE, rule_of
-from lipcert.core.losses.kinds import _KINDS
+from lipcert.core.losses.kinds import KINDS
 from lipcert.core.program import Activation, Dense, Op
 from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.core.rules.table import rule_class
@@ -60,7 +60,7 @@ def test_every_rule_that_a_certificate_names_has_a_page() -> None:
     assert {name for name in pages if "/" in name} == {INPUT_RULE, *names}
     methods = ("dense", "windows", "explicit", "absolute", "torus")
     assert {name for name in pages if name.startswith("norm.")} == {f"norm.{m}" for m in methods}
-    assert {name for name in pages if name.startswith("loss.")} == {f"loss.{k}" for k in _KINDS}
+    assert {name for name in pages if name.startswith("loss.")} == {f"loss.{k}" for k in KINDS}
     for name, found in pages.items():
         assert found, name
         assert all(page.text.strip() for page in found), name

@@ -1,17 +1,33 @@
-"""The scale of the focal loss: the supremum of a function of the probability of the label."""
+"""The focal loss: its scale is the supremum of a function of the probability of the label."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import Final
 
+from lipcert.core.arithmetic import multiply_up
 from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.losses.parameters import Parameters, not_negative
 from lipcert.core.losses.search import largest_on
+from lipcert.core.losses.softmax import softmax_domain
+from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 _SPLITS: Final = 2000
 _VANISHING: Final = Fraction(-(1 << 16))
 _BITS: Final = 48
 _INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
+
+
+def focal(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
+    """h(p_y)·(p − e_y), h(p) = (1 − p)^γ − γp(1 − p)^{γ−1}·log p ≥ 0, p = softmax(z).
+
+    Proof: p − e_y is 1 − p_y times a member of conv{e_j − e_y}, which is no longer than √2; so
+    the supremum of h(p)(1 − p) over the p that the logits admit scales hull and norm.
+    Attained: where one wrong class has the rest of the mass.
+    """
+    miss = softmax_domain(logits, classes, Fraction(1)).miss()
+    scale = focal_scale(not_negative(parameters, "focal_gamma"), Fraction(miss))
+    return Cotangent(multiply_up(root_up(2), scale), Hull(classes, scale))
 
 
 def focal_scale(gamma: Fraction, miss: Fraction) -> float:
