@@ -31,11 +31,12 @@ from lipcert.analysis.tensors import (
 from lipcert.core.arithmetic import add_up
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.claims import clipped_gradient
-from lipcert.core.coverage import clip_faults, unspoken_tensors
+from lipcert.core.clips import clip_faults
+from lipcert.core.clips import with_clips as clipped_program
 from lipcert.core.coverage import tensors as stored_tensors
+from lipcert.core.coverage import unspoken_tensors
 from lipcert.core.derive import Derived, weights_of
 from lipcert.core.ledger import Premises
-from lipcert.core.lower.clips import with_clips as clipped_program
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
 from lipcert.core.reader.records import Model

@@ -34,7 +34,6 @@ from lipcert.core.claims import (
 )
 from lipcert.core.coverage import (
     INPUT_RULE,
-    clip_faults,
     drops,
     eval_layers,
     expected_nodes,
@@ -45,7 +44,6 @@ from lipcert.core.coverage import (
 from lipcert.core.derive import Derived, derive
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
-from lipcert.core.lower.clips import with_clips
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
@@ -221,6 +219,8 @@ def _account(state: _State) -> Iterator[str]:
     if len(certificate.chains) + len(certificate.runs) > _MOST_WITNESSES * len(program.steps):
         yield "there are more witnesses than a model of this size has uses for"
     if state.premises.layer_clip is not None:
+        from lipcert.core.clips import clip_faults  # noqa: PLC0415  only where layers clip
+
         trained = frozenset(certificate.scope.trained)
         yield from clip_faults(state.premises.layer_clip, state.model, program, trained)
 
@@ -231,6 +231,8 @@ def _prove(state: _State) -> Iterator[str]:
     From here on the program is the one that training runs, with its clips.
     """
     if state.premises.layer_clip is not None:
+        from lipcert.core.clips import with_clips  # noqa: PLC0415
+
         state.program = with_clips(state.program, state.premises.layer_clip)
     state.proved = prove(state.certificate, state.program, ENGINES[state.choices.engine])
     yield from state.proved.faults

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from lipcert.core.certificate import NodeClaim, ScopeClaim, ValueClaim
-from lipcert.core.ledger import (
-    DROPOUT,
-    MODAL_OPERATORS,
-    BackpropagationClip,
-    EvalLayer,
-    LayerEnds,
-)
-from lipcert.core.lower.clips import layer_faults, layer_steps
+from lipcert.core.ledger import DROPOUT, MODAL_OPERATORS, EvalLayer
 from lipcert.core.program import Activation, Op, Operand, Program, Step
 from lipcert.core.reader.records import Model, Tensor, shown, with_nested
 from lipcert.core.rules.table import rule_class
@@ -107,45 +100,6 @@ def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[
         ):
             found[name] = f"no rule speaks of the trained tensor {shown(name)} as it is used"
     return found
-
-
-def clip_faults(
-    clip: BackpropagationClip, model: Model, program: Program, trained: frozenset[str]
-) -> Iterator[str]:
-    """What is wrong with the places of clips, besides `layer_faults`.
-
-    The ends of a layer are values of the file, between which it holds no value that something else
-    reads: then the nodes between them are the layer, whatever steps became of them. A layer holds
-    something trained.
-    """
-    yield from layer_faults(program, clip)
-    known = {program.input, *(name for node in model.nodes for name in node.outputs)}
-    for ends in clip.layers:
-        if not known.issuperset(ends):
-            yield f"the layer that ends in {shown(ends[1])} does not lie between values of the file"
-        elif not _is_closed(ends, model, program):
-            yield f"the layer that ends in {shown(ends[1])} is read from within"
-        if trained.isdisjoint(tensors_read(layer_steps(program, ends))):
-            yield f"the layer that ends in {shown(ends[1])} holds nothing that is trained"
-
-
-def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
-    """Whether the nodes from one value to another are read through the latter only."""
-    first, last = ends
-    paired = zip(model.nodes, program.covered, strict=True)
-    nodes = [node for node, role in paired if role in {"step", "part"}]
-    reached, needed = {first}, {last}
-    for node in nodes:
-        if not reached.isdisjoint(node.inputs):
-            reached.update(node.outputs)
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.outputs):
-            needed.update(node.inputs)
-    inside = (reached & needed) - {first, last}
-    outside = [
-        node for node in nodes if reached.isdisjoint(node.inputs) or needed.isdisjoint(node.outputs)
-    ]
-    return program.output not in inside and all(inside.isdisjoint(n.inputs) for n in outside)
 
 
 def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:

@@ -6,14 +6,12 @@ changes only what backpropagation sends further down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
 import numpy as np
 
-from lipcert.core.program import Shape
 from lipcert.ops.base import Entrywise
 from lipcert.upper import FloatArray, Upper
 

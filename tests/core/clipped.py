@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from onnx import ModelProto
 
-from lipcert.core.coverage import clip_faults, tensors_read
+from lipcert.core.clips import clip_faults
+from lipcert.core.coverage import tensors_read
 from lipcert.core.ledger import BackpropagationClip
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model

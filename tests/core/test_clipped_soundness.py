@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.lower import clips as placing
+from lipcert.core import clips as placing
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import CotangentClip, InputClip, Op
 from lipcert.core.rules.facts import Cotangent, Fact

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lipcert.core.coverage import tensors_read
 from lipcert.core.ledger import BackpropagationClip, LayerEnds
 from lipcert.core.paths import is_only_way, steps_between
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program, Step
-from lipcert.core.reader.records import shown
+from lipcert.core.reader.records import Model, shown
 
 
 def layer_faults(program: Program, clip: BackpropagationClip) -> Iterator[str]:
@@ -33,6 +34,45 @@ def layer_faults(program: Program, clip: BackpropagationClip) -> Iterator[str]:
         elif not taken.isdisjoint(step.output for step in steps):
             yield f"the layer that ends in {shown(ends[1])} is part of another"
         taken.update(step.output for step in steps)
+
+
+def clip_faults(
+    clip: BackpropagationClip, model: Model, program: Program, trained: frozenset[str]
+) -> Iterator[str]:
+    """What is wrong with the places of clips, besides `layer_faults`.
+
+    The ends of a layer are values of the file, between which it holds no value that something else
+    reads: then the nodes between them are the layer, whatever steps became of them. A layer holds
+    something trained.
+    """
+    yield from layer_faults(program, clip)
+    known = {program.input, *(name for node in model.nodes for name in node.outputs)}
+    for ends in clip.layers:
+        if not known.issuperset(ends):
+            yield f"the layer that ends in {shown(ends[1])} does not lie between values of the file"
+        elif not _is_closed(ends, model, program):
+            yield f"the layer that ends in {shown(ends[1])} is read from within"
+        if trained.isdisjoint(tensors_read(layer_steps(program, ends))):
+            yield f"the layer that ends in {shown(ends[1])} holds nothing that is trained"
+
+
+def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
+    """Whether the nodes from one value to another are read through the latter only."""
+    first, last = ends
+    paired = zip(model.nodes, program.covered, strict=True)
+    nodes = [node for node, role in paired if role in {"step", "part"}]
+    reached, needed = {first}, {last}
+    for node in nodes:
+        if not reached.isdisjoint(node.inputs):
+            reached.update(node.outputs)
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs)
+    inside = (reached & needed) - {first, last}
+    outside = [
+        node for node in nodes if reached.isdisjoint(node.inputs) or needed.isdisjoint(node.outputs)
+    ]
+    return program.output not in inside and all(inside.isdisjoint(n.inputs) for n in outside)
 
 
 def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:
