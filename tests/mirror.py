@@ -17,10 +17,14 @@ from torch.nn import functional
 from lipcert.geometry import Geometry
 from lipcert.ir import Graph
 from lipcert.losses.base import Loss, OutputReduction
-from lipcert.losses.cosine import Cosine
-from lipcert.losses.cross_entropy import CrossEntropy, Focal
-from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
-from lipcert.losses.likelihood import NegativeLogLikelihood
+from lipcert.losses.cross_entropy import CrossEntropy, Focal, NegativeLogLikelihood
+from lipcert.losses.elementwise import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Cosine,
+    Huber,
+    SquaredError,
+)
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,

@@ -123,26 +123,6 @@ class Layout:
         first: npt.NDArray[Any] = np.take(parts, 0, axis=self.axis + 1)
         return first.reshape(*head, self.before * self.after, *tail)
 
-    def to_examples(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A batch tensor of this layout as [examples, *example_shape]."""
-        if self.whole:
-            return array[np.newaxis]
-        head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
-        parts = array.reshape(*head, self.before, self.batch, self.after, *tail)
-        examples: npt.NDArray[Any] = np.moveaxis(parts, self.axis + 1, 0).reshape(
-            self.batch, *self.example_shape
-        )
-        return examples
-
-    def from_examples(self, examples: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The inverse of `to_examples`."""
-        if self.whole:
-            return examples.reshape(self.shape)
-        head, tail = self.shape[: self.axis], self.shape[self.axis + 1 :]
-        parts = examples.reshape(self.batch, *head, self.before, self.after, *tail)
-        batch: npt.NDArray[Any] = np.moveaxis(parts, 0, self.axis + 1).reshape(self.shape)
-        return batch
-
 
 def locate(prefix: int, shape: Shape, batch: int) -> Layout:
     """The layout of a tensor of which P is known; prefers an axis that is the batch alone."""

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from lipcert.core.program import FloatArray, Shape
 from lipcert.errors import UsageError
@@ -35,10 +35,8 @@ class Loss(ABC):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Name on the command line ("cross-entropy")."""
+    kind: ClassVar[str]
+    """name on the command line ("cross-entropy")"""
 
     @abstractmethod
     def parameters(self) -> LossRecord:

@@ -1,4 +1,4 @@
-"""Losses that add one term per output: binary cross-entropy, MSE, MAE, Huber.
+"""Losses that add one term per output: binary cross-entropy, MSE, MAE, Huber; and of directions.
 
 A mean over n outputs divides by n.
 """
@@ -6,7 +6,7 @@ A mean over n outputs divides by n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -25,16 +25,12 @@ from lipcert.losses.base import (
 class BinaryCrossEntropy(Loss):
     """ℓ = Σ_i −t_i·log σ(z_i/τ) − (1 − t_i)·log(1 − σ(z_i/τ)), t_i in [0, 1]; or its mean."""
 
+    kind: ClassVar[str] = "bce"
     temperature: float = 1.0
     reduction: OutputReduction = OutputReduction.MEAN
 
     def __post_init__(self) -> None:
         require_positive("temperature", self.temperature)
-
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "bce"
 
     def parameters(self) -> LossRecord:
         """Temperature and reduction over the outputs."""
@@ -54,17 +50,13 @@ class BinaryCrossEntropy(Loss):
 class SquaredError(Loss):
     """ℓ = Σ_i (z_i − y_i)², or its mean; times ½ if `half`. Labels have ‖y‖₂ ≤ label_norm."""
 
+    kind: ClassVar[str] = "mse"
     label_norm: float
     reduction: OutputReduction = OutputReduction.MEAN
     half: bool = False
 
     def __post_init__(self) -> None:
         require_nonnegative("label-norm", self.label_norm)
-
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "mse"
 
     def parameters(self) -> LossRecord:
         """Label bound, reduction over the outputs, and whether ½ stands in front."""
@@ -89,12 +81,8 @@ class SquaredError(Loss):
 class AbsoluteError(Loss):
     """ℓ = Σ_i |z_i − y_i|, or its mean."""
 
+    kind: ClassVar[str] = "mae"
     reduction: OutputReduction = OutputReduction.MEAN
-
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "mae"
 
     def parameters(self) -> LossRecord:
         """Reduction over the outputs."""
@@ -109,6 +97,7 @@ class Huber(Loss):
     Labels have ‖y‖₂ ≤ label_norm, where that is known.
     """
 
+    kind: ClassVar[str] = "huber"
     huber_delta: float = 1.0
     label_norm: float | None = None
     reduction: OutputReduction = OutputReduction.MEAN
@@ -118,11 +107,6 @@ class Huber(Loss):
         if self.label_norm is not None:
             require_nonnegative("label-norm", self.label_norm)
 
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "huber"
-
     def parameters(self) -> LossRecord:
         """Threshold, reduction over the outputs, and the label bound if given."""
         label = {} if self.label_norm is None else {"label_norm": self.label_norm}
@@ -131,3 +115,20 @@ class Huber(Loss):
             "output_reduction": self.reduction.value,
             **label,
         }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cosine(Loss):
+    """ℓ = −⟨z, y⟩/max(‖z‖, floor) with ‖y‖₂ ≤ 1 (plus any constant); no floor: 0."""
+
+    kind: ClassVar[str] = "cosine"
+    cosine_floor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.cosine_floor is not None:
+            require_positive("cosine-floor", self.cosine_floor)
+
+    def parameters(self) -> LossRecord:
+        """The floor, if any."""
+        return {} if self.cosine_floor is None else {"cosine_floor": self.cosine_floor}

@@ -9,7 +9,7 @@ classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from lipcert.losses.base import Loss, LossRecord, OutputReduction, require_nonnegative
 
@@ -24,16 +24,12 @@ class MulticlassHinge(Loss):
     covered too, being smaller. One output: ℓ = max(0, margin/2 − s·z) for a label s = ±1.
     """
 
+    kind: ClassVar[str] = "multiclass-hinge"
     margin: float = 1.0
     reduction: OutputReduction = OutputReduction.MEAN
 
     def __post_init__(self) -> None:
         require_nonnegative("margin", self.margin)
-
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "multiclass-hinge"
 
     def parameters(self) -> LossRecord:
         """Margin and reduction over the classes."""
@@ -45,16 +41,12 @@ class MulticlassHinge(Loss):
 class MultiMargin(Loss):
     """ℓ = Σ_{j≠y} max(0, margin − z_y + z_j); the mean divides by K, as torch does (p = 1)."""
 
+    kind: ClassVar[str] = "multi-margin"
     margin: float = 1.0
     reduction: OutputReduction = OutputReduction.MEAN
 
     def __post_init__(self) -> None:
         require_nonnegative("margin", self.margin)
-
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "multi-margin"
 
     def parameters(self) -> LossRecord:
         """Margin and reduction over the classes."""
@@ -70,10 +62,7 @@ class KantorovichRubinstein(Loss):
     of balanced classes.
     """
 
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "kr"
+    kind: ClassVar[str] = "kr"
 
     def parameters(self) -> LossRecord:
         """None."""
@@ -85,17 +74,13 @@ class KantorovichRubinstein(Loss):
 class HingeKantorovichRubinstein(Loss):
     """ℓ = KR + hkr_weight · hinge, with the `kr` loss and the mean `multiclass-hinge` loss."""
 
+    kind: ClassVar[str] = "hkr"
     hkr_weight: float = 1.0
     margin: float = 1.0
 
     def __post_init__(self) -> None:
         require_nonnegative("hkr-weight", self.hkr_weight)
         require_nonnegative("margin", self.margin)
-
-    @property
-    def kind(self) -> str:
-        """Name on the command line."""
-        return "hkr"
 
     def parameters(self) -> LossRecord:
         """Weight and margin of the hinge."""

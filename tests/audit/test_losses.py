@@ -14,10 +14,14 @@ from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.errors import NoVerdictError
 from lipcert.losses.base import Loss, OutputReduction
-from lipcert.losses.cosine import Cosine
-from lipcert.losses.cross_entropy import CrossEntropy, Focal
-from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
-from lipcert.losses.likelihood import NegativeLogLikelihood
+from lipcert.losses.cross_entropy import CrossEntropy, Focal, NegativeLogLikelihood
+from lipcert.losses.elementwise import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Cosine,
+    Huber,
+    SquaredError,
+)
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,

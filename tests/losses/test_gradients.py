@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.losses.cosine import Cosine
-from lipcert.losses.cross_entropy import CrossEntropy
-from lipcert.losses.elementwise import BinaryCrossEntropy, OutputReduction, SquaredError
-from lipcert.losses.likelihood import NegativeLogLikelihood
+from lipcert.losses.cross_entropy import CrossEntropy, NegativeLogLikelihood
+from lipcert.losses.elementwise import BinaryCrossEntropy, Cosine, OutputReduction, SquaredError
 from tests.mirror import loss_value
 
 LOGITS = 3.0 * np.random.default_rng(0).standard_normal((4, 5))

@@ -20,10 +20,14 @@ from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
 from lipcert.losses.base import Loss, class_axis
-from lipcert.losses.cosine import Cosine
-from lipcert.losses.cross_entropy import CrossEntropy, Focal
-from lipcert.losses.elementwise import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
-from lipcert.losses.likelihood import NegativeLogLikelihood
+from lipcert.losses.cross_entropy import CrossEntropy, Focal, NegativeLogLikelihood
+from lipcert.losses.elementwise import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Cosine,
+    Huber,
+    SquaredError,
+)
 from lipcert.losses.margin import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
