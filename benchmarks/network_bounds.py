@@ -4,38 +4,34 @@ Trains small networks on the digits of scikit-learn (seconds each, fixed seeds),
 of the per-example gradient of all parameters together, over all inputs in [0, 1]^64 of norm at
 most R and all labels, and looks for an input and a label of a large gradient by projected ascent.
 
-    python benchmarks/network_bounds.py [--quick] [name ...]
+    python -m benchmarks.network_bounds [--quick] [name ...]
 
 product   layer norms multiplied: X_k ≤ ‖W‖X + ‖b‖, cotangents ≤ √2·Π‖W‖
-bound     `propagate`, with chains; attained: a lower bound of the truth
+bound     of LipCert; attained: a lower bound of the truth
 looseness bound / attained, hence at least the true one
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from lipcert.facts import Bound, ValueFacts
-from lipcert.interval import Interval
-from lipcert.norms.operator_norm import Tier
-from lipcert.propagation.propagate import NetworkBounds, propagate
-from lipcert.scope import PointScope
 from sklearn.datasets import load_digits
 
-from lipcert.ir import Graph, Node, Parameter
-from lipcert.losses.cross_entropy import CrossEntropy
+from lipcert.analysis.bounded import Bounded
 from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation
 from lipcert.ops.base import Op
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Reshape, Sort
-from lipcert.upper import Upper
+from lipcert.ops.shape import Reshape
+from lipcert.ops.sorting import Sort
+from tests.networks import chain, proved
 
 RADIUS = 4.8061
 SHALLOW, DEEP = (64, 128, 64, 10), (64, *[64] * 6, 10)
@@ -142,25 +138,14 @@ def steps(network: Network) -> Iterator[Op]:
             yield Activation(functions.Relu())
 
 
-def graph_of(network: Network) -> Graph:
-    nodes: list[Node] = []
-    parameters: dict[str, Parameter] = {}
-    value, shape = "x", (64,)
-    for op in steps(network):
-        name, shape = f"v{len(nodes)}", op.output_shape([shape])
-        nodes.append(Node(f"{name}_node", op, (value,), name, shape))
-        for operand in op.operands().values():
-            if operand.parameter is not None:
-                parameters[operand.parameter] = Parameter(operand.parameter, operand.shape)
-        value = name
-    return Graph("x", (64,), value, tuple(nodes), parameters)
-
-
-def bounded(network: Network) -> NetworkBounds:
-    box = Interval(np.zeros(64), np.ones(64))
-    inputs = ValueFacts.of((64,), Bound(Upper(RADIUS), "benchmark.input"), box)
-    loss = CrossEntropy(temperature=network.spec.temperature)
-    return propagate(graph_of(network), inputs, PointScope(Tier.FAST), loss.cotangent)
+def bounded(network: Network) -> Bounded:
+    return proved(
+        chain((64,), *steps(network)),
+        input_norm=RADIUS,
+        input_box=(0.0, 1.0),
+        loss="cross-entropy",
+        temperature=network.spec.temperature,
+    )
 
 
 def product_of_norms(network: Network) -> float:
@@ -259,8 +244,7 @@ def row(spec: Spec, quick: bool) -> str:
     start = time.perf_counter()
     bounds = bounded(network)
     elapsed = 1e3 * (time.perf_counter() - start)
-    squares = sum(bound.value.value**2 for bound in bounds.grad_norms.values())
-    bound = squares**0.5 * spec.temperature
+    bound = math.hypot(*bounds.grad_norms.values()) * spec.temperature
     product = product_of_norms(network)
     reached = attained(network, 64 if quick else 300, 4 if quick else 10)
     if reached > bound:

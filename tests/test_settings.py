@@ -7,10 +7,9 @@ from typing import get_args
 
 import pytest
 
-from lipcert.choices import LossName, TierName, nearest
+from lipcert.choices import LossName, nearest
 from lipcert.errors import UsageError
 from lipcert.losses.factory import LOSS_PARAMETERS
-from lipcert.norms.operator_norm import Tier
 from lipcert.settings import ConstraintSpec, Settings
 
 
@@ -77,6 +76,12 @@ def test_a_constraint_has_a_positive_radius(radius: float) -> None:
         ConstraintSpec("spectral", radius)
 
 
+def test_biases_may_be_held_at_zero() -> None:
+    assert ConstraintSpec("frobenius", 0.0).radius == 0.0
+    with pytest.raises(UsageError, match="constraint"):
+        ConstraintSpec("frobenius", -1.0)
+
+
 def test_a_batch_size_means_a_mean() -> None:
     assert Settings(batch_size=256).reduction == "mean"
     assert Settings(batch_size=256, reduction="sum").reduction == "sum"
@@ -121,9 +126,8 @@ def test_nearest() -> None:
     assert nearest("zzz", ["input-norm"]) == ""
 
 
-def test_choices_are_those_of_the_engine() -> None:
+def test_choices_are_those_of_the_losses() -> None:
     assert set(get_args(LossName)) == {"auto", *LOSS_PARAMETERS}
-    assert set(get_args(TierName)) == {tier.value for tier in Tier}
 
 
 def test_privacy_choices_are_those_of_the_engine() -> None:

@@ -16,8 +16,8 @@ from lipcert import Settings, analyze, load_model
 from lipcert.audit import run as audit_run
 from lipcert.audit.job import Job
 from lipcert.issue.certify import certify
-from lipcert.norms.operator_norm import operator_norm
 from lipcert.search import norms
+from lipcert.search.proposals import proposals
 from lipcert.threads import one_thread, worker_pool
 from lipcert.training import calibration
 from tests.training.runs import private_run
@@ -69,7 +69,7 @@ class Watch:
 
 
 def test_an_analysis_has_one_thread_in_its_workers_and_around_them() -> None:
-    norm, around = Watch(operator_norm), Watch(lambda *_: None)
+    norm, around = Watch(proposals), Watch(lambda *_: None)
     analyze(load_model(MODEL), Settings(), around, norm)
     assert norm.seen == around.seen == {1}
     assert norm.had_workers
@@ -103,8 +103,8 @@ def test_an_audit_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_private_run_is_bounded_with_one_thread_and_trains_with_the_callers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = Watch(sys.modules["lipcert.analysis.bounded"].propagate)
-    monkeypatch.setattr("lipcert.analysis.bounded.propagate", found)
+    found = Watch(sys.modules["lipcert.analysis.bounded"].find_norms)
+    monkeypatch.setattr("lipcert.analysis.bounded.find_norms", found)
     assert calibration.bounded.__module__ == "lipcert.analysis.bounded"
     with private_run():
         assert blas_threads() == {CALLERS}

@@ -22,8 +22,8 @@ from torch.nn import functional
 from benchmarks.reproductions.rows import Row, Verdict
 from lipcert import Settings, UnsupportedModelError
 from lipcert.analysis.bounded import bounded
-from lipcert.ir import Graph
 from lipcert.geometry import Window
+from lipcert.ir import Graph
 from lipcert.ops.conv import Conv
 from lipcert.ops.shape import Pad, PadMode
 from tests.networks import chain, trained

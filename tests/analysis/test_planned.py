@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import dp_accounting
@@ -12,6 +13,7 @@ from lipcert.analysis.pipeline import analyze
 from lipcert.analysis.planned import plan_of
 from lipcert.errors import UsageError
 from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
 from lipcert.report.json import analysis_json
 from lipcert.settings import ConstraintSpec, Settings
 from tests.report.written import analysis_text
@@ -27,8 +29,13 @@ RUN = {
 CONSTRAINED = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 1.0}
 
 
+@cache
+def imported() -> ImportedModel:
+    return load_model(MODEL, trusted=True)
+
+
 def analysed(**changes):
-    return analyze(load_model(MODEL, trusted=True), Settings(tier="quick", **changes))
+    return analyze(imported(), Settings(tier="quick", **changes))
 
 
 def epsilon(sigma: float) -> float:
