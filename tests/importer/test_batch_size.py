@@ -67,6 +67,19 @@ SHAPES = {
         whole = Shape (x) keep = Constant <value_ints=[-1, -1]> () same = Equal (whole, keep)
         ones = Constant <value_ints=[1, 1]> () shape = Where (same, ones, whole)
         row = Expand (unit, shape) y = Add (x, row)""",
+    "the number of entries": f"""
+        all = Size (x) {SIZE} n = Squeeze (s) width = Div (all, n)
+        rest = Constant <value_int=-1> () a = Unsqueeze (rest, zero) b = Unsqueeze (width, zero)
+        shape = Concat <axis=0> (a, b) y = Reshape (x, shape)""".replace("zero)", "place)"),
+    "all examples": f"{SIZE} {ZERO} y = Slice (x, zero, s, zero)",
+}
+
+LEFT = {
+    "a first step of a recurrent network": f"""
+        {SIZE} four = Constant <value_ints=[4]> () shape = Concat <axis=0> (s, four)
+        state = ConstantOfShape (shape) t = Transpose (table) h = Gemm (state, t)
+        g, k = Split <axis=1> (h) r = Tanh (g) u = Gemm (x, t)
+        v, w = Split <axis=1> (u) y = Add (r, v)""",
     "windows and back": f"""
         {SIZE} two = Constant <value_ints=[2]> () windows = Mul (s, two)
         shape = Concat <axis=0> (windows, two) parts = Reshape (x, shape) r = Relu (parts)
@@ -74,17 +87,8 @@ SHAPES = {
         g = Cast <to=1> (two) h = Div (f, g) n = Cast <to=7> (h)
         four = Constant <value_ints=[4]> () back = Concat <axis=0> (n, four)
         y = Reshape (r, back)""",
-    "the number of entries": f"""
-        all = Size (x) {SIZE} n = Squeeze (s) width = Div (all, n)
-        rest = Constant <value_int=-1> () a = Unsqueeze (rest, zero) b = Unsqueeze (width, zero)
-        shape = Concat <axis=0> (a, b) y = Reshape (x, shape)""".replace("zero)", "place)"),
-    "a first step of a recurrent network": f"""
-        {SIZE} four = Constant <value_ints=[4]> () shape = Concat <axis=0> (s, four)
-        state = ConstantOfShape (shape) t = Transpose (table) h = Gemm (state, t)
-        g, k = Split <axis=1> (h) r = Tanh (g) u = Gemm (x, t)
-        v, w = Split <axis=1> (u) y = Add (r, v)""",
-    "all examples": f"{SIZE} {ZERO} y = Slice (x, zero, s, zero)",
 }
+"""shapes that hold the size of the batch in a way that the core does not follow"""
 
 
 def saved(body, folder, opset=17):
@@ -115,6 +119,12 @@ def test_a_graph_that_depends_on_the_size_of_the_batch_is_refused(body, tmp_path
 def test_shapes_may_hold_the_size_of_the_batch(body, tmp_path) -> None:
     found = load_model(saved(body, tmp_path), trusted=True)
     assert found.batch.status is BatchStatus.PROVED
+
+
+@pytest.mark.parametrize("body", LEFT.values(), ids=LEFT)
+def test_other_computations_with_the_size_of_the_batch_are_refused(body, tmp_path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"LC028.*batch"):
+        load_model(saved(body, tmp_path), trusted=True)
 
 
 RESIZED = {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.ir import evaluate
 from tests.hostile.kinds import functions
@@ -80,7 +81,7 @@ def test_many_outputs_are_sorted_out_in_one_pass(tmp_path):
     assert imported.graph.output_name == "y1999"
 
 
-def test_what_a_call_leaves_out_is_not_read(tmp_path):
+def test_a_function_that_reads_what_a_call_leaves_out_is_refused(tmp_path):
     """An output that nobody asks for, computed from an input that nobody gives."""
     body = [node("Relu", ["a"], ["o"]), node("Dropout", ["b"], ["u"])]
     imports = [helper.make_opsetid("", 17)]
@@ -88,4 +89,5 @@ def test_what_a_call_leaves_out_is_not_read(tmp_path):
     proto.opset_import.append(helper.make_opsetid("f", 1))
     function = helper.make_function("f", "pair", ["a", "b"], ["o", "u"], body, imports)
     proto.functions.append(function)
-    assert len(load_model(saved(proto, tmp_path)).graph.nodes) == 1
+    with pytest.raises(UnsupportedModelError, match="LC025"):
+        load_model(saved(proto, tmp_path))

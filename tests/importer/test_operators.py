@@ -256,9 +256,9 @@ def onnx_tensor(array):
     return numpy_helper.from_array(array)
 
 
-@pytest.mark.parametrize("opset", [6, 11, 17])
+@pytest.mark.parametrize("opset", [7, 11, 17])
 def test_clip(tmp_path, opset):
-    if opset == 6:
+    if opset == 7:
         proto = model([node("Clip", ["x"], ["y"], min=-0.5, max=1.0)], IMAGE, opset=opset)
     else:
         tensors = {"hi": np.array(0.7, np.float32)}

@@ -188,10 +188,8 @@ def measured(name, units, path):
     expected, reached = truth(nodes, numbers, at_point)
     imported = load_model(path, trusted=True, input_box=(0.0, 0.0))
     plan = Settings(loss="mse", label_norm=0.0, input_box=(0.0, 0.0))
-    found = bounded(imported.graph, plan).bounds
-    output = found.facts[imported.graph.output_name]
-    gradient = found.grad_norms["w"].value.value
-    return ((expected, gradient), (reached, output.norm.value.value))
+    found = bounded(imported, plan)
+    return ((expected, found.grad_norms["w"]), (reached, found.at_output.norm))
 
 
 @pytest.mark.parametrize("name", MACROS)
@@ -257,7 +255,8 @@ def test_irrational_numbers_of_definitions_are_not_rounded(tmp_path):
         path.write_bytes(proto.SerializeToString())
         imported = load_model(path, trusted=True, input_box=(0.0, 0.0))
         plan = Settings(loss="mse", label_norm=0.0, input_box=(0.0, 0.0))
-        box = bounded(imported.graph, plan).bounds.facts[imported.graph.output_name].box
+        found = bounded(imported, plan)
+        box = found.at_output.box.broadcast(found.program.shapes[found.program.output])
         exact = expected.numpy().reshape(box.shape)
         assert np.all(box.lo <= exact + 1e-14)
         assert np.all(box.hi >= exact - 1e-14)
