@@ -42,7 +42,6 @@ from torch.nn import functional
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
-from lipcert.ir import Graph
 from lipcert.training import (
     BackpropClipping,
     Clipless,
@@ -323,9 +322,9 @@ def slack_run(slack: float) -> SlackRun:
     """Weight clipping on the digits of scikit-learn."""
     found = SlackRun()
 
-    def timed(before: Calibration, graph: Graph, radii: Mapping[str, float]) -> Calibration:
+    def timed(before: Calibration, radii: Mapping[str, float]) -> Calibration:
         start = time.process_time()
-        calibration = recalibrated(before, graph, radii)
+        calibration = recalibrated(before, radii)
         found.made += 1
         found.making += time.process_time() - start
         return calibration

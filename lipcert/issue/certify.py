@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from lipcert.analysis.bounded import Progress, bounded
+from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.pipeline import reported, require_arguments
 from lipcert.analysis.records import Analysis
 from lipcert.choices import check_choice
@@ -51,7 +51,14 @@ def certify(
     """
     check_choice("certify: engine", engine, ("float", "exact"))
     require_arguments("certify", model, settings)
-    found = bounded(model, settings, observe)
+    return issued(model, settings, bounded(model, settings, observe), engine)
+
+
+@one_thread()
+def issued(
+    model: ImportedModel, settings: Settings, found: Bounded, engine: str = "float"
+) -> Issued:
+    """A checked certificate of bounds that were derived; raises what `certify` raises for them."""
     analysis = reported(model, settings, found)
     certificate = Draft(model, settings, found, analysis).finished()
     data = write_certificate(certificate)

@@ -18,7 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -26,14 +26,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.audit.recorder import Chosen
 from lipcert.choices import AccountantName, SamplingName, check_positive
 from lipcert.conversion import whole
+from lipcert.core.certificate import Certificate
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import accountant_named
 from lipcert.progress import ProgressReport
+from lipcert.settings import Settings
 from lipcert.training.calibration import Calibration, calibrated, recalculated
-from lipcert.training.certification import certified, write_certificate
+from lipcert.training.certification import as_certified, certified, write_certificate
 from lipcert.training.enforcement import enforced
 from lipcert.training.intake import (
     FirstExamples,
@@ -66,7 +69,6 @@ from lipcert.training.sampling import Seed
 from lipcert.training.settings_file import write_settings
 from lipcert.training.wiring import Parts, wired
 from lipcert.training.world import PATIENCE, World, checksum
-from lipcert.upper import Upper
 
 _MOST_AHEAD: Final = 16
 """so many releases are counted by one write to the disk, where that is 1 % of the run at most"""
@@ -157,7 +159,7 @@ def make_private(
         place = (
             None if folder is None else usable(Path(folder), resume=resume, is_first=world.is_first)
         )
-        stage = staging.enter_context(_staged(place, resume=resume))
+        stage = staging.enter_context(_staged(place if resume and world.is_first else None))
         world.agree("the mechanism, the plan or the optimizer",
                     repr((mechanism, run, options_of(optimizer), folder is None,
                           record_every is None)))  # fmt: skip
@@ -171,13 +173,15 @@ def make_private(
         first.require_labels(calibration.bounds.loss, network.graph.output_shape)
         moves = settings.scope == "point"
         if place is not None and not moves:
-            calibration = _certified(network, calibration, stage, world, shown)
+            calibration = _certified(network, calibration, stage, world)
         enforcement = enforced(network, calibration, mechanism)
         require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
             network = _network(model, x, stage, None, world, resume=False, masks=masks)
-            _certified(network, calibration, stage, world, shown)
+            if world.is_first:
+                found = bounded(network.model, settings, shown.observe)
+                _certificate(network, settings, found, stage)
         world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
         if place is not None and world.is_first:
             opened(place, stage)
@@ -193,9 +197,10 @@ def make_private(
 
 
 @contextmanager
-def _staged(place: Path | None, *, resume: bool) -> Iterator[Path]:
-    """Where model and certificate are put until it is known that there is a run."""
-    if place is not None and resume:
+def _staged(place: Path | None) -> Iterator[Path]:
+    """Where model and certificate are put until it is known that there is a run; place: one is
+    there."""
+    if place is not None:
         yield place
         return
     with tempfile.TemporaryDirectory() as temporary:
@@ -212,41 +217,39 @@ def _network(
     resume: bool,
     masks: bool,
 ) -> TrainedNetwork:
-    """The imported module; of the first rank, its file stays on the stage."""
-    with tempfile.TemporaryDirectory() as temporary:
-        path = (stage if world.is_first else Path(temporary)) / MODEL
-        exists = resume and world.is_first
-        if file is not None and not exists:
-            copy_file(file, path)
-            exists = True
-        return trained_network(model, x, path, exists=exists, masks=masks)
+    """The imported module; its file stays on the stage."""
+    path = stage / MODEL
+    exists = resume and world.is_first
+    if file is not None and not exists:
+        copy_file(file, path)
+        exists = True
+    return trained_network(model, x, path, exists=exists, masks=masks)
 
 
 def _certified(
-    network: TrainedNetwork,
-    calibration: Calibration,
-    stage: Path,
-    world: World,
-    shown: ProgressReport,
+    network: TrainedNetwork, calibration: Calibration, stage: Path, world: World
 ) -> Calibration:
-    """The noise as the first rank certifies it; the certificate stays on the stage."""
+    """The noise as the first rank certifies the bounds."""
     if world.is_first:
-        found, calibration = certified(network.model, calibration, shown.observe)
-        (stage / UNCERTIFIED).unlink(missing_ok=True)
-        if isinstance(found, bytes):
-            write_certificate(found, stage / CERTIFICATE)
-        else:
-            (stage / UNCERTIFIED).write_text(f"{found}\n", encoding="utf-8")
+        stated = _certificate(network, calibration.settings, calibration.bounds, stage)
+        calibration = calibration if stated is None else as_certified(calibration, stated)
     told = world.text_from_first(
         json.dumps([group.grad_norm.hex() for group in calibration.groups])
     )
-    if world.is_first:
-        return calibration
-    groups = tuple(
-        replace(group, grad_norm=Upper(float.fromhex(norm)))
-        for group, norm in zip(calibration.bounds.groups, json.loads(told), strict=True)
-    )
-    return recalculated(calibration, replace(calibration.bounds, groups=groups))
+    return recalculated(calibration, map(float.fromhex, json.loads(told)))
+
+
+def _certificate(
+    network: TrainedNetwork, settings: Settings, found: Bounded, stage: Path
+) -> Certificate | None:
+    """A certificate of these bounds, left on the stage; where there can be none, why."""
+    made = certified(network.model, settings, found)
+    (stage / UNCERTIFIED).unlink(missing_ok=True)
+    if isinstance(made, str):
+        (stage / UNCERTIFIED).write_text(f"{made}\n", encoding="utf-8")
+        return None
+    write_certificate(made.data, stage / CERTIFICATE)
+    return made.certificate
 
 
 def _header(

@@ -1,6 +1,6 @@
 """Calibration: how much noise each group of parameters gets, from certified bounds.
 
-What enters: an imported graph and the settings of a run. What leaves: for each group its members,
+What enters: an imported model and the settings of a run. What leaves: for each group its members,
 the bound of its per-example gradient, its sensitivity, and the standard deviation of the noise on
 the released mean. Invariant: every number of a `Calibration` is the one that `lipcert analyze`
 reports under the same settings or, where the run has a certificate, the one that it states.
@@ -8,7 +8,7 @@ reports under the same settings or, where the run has a certificate, the one tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -21,6 +21,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
+from lipcert.upper import Upper
 
 
 @final
@@ -90,9 +91,14 @@ def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration
     return _calibration(found, before.settings, before.plan, before.noise_multiplier)
 
 
-def recalculated(before: Calibration, bounds: Bounded) -> Calibration:
-    """The same run, noised for other bounds."""
-    return _calibration(bounds, before.settings, before.plan, before.noise_multiplier)
+def recalculated(before: Calibration, grad_norms: Iterable[float]) -> Calibration:
+    """The same run, noised for other bounds of its groups, in their order."""
+    groups = tuple(
+        replace(group, grad_norm=Upper(norm))
+        for group, norm in zip(before.bounds.groups, grad_norms, strict=True)
+    )
+    found = replace(before.bounds, groups=groups)
+    return _calibration(found, before.settings, before.plan, before.noise_multiplier)
 
 
 def _calibration(

@@ -1,26 +1,25 @@
 """Certification: a certificate before the first step, and noise that is set by it.
 
-What enters: an imported model and the noise of a run as the engine would set it. What leaves: the
-bytes of a certificate that the checker has accepted, and the noise with every bound at least the
-one that is certified: where the checker's rules are looser than the engine's, the certificate
-states more, and the run must be noised for what is stated. Invariant: a run that has a certificate
-is noised for it.
+What enters: an imported model and its bounds. What leaves: a certificate that the checker has
+accepted, and the noise of a run for the bounds that it states: they exceed those that were derived
+by a margin for rounding on other machines. Invariant: a run that has a certificate is noised for
+it.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-from lipcert.analysis.bounded import Progress
+from lipcert.analysis.bounded import Bounded
+from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
-from lipcert.issue.certify import certify
+from lipcert.issue.certify import Issued, issued
+from lipcert.settings import Settings
 from lipcert.training.calibration import Calibration, recalculated
-from lipcert.upper import Upper
 
 
 @final
@@ -28,21 +27,24 @@ class CertificateWarning(UserWarning):
     """A run that is bounded and has no certificate."""
 
 
-def certified(
-    model: ImportedModel, planned: Calibration, observe: Progress | None = None
-) -> tuple[bytes | str, Calibration]:
-    """A certificate of the run, and its noise; where there can be none, why, with a warning."""
+def certified(model: ImportedModel, settings: Settings, found: Bounded) -> Issued | str:
+    """A certificate of bounds that were derived; where there can be none, why, with a warning."""
     try:
-        issued = certify(model, planned.settings, observe=observe)
+        made = issued(model, settings, found)
     except (NoVerdictError, CertificationError) as error:
-        warn_uncertified(str(error))
-        return str(error), planned
-    claims = {claim.name: Upper(claim.grad_norm) for claim in issued.certificate.groups}
-    groups = tuple(
-        replace(group, grad_norm=max(group.grad_norm, claims[group.name]))
-        for group in planned.bounds.groups
-    )
-    return issued.data, recalculated(planned, replace(planned.bounds, groups=groups))
+        reason = str(error)
+    else:
+        if made.certificate.groups or not found.groups:
+            return made
+        reason = "the file does not hold the trained parameters as tensors of their own"
+    warn_uncertified(reason)
+    return reason
+
+
+def as_certified(planned: Calibration, certificate: Certificate) -> Calibration:
+    """The same run, noised for what is stated of its groups."""
+    stated = {claim.name: claim.grad_norm for claim in certificate.groups}
+    return recalculated(planned, [stated[group.name] for group in planned.groups])
 
 
 def warn_uncertified(reason: str) -> None:

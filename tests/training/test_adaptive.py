@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,11 +24,11 @@ class Run:
         self.made: list[Mapping[str, float]] = []
         self.norms: dict[str, float] = {}
         monkeypatch.setattr(adaptive, "recalibrated", self._recalibrated)
-        planned: Any = SimpleNamespace(bounds=SimpleNamespace(graph=None))
+        planned: Any = None
         self.noise = AdaptiveNoise(planned, lambda: self.norms, CAPS, slack)
 
-    def _recalibrated(self, before: object, graph: object, radii: Mapping[str, float]) -> Any:
-        del before, graph
+    def _recalibrated(self, before: object, radii: Mapping[str, float]) -> Any:
+        del before
         self.made.append(dict(radii))
         return self.made[-1]
 

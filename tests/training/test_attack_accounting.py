@@ -256,7 +256,7 @@ def test_an_interrupted_shuffled_epoch_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is in more batches than epochs are paid for."""
-    monkeypatch.setattr(assembly, "certified", lambda model, planned, *unused: (None, planned))
+    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
     taken = np.zeros(EXAMPLES, dtype=np.int64)
     for resume, until in ((False, 2), (True, 5), (True, STEPS * 4)):
         with private_run(

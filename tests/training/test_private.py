@@ -23,6 +23,7 @@ from lipcert.cli.sources import effective_settings
 from lipcert.core.certificate import read_certificate
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import epsilon
+from lipcert.settings import ConstraintSpec
 from lipcert.training import (
     BackpropClipping,
     FixedWeightNorm,
@@ -30,6 +31,7 @@ from lipcert.training import (
     Loss,
     TrainingMechanism,
     WeightClipping,
+    assembly,
 )
 from lipcert.training.assembly import SeedWarning
 from lipcert.training.certification import CertificateWarning
@@ -80,7 +82,37 @@ def test_noise_is_what_the_certificate_says_and_no_less_than_the_analysis(
         for analysed, claimed in zip(found.groups, stated.groups, strict=True):
             used = run.calibration.noise_std[claimed.name]
             assert used == pytest.approx(claimed.noise_std, rel=1e-12)
-            assert analysed.noise_std <= used <= 1.01 * analysed.noise_std
+            assert analysed.noise_std <= used <= (1 + 1e-6) * analysed.noise_std
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "weight-clipping"])
+def test_noise_without_a_certificate_is_that_of_the_analysis(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
+    with private_run(tmp_path, MECHANISMS[name]) as run:
+        found = analyze(load_model(tmp_path / "model.onnx"), run.settings)
+        assert run.calibration.noise_std == {group.name: group.noise_std for group in found.groups}
+
+
+def test_noise_of_weight_clipping_is_that_of_the_analysis_within_its_radii(tmp_path: Path) -> None:
+    with private_run(tmp_path, MECHANISMS["weight-clipping"]) as run:
+        model = load_model(tmp_path / "model.onnx")
+        for x, y in run.loader:
+            present = run.enforcement.present()
+            held = present.bounds.scope.constraints
+            assert {item.tensor for item in held} == set(model.graph.parameters)
+            around = replace(
+                run.settings,
+                mechanism="clipless",
+                scope="constraint-set",
+                constraint=None,
+                bias_norm=None,
+                constraints=tuple((c.tensor, ConstraintSpec(c.kind, c.radius)) for c in held),
+            )
+            groups = analyze(model, around).groups
+            assert present.noise_std == {group.name: group.noise_std for group in groups}
+            run.step(x, y)
 
 
 class Silent(SGD):
