@@ -356,7 +356,7 @@ def test_a_run_without_a_certificate_says_so_at_its_end_too(
     def refused(*_: object, **__: object) -> None:
         raise NoVerdictError("certify: the checker has no rule for this")
 
-    monkeypatch.setattr("lipcert.training.certification.certify", refused)
+    monkeypatch.setattr("lipcert.training.certification.issued", refused)
     with pytest.warns(CertificateWarning, match="no rule for this"):
         run = private_run(tmp_path)
     train(run)
