@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lipcert import ImportedModel, load_model
 from models.build import export
 
-__all__ = ["WIDTH", "DenseNetwork", "imported", "orthogonal_"]
+__all__ = ["WIDTH", "DenseNetwork", "imported", "new_file", "orthogonal_"]
 
 WIDTH: Final = 8
 
@@ -51,9 +51,17 @@ def orthogonal_(network: nn.Module) -> None:
             nn.init.orthogonal_(parameter)
 
 
+_FOLDER: Final = tempfile.TemporaryDirectory()
+_NUMBERS: Final = itertools.count()
+
+
 def imported(network: nn.Module) -> ImportedModel:
     """The module, exported and read again."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network.onnx"
-        export(network, path, legacy=True)
-        return load_model(path, trusted=True)
+    path = new_file()
+    export(network, path, legacy=True)
+    return load_model(path, trusted=True)
+
+
+def new_file() -> Path:
+    """Where a model may be written, which lies there as long as this process runs."""
+    return Path(_FOLDER.name) / f"{next(_NUMBERS)}.onnx"
