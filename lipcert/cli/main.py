@@ -2,7 +2,7 @@
 
 What enters: the command line. What leaves: a result on stdout and one of the codes of
 `exit_codes`. Invariant: no exception leaves `cli.main`; `lipcert --help` loads click and the
-declarations of the verbs, nothing of the engine.
+declarations of the verbs, and nothing that computes.
 """
 
 from __future__ import annotations

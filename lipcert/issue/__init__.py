@@ -1,4 +1,4 @@
-"""Issuing certificates: the engine's searches, written down so that the checker can follow them.
+"""Issuing certificates: what an analysis derived, written down so that it can be derived again.
 
 Nothing here is trusted: a certificate counts only after the checker has accepted it.
 """

@@ -45,9 +45,11 @@ def test_codes_are_found_in_any_case() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=[path.stem for path in MODELS])
 def test_every_rule_that_an_analysis_names_has_a_page(model: Path) -> None:
+    """And no two of its rows have one name."""
     words = ["analyze", str(model), "--tier", "quick", "--format", "json"]
     nodes = json.loads(CliRunner().invoke(cli, words).stdout)["nodes"]
     assert nodes
+    assert len({node["name"] for node in nodes}) == len(nodes)
     for rule in {node["rule"] for node in nodes}:
         assert explain(rule).startswith(rule)
 
