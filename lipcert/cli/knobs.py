@@ -196,7 +196,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
     Knob("tier", _word, _of(TierName), "How much work a bound may cost."),
     Knob("output", _word, "NAME", "Output of the model to analyse, if it has several."),
     Knob("as-exported", _switch, "", AS_EXPORTED, count=0),
-    Knob("cache", _switch, "", "Remember slow norms in a private directory.", count=0),
+    Knob("cache", _switch, "", "Of analyze: remember slow norms in a private directory.", count=0),
 )
 
 TABLES: Final[Mapping[str, Callable[[object], object]]] = MappingProxyType(
