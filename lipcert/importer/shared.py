@@ -9,7 +9,8 @@ as the file tells. Two traps of the TorchScript exporter of torch, which leaves 
    Other equal tensors stay tied: from a scripted module one parameter with two names is written
    in the same way, and tying never makes a bound smaller.
 2. It stores transposed copies under made-up names, for each use one. Copies of equal numbers may
-   come from one parameter that is used twice: they are tied, which never makes a bound smaller.
+   come from one parameter that is used twice, and so may a copy and a matrix that has a name: they
+   are tied, which never makes a bound smaller.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ def separate_shared(model: RawModel, provenance: Provenance) -> Separated:
         return Separated(model)
     copies = _copies(graph.tensors)
     tensors = {name: array for name, array in graph.tensors.items() if name not in copies}
-    nodes = [
-        RawNode("Identity", "", 1, copy, (first,), (copy,), {}) for copy, first in copies.items()
-    ]
+    nodes = list(copies.values())
     is_torch = model.producer.startswith(_PRODUCER)
     for node in graph.nodes:
         shared = tensors.get(node.inputs[0]) if node.inputs else None
@@ -59,7 +58,7 @@ def separate_shared(model: RawModel, provenance: Provenance) -> Separated:
             nodes.append(node)
     added = tuple(name for name in tensors if name not in graph.tensors)
     result = replace(model, graph=replace(graph, nodes=tuple(nodes), tensors=tensors))
-    return Separated(result, added, frozenset(copies.values()))
+    return Separated(result, added, frozenset(node.inputs[0] for node in copies.values()))
 
 
 def _is_one_number(array: Array) -> bool:
@@ -74,13 +73,32 @@ def _is_second_name(node: RawNode, outputs: tuple[str, ...]) -> bool:
     return is_name and name not in outputs
 
 
-def _copies(tensors: Mapping[str, Array]) -> dict[str, str]:
-    """Tensors with made-up names → the first one of equal numbers."""
+def _copies(tensors: Mapping[str, Array]) -> dict[str, RawNode]:
+    """Tensors with made-up names → how they come from the first one of equal numbers.
+
+    That one has a made-up name too, or it is a matrix. Matrices may be transposed copies.
+    """
     first: dict[tuple[object, ...], str] = {}
-    copies: dict[str, str] = {}
-    for name, array in tensors.items():
-        if is_anonymous(name) and array.dtype.kind == "f" and array.size > 1:
-            found = first.setdefault((array.dtype, array.shape, array.tobytes()), name)
-            if found != name:
-                copies[name] = found
+    copies: dict[str, RawNode] = {}
+    floats = {
+        n: array for n, array in tensors.items() if array.dtype.kind == "f" and array.size > 1
+    }
+    for name in sorted(floats, key=is_anonymous):
+        array = floats[name]
+        if is_anonymous(name):
+            found, turned = first.get(_key(array)), first.get(_key(array.T))
+            if found is not None:
+                copies[name] = RawNode("Identity", "", 1, name, (found,), (name,), {})
+                continue
+            if turned is not None and array.ndim == 2:
+                perm = {"perm": (1, 0)}
+                copies[name] = RawNode("Transpose", "", 1, name, (turned,), (name,), perm)
+                continue
+        elif array.ndim != 2:
+            continue
+        first.setdefault(_key(array), name)
     return copies
+
+
+def _key(array: Array) -> tuple[object, ...]:
+    return array.dtype, array.shape, array.tobytes()

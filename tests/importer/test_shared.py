@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from lipcert.analysis.bounded import bounded
 from lipcert.importer.load import load_model
+from lipcert.settings import Settings
 from tests.importer.models import model, saved, weights
 
 node = helper.make_node
@@ -93,6 +95,24 @@ def two_uses(first, second, producer="pytorch", array=None):
 def test_made_up_copies_of_equal_numbers_are_tied(tmp_path, producer):
     proto = two_uses("onnx::MatMul_7", "onnx::MatMul_9", producer)
     assert list(load_model(saved(proto, tmp_path)).graph.parameters) == ["onnx::MatMul_7"]
+
+
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("name", ["w", "onnx::MatMul_9"])
+def test_a_made_up_copy_is_tied_to_the_matrix_that_it_transposes(tmp_path, name, turned):
+    """As of an autoencoder with tied weights: the gradient has a share of both uses."""
+    own = weights(4, 4)
+    nodes = [node("MatMul", ["x", "onnx::MatMul_7"], ["h"]), node("MatMul", ["h", name], ["y"])]
+    proto = model(nodes, ("N", 4), {"onnx::MatMul_7": own.T if turned else own, name: own})
+    proto.producer_name = "pytorch"
+    imported = load_model(saved(proto, tmp_path), trusted=True)
+    (parameter,) = imported.graph.parameters
+    assert parameter == ("onnx::MatMul_7" if name != "w" else "w")
+    assert imported.scattered == {parameter}
+    found = bounded(imported, Settings(input_norm=1.0, loss="mse", label_norm=0.0))
+    assert set(found.tensors[parameter]) == {"onnx::MatMul_7", name}
+    total = sum(found.derived.gradients[tensor] for tensor in ("onnx::MatMul_7", name))
+    assert found.grad_norms[parameter] >= total
 
 
 def test_named_tensors_of_equal_numbers_are_not_tied(tmp_path):
