@@ -1,26 +1,20 @@
-"""Ops that read along axes: pools, reductions, softmax, normalizations, sorting."""
+"""Ops that read along axes: reductions, softmax, normalizations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.conv_ops import images
+from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
-from lipcert.core.lower.selection_ops import select
-from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
-from lipcert.core.lower.windows import check_covered, ends_within, windows
+from lipcert.core.lower.values import Constant, Data, Value, indices
 from lipcert.core.program import (
-    AveragePool,
     LocalResponse,
-    LpPool,
-    MaxPool,
     Normalize,
     Op,
     ReduceLogSumExp,
@@ -31,46 +25,7 @@ from lipcert.core.program import (
     Shape,
     Shift,
     Softmax,
-    Sort,
-    Window,
 )
-
-
-def pool(call: Call) -> Value:
-    """Pooling over windows."""
-    value = images(call)
-    sizes = value.shape[2:]
-    window, end = windows(call, sizes, tuple(call.integers("kernel_shape") or ()))
-    check_covered(window, sizes)
-    op: Op
-    match call.node.op_type:
-        case "MaxPool":
-            call.integer("storage_order", 0)
-            op = MaxPool(window)
-        case "AveragePool":
-            counts = bool(call.integer("count_include_pad", 0))
-            if counts and not ends_within(window, sizes, end):
-                value, window = _padded(call, value, window, end)
-                counts = False
-            op = AveragePool(window, counts)
-        case _:
-            op = LpPool(window, _order(call))
-    return call.step(op, value, shape=(*value.shape[:2], *window.outputs), place=value.place)
-
-
-def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, Window]:
-    """The padding that counts as zeros of the value, so that what lies beyond it does not count."""
-    widths = [(0, 0), (0, 0), *zip(window.before, end, strict=True)]
-    check_size(tuple(size + sum(pad) for size, pad in zip(value.shape, widths, strict=True)))
-    index = np.pad(indices(value.shape), widths, constant_values=-1)
-    return call.moved(value, index, value.place), replace(window, before=(0,) * len(end))
-
-
-def _order(call: Call) -> int:
-    p = call.integer("p", 2)
-    if p not in {1, 2}:
-        raise Unsupported("only the norms 1 and 2 are supported")
-    return p
 
 
 def global_pool(call: Call) -> Value:
@@ -83,7 +38,7 @@ def global_pool(call: Call) -> Value:
         case "GlobalMaxPool":
             return _reduced(call, value, ReduceMax(axes, minimum=False), axes)
         case _:
-            return _reduced(call, value, ReduceNorm(axes, _order(call), 0.0), axes)
+            return _reduced(call, value, ReduceNorm(axes, norm_order(call), 0.0), axes)
 
 
 def _reduced(call: Call, value: Data, op: Op, axes: Shape) -> Data:
@@ -213,18 +168,3 @@ def _fitted(constant: Constant, shape: Shape, repeats: int) -> Constant:
     if index.size != math.prod(shape) or constant.place is not None:
         raise Unsupported("a parameter does not fit the value")
     return constant.rearranged(index.reshape(shape), None)
-
-
-def top(call: Call) -> list[Value]:
-    """The largest or smallest entries along an axis, in order: sorted, and the rest dropped."""
-    value = call.data()
-    (axis,) = normal_axes([call.integer("axis", -1)], len(value.shape))
-    count = call.integer("k", 0) if call.version < 10 else call.whole(1)[0]
-    size = value.shape[axis]
-    largest, ordered = call.integer("largest", 1), call.integer("sorted", 1)
-    if not 1 <= count <= size or (not ordered and count > 1):
-        raise Unsupported("the entries are in no known order, or too many")
-    check_apart(value, (axis,))
-    rising = call.step(Sort(axis), value, shape=value.shape, place=value.place)
-    places = range(size - 1, size - 1 - count, -1) if largest else range(count)
-    return [select(call, rising, axis, places)]

@@ -259,22 +259,6 @@ def _where(call: Call) -> Value:
     return Constant(low, high, sum_of_sources(first, second), place, grows)
 
 
-def _concat(call: Call) -> Value:
-    """One after another along an axis that is not the batch's."""
-    parts = [call.constant(place) for place in range(len(call))]
-    (axis,) = normal_axes([call.integer("axis", 0)], len(parts[0].shape))
-    places = {part.place for part in parts}
-    if len(places) > 1 or any(item is not None and item.axis == axis for item in places):
-        raise Unsupported(FIXED)
-    check_size((sum(math.prod(part.shape) for part in parts),))
-    low = np.concatenate([part.lo for part in parts], axis)
-    exact = all(part.lo is part.hi for part in parts)
-    high = low if exact else np.concatenate([part.hi for part in parts], axis)
-    grows = np.concatenate([marks(part) for part in parts], axis)
-    sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
-    return Constant(low, high, sources, parts[0].place, grows)
-
-
 def _power(call: Call) -> Value:
     """c^n with one number n; a whole number exactly."""
     constant, exponent = call.constant(0), call.constant(1).uniform()
@@ -431,7 +415,6 @@ CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
     ),
     "Abs": _absolute,
     "Cast": _cast,
-    "Concat": _concat,
     "ConstantOfShape": filled,
     "EyeLike": identity_matrix,
     "MatMul": _product,

@@ -22,6 +22,14 @@ def images(call: Call) -> Data:
     return value
 
 
+def norm_order(call: Call) -> int:
+    """The p of a pool."""
+    p = call.integer("p", 2)
+    if p not in {1, 2}:
+        raise Unsupported("only the norms 1 and 2 are supported")
+    return p
+
+
 def conv(call: Call) -> Value:
     """Conv and ConvTranspose of one image at a time."""
     value, weight = images(call), call.constant(1)

@@ -69,7 +69,7 @@ LAYOUT: Final[Mapping[str, str]] = {
 Composite ones are written down in others, which have rules for both.
 """
 DATA: Final[Mapping[str, str]] = {
-    **dict.fromkeys(["AveragePool", "LpPool", "MaxPool"], "axis_ops.pool"),
+    **dict.fromkeys(["AveragePool", "LpPool", "MaxPool"], "pool_ops.pool"),
     **dict.fromkeys(["GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"], "axis_ops.global_pool"),
     **dict.fromkeys(
         ["ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
@@ -87,12 +87,15 @@ DATA: Final[Mapping[str, str]] = {
     "Gemm": "linear_ops.gemm",
     "LRN": "axis_ops.local_response",
     "MatMul": "linear_ops.matmul",
-    "TopK": "axis_ops.top",
+    "TopK": "selection_ops.top",
 }  # fmt: skip
 """operators on values that are computed from the input"""
 TABLES: Final = ("functions.FUNCTIONS", "entry_ops.ENTRY_OPS")
 """what else there is for such values, by the module that holds it"""
-CONSTANTS: Final[Mapping[str, str]] = {"Gemm": "composites.constant_gemm"}
+CONSTANTS: Final[Mapping[str, str]] = {
+    "Concat": "size_ops.joined",
+    "Gemm": "composites.constant_gemm",
+}
 CONSTANT_TABLES: Final = ("constant_ops.CONSTANT_OPS", "functions.FUNCTIONS")
 """the same for constants; the first table goes first"""
 

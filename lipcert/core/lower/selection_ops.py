@@ -8,9 +8,9 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.layout_ops import check_kept, normal_axes
+from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
 from lipcert.core.lower.values import Constant, Value, check_size, indices
-from lipcert.core.program import IndexArray, Operand, Place, Shift
+from lipcert.core.program import IndexArray, Operand, Place, Shift, Sort
 
 _ENDLESS = 2**31 - 1
 """the end of a slice that stands for the end of the axis"""
@@ -144,3 +144,18 @@ def _padded(index: IndexArray, axis: int, begin: int, end: int, mode: str) -> In
         else np.pad(kept, widths, mode=mode)  # type: ignore[call-overload]
     )
     return padded
+
+
+def top(call: Call) -> list[Value]:
+    """The largest or smallest entries along an axis, in order: sorted, and the rest dropped."""
+    value = call.data()
+    (axis,) = normal_axes([call.integer("axis", -1)], len(value.shape))
+    count = call.integer("k", 0) if call.version < 10 else call.whole(1)[0]
+    size = value.shape[axis]
+    largest, ordered = call.integer("largest", 1), call.integer("sorted", 1)
+    if not 1 <= count <= size or (not ordered and count > 1):
+        raise Unsupported("the entries are in no known order, or too many")
+    check_apart(value, (axis,))
+    rising = call.step(Sort(axis), value, shape=value.shape, place=value.place)
+    places = range(size - 1, size - 1 - count, -1) if largest else range(count)
+    return [select(call, rising, axis, places)]

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.layout_ops import normal_axes
+from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.values import FIXED, Constant, Value, broadcast, check_size
 from lipcert.core.program import Place
 
@@ -47,6 +49,22 @@ def size_of(call: Call) -> Value:
     value = call.value(0)
     count = np.asarray(math.prod(value.shape), dtype=np.int64)
     return _plain(count, np.asarray(value.place is not None))
+
+
+def joined(call: Call) -> Value:
+    """One after another along an axis that is not the batch's."""
+    parts = [call.constant(place) for place in range(len(call))]
+    (axis,) = normal_axes([call.integer("axis", 0)], len(parts[0].shape))
+    places = {part.place for part in parts}
+    if len(places) > 1 or any(item is not None and item.axis == axis for item in places):
+        raise Unsupported(FIXED)
+    check_size((sum(math.prod(part.shape) for part in parts),))
+    low = np.concatenate([part.lo for part in parts], axis)
+    exact = all(part.lo is part.hi for part in parts)
+    high = low if exact else np.concatenate([part.hi for part in parts], axis)
+    grows = np.concatenate([marks(part) for part in parts], axis)
+    sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
+    return Constant(low, high, sources, parts[0].place, grows)
 
 
 def marks(constant: Constant) -> Array:

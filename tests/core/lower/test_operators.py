@@ -46,6 +46,7 @@ def test_nothing_is_loaded_before_a_node_needs_it() -> None:
         "guards",
         "joining",
         "linear_ops",
+        "pool_ops",
         "norm_macros",
         "selection_ops",
     ):

@@ -1,0 +1,43 @@
+"""Pools over windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.conv_ops import images, norm_order
+from lipcert.core.lower.values import Data, Value, check_size, indices
+from lipcert.core.lower.windows import check_covered, ends_within, windows
+from lipcert.core.program import AveragePool, LpPool, MaxPool, Op, Shape, Window
+
+
+def pool(call: Call) -> Value:
+    """Pooling over windows."""
+    value = images(call)
+    sizes = value.shape[2:]
+    window, end = windows(call, sizes, tuple(call.integers("kernel_shape") or ()))
+    check_covered(window, sizes)
+    op: Op
+    match call.node.op_type:
+        case "MaxPool":
+            call.integer("storage_order", 0)
+            op = MaxPool(window)
+        case "AveragePool":
+            counts = bool(call.integer("count_include_pad", 0))
+            if counts and not ends_within(window, sizes, end):
+                value, window = _padded(call, value, window, end)
+                counts = False
+            op = AveragePool(window, counts)
+        case _:
+            op = LpPool(window, norm_order(call))
+    return call.step(op, value, shape=(*value.shape[:2], *window.outputs), place=value.place)
+
+
+def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, Window]:
+    """The padding that counts as zeros of the value, so that what lies beyond it does not count."""
+    widths = [(0, 0), (0, 0), *zip(window.before, end, strict=True)]
+    check_size(tuple(size + sum(pad) for size, pad in zip(value.shape, widths, strict=True)))
+    index = np.pad(indices(value.shape), widths, constant_values=-1)
+    return call.moved(value, index, value.place), replace(window, before=(0,) * len(end))
