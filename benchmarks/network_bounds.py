@@ -29,8 +29,7 @@ from lipcert.ops import functions
 from lipcert.ops.activation import Activation
 from lipcert.ops.base import Op
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Reshape
-from lipcert.ops.sorting import Sort
+from lipcert.ops.shape import Reshape, Sort
 from tests.networks import chain, proved
 
 RADIUS = 4.8061

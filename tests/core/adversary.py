@@ -13,9 +13,9 @@ import torch
 from onnx import ModelProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
+from lipcert.core.clips import with_clips
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
-from lipcert.core.clips import with_clips
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.witnesses import ENGINES, Evidence

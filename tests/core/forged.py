@@ -27,11 +27,11 @@ from lipcert.core.certificate import (
     ValueClaim,
 )
 from lipcert.core.claims import group_bounds, joint_multiplier
+from lipcert.core.clips import with_clips
 from lipcert.core.coverage import INPUT_RULE, expected_nodes, frozen_tensors, tensors
 from lipcert.core.derive import Derived, derive
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import Circumstances, Premises
-from lipcert.core.clips import with_clips
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.spending import derived_epsilon

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from lipcert.core.clips import clip_faults
+from lipcert.core.clips import clip_faults, layer_steps, with_clips
 from lipcert.core.ledger import BackpropagationClip, LayerEnds
-from lipcert.core.clips import layer_steps, with_clips
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program
 from lipcert.core.reader.records import Model

@@ -8,8 +8,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from lipcert.core.coverage import eval_layers, expected_nodes
 from lipcert.core.digest import structural_digest
-from lipcert.core.reader.records import MAX_NODES
-from lipcert.core.reader.records import ModelReadError
+from lipcert.core.reader.records import MAX_NODES, ModelReadError
 from tests.core.lower.cases import agrees, kinds, model, node, program
 from tests.core.models import read
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lipcert.ops.bilinear import MatMul, Multiply
+from lipcert.ops.combine import MatMul, Multiply
 from tests.audit.lowering.cases.case import Case
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from lipcert.ops.domain import OnDomain
-from lipcert.ops.powers import Exp, Exponential, Log, Power
+from lipcert.ops.activation import Activation
+from lipcert.ops.functions import Exp, Exponential, Log, Power
 from tests.audit.lowering.cases.case import Case
 
 
 def case(function, reference, box) -> Case:
     return Case(
         name=f"{function}_{box}",
-        op=OnDomain(function),
+        op=Activation(function),
         inputs=((2, 3),),
         reference=lambda inputs, _: reference(inputs[0]),
         box=box,

@@ -7,10 +7,9 @@ from functools import reduce
 import torch
 from torch.nn import functional
 
-from lipcert.ops.bilinear import Quotient
-from lipcert.ops.extremum import Extremum
-from lipcert.ops.lrn import Lrn
-from lipcert.ops.reduced_norm import DivideByNorm, ReduceLogSumExp, ReduceNorm
+from lipcert.ops.combine import Extremum, Quotient
+from lipcert.ops.normalization import Lrn
+from lipcert.ops.reduction import DivideByNorm, ReduceLogSumExp, ReduceNorm
 from tests.audit.lowering.cases.case import Case
 
 

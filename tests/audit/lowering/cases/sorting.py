@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lipcert.ops.sorting import Sort
+from lipcert.ops.shape import Sort
 from tests.audit.lowering.cases.case import Case
 
 
