@@ -181,6 +181,8 @@ def estimated_norm(linear: object, shape: tuple[int, ...], steps: int = 40) -> f
     """√ of the largest Ritz value of TᵀT after some Lanczos steps: at most the norm, up to 1e-9."""
     import torch
 
+    from lipcert.ops.conv import Conv
+
     weight = torch.from_numpy(linear.weight.array.copy())
 
     def image(x: torch.Tensor) -> torch.Tensor:

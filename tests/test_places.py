@@ -11,8 +11,7 @@ import pytest
 from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.losses import _loss
 from lipcert.choices import LossName
-from lipcert.core.losses.kinds import _KINDS
-from lipcert.core.lower.composites import _COMPOSITES
+from lipcert.core.losses.kinds import KINDS as BOUNDED
 from lipcert.core.lower.entry_ops import ENTRY_OPS
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
 from lipcert.core.rules.facts import Fact
@@ -47,7 +46,7 @@ def test_the_numbers_of_every_function_are_those_of_its_oracle(case) -> None:
 
 
 def test_every_loss_has_a_bound_parameters_and_a_name() -> None:
-    assert _KINDS.keys() == LOSS_PARAMETERS.keys() == set(get_args(LossName)) - {"auto"}
+    assert BOUNDED.keys() == LOSS_PARAMETERS.keys() == set(get_args(LossName)) - {"auto"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,7 +59,7 @@ def test_every_loss_can_be_audited(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bound_of_a_loss_takes_the_parameters_of_its_record(kind: str) -> None:
-    _, required, optional = _KINDS[kind]
+    _, required, optional = BOUNDED[kind]
     assert required <= loss(kind).parameters().keys() <= required | optional
 
 
@@ -70,7 +69,7 @@ def test_every_reader_of_an_operator_can_be_loaded(name: str) -> None:
 
 
 def test_every_operator_that_imports_is_read_by_the_core() -> None:
-    read = [DATA.keys(), LAYOUT.keys(), ENTRY_OPS.keys(), _COMPOSITES.keys()]
+    read = [DATA.keys(), LAYOUT.keys(), ENTRY_OPS.keys()]
     assert _VERSIONS.keys() <= set().union(*read)
     assert sum(map(len, read)) == len(set().union(*read))
 
