@@ -99,9 +99,8 @@ class SoftmaxDomain:
         m = K − 2. For K = 2 both functions are monotone in z_1 − z_0, on each side of the target,
         and θ = 0 or π. In terms of differences to z_0: √2·x for the one class and
         x/√2 − √(K/2m)·y for the m others, where (x, y) = R(cos θ, sin θ).
-        *From points to the circle.* With s = tan(θ/2) in [−1, 1], and its antipodes behind, from 1
-        to 3, the points are rational, and θ moves by at most twice what s moves: from the middle of
-        a cell by at most its width.
+        *From points to the circle.* With s = tan(θ/2) in [−1, 1], and its antipodes, the points
+        are rational, and θ moves by at most twice what s moves.
         """
         radius = Fraction(self.radius)
         if self.classes == 2:
@@ -109,13 +108,15 @@ class SoftmaxDomain:
                 near(radius, Fraction(0), Fraction(0)), near(-radius, Fraction(0), Fraction(0))
             )
 
-        def bound(left: Fraction, right: Fraction) -> Fraction:
-            middle = (left + right) / 2
-            s, scale = (middle, radius) if middle <= 1 else (middle - 2, -radius)
-            unit = scale / (1 + s * s)
-            return near((1 - s * s) * unit, 2 * s * unit, right - left)
+        def on_half(scale: Fraction) -> Fraction:
+            def bound(left: Fraction, right: Fraction) -> Fraction:
+                s = (left + right) / 2
+                unit = scale / (1 + s * s)
+                return near((1 - s * s) * unit, 2 * s * unit, right - left)
 
-        return Fraction(largest_on(Fraction(-1), Fraction(3), bound))
+            return Fraction(largest_on(Fraction(-1), Fraction(1), bound))
+
+        return max(on_half(radius), on_half(-radius))
 
     def _near_square(
         self, smoothing: Fraction
