@@ -1,4 +1,6 @@
-"""One thread per test process, since the processes already run in parallel; no cache of norms.
+"""One thread per test process, since the processes already run in parallel; no cache of proposals.
+
+Text is as wide as where there is no terminal.
 
 `pytest -m fast` is the inner loop: every test but those of `SLOW` and those marked `slow`.
 """
@@ -14,6 +16,7 @@ from hypothesis import HealthCheck, settings
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ["LIPCERT_CACHE"] = "false"
+os.environ["COLUMNS"] = "120"
 
 settings.register_profile(
     "reproducible",

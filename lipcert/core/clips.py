@@ -76,10 +76,11 @@ def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
 
 
 def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:
-    """The steps of a layer; none where there is no path."""
+    """The steps of a layer, each of which reads the one before; none where there is no path."""
     first, last = ends
     known = first in program.shapes and last in program.shapes
-    return (steps_between(program, first, last) or ()) if known else ()
+    steps = (steps_between(program, first, last) or ()) if known else ()
+    return steps if all(len(step.inputs) == 1 for step in steps) else ()
 
 
 def with_clips(program: Program, clip: BackpropagationClip) -> Program:

@@ -187,7 +187,7 @@ def test_a_radius_one_bit_below_a_gain_is_refused(
 
 
 def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
-    with pytest.raises(NoVerdictError, match=r"scale' is not within frobenius"):
+    with pytest.raises(NoVerdictError, match=r"scale' is not shown to be within frobenius"):
         clipped(network, "point", "frobenius", 4.0)
     report = check(clipped(network, "point", "frobenius", 4.5), network, Choices())
     assert report.verdict is Verdict.CONDITIONAL, report.reasons
