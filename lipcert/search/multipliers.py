@@ -27,7 +27,7 @@ FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
 _HOT, _COLD, _MOST_STEPS, _LEAST_STEPS = 0.15, 0.015, 16, 3
-_WORK: Final = 5e9
+_WORK: Final = 2e10
 """numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
