@@ -83,7 +83,8 @@ def _tuned(descent: Descent, hull: bool, attained: float) -> FloatArray | None:
     if not found:
         return None
     best = min(found, key=lambda state: state.value)
-    if best.value <= attained * (1.0 + _LEAST_GAIN) or not best.multipliers.size:
+    least = max(attained * (1.0 + _LEAST_GAIN), _TINY)
+    if best.value <= least or not best.multipliers.size:
         return best.multipliers
     guard = problem.guard * _HOT * best.value / best.multipliers.size
     reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
@@ -189,11 +190,11 @@ class _Problem:
             guard = self.guard * temperature * best.value / len(first.multipliers)
             step = self.factors(state, temperature, guard)
             attempt = self.at(state.multipliers * step**length)
-            if attempt is not None and attempt.guarded(guard) < state.guarded(guard):
-                gain = 1.0 - attempt.guarded(guard) / state.guarded(guard)
+            before = state.guarded(guard)
+            if attempt is not None and (after := attempt.guarded(guard)) < before:
                 state, length = attempt, min(1.0, 1.5 * length)
                 best = state if state.value < best.value else best
-                if gain < _LEAST_GAIN:
+                if before - after < _LEAST_GAIN * before or best.value <= _TINY:
                     break
             else:
                 length *= 0.4

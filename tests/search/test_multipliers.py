@@ -81,3 +81,13 @@ def test_known_and_unknown_slopes_side_by_side() -> None:
     assert found is not None
     assert [len(numbers) for numbers in found] == [16] * 4
     assert all(number > 0.0 for numbers in found for number in numbers)
+
+
+def test_a_matrix_of_zeros_before_slopes_that_are_hardly_any() -> None:
+    """There is nothing to bound, and nothing to improve: forms are as small as rounding."""
+    for seed in range(40):
+        low = 10.0 ** -np.random.default_rng(seed).uniform(0, 60, 2)
+        slopes = Interval(low, low * (1.0 + 2.0**-41))
+        links = [Matrix(np.zeros((2, 2)), None), Diagonal(slopes, weighed=True)]
+        edges = [Edge((f"v{k}", 0), (f"v{k + 1}", 0), link) for k, link in enumerate(links)]
+        assert multipliers(edges, hull=False) is not None
