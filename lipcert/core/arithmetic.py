@@ -66,7 +66,7 @@ def sqrt_up(a: Number) -> float:
     square = _not_negative(a)
 
     def scaled(exponent: int) -> int:
-        return _root_up(math.ceil(_shifted(square, 2 * exponent)))
+        return _root_up(_ceiling(square, 2 * exponent))
 
     return _rounded(scaled, _magnitude(square) // 2, math.inf)
 
@@ -76,7 +76,7 @@ def sqrt_down(a: Number) -> float:
     square = _not_negative(a)
 
     def scaled(exponent: int) -> int:
-        return math.isqrt(math.floor(_shifted(square, 2 * exponent)))
+        return math.isqrt(_floor(square, 2 * exponent))
 
     return _rounded(scaled, _magnitude(square) // 2, _LARGEST)
 
@@ -85,19 +85,19 @@ def round_up(number: Fraction) -> float:
     """Smallest float64 ≥ a rational number; inf beyond the largest."""
     if number < 0:
         return -round_down(-number)
-    return _rounded(lambda e: math.ceil(_shifted(number, e)), _magnitude(number), math.inf)
+    return _rounded(lambda e: _ceiling(number, e), _magnitude(number), math.inf)
 
 
 def round_down(number: Fraction) -> float:
     """Largest float64 ≤ a rational number; −inf below the lowest."""
     if number < 0:
         return -round_up(-number)
-    return _rounded(lambda e: math.floor(_shifted(number, e)), _magnitude(number), _LARGEST)
+    return _rounded(lambda e: _floor(number, e), _magnitude(number), _LARGEST)
 
 
 def _rounded(scaled: _Scaled, magnitude: int, beyond: float) -> float:
     """m·2^e for the smallest e at which m = scaled(e) is at most 2^53; `beyond` above float64."""
-    exponent = max(magnitude - 55, _LOWEST_EXPONENT)
+    exponent = max(magnitude - 54, _LOWEST_EXPONENT)
     while scaled(exponent) > _PRECISION:
         exponent += 1
     try:
@@ -111,11 +111,18 @@ def _magnitude(number: Fraction) -> int:
     return number.numerator.bit_length() - number.denominator.bit_length()
 
 
-def _shifted(number: Fraction, exponent: int) -> Fraction:
-    """number / 2^exponent."""
+def _ceiling(number: Fraction, exponent: int) -> int:
+    """⌈number / 2^exponent⌉; nothing is reduced on the way, which would take most of the time."""
     if exponent < 0:
-        return number * (1 << -exponent)
-    return number / (1 << exponent)
+        return -((-number.numerator << -exponent) // number.denominator)
+    return -(-number.numerator // (number.denominator << exponent))
+
+
+def _floor(number: Fraction, exponent: int) -> int:
+    """⌊number / 2^exponent⌋."""
+    if exponent < 0:
+        return (number.numerator << -exponent) // number.denominator
+    return number.numerator // (number.denominator << exponent)
 
 
 def _root_up(square: int) -> int:

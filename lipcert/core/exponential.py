@@ -23,17 +23,18 @@ def exp_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
     Widths: fewer than p/6 + 2 terms err by less than 2 units each, a squaring doubles the relative
     error, and p = bits + k + 16 + log2(bits) leaves room for all.
     """
-    if x < 0:
-        low, high = exp_bounds(-x, bits)
-        return 1 / high, 1 / low
-    if x > _LARGEST:
+    size, divisor = abs(x.numerator), x.denominator
+    if size > _LARGEST * divisor:
         raise ValueError("the argument of exp is too large")
-    halvings = max(0, (x.numerator << 6).bit_length() - x.denominator.bit_length() + 1)
+    halvings = max(0, (size << 6).bit_length() - divisor.bit_length() + 1)
     unit = bits + halvings + 16 + bits.bit_length()
-    below, above = _small_exp(x / (1 << halvings), unit)
+    below, above = _small_exp(size, divisor << halvings, unit)
     for _ in range(halvings):
         below, above = (below * below) >> unit, _shifted_up(above * above, unit)
-    return Fraction(below, 1 << unit), Fraction(above, 1 << unit)
+    one = 1 << unit
+    if x < 0:
+        return Fraction(one, above), Fraction(one, below)
+    return Fraction(below, one), Fraction(above, one)
 
 
 def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
@@ -53,9 +54,9 @@ def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
     return Fraction(2 * (low + below), 1 << unit), Fraction(2 * (high + above), 1 << unit)
 
 
-def _small_exp(r: Fraction, unit: int) -> tuple[int, int]:
-    """e^r in units of 2^-unit, for 0 ≤ r ≤ 2^-6."""
-    below, above = _rounded(r, unit)
+def _small_exp(numerator: int, denominator: int, unit: int) -> tuple[int, int]:
+    """e^r in units of 2^-unit, for r = numerator/denominator and 0 ≤ r ≤ 2^-6."""
+    below, above = _rounded(numerator, denominator, unit)
     low = high = 0
     term_low = term_high = 1 << unit
     n = 0
@@ -80,8 +81,8 @@ def _artanh(z: Fraction, unit: int) -> tuple[int, int]:
     if z < 0:
         low, high = _artanh(-z, unit)
         return -high, -low
-    below, above = _rounded(z, unit)
-    square_low, square_high = _rounded(z * z, unit)
+    below, above = _rounded(z.numerator, z.denominator, unit)
+    square_low, square_high = _rounded(z.numerator**2, z.denominator**2, unit)
     low = high = n = 0
     while above > 1:
         low, high, n = low + below // (2 * n + 1), high - (-above // (2 * n + 1)), n + 1
@@ -89,10 +90,10 @@ def _artanh(z: Fraction, unit: int) -> tuple[int, int]:
     return low, high + 2 * above
 
 
-def _rounded(x: Fraction, unit: int) -> tuple[int, int]:
-    """The integers around x·2^unit."""
-    scaled = x.numerator << unit
-    return scaled // x.denominator, -(-scaled // x.denominator)
+def _rounded(numerator: int, denominator: int, unit: int) -> tuple[int, int]:
+    """The integers around numerator/denominator·2^unit."""
+    scaled = numerator << unit
+    return scaled // denominator, -(-scaled // denominator)
 
 
 def _shifted_up(number: int, unit: int) -> int:
