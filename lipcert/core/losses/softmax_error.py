@@ -102,26 +102,22 @@ class SoftmaxDomain:
         *From points to the circle.* With s = tan(θ/2) in [−1, 1], and its antipodes, the points
         are rational, and θ moves by at most twice what s moves.
         """
-        radius = Fraction(self.radius)
+        at = self._differences()
         if self.classes == 2:
-            return max(
-                near(radius, Fraction(0), Fraction(0)), near(-radius, Fraction(0), Fraction(0))
-            )
+            return max(near(*at(Fraction(0), sign), Fraction(0)) for sign in (1, -1))
 
-        def on_half(scale: Fraction) -> Fraction:
+        def on_half(sign: int) -> Fraction:
             def bound(left: Fraction, right: Fraction) -> Fraction:
-                s = (left + right) / 2
-                unit = scale / (1 + s * s)
-                return near((1 - s * s) * unit, 2 * s * unit, right - left)
+                return near(*at((left + right) / 2, sign), right - left)
 
             return Fraction(largest_on(Fraction(-1), Fraction(1), bound))
 
-        return max(on_half(radius), on_half(-radius))
+        return max(on_half(1), on_half(-1))
 
     def _near_square(
         self, smoothing: Fraction
     ) -> Callable[[Fraction, Fraction, Fraction], Fraction]:
-        """From a point (x, y) and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
+        """From a point and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
 
         Proof: at the largest value on the circle the derivative by θ is 0, so that a point at
         distance δ loses at most ½δ²·max|φ''|, and |φ''| ≤ R²‖D²φ‖ + R‖Dφ‖ ≤ 5R²/2 + 3R/2: with
@@ -130,15 +126,16 @@ class SoftmaxDomain:
         """
         radius = Fraction(self.radius)
         curvature = Fraction(5, 2) * radius**2 + Fraction(3, 2) * radius
+        rounding = self._rounding()
 
-        def near(x: Fraction, y: Fraction, distance: Fraction) -> Fraction:
-            one, others = (exp_bounds(z, _BITS)[0] for z in self._differences(x, y))
-            square = _square(smoothing, Fraction(1), (one, 1), (others, self.classes - 2))
-            return square + curvature * distance**2 / 2 + self._rounding()
+        def near(one: Fraction, others: Fraction, distance: Fraction) -> Fraction:
+            first, second = (exp_bounds(z, _BITS)[0] for z in (one, others))
+            square = _square(smoothing, Fraction(1), (first, 1), (second, self.classes - 2))
+            return square + (curvature * distance**2 / 2 + rounding)
 
         return near
 
-    def _near_odds(self, x: Fraction, y: Fraction, distance: Fraction) -> Fraction:
+    def _near_odds(self, one: Fraction, others: Fraction, distance: Fraction) -> Fraction:
         """The same for the odds, whose logarithm has |φ''| ≤ ½R² + √2·R.
 
         Proof: with the softmax q of the classes i ≥ 1, the gradient of log odds is (−1, q), its
@@ -146,15 +143,28 @@ class SoftmaxDomain:
         """
         radius = Fraction(self.radius)
         curvature = radius**2 / 2 + _ROUGHLY_ROOT_2 * radius
-        one, others = (exp_bounds(z, _BITS)[1] for z in self._differences(x, y))
+        first, second = (exp_bounds(z, _BITS)[1] for z in (one, others))
         excess = curvature * distance**2 / 2 + self._rounding()
-        return (one + (self.classes - 2) * others) * exp_bounds(excess, _BITS)[1]
+        return (first + (self.classes - 2) * second) * exp_bounds(excess, _BITS)[1]
 
-    def _differences(self, x: Fraction, y: Fraction) -> tuple[Fraction, Fraction]:
-        """Logits minus z_0 of the one class and of the others, within (3R + 1)·2^-80."""
-        one = _root(2, 1) * x
-        others = one / 2 - _root(self.classes, 2 * max(self.classes - 2, 1)) * y
-        return _dyadic(one), _dyadic(others)
+    def _differences(self) -> Callable[[Fraction, int], tuple[Fraction, Fraction]]:
+        """From s = tan(θ/2) and a sign, of θ or its antipode, to the logits there minus z_0.
+
+        They are those of the one class and of the others, within (3R + 1)·2^-80. With s = p/q,
+        x/R = (q² − p²)/(q² + p²) and y/R = 2pq/(q² + p²).
+        """
+        radius = Fraction(self.radius)
+        root, slope = _root(2, 1), _root(self.classes, 2 * max(self.classes - 2, 1))
+
+        def at(s: Fraction, sign: int) -> tuple[Fraction, Fraction]:
+            p, q = s.numerator, s.denominator
+            length = sign * radius.numerator
+            unit = radius.denominator * (q * q + p * p)
+            one = root * (q * q - p * p)
+            others = one - 4 * slope * p * q
+            return _dyadic(one * length // unit), _dyadic(others * length // (2 * unit))
+
+        return at
 
     def _rounding(self) -> Fraction:
         """3/2 of the errors of all K logits, those of R and the relative ones of the weights."""
@@ -170,18 +180,20 @@ def _square(
 ) -> Fraction:
     """‖p − t‖², where p is proportional to a weight of the label and two of other classes."""
     classes = 1 + first[1] + second[1]
-    total = label + sum(weight * count for weight, count in (first, second))
-    share = smoothing / classes * total
-    parts = sum(count * (weight - share) ** 2 for weight, count in (first, second))
-    return ((label - (1 - smoothing) * total - share) ** 2 + parts) / total**2
+    unit = math.lcm(label.denominator, first[0].denominator, second[0].denominator)
+    hit, one, other = (w.numerator * (unit // w.denominator) for w in (label, first[0], second[0]))
+    total = hit + one * first[1] + other * second[1]
+    scale = smoothing.denominator * classes
+    share = smoothing.numerator * total
+    missed = scale * (hit - total) + share * (classes - 1)
+    parts = first[1] * (scale * one - share) ** 2 + second[1] * (scale * other - share) ** 2
+    return Fraction(missed**2 + parts, (scale * total) ** 2)
 
 
-def _root(numerator: int, denominator: int) -> Fraction:
-    """√(numerator/denominator), at most 2^-80 below."""
-    scaled = (numerator << 2 * _BITS) // denominator
-    return Fraction(math.isqrt(scaled), 1 << _BITS)
+def _root(numerator: int, denominator: int) -> int:
+    """√(numerator/denominator) in units of 2^-80, at most one of them below."""
+    return math.isqrt((numerator << 2 * _BITS) // denominator)
 
 
-def _dyadic(number: Fraction) -> Fraction:
-    """A short number, at most 2^-80 below."""
-    return Fraction(math.floor(number * (1 << _BITS)), 1 << _BITS)
+def _dyadic(units: int) -> Fraction:
+    return Fraction(units, 1 << _BITS)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from lipcert.core.losses.softmax_error import SoftmaxDomain
+from lipcert.core.losses.softmax_error import SoftmaxDomain, _square
 from lipcert.core.program import FloatArray
 
 INF = math.inf
@@ -152,3 +152,52 @@ def test_spread_is_the_best_corner(classes: int, spread: float, smoothing: float
     inside = np.random.default_rng(0).uniform(0.0, spread, (4000, classes))
     assert max(error(z, smoothing) for z in inside) <= bound[0] + 1e-15
     assert (1.0 - softmax(inside)[:, 0]).max() <= bound[1] + 1e-15
+
+
+STATED = [
+    (2, 3.0, 64.0, 0.0, "0x1.64e8f703df2a3p+0", "0x1.f8bf3ab6642dbp-1"),
+    (3, 0.1, 1.0, 0.2, "0x1.5f244d55534e9p-1", "0x1.62f90622daa91p-1"),
+    (3, 8.0, INF, 0.0, "0x1.6a09e667f3bcdp+0", "0x1.fffe67f035357p-1"),
+    (3, 12.0, 20.0, 0.1, "0x1.581871ffb2b53p+0", "0x1.fffffe91d5718p-1"),
+    (5, 2.5, INF, 0.3, "0x1.0860a6fa532a0p+0", "0x1.f84bb094b14b0p-1"),
+    (7, 6.3, 1.7, 0.0, "0x1.101df1a331ad1p+0", "0x1.f0df22b73bf32p-1"),
+    (10, 0.75, INF, 0.0, "0x1.00e67a67e8e1bp+0", "0x1.e76f1e687362dp-1"),
+    (10, 3.0, 2.5, 0.1, "0x1.09684f5c16bd3p+0", "0x1.fb5f5aed23d01p-1"),
+    (10, 11.9, 30.0, 0.0, "0x1.6a09e667f3029p+0", "0x1.fffffe5adf566p-1"),
+    (100, 5.0, INF, 0.0, "0x1.2aac2d70c0497p+0", "0x1.fff74d3cae9f0p-1"),
+    (100, 0.3, 0.05, 0.25, "0x1.7e52e1547bd40p-1", "0x1.fb2098a0bd9b5p-1"),
+    (1000, 9.1, 0.7, 0.0, "0x1.00003737fc3bfp+0", "0x1.ffbee0f8418b0p-1"),
+    (1000, INF, 40.0, 0.1, "0x1.58696d4f58012p+0", "0x1.0000000000000p+0"),
+]
+
+
+@pytest.mark.parametrize(("classes", "radius", "width", "smoothing", "error", "miss"), STATED)
+def test_the_numbers_are_those_of_certificates_in_use(
+    classes: int, radius: float, width: float, smoothing: float, error: str, miss: str
+) -> None:
+    """To the last bit: a checker that derived more would refuse what an older one has issued."""
+    stated = over(classes, smoothing, radius, width)
+    assert [number.hex() for number in stated] == [error, miss]
+
+
+WEIGHT = st.fractions(0, 1000, max_denominator=1 << 80)
+
+
+@given(
+    st.fractions(0, 1, max_denominator=10**17),
+    st.integers(1, 40),
+    st.integers(0, 9000),
+    WEIGHT,
+    WEIGHT,
+    st.fractions(Fraction(1, 1000), 1000),
+)
+def test_squares_are_exact(
+    smoothing: Fraction, ones: int, others: int, one: Fraction, other: Fraction, label: Fraction
+) -> None:
+    """‖p − t‖², entry by entry in rational numbers."""
+    classes = 1 + ones + others
+    total = label + ones * one + others * other
+    share = smoothing / classes
+    square = (label / total - (1 - smoothing) - share) ** 2
+    square += ones * (one / total - share) ** 2 + others * (other / total - share) ** 2
+    assert _square(smoothing, label, (one, ones), (other, others)) == square
