@@ -53,6 +53,8 @@ from lipcert.search.multipliers import multipliers
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
 """unknown slopes, and entries at the top, of one form; with matrices that are mostly zero"""
+_SMALL: Final = 400
+"""unknown slopes up to which a chain has multipliers of its own for the Lipschitz constant"""
 _LARGEST_MATRIX: Final = 1 << 21
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
@@ -194,9 +196,10 @@ class _Search:
             return
         at_output = witness.stop in self._tops
         hulls = {witness.use == COTANGENTS and self._hull and at_output}
-        if witness.use == COTANGENTS and at_output and not self._reached:
+        if witness.use == COTANGENTS and at_output:
+            if not self._reached or unknowns(edges) <= _SMALL:
+                hulls.add(False)  # for the Lipschitz constant, the longest way at any price
             self._reached = True
-            hulls.add(False)  # the longest way of the Lipschitz constant
         proposed = (multipliers(edges, hull=hull) for hull in sorted(hulls))
         for found in dict.fromkeys(proposed):
             if found is not None:

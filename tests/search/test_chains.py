@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lipcert.core.certificate import ScopeClaim
+from lipcert.core.certificate import ChainWitness, ScopeClaim
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
-from lipcert.core.refinements import COTANGENTS
+from lipcert.core.refinements import COTANGENTS, Chains
 from lipcert.core.witnesses import ENGINES, Evidence
 from lipcert.evaluate import evaluate
 from lipcert.search import chains
@@ -111,6 +111,32 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, budget: int, residual: bool) -
     assert again.chains == evidence.chains
     assert all(derived.gradients[name] <= plain.gradients[name] for name in plain.gradients)
     assert math.hypot(*derived.gradients.values()) < math.hypot(*plain.gradients.values())
+
+
+@pytest.mark.parametrize("limit", [0, 1600])
+def test_small_chains_to_the_output_serve_the_lipschitz_constant(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Any gradient of length 1 asks for other multipliers than differences of classes do.
+
+    With both, no bound grows, and that of a chain for such a gradient falls.
+    """
+    monkeypatch.setattr(chains, "_SMALL", limit)
+    program = perceptron(2, 3, residual=False)
+    evidence, derived = with_chains(program, PREMISES, evidence_of(program))
+    short = [c for c in evidence.chains if (c.use, c.start) == (COTANGENTS, "v2")]
+    assert {c.stop for c in short} == {program.output}
+    assert len(short) == (2 if limit else 1)
+    facts = derived.facts
+
+    def norm(some: list[ChainWitness]) -> float:
+        proved = Chains.of(program, facts, evidence, some)
+        (found,) = [*proved.shares.values(), *proved.sums.values()]
+        return min(form.over_ball() for _, form in found)
+
+    known = {c.multipliers: norm([c]) for c in short}
+    assert norm(short) == min(known.values())
+    assert len(set(known.values())) == len(short)
 
 
 def test_multipliers_that_are_worth_nothing() -> None:
