@@ -1,7 +1,8 @@
 """Choices: the words and numbers that settings admit.
 
 What enters: a value as it was given. What leaves: nothing, or a `UsageError` that names the key
-and what would do. Invariant: every word of the command line stands in exactly one `Literal` here.
+and what would do. Invariant: every word of the command line stands
+in exactly one place: a `Literal` here, or the table of losses.
 """
 
 from __future__ import annotations
@@ -9,25 +10,12 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
+from lipcert.core.losses.kinds import KINDS
 from lipcert.errors import UsageError
 
-LossName = Literal[
-    "auto",
-    "cross-entropy",
-    "bce",
-    "mse",
-    "mae",
-    "huber",
-    "focal",
-    "nll",
-    "multiclass-hinge",
-    "multi-margin",
-    "kr",
-    "hkr",
-    "cosine",
-]
+LOSSES: Final = ("auto", *KINDS)
 TermsName = Literal["mean", "sum"]
 ScopeName = Literal["auto", "point", "constraint-set"]
 ConstraintName = Literal["spectral", "frobenius"]

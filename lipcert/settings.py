@@ -99,12 +99,41 @@ class ConstraintSpec:
         return f"{self.kind}:{self.radius:.17g}"
 
 
+@dataclass(frozen=True)
+class LossChoice:
+    """Which loss, and of how many classes."""
+
+    loss: str = "auto"
+    classes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossParameters:
+    """Every parameter that some loss has; what it means and where it may lie, its class says."""
+
+    temperature: float | None = None
+    label_smoothing: float | None = None
+    label_norm: float | None = None
+    margin: float | None = None
+    huber_delta: float | None = None
+    focal_gamma: float | None = None
+    hkr_weight: float | None = None
+    cosine_floor: float | None = None
+    output_reduction: TermsName | None = None
+    half: bool | None = None
+
+
+def loss_parameters(given: LossParameters) -> dict[str, Any]:
+    """Those alone, by name."""
+    return {item.name: getattr(given, item.name) for item in fields(LossParameters)}
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(LossParameters, LossChoice):
     """A planned run. None means "not given"; "auto" is resolved on construction.
 
-    loss to half: the loss (a `LossName`) and its parameters, checked by `losses.make_loss`; auto
+    loss: one of `choices.LOSSES`; its parameters are checked by `losses.make_loss`. auto
         is cross-entropy for a vector of class scores (nll behind LogSoftmax), otherwise binary
         cross-entropy, and the report says that it was assumed.
     classes: number of different labels, to be held against the shape of the output.
@@ -129,18 +158,6 @@ class Settings:
     cache: whether the command line remembers slow norms; a library call never does by itself.
     """
 
-    loss: str = "auto"
-    classes: int | None = None
-    temperature: float | None = None
-    label_smoothing: float | None = None
-    label_norm: float | None = None
-    margin: float | None = None
-    huber_delta: float | None = None
-    focal_gamma: float | None = None
-    hkr_weight: float | None = None
-    cosine_floor: float | None = None
-    output_reduction: TermsName | None = None
-    half: bool | None = None
     loss_clip: float | None = None
     input_norm: float | None = None
     input_box: tuple[float, float] | None = None

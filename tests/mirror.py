@@ -14,23 +14,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.geometry import Geometry
-from lipcert.ir import Graph
-from lipcert.losses.base import Loss, OutputReduction
-from lipcert.losses.cross_entropy import CrossEntropy, Focal, NegativeLogLikelihood
-from lipcert.losses.elementwise import (
+from lipcert.core.losses.base import Loss
+from lipcert.core.losses.entries import (
     AbsoluteError,
     BinaryCrossEntropy,
     Cosine,
     Huber,
     SquaredError,
 )
-from lipcert.losses.margin import (
+from lipcert.core.losses.focal import Focal
+from lipcert.core.losses.margins import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
     MulticlassHinge,
     MultiMargin,
+    NegativeLogLikelihood,
 )
+from lipcert.core.losses.softmax import CrossEntropy
+from lipcert.geometry import Geometry
+from lipcert.ir import Graph
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
@@ -517,14 +519,14 @@ def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
             d, delta = (z - y).abs(), loss.huber_delta
             return _reduced(loss, torch.where(d <= delta, 0.5 * d**2, delta * (d - 0.5 * delta)))
         case MulticlassHinge():
-            return _hinge(loss.margin, loss.reduction, z, y)
+            return _hinge(loss.margin, loss.output_reduction, z, y)
         case MultiMargin():
             gaps = torch.relu(loss.margin - (z * y).sum() + z) * (1.0 - y)
             return _reduced(loss, gaps)
         case KantorovichRubinstein():
             return _kr(z, y)
         case HingeKantorovichRubinstein():
-            hinge = _hinge(loss.margin, OutputReduction.MEAN, z, y)
+            hinge = _hinge(loss.margin, "mean", z, y)
             return _kr(z, y) + loss.hkr_weight * hinge
         case Cosine():
             return -(z * y).sum() / z.norm().clamp_min(loss.cosine_floor or 1e-300)
@@ -532,12 +534,12 @@ def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
 
 
 def _reduced(loss, terms: Tensor) -> Tensor:
-    return terms.mean() if loss.reduction is OutputReduction.MEAN else terms.sum()
+    return terms.mean() if loss.output_reduction == "mean" else terms.sum()
 
 
-def _hinge(margin: float, reduction: OutputReduction, z: Tensor, y: Tensor) -> Tensor:
+def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
     hinges = torch.relu(0.5 * margin - (2.0 * y - 1.0) * z)
-    if reduction is OutputReduction.SUM:
+    if reduction == "sum":
         return hinges.sum()
     weights = y * (len(z) - 1) + (1.0 - y)
     return (weights * hinges).sum() / len(z)

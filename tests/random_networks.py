@@ -14,10 +14,10 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from lipcert.core.losses.base import Loss
 from lipcert.geometry import Window
 from lipcert.ir import Graph
-from lipcert.losses.base import Loss
-from lipcert.losses.factory import make_loss
+from lipcert.losses import make_loss
 from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation, PRelu

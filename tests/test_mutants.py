@@ -17,8 +17,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lipcert.core.arithmetic import multiply_up
-from lipcert.core.losses import entries, margins  # noqa: F401 - mutants reach into them
+from lipcert.core.arithmetic import divide_up, multiply_up
+from lipcert.core.losses import entries, margins  # noqa: F401 - mutants reach into entries
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.rules.facts import Cotangent
 from tests import test_known_answers as known
@@ -134,27 +134,27 @@ MUTANTS = [
     ),
     Mutant(
         "the sum over the terms of a loss taken for their mean",
-        "lipcert.core.losses.margins.is_mean",
-        lambda parameters: True,
+        "lipcert.core.losses.margins.root_up",
+        margins._hinge_mean,
         lambda: faults.test_summed_hinge_is_not_one_lipschitz(10),
     ),
     Mutant(
         "a half in front of every squared error",
-        "lipcert.core.losses.entries.flag",
-        lambda parameters, name: True,
-        loss_of("mse", label_norm=Fraction(1), output_reduction="sum", half=False),
+        "lipcert.core.losses.entries.multiply_up",
+        lambda factor, distance: distance,
+        loss_of("mse", label_norm=1.0, output_reduction="sum", half=False),
     ),
     Mutant(
         "the temperature of a loss ignored",
-        "lipcert.core.losses.entries.positive",
-        lambda parameters, name: Fraction(1),
-        loss_of("bce", temperature=Fraction(1, 4), output_reduction="sum"),
+        "lipcert.core.losses.entries.divide_up",
+        lambda a, b: a if b == 0.25 else divide_up(a, b),
+        loss_of("bce", temperature=0.25, output_reduction="sum"),
     ),
     Mutant(
         "the labels of a squared error left out",
-        "lipcert.core.losses.entries.not_negative",
-        lambda parameters, name: Fraction(0),
-        loss_of("mse", label_norm=Fraction(7), output_reduction="sum", half=False),
+        "lipcert.core.losses.entries.add_up",
+        lambda logits, labels: logits,
+        loss_of("mse", label_norm=7.0, output_reduction="sum", half=False),
     ),
 ]
 

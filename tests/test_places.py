@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from dataclasses import fields
 
 import mpmath
 import numpy as np
@@ -10,8 +10,8 @@ import pytest
 
 from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.losses import _loss
-from lipcert.choices import LossName
-from lipcert.core.losses.kinds import KINDS as BOUNDED
+from lipcert.core.losses.base import loss_class, parameters_of
+from lipcert.core.losses.kinds import KINDS
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.functions import FUNCTIONS
@@ -19,10 +19,10 @@ from lipcert.evaluate import function_of
 from lipcert.importer.batch import _RULES as BATCH
 from lipcert.importer.build.translate import _HANDLERS
 from lipcert.importer.opsets import _VERSIONS
-from lipcert.losses import LOSS_PARAMETERS, make_loss
+from lipcert.losses import make_loss
+from lipcert.settings import LossParameters
 from tests.core.rules.test_functions import EVERY, POSITIVE
 
-KINDS = sorted(LOSS_PARAMETERS)
 WRITTEN_IN_OTHERS = {
     "Attention", "Einsum", "GatherND", "LpNormalization", "MeanVarianceNormalization"
 }  # fmt: skip
@@ -44,8 +44,14 @@ def test_the_numbers_of_every_function_are_those_of_its_oracle(case) -> None:
     np.testing.assert_allclose(function_of(*case, points), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_every_loss_has_a_bound_parameters_and_a_name() -> None:
-    assert BOUNDED.keys() == LOSS_PARAMETERS.keys() == set(get_args(LossName)) - {"auto"}
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_loss_is_one_class(kind: str) -> None:
+    assert loss_class(kind).kind == kind
+
+
+def test_every_parameter_of_a_loss_is_a_setting() -> None:
+    every = set().union(*map(parameters_of, KINDS))
+    assert every == {item.name for item in fields(LossParameters)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,13 +60,6 @@ def test_every_loss_can_be_audited(kind: str) -> None:
     found = loss(kind)
     assert _loss.dispatch(type(found)) is not _loss.dispatch(object)
     assert label_set(found, (3,), Fact.of((3,), 1.0)).drawn(2, np.random.default_rng(0)) is not None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_bound_of_a_loss_takes_the_parameters_of_its_record(kind: str) -> None:
-    _, required, optional = BOUNDED[kind]
-    known = loss(kind).parameters().keys()
-    assert set(required) <= known <= {*required, *optional}
 
 
 @pytest.mark.parametrize("name", sorted({*LAYOUT.values(), *DATA.values(), *TABLES}))

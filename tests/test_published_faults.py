@@ -19,7 +19,7 @@ from lipcert.analysis.bounded import bounded
 from lipcert.errors import UsageError
 from lipcert.geometry import Window
 from lipcert.importer.load import load_model
-from lipcert.losses.factory import make_loss
+from lipcert.losses import make_loss
 from lipcert.ops.activation import Activation
 from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Sigmoid, Softplus

@@ -7,9 +7,8 @@ from typing import get_args
 
 import pytest
 
-from lipcert.choices import LossName, nearest
+from lipcert.choices import nearest
 from lipcert.errors import UsageError
-from lipcert.losses.factory import LOSS_PARAMETERS
 from lipcert.settings import ConstraintSpec, Settings
 
 
@@ -124,10 +123,6 @@ def test_a_pattern_that_matches_nothing_is_an_error() -> None:
 def test_nearest() -> None:
     assert nearest("input-nrom", ["input-norm", "loss"]) == "did you mean 'input-norm'?"
     assert nearest("zzz", ["input-norm"]) == ""
-
-
-def test_choices_are_those_of_the_losses() -> None:
-    assert set(get_args(LossName)) == {"auto", *LOSS_PARAMETERS}
 
 
 def test_privacy_choices_are_those_of_the_engine() -> None:

@@ -22,8 +22,8 @@ from lipcert import ImportedModel, Settings, analyze
 from lipcert.audit.gradient_norms import NormEngine
 from lipcert.audit.losses import per_example_loss
 from lipcert.audit.lowering import LoweredNetwork
-from lipcert.losses.base import Loss
-from lipcert.losses.factory import make_loss
+from lipcert.core.losses.base import Loss
+from lipcert.losses import make_loss
 from models.architectures import MaxMin
 
 __all__ = ["rows"]

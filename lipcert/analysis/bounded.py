@@ -37,6 +37,7 @@ from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.coverage import unspoken_tensors
 from lipcert.core.derive import Derived, weights_of
 from lipcert.core.ledger import Premises
+from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
 from lipcert.core.reader.records import Model
@@ -47,7 +48,6 @@ from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.importer.reading import Reading, read_program
 from lipcert.ir import Graph
-from lipcert.losses.base import Loss
 from lipcert.modes import EvalLayer
 from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.search.chains import with_chains

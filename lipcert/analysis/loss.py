@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from lipcert.core.losses.base import Loss, class_axis
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
 from lipcert.ir import Graph, Node
-from lipcert.losses.base import Loss, class_axis
-from lipcert.losses.factory import make_loss
-from lipcert.settings import Settings
+from lipcert.losses import make_loss
+from lipcert.settings import Settings, loss_parameters
 
-_NEEDS_CLASSES: Final = frozenset(
-    {"cross-entropy", "nll", "focal", "multiclass-hinge", "multi-margin"}
-)
 _REGRESSION: Final = "mse, mae or huber (with --label-norm)"
 _BOUNDED: Final = {"Sigmoid": "0 and 1", "HardSigmoid": "0 and 1", "Tanh": "-1 and 1"}
 _RESHAPING: Final = frozenset({"Reshape", "Transpose"})
@@ -60,31 +57,20 @@ def doubt_of_loss(graph: Graph) -> tuple[str, str]:
 
 def planned_loss(settings: Settings, graph: Graph) -> Loss:
     """The loss that the settings name, or the one that is assumed for this network."""
-    output_shape = graph.output_shape
+    shape = graph.output_shape
     kind = assumed_loss(graph) if settings.loss == "auto" else settings.loss
-    if kind in _NEEDS_CLASSES and _class_count(output_shape) < 2:
+    loss = make_loss(kind, **loss_parameters(settings))
+    if loss.of_classes and loss.targets is None and _class_count(shape) < 2:
         raise UsageError(
             f"loss: {kind} needs one vector of at least two class scores per example, but the "
-            f"output has shape {list(output_shape)}; use --loss bce, or mse with --label-norm"
+            f"output has shape {list(shape)}; use --loss bce, or mse with --label-norm"
         )
-    if settings.classes is not None and settings.classes != _class_count(output_shape):
+    if settings.classes is not None and settings.classes != _class_count(shape):
         raise UsageError(
             f"classes: {settings.classes} labels are declared, but the output of one example has "
-            f"shape {list(output_shape)}; give the label count the network was built for"
+            f"shape {list(shape)}; give the label count the network was built for"
         )
-    return make_loss(
-        kind,
-        temperature=settings.temperature,
-        label_smoothing=settings.label_smoothing,
-        label_norm=settings.label_norm,
-        margin=settings.margin,
-        huber_delta=settings.huber_delta,
-        focal_gamma=settings.focal_gamma,
-        hkr_weight=settings.hkr_weight,
-        cosine_floor=settings.cosine_floor,
-        output_reduction=settings.output_reduction,
-        half=settings.half,
-    )
+    return loss
 
 
 def _class_count(output_shape: Shape) -> int:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from lipcert.analysis.mechanism import mechanism_of
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.ledger import BackpropagationClip, Premises, Run
-from lipcert.losses.base import Loss
+from lipcert.core.losses.base import Loss
 from lipcert.modes import EvalLayer
 from lipcert.privacy.mechanisms import GradientClipping
 from lipcert.privacy.plan import TrainingPlan
@@ -36,9 +36,7 @@ def premises_of(
         input_norm=settings.input_norm,
         input_box=settings.effective_input_box,
         loss=loss.kind,
-        loss_parameters=tuple(
-            sorted((name, _plain(value)) for name, value in loss.parameters().items())
-        ),
+        loss_parameters=loss.stated(),
         loss_clip=settings.loss_clip,
         loss_assumed=settings.loss == "auto",
         mechanism=settings.mechanism,
@@ -75,16 +73,6 @@ def scope_claim(
 def delta_of(plan: TrainingPlan) -> Fraction:
     """δ as the decimal number that was meant: 1/100000 for 1e-5."""
     return Fraction(repr(plan.delta))
-
-
-def _plain(value: object) -> float | str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return float(value)
-        case _:
-            return str(value)
 
 
 def _run(plan: TrainingPlan) -> Run:

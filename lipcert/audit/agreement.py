@@ -21,8 +21,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from lipcert.audit.losses import per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.core.losses.base import Loss
 from lipcert.errors import NoVerdictError
-from lipcert.losses.base import Loss
 
 _CONSTANTS: Final = 1e-6
 """relative; a file rounds the constants of the architecture to float32, by 6e-8 each"""

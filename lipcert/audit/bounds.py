@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
@@ -16,6 +16,8 @@ from lipcert.analysis.groups import Group
 from lipcert.audit.viewed import graph_at, is_shown
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import Premises
+from lipcert.core.losses.base import read_loss
+from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.settings import ON_WEIGHTS, ConstraintSpec, Settings
@@ -136,16 +138,15 @@ def settings_of(certificate: Certificate) -> Settings:
     """The settings under which a certificate's claims are made."""
     try:
         premises = Premises.read(certificate.assumptions)
-    except CertificateFormatError as error:
+        loss = read_loss(premises.loss, dict(premises.loss_parameters))
+    except (CertificateFormatError, Unsupported) as error:
         raise NoVerdictError(f"audit: the certificate is not well-formed: {error}") from error
     names = {claim.tensor: claim.name for claim in certificate.parameters}
-    known = {field.name for field in fields(Settings)}
-    loss = {name: _plain(value) for name, value in premises.loss_parameters if name in known}
     clip_norm, clip_scope, decay = premises.clip or (None, None, None)
     layers, run = premises.layer_clip, premises.run
     holds_nothing = premises.mechanism in ON_WEIGHTS and not certificate.scope.constraints
     return Settings(
-        **loss,  # type: ignore[arg-type]  # names and types are those that the analysis wrote
+        **loss.parameters(),  # type: ignore[arg-type]  # under the names of `Settings`
         loss=premises.loss,
         loss_clip=premises.loss_clip,
         input_norm=premises.input_norm,
@@ -197,11 +198,6 @@ def _finite(bounds: Mapping[str, float]) -> Mapping[str, float]:
 
 def _number(bound: Upper) -> float | None:
     return bound.value if bound.is_finite else None
-
-
-def _plain(value: float | str) -> float | str | bool:
-    """A parameter of a loss as settings hold it."""
-    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
 def _literal(name: str) -> str:

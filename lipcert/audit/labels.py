@@ -13,28 +13,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.losses.base import Loss, class_axis
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
-from lipcert.losses.base import Loss, class_axis
-from lipcert.losses.cross_entropy import CrossEntropy, Focal, NegativeLogLikelihood
-from lipcert.losses.elementwise import (
-    AbsoluteError,
-    BinaryCrossEntropy,
-    Cosine,
-    Huber,
-    SquaredError,
-)
-from lipcert.losses.margin import (
-    HingeKantorovichRubinstein,
-    KantorovichRubinstein,
-    MulticlassHinge,
-    MultiMargin,
-)
 from lipcert.upper import FloatArray
 
 _Labels = npt.NDArray[Any]
-_SOFTMAX: Final = CrossEntropy | NegativeLogLikelihood | Focal
-_MARGIN: Final = MulticlassHinge | MultiMargin | KantorovichRubinstein | HingeKantorovichRubinstein
 _ROUNDINGS: Final = 8.0
 """labels scaled to the limit in their own dtype may exceed it by so many of its roundings"""
 
@@ -54,7 +38,7 @@ def checked_labels(
         )
     if array.ndim == 0:
         raise NoVerdictError("labels: one number is no list of labels; give one for each example")
-    if not isinstance(loss, _SOFTMAX | _MARGIN):
+    if not loss.of_classes:
         return _targets(loss, array, output_shape, first)
     axis = class_axis(output_shape)
     if axis is None:
@@ -63,9 +47,9 @@ def checked_labels(
             f"holds the classes of the loss {loss.kind!r} is not stated; end the network in one "
             "vector of class scores"
         )
-    if axis.classes > 1 or isinstance(loss, MultiMargin):
+    if axis.classes > 1:
         return _class_numbers(loss, array, axis.classes, first)
-    if isinstance(loss, _SOFTMAX):
+    if loss.targets is None:
         raise NoVerdictError(
             f"labels: the loss {loss.kind!r} needs several class scores, the network has one; "
             "use the loss bce"
@@ -119,25 +103,24 @@ def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> Flo
     targets = np.asarray(array, dtype=np.float64).reshape(len(array), *output_shape)
     rows = targets.reshape(len(array), int(np.prod(output_shape, dtype=np.int64)))
     _require(np.all(np.isfinite(rows), axis=1), rows, first, "is not finite")
-    match loss:
-        case BinaryCrossEntropy():
-            ok = np.all((rows >= 0.0) & (rows <= 1.0), axis=1)
-            _require(ok, rows, first, "is outside [0, 1]")
-        case KantorovichRubinstein():
-            ok = np.all(np.abs(rows) <= 1.0, axis=1)
-            _require(ok, rows, first, "is outside [-1, 1]")
-        case MulticlassHinge() | HingeKantorovichRubinstein():
-            ok = np.all(np.abs(rows) == 1.0, axis=1)
-            _require(ok, rows, first, "is neither -1 nor 1, the classes of a single output")
-        case SquaredError(label_norm=limit) | Huber(label_norm=limit):
-            if limit is not None:
-                rows = _within(array, rows, limit, first, "the stated --label-norm")
-        case Cosine():
-            rows = _within(array, rows, 1.0, first, "1; divide each target by its norm")
-        case AbsoluteError():
-            pass
-        case _:
-            raise NoVerdictError(f"labels: which the loss {loss.kind!r} admits is not known")
+    admissible = loss.targets
+    if admissible is None:
+        raise NoVerdictError(f"labels: which the loss {loss.kind!r} admits is not known")
+    low, high = admissible.low, admissible.high
+    if admissible.only_ends:
+        ok = np.all((rows == low) | (rows == high), axis=1)
+        what = f"is neither {low:g} nor {high:g}, the classes of a single output"
+        _require(ok, rows, first, what)
+    elif low > -np.inf:
+        ok = np.all((rows >= low) & (rows <= high), axis=1)
+        _require(ok, rows, first, f"is outside [{low:g}, {high:g}]")
+    if admissible.norm < np.inf:
+        stated = (
+            "the stated --label-norm"
+            if "label_norm" in loss.parameters()
+            else "1; divide each target by its norm"
+        )
+        rows = _within(array, rows, admissible.norm, first, stated)
     return rows.reshape(targets.shape)
 
 

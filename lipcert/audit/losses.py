@@ -15,22 +15,24 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.clips import with_clipped_cotangent
 from lipcert.audit.lowering.elementwise import SOFTPLUS_GUARD
-from lipcert.errors import NoVerdictError
-from lipcert.losses.base import Loss, OutputReduction
-from lipcert.losses.cross_entropy import CrossEntropy, Focal, NegativeLogLikelihood
-from lipcert.losses.elementwise import (
+from lipcert.core.losses.base import Loss
+from lipcert.core.losses.entries import (
     AbsoluteError,
     BinaryCrossEntropy,
     Cosine,
     Huber,
     SquaredError,
 )
-from lipcert.losses.margin import (
+from lipcert.core.losses.focal import Focal
+from lipcert.core.losses.margins import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
     MulticlassHinge,
     MultiMargin,
+    NegativeLogLikelihood,
 )
+from lipcert.core.losses.softmax import CrossEntropy
+from lipcert.errors import NoVerdictError
 
 
 def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
@@ -87,35 +89,35 @@ def _focal(loss: Focal, z: Tensor, y: Tensor) -> Tensor:
 @_loss.register
 def _binary_cross_entropy(loss: BinaryCrossEntropy, z: Tensor, y: Tensor) -> Tensor:
     terms = functional.binary_cross_entropy_with_logits(z / loss.temperature, y, reduction="none")
-    return _reduced(terms, loss.reduction)
+    return _reduced(terms, loss.output_reduction)
 
 
 @_loss.register
 def _squared_error(loss: SquaredError, z: Tensor, y: Tensor) -> Tensor:
-    error = _reduced((z - y) ** 2, loss.reduction)
+    error = _reduced((z - y) ** 2, loss.output_reduction)
     return 0.5 * error if loss.half else error
 
 
 @_loss.register
 def _absolute_error(loss: AbsoluteError, z: Tensor, y: Tensor) -> Tensor:
-    return _reduced(torch.abs(z - y), loss.reduction)
+    return _reduced(torch.abs(z - y), loss.output_reduction)
 
 
 @_loss.register
 def _huber(loss: Huber, z: Tensor, y: Tensor) -> Tensor:
     terms = functional.huber_loss(z, y, reduction="none", delta=loss.huber_delta)
-    return _reduced(terms, loss.reduction)
+    return _reduced(terms, loss.output_reduction)
 
 
 @_loss.register
 def _multiclass_hinge(loss: MulticlassHinge, z: Tensor, y: Tensor) -> Tensor:
-    return _hinge(loss.margin, loss.reduction, z, y)
+    return _hinge(loss.margin, loss.output_reduction, z, y)
 
 
 @_loss.register
 def _multi_margin(loss: MultiMargin, z: Tensor, y: Tensor) -> Tensor:
     gaps = torch.relu(loss.margin - _picked(z, y).unsqueeze(1) + z)
-    return _reduced(gaps * (1.0 - _one_hot(z, y)), loss.reduction)
+    return _reduced(gaps * (1.0 - _one_hot(z, y)), loss.output_reduction)
 
 
 @_loss.register
@@ -126,7 +128,7 @@ def _kantorovich_rubinstein(loss: KantorovichRubinstein, z: Tensor, y: Tensor) -
 
 @_loss.register
 def _hinge_kantorovich_rubinstein(loss: HingeKantorovichRubinstein, z: Tensor, y: Tensor) -> Tensor:
-    hinge = _hinge(loss.margin, OutputReduction.MEAN, z, y)
+    hinge = _hinge(loss.margin, "mean", z, y)
     return _kr(z, y) + loss.hkr_weight * hinge
 
 
@@ -138,13 +140,13 @@ def _cosine(loss: Cosine, z: Tensor, y: Tensor) -> Tensor:
     return -(z * y).sum(dim=1) / lengths
 
 
-def _hinge(margin: float, reduction: OutputReduction, z: Tensor, y: Tensor) -> Tensor:
+def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
     """The hinge of every class; in the mean the label weighs as much as all other classes."""
     if y.dim() == 2:
         return torch.relu(0.5 * margin - y * z).sum(dim=1)
     is_label = _one_hot(z, y)
     hinges = torch.relu(0.5 * margin + (1.0 - 2.0 * is_label) * z)
-    if reduction is OutputReduction.SUM:
+    if reduction == "sum":
         return hinges.sum(dim=1)
     classes = z.shape[1]
     return (hinges * (1.0 + (classes - 2.0) * is_label)).sum(dim=1) / classes
@@ -172,6 +174,6 @@ def _softplus(x: Tensor) -> Tensor:
     return functional.softplus(x, threshold=SOFTPLUS_GUARD)
 
 
-def _reduced(terms: Tensor, reduction: OutputReduction) -> Tensor:
+def _reduced(terms: Tensor, reduction: str) -> Tensor:
     """[examples, outputs] to [examples]."""
-    return terms.mean(dim=1) if reduction is OutputReduction.MEAN else terms.sum(dim=1)
+    return terms.mean(dim=1) if reduction == "mean" else terms.sum(dim=1)

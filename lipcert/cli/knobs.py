@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Final, cast, final, get_args
 
 from lipcert.choices import (
+    LOSSES,
     AccountantName,
     AllocationName,
     ClipScopeName,
     ConvClipName,
     DecayName,
     GroupName,
-    LossName,
     MechanismName,
     NeighboursName,
     ReductionName,
@@ -152,7 +152,7 @@ def _of(literal: object) -> str:
 
 
 KNOBS: Final[tuple[Knob, ...]] = (
-    Knob("loss", _word, _of(LossName), "Loss at the output of the network."),
+    Knob("loss", _word, "|".join(LOSSES), "Loss at the output of the network."),
     Knob("classes", _whole, "K", "Number of classes; held against the shape of the output."),
     Knob("temperature", _number, "T", "The loss is applied to logits / T."),
     Knob("label-smoothing", _number, "S", "Share of the target spread over all classes."),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import final
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.interval import Interval
 from lipcert.core.ledger import Premises
-from lipcert.core.losses import loss_cotangent
+from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
 from lipcert.core.reader.records import shown
@@ -113,15 +112,9 @@ def _loss(program: Program, premises: Premises, logits: Fact) -> Cotangent:
     Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member; the
     only entry of a gradient is no larger than its norm.
     """
-    parameters = {name: _parameter(value) for name, value in premises.loss_parameters}
-    found = loss_cotangent(premises.loss, parameters, logits, program.shapes[program.output])
+    loss = read_loss(premises.loss, dict(premises.loss_parameters))
+    found = loss_cotangent(loss, logits, program.shapes[program.output])
     if premises.loss_clip is None:
         return found
     label = None if found.label is None else min(found.label, premises.loss_clip)
     return Cotangent(min(found.norm, premises.loss_clip), found.hull, label=label)
-
-
-def _parameter(value: float | str) -> Fraction | bool | str:
-    if isinstance(value, float):
-        return Fraction(value)
-    return {"true": True, "false": False}.get(value, value)

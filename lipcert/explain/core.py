@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, final
 
+from lipcert.core.losses.kinds import KINDS
+
 _CORE: Final = Path(__file__).parent.parent / "core"
 _Definition = ast.FunctionDef | ast.ClassDef
 
@@ -74,24 +76,12 @@ def _norms() -> dict[str, list[RulePage]]:
 
 
 def _losses() -> dict[str, list[RulePage]]:
-    """By the table of kinds: a place, and parameters."""
+    """By the table of kinds."""
     found: dict[str, list[RulePage]] = {}
-    for kind, place in _places("losses/kinds.py", "KINDS"):
-        module, _, function = place.partition(".")
-        found[f"loss.{kind}"] = [_page(f"losses/{module}.py", function)]
+    for kind, place in KINDS.items():
+        module, _, name = place.partition(".")
+        found[f"loss.{kind}"] = [_page(f"losses/{module}.py", name)]
     return found
-
-
-def _places(file: str, name: str) -> Iterator[tuple[str, str]]:
-    """The keys of a table, and the first string of each entry."""
-    table = _assigned(file, name)
-    if isinstance(table, ast.Dict):
-        for key, value in zip(table.keys, table.values, strict=True):
-            match key, value:
-                case ast.Constant(value=str(kind)), ast.Tuple(
-                    elts=[ast.Constant(value=str(place)), *_]
-                ):
-                    yield kind, place
 
 
 def _called(node: ast.AST) -> Iterator[str]:

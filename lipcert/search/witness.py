@@ -11,17 +11,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.coverage import operands
 from lipcert.core.interval import norm_up
+from lipcert.core.losses.base import Loss
 from lipcert.core.program import Attention, Conv, Dense, MatMul, Operand, Program, Shape
 from lipcert.core.reader.records import Tensor
 from lipcert.core.rules.facts import Fact
 from lipcert.evaluate import batch_output, evaluate_batch
+from lipcert.losses import worst_gradients
 from lipcert.search.pullbacks import (
     Array,
     Pull,
@@ -50,13 +52,6 @@ Trained = Mapping[str, Tensor | None]
 """What the file holds of each trained tensor; None where operands are known to show all of it."""
 
 
-class Loss(Protocol):
-    """What the search asks of a loss."""
-
-    def gradients(self, logits: Array) -> Array | None:
-        """∂loss/∂logits for [examples, *shape], by label: [labels, examples, *shape]."""
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Witness:
@@ -81,7 +76,7 @@ def find_witness(
         return NO_WITNESS
     starts = min(max(int(_USUAL_WORK / work), _LEAST_STARTS), _MOST_STARTS)
     nowhere = np.zeros((1, *program.shapes[program.output]))
-    if not is_known(program) or loss.gradients(nowhere) is None:
+    if not is_known(program) or worst_gradients(loss, nowhere) is None:
         return NO_WITNESS
     domain = Domain(program.shapes[program.input], at_input)
     search = _Search(program, loss, clip, domain, plain_operands(program, trained), starts)
@@ -307,7 +302,7 @@ class _Search:
 
     def _loss_gradients(self, logits: Array) -> Array:
         """[labels, examples, *shape], clipped where training clips them."""
-        found = self.loss.gradients(logits)
+        found = worst_gradients(self.loss, logits)
         if found is None:
             raise TypeError("the gradient of the loss is not known")
         if self.clip is None:

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.observation import unwrapped
 from lipcert.conversion import whole
+from lipcert.core.losses.base import Loss
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
-from lipcert.losses.base import Loss
 from lipcert.settings import Settings
 from lipcert.training.calibration import literal
 from lipcert.training.inputs import admitted

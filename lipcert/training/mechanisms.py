@@ -19,54 +19,45 @@ from lipcert.choices import (
     ConvClipName,
     DecayName,
     GroupName,
-    LossName,
     NeighboursName,
     SamplingName,
     SizeSourceName,
-    TermsName,
     check_nonnegative,
 )
 from lipcert.conversion import convert
 from lipcert.errors import UsageError
-from lipcert.losses.factory import make_loss
-from lipcert.settings import ConstraintSpec, Settings, kinds_of
+from lipcert.losses import make_loss
+from lipcert.settings import (
+    ConstraintSpec,
+    LossParameters,
+    Settings,
+    kinds_of,
+    loss_parameters,
+)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(LossParameters):
     """The loss of one example, by its name and parameters as `lipcert analyze --loss` has them."""
 
-    kind: LossName = "cross-entropy"
-    temperature: float | None = None
-    label_smoothing: float | None = None
-    label_norm: float | None = None
-    margin: float | None = None
-    huber_delta: float | None = None
-    focal_gamma: float | None = None
-    hkr_weight: float | None = None
-    cosine_floor: float | None = None
-    output_reduction: TermsName | None = None
-    half: bool | None = None
+    kind: str = "cross-entropy"
 
     def __post_init__(self) -> None:
         convert(self, kinds_of(Loss))
         if self.kind != "auto":
-            make_loss(self.kind, **self._parameters())
+            make_loss(self.kind, **loss_parameters(self))
 
     @classmethod
     def of(cls, key: str, value: object) -> Loss:
         """From itself, or from the word of a loss that needs no parameter."""
         if isinstance(value, str | Loss):
-            return value if isinstance(value, Loss) else cls(value)  # type: ignore[arg-type]
+            return value if isinstance(value, Loss) else cls(value)
         raise UsageError(f"{key}: {value!r} is no loss; give Loss('cross-entropy'), say")
 
     def settings(self) -> dict[str, Any]:
         """Under the names of `Settings`."""
-        return {"loss": self.kind, **self._parameters()}
-
-    def _parameters(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)[1:]}
+        return {"loss": self.kind, **loss_parameters(self)}
 
 
 @final

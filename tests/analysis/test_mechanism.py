@@ -16,7 +16,7 @@ from lipcert.analysis.mechanism import clipped_groups, mechanism_of
 from lipcert.analysis.premises import premises_of
 from lipcert.core.ledger import Premises
 from lipcert.ir import Parameter
-from lipcert.losses.factory import make_loss
+from lipcert.losses import make_loss
 from lipcert.privacy.mechanisms import (
     BackpropClipping,
     Clipless,

@@ -12,9 +12,9 @@ from torch import nn
 
 from lipcert.audit.agreement import agreement
 from lipcert.audit.lowering import LoweredNetwork
+from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
-from lipcert.losses.cross_entropy import CrossEntropy
 from tests.models.shipped import NAMES, module, path_of
 
 CPU = torch.device("cpu")

@@ -18,8 +18,8 @@ from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family, Tallies
+from lipcert.core.losses.base import Loss
 from lipcert.ir import Graph, Parameter
-from lipcert.losses.base import Loss
 from lipcert.operand import Operand
 from lipcert.ops import functions
 from lipcert.ops.activation import Activation

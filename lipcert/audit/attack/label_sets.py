@@ -16,24 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.attack.domain import lengths
+from lipcert.core.losses.base import Loss, Targets, class_axis
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
-from lipcert.losses.base import Loss, class_axis
-from lipcert.losses.cross_entropy import CrossEntropy, Focal, NegativeLogLikelihood
-from lipcert.losses.elementwise import (
-    AbsoluteError,
-    BinaryCrossEntropy,
-    Cosine,
-    Huber,
-    SquaredError,
-)
-from lipcert.losses.margin import (
-    HingeKantorovichRubinstein,
-    KantorovichRubinstein,
-    MulticlassHinge,
-    MultiMargin,
-)
 from lipcert.upper import FloatArray
 
 Labels = npt.NDArray[Any]
@@ -67,24 +53,16 @@ def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
     """The labels that a loss admits. NoVerdictError where that is not known."""
     axis = class_axis(shape)
     classes = 0 if axis is None else axis.classes
-    match loss:
-        case CrossEntropy() | NegativeLogLikelihood() | Focal() | MultiMargin() if classes > 1:
-            return Classes(classes)
-        case MulticlassHinge() | KantorovichRubinstein() | HingeKantorovichRubinstein():
-            if classes > 1:
-                return Classes(classes)
-            if classes == 1:
-                return Corners(shape, -1.0, 1.0)
-        case BinaryCrossEntropy():
-            return Corners(shape, 0.0, 1.0)
-        case SquaredError(label_norm=radius) | Huber(label_norm=float(radius)):
+    if loss.of_classes and classes > 1:
+        return Classes(classes)
+    targets = None if loss.of_classes and classes != 1 else loss.targets
+    match targets:
+        case Targets(norm=radius) if radius < np.inf:
             return Ball(shape, radius)
-        case Cosine():
-            return Ball(shape, 1.0)
-        case AbsoluteError():
-            return _beyond(shape, outputs.norm, 1.0)
-        case Huber(huber_delta=delta):
-            return _beyond(shape, outputs.norm, delta)
+        case Targets(low=low, high=high) if low > -np.inf:
+            return Corners(shape, low, high)
+        case Targets(reach=reach):
+            return _beyond(shape, outputs.norm, reach)
     raise NoVerdictError(
         f"attack: which labels the loss {loss.kind!r} admits for an output of shape {list(shape)} "
         "is not known; audit with data"

@@ -1,17 +1,18 @@
-"""Losses of every output by itself, and of the direction of all."""
+"""Losses of every output by itself, and of the direction of all. A mean over n divides by n."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down, sqrt_up
 from lipcert.core.exponential import exp_bounds
 from lipcert.core.interval import Array
-from lipcert.core.losses.parameters import Parameters, flag, is_mean, not_negative, positive
+from lipcert.core.losses.base import Flag, Loss, NotNegative, Positive, Targets, Terms
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 _SATURATED: Final = 64.0
@@ -19,55 +20,122 @@ _SINGLE_EXPONENTIALS: Final = 1 << 12
 _LARGEST: Final = 1e100
 
 
-def binary_cross_entropy(parameters: Parameters, logits: Fact, outputs: int) -> Cotangent:
-    """(σ(z_i/τ) − t_i)/τ, t_i in [0, 1].
+@final
+@dataclass(frozen=True, slots=True)
+class BinaryCrossEntropy(Loss):
+    """ℓ = Σ_i −t_i·log σ(z_i/τ) − (1 − t_i)·log(1 − σ(z_i/τ)), t_i in [0, 1]; or its mean."""
 
-    Proof: |σ(z) − t| ≤ σ(|z|). Entry by entry on the box. On a ball of radius R: g(s) = σ(√s)² is
-    concave, since g' = σ²(1 − σ)/z at z = √s has the logarithmic derivative 2 − 3σ − 1/z < 0
-    (2 − 3σ ≤ ½ and 1/z > 1 for z < 1; 2 − 3σ < 0 for z ≥ 1); so Σ g(z_i²) ≤ n·g(R²/n).
-    Attained: on a box symmetric about 0, on a ball, and in the limit of large outputs.
+    kind: ClassVar[str] = "bce"
+    temperature: Positive = 1.0
+    output_reduction: Terms = "mean"
+
+    @property
+    def targets(self) -> Targets:
+        """Entries in [0, 1]."""
+        return Targets(0.0, 1.0)
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """(σ(z_i/τ) − t_i)/τ, t_i in [0, 1].
+
+        Proof: |σ(z) − t| ≤ σ(|z|). Entry by entry on the box. On a ball of radius R: g(s) = σ(√s)²
+        is concave, since g' = σ²(1 − σ)/z at z = √s has the logarithmic derivative 2 − 3σ − 1/z < 0
+        (2 − 3σ ≤ ½ and 1/z > 1 for z < 1; 2 − 3σ < 0 for z ≥ 1); so Σ g(z_i²) ≤ n·g(R²/n).
+        Attained: on a box symmetric about 0, on a ball, and in the limit of large outputs.
+        """
+        temperature = self.temperature
+        radius = divide_up(divide_up(logits.norm, sqrt_down(float(outputs))), temperature)
+        square = outputs * _sigmoid(radius) ** 2
+        magnitudes = [divide_up(x, temperature) for x in _distinct(logits.box.magnitude())]
+        copies = Fraction(outputs, len(magnitudes))
+        square = min(square, copies * sum(_sigmoid(x) ** 2 for x in magnitudes))
+        return _reduced(divide_up(sqrt_up(square), temperature), self.output_reduction, outputs)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SquaredError(Loss):
+    """ℓ = Σ_i (z_i − y_i)², or its mean; times ½ if `half`. Labels have ‖y‖₂ ≤ label_norm."""
+
+    kind: ClassVar[str] = "mse"
+    label_norm: NotNegative
+    output_reduction: Terms = "mean"
+    half: Flag = False
+
+    @property
+    def targets(self) -> Targets:
+        """Of at most the stated norm."""
+        return Targets(norm=self.label_norm)
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """2(z − y), ‖y‖ ≤ label_norm; z − y if half: the triangle inequality."""
+        factor = 1.0 if self.half else 2.0
+        distance = add_up(logits.norm, self.label_norm)
+        return _reduced(multiply_up(factor, distance), self.output_reduction, outputs)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AbsoluteError(Loss):
+    """ℓ = Σ_i |z_i − y_i|, or its mean."""
+
+    kind: ClassVar[str] = "mae"
+    output_reduction: Terms = "mean"
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """Entries in [−1, 1]. Attained: where no output equals its label."""
+        del logits
+        return _reduced(root_up(outputs), self.output_reduction, outputs)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Huber(Loss):
+    """ℓ = Σ_i ½d_i² where |d_i| ≤ δ, δ(|d_i| − ½δ) elsewhere, d = z − y; or its mean.
+
+    Labels have ‖y‖₂ ≤ label_norm, where that is known.
     """
-    temperature = positive(parameters, "temperature")
-    radius = divide_up(divide_up(logits.norm, sqrt_down(float(outputs))), temperature)
-    square = outputs * _sigmoid(radius) ** 2
-    magnitudes = [divide_up(x, temperature) for x in _distinct(logits.box.magnitude())]
-    copies = Fraction(outputs, len(magnitudes))
-    square = min(square, copies * sum(_sigmoid(x) ** 2 for x in magnitudes))
-    return _reduced(parameters, divide_up(sqrt_up(square), temperature), outputs)
+
+    kind: ClassVar[str] = "huber"
+    huber_delta: Positive = 1.0
+    output_reduction: Terms = "mean"
+    label_norm: NotNegative | None = None
+
+    @property
+    def targets(self) -> Targets:
+        """Of at most the stated norm, or any."""
+        norm = math.inf if self.label_norm is None else self.label_norm
+        return Targets(norm=norm, reach=self.huber_delta)
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """clip(z − y, −δ, δ): entries in [−δ, δ], and no longer than z − y."""
+        total = multiply_up(self.huber_delta, root_up(outputs))
+        total = min(total, add_up(logits.norm, self.targets.norm))
+        return _reduced(total, self.output_reduction, outputs)
 
 
-def squared_error(parameters: Parameters, logits: Fact, outputs: int) -> Cotangent:
-    """2(z − y), ‖y‖ ≤ label_norm; z − y if half: the triangle inequality."""
-    distance = add_up(logits.norm, not_negative(parameters, "label_norm"))
-    factor = 1.0 if flag(parameters, "half") else 2.0
-    return _reduced(parameters, multiply_up(factor, distance), outputs)
+@final
+@dataclass(frozen=True, slots=True)
+class Cosine(Loss):
+    """ℓ = −⟨z, y⟩/max(‖z‖, floor) with ‖y‖₂ ≤ 1 (plus any constant); no floor: 0."""
 
+    kind: ClassVar[str] = "cosine"
+    cosine_floor: Positive | None = None
 
-def absolute_error(parameters: Parameters, logits: Fact, outputs: int) -> Cotangent:
-    """Entries in [−1, 1]. Attained: where no output equals its label."""
-    del logits
-    return _reduced(parameters, root_up(outputs), outputs)
+    @property
+    def targets(self) -> Targets:
+        """Of norm at most 1."""
+        return Targets(norm=1.0)
 
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """At most 1/max(floor, inf ‖z‖).
 
-def huber(parameters: Parameters, logits: Fact, outputs: int) -> Cotangent:
-    """clip(z − y, −δ, δ): entries in [−δ, δ], and no longer than z − y."""
-    total = multiply_up(positive(parameters, "huber_delta"), root_up(outputs))
-    if "label_norm" in parameters:
-        total = min(total, add_up(logits.norm, not_negative(parameters, "label_norm")))
-    return _reduced(parameters, total, outputs)
-
-
-def cosine(parameters: Parameters, logits: Fact, outputs: int) -> Cotangent:
-    """ℓ = −⟨z, y⟩/max(‖z‖, floor), ‖y‖ ≤ 1: at most 1/max(floor, inf ‖z‖).
-
-    Proof: above the floor the gradient is −(I − uuᵀ)y/‖z‖ with u = z/‖z‖, below it −y/floor. No
-    entry is nearer to 0 than its interval. Attained: for y orthogonal to the shortest output.
-    """
-    floor = positive(parameters, "cosine_floor") if "cosine_floor" in parameters else Fraction(0)
-    nearest = np.maximum(np.maximum(logits.box.lo, -logits.box.hi), 0.0).ravel().tolist()
-    square = sum(Fraction(min(x, _LARGEST)) ** 2 for x in nearest) * outputs / len(nearest)
-    floor = max(floor, Fraction(sqrt_down(Fraction(square))))
-    return Cotangent(divide_up(1.0, floor) if floor else math.inf)
+        Proof: above the floor the gradient is −(I − uuᵀ)y/‖z‖ with u = z/‖z‖, below it −y/floor. No
+        entry is nearer to 0 than its interval. Attained: for y orthogonal to the shortest output.
+        """
+        nearest = np.maximum(np.maximum(logits.box.lo, -logits.box.hi), 0.0).ravel().tolist()
+        square = sum(Fraction(min(x, _LARGEST)) ** 2 for x in nearest) * outputs / len(nearest)
+        floor = max(self.cosine_floor or 0.0, sqrt_down(Fraction(square)))
+        return Cotangent(divide_up(1.0, floor) if floor else math.inf)
 
 
 def _distinct(magnitudes: Array) -> list[float]:
@@ -82,6 +150,6 @@ def _sigmoid(x: float) -> Fraction:
     return 1 / (1 + exp_bounds(-Fraction(x))[0]) if x <= _SATURATED else Fraction(1)
 
 
-def _reduced(parameters: Parameters, total: float, terms: int) -> Cotangent:
+def _reduced(total: float, reduction: str, terms: int) -> Cotangent:
     """Of the sum over the outputs, or of their mean."""
-    return Cotangent(divide_up(total, float(terms)) if is_mean(parameters) else total)
+    return Cotangent(divide_up(total, float(terms)) if reduction == "mean" else total)

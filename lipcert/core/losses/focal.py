@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import ClassVar, Final, final
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.exponential import exp_bounds, log_bounds
-from lipcert.core.losses.parameters import Parameters, not_negative
+from lipcert.core.losses.base import Loss, NotNegative
 from lipcert.core.losses.search import largest_on
 from lipcert.core.losses.softmax import softmax_domain
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
@@ -18,16 +19,25 @@ _BITS: Final = 48
 _INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
 
 
-def focal(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
-    """h(p_y)·(p − e_y), h(p) = (1 − p)^γ − γp(1 − p)^{γ−1}·log p ≥ 0, p = softmax(z).
+@final
+@dataclass(frozen=True, slots=True)
+class Focal(Loss):
+    """ℓ = −(1 − p_y)^γ · log p_y with p = softmax(z)."""
 
-    Proof: p − e_y is 1 − p_y times a member of conv{e_j − e_y}, which is no longer than √2; so
-    the supremum of h(p)(1 − p) over the p that the logits admit scales hull and norm.
-    Attained: where one wrong class has the rest of the mass.
-    """
-    miss = softmax_domain(logits, classes, Fraction(1)).miss()
-    scale = focal_scale(not_negative(parameters, "focal_gamma"), Fraction(miss))
-    return Cotangent(multiply_up(root_up(2), scale), Hull(classes, scale))
+    kind: ClassVar[str] = "focal"
+    of_classes: ClassVar[bool] = True
+    focal_gamma: NotNegative = 2.0
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """h(p_y)·(p − e_y), h(p) = (1 − p)^γ − γp(1 − p)^{γ−1}·log p ≥ 0, p = softmax(z).
+
+        Proof: p − e_y is 1 − p_y times a member of conv{e_j − e_y}, which is no longer than √2; so
+        the supremum of h(p)(1 − p) over the p that the logits admit scales hull and norm.
+        Attained: where one wrong class has the rest of the mass.
+        """
+        miss = softmax_domain(logits, outputs, 1.0).miss()
+        scale = focal_scale(Fraction(self.focal_gamma), Fraction(miss))
+        return Cotangent(multiply_up(root_up(2), scale), Hull(outputs, scale))
 
 
 def focal_scale(gamma: Fraction, miss: Fraction) -> float:

@@ -1,60 +1,135 @@
-"""Losses whose gradients take finitely many values: likelihood, hinges, Kantorovich–Rubinstein."""
+"""Losses whose gradients take finitely many values: likelihood, hinges, Kantorovich–Rubinstein.
+
+Of K class scores, or of one score s·z, s = ±1, for two classes. The published variants that weight
+an example by the class counts of its *batch* are not per-example losses: the loss of one example
+then depends on the others. Here the counts are the constants of balanced classes.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar, final
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_up
-from lipcert.core.losses.parameters import Parameters, is_mean, not_negative
-from lipcert.core.lower.errors import Unsupported
+from lipcert.core.losses.base import Loss, NotNegative, Targets, Terms
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 
-def negative_log_likelihood(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
-    """−e_y: the loss is −z_y, linear in the outputs. Attained: always."""
-    del parameters, logits
-    if classes < 2:
-        raise Unsupported("a likelihood of a single class is constant")
-    return Cotangent(1.0, label=1.0)
+@final
+@dataclass(frozen=True, slots=True)
+class NegativeLogLikelihood(Loss):
+    """ℓ = −z_y for outputs z: torch's nll_loss without weights of classes.
 
-
-def multiclass_hinge(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
-    """Entries in [−1, 1] times the weights of the K hinges.
-
-    sum: 1 each. mean: (K − 1)/K for the label and 1/K for the others, √((K − 1)² + K − 1)/K in
-    all, which is no less than √K/K, the plain mean's, for K ≥ 2; 1 for one output.
-    Attained: where every margin is violated.
+    Behind LogSoftmax this is the cross-entropy of the logits before it.
     """
-    del logits
-    not_negative(parameters, "margin")
-    return Cotangent(_hinge_mean(classes) if is_mean(parameters) else root_up(classes))
+
+    kind: ClassVar[str] = "nll"
+    of_classes: ClassVar[bool] = True
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """−e_y: the loss is linear in the outputs. Attained: always."""
+        del logits, outputs
+        return Cotangent(1.0, label=1.0)
 
 
-def multi_margin(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
-    """Σ_{j≠y} w_j(e_j − e_y), w_j in [0, 1]; the mean divides by K.
+@final
+@dataclass(frozen=True, slots=True)
+class MulticlassHinge(Loss):
+    """One hinge per class: h_j = max(0, margin/2 − s_j·z_j), s_y = 1 and s_j = −1 otherwise.
 
-    Proof: Σw_j² + (Σw_j)² ≤ (K − 1) + (K − 1)², and it is at most K − 1 times a member of the hull.
-    Attained: where every margin is violated.
+    sum: ℓ = Σ_j h_j. mean: ℓ = ((K − 1)·h_y + Σ_{j≠y} h_j)/K, the mean that gives the label the
+    weight of all other classes together, as Lipschitz libraries define it; the plain mean is
+    covered too, being smaller. One output: ℓ = max(0, margin/2 − s·z) for a label s = ±1.
     """
-    del logits
-    not_negative(parameters, "margin")
-    divisor = classes if is_mean(parameters) else 1
-    norm = sqrt_up(Fraction(classes * (classes - 1), divisor**2))
-    return Cotangent(norm, Hull(classes, divide_up(float(classes - 1), float(divisor))))
+
+    kind: ClassVar[str] = "multiclass-hinge"
+    of_classes: ClassVar[bool] = True
+    margin: NotNegative = 1.0
+    output_reduction: Terms = "mean"
+
+    @property
+    def targets(self) -> Targets:
+        """Of a single output: ±1."""
+        return Targets(-1.0, 1.0, only_ends=True)
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """Entries in [−1, 1] times the weights of the K hinges.
+
+        sum: 1 each. mean: (K − 1)/K for the label and 1/K for the others, √((K − 1)² + K − 1)/K in
+        all, which is no less than √K/K, the plain mean's, for K ≥ 2; 1 for one output.
+        Attained: where every margin is violated.
+        """
+        del logits
+        mean = self.output_reduction == "mean"
+        return Cotangent(_hinge_mean(outputs) if mean else root_up(outputs))
 
 
-def kantorovich_rubinstein(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
-    """mean_{j≠y} e_j − e_y, of norm √(1 + 1/(K − 1)); for one output −s, |s| ≤ 1. Attained."""
-    del parameters, logits
-    return Cotangent(_kr_norm(classes), Hull(classes, 1.0) if classes > 1 else None)
+@final
+@dataclass(frozen=True, slots=True)
+class MultiMargin(Loss):
+    """ℓ = Σ_{j≠y} max(0, margin − z_y + z_j); the mean divides by K, as torch does (p = 1)."""
+
+    kind: ClassVar[str] = "multi-margin"
+    of_classes: ClassVar[bool] = True
+    margin: NotNegative = 1.0
+    output_reduction: Terms = "mean"
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """Σ_{j≠y} w_j(e_j − e_y), w_j in [0, 1]; the mean divides by K.
+
+        Proof: Σw_j² + (Σw_j)² ≤ (K − 1) + (K − 1)², and it is at most K − 1 times a member of the
+        hull. Attained: where every margin is violated.
+        """
+        del logits
+        divisor = outputs if self.output_reduction == "mean" else 1
+        norm = sqrt_up(Fraction(outputs * (outputs - 1), divisor**2))
+        return Cotangent(norm, Hull(outputs, divide_up(float(outputs - 1), float(divisor))))
 
 
-def hinge_kr(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
-    """The sum of `kr` and hkr_weight times the mean `multiclass-hinge`. Attained: as there."""
-    del logits
-    not_negative(parameters, "margin")
-    weight = not_negative(parameters, "hkr_weight")
-    return Cotangent(add_up(_kr_norm(classes), multiply_up(weight, _hinge_mean(classes))))
+@final
+@dataclass(frozen=True, slots=True)
+class KantorovichRubinstein(Loss):
+    """ℓ = mean_{j≠y} z_j − z_y; one output: ℓ = −s·z for a label s in [−1, 1].
+
+    This is the batch loss of the literature when the class counts are replaced by the constants
+    of balanced classes.
+    """
+
+    kind: ClassVar[str] = "kr"
+    of_classes: ClassVar[bool] = True
+
+    @property
+    def targets(self) -> Targets:
+        """Of a single output: in [−1, 1]."""
+        return Targets(-1.0, 1.0)
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """mean_{j≠y} e_j − e_y, of norm √(1 + 1/(K − 1)); for one output −s. Attained."""
+        del logits
+        return Cotangent(_kr_norm(outputs), Hull(outputs, 1.0) if outputs > 1 else None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HingeKantorovichRubinstein(Loss):
+    """ℓ = KR + hkr_weight · hinge, with the `kr` loss and the mean `multiclass-hinge` loss."""
+
+    kind: ClassVar[str] = "hkr"
+    of_classes: ClassVar[bool] = True
+    hkr_weight: NotNegative = 1.0
+    margin: NotNegative = 1.0
+
+    @property
+    def targets(self) -> Targets:
+        """Of a single output: ±1."""
+        return Targets(-1.0, 1.0, only_ends=True)
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """The sum of `kr` and hkr_weight times the mean `multiclass-hinge`. Attained: as there."""
+        del logits
+        hinge = multiply_up(self.hkr_weight, _hinge_mean(outputs))
+        return Cotangent(add_up(_kr_norm(outputs), hinge))
 
 
 def _hinge_mean(classes: int) -> float:

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, divide_up
-from lipcert.core.losses.parameters import Parameters, number, positive
+from lipcert.core.losses.base import Loss, Positive, Share
 from lipcert.core.losses.softmax_error import SoftmaxDomain
-from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 
 
-def cross_entropy(parameters: Parameters, logits: Fact, classes: int) -> Cotangent:
-    """(p − t)/τ with p = softmax(z/τ), t as in `softmax_error`; √2/τ for logits without bounds.
+@final
+@dataclass(frozen=True, slots=True)
+class CrossEntropy(Loss):
+    """ℓ = −Σ_j t_j·log softmax(z/τ)_j with t = (1 − a)·e_y + (a/K)·1 (smoothing a)."""
 
-    Proof of the hull: p is a mean of the e_j, so that p − t lies in conv{e_j − t}. Without
-    smoothing p − e_y = Σ_{j≠y} p_j(e_j − e_y) is (1 − p_y) times a member, and the hull, which
-    holds 0, holds every shorter multiple of a member: the largest 1 − p_y scales it.
-    """
-    temperature = positive(parameters, "temperature")
-    smoothing = number(parameters, "label_smoothing")
-    if not 0 <= smoothing < 1:
-        raise Unsupported("label_smoothing is not in [0, 1)")
-    domain = softmax_domain(logits, classes, temperature)
-    scale = 1.0 if smoothing else domain.miss()
-    hull = Hull(classes, divide_up(scale, temperature), float(smoothing))
-    exact = Fraction(hull.smoothing) == smoothing
-    norm = divide_up(domain.error(smoothing), temperature)
-    return Cotangent(norm, hull if exact else None)
+    kind: ClassVar[str] = "cross-entropy"
+    of_classes: ClassVar[bool] = True
+    temperature: Positive = 1.0
+    label_smoothing: Share = 0.0
+
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """(p − t)/τ with p = softmax(z/τ), t as in `softmax_error`; √2/τ for logits without bounds.
+
+        Proof of the hull: p is a mean of the e_j, so that p − t lies in conv{e_j − t}. Without
+        smoothing p − e_y = Σ_{j≠y} p_j(e_j − e_y) is (1 − p_y) times a member, and the hull, which
+        holds 0, holds every shorter multiple of a member: the largest 1 − p_y scales it.
+        """
+        domain = softmax_domain(logits, outputs, self.temperature)
+        smoothing = Fraction(self.label_smoothing)
+        scale = 1.0 if smoothing else domain.miss()
+        hull = Hull(outputs, divide_up(scale, self.temperature), float(smoothing))
+        return Cotangent(divide_up(domain.error(smoothing), self.temperature), hull)
 
 
-def softmax_domain(logits: Fact, classes: int, temperature: Fraction) -> SoftmaxDomain:
+def softmax_domain(logits: Fact, classes: int, temperature: float) -> SoftmaxDomain:
     """The logits, over a temperature."""
-    if classes < 2:
-        raise Unsupported("a softmax over a single class is constant")
     low, high = float(np.min(logits.box.lo)), float(np.max(logits.box.hi))
     width = add_up(high, -low) if math.isfinite(low) else math.inf
     return SoftmaxDomain(

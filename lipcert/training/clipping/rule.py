@@ -15,7 +15,7 @@ from torch import Tensor
 from lipcert.analysis.bounded import Bounded
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.choices import check_nonnegative
-from lipcert.losses.base import Loss
+from lipcert.core.losses.base import Loss
 
 
 @final

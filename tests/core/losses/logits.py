@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lipcert.core.interval import Interval
-from lipcert.core.losses import loss_cotangent
+from lipcert.core.losses.base import Loss, loss_cotangent
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.losses import Loss
 
 TorchLoss = Callable[[Tensor], Tensor]
 """Logits [examples, outputs] to the loss of each example [examples]."""
@@ -56,11 +54,7 @@ def cube(low: float, high: float, *shape: int) -> Logits:
 
 def bounded(loss: Loss, logits: Logits) -> Cotangent:
     """What the core says of the gradient of a loss."""
-    parameters = {
-        name: value if isinstance(value, bool | str) else Fraction(value)
-        for name, value in loss.parameters().items()
-    }
-    return loss_cotangent(loss.kind, parameters, logits.fact, logits.shape)
+    return loss_cotangent(loss, logits.fact, logits.shape)
 
 
 def attack(

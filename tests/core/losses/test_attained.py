@@ -12,9 +12,10 @@ from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn import functional
 
+from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray
 from lipcert.core.rules.facts import Hull
-from lipcert.losses import Loss, make_loss
+from lipcert.losses import make_loss
 from tests.core.losses.logits import Logits, TorchLoss, attack, ball, bounded, cube, unbounded
 
 LABEL = 0

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.lowering import lowered, parameters_of
+from lipcert.core.losses.entries import SquaredError
 from lipcert.ir import Graph
-from lipcert.losses.base import OutputReduction
-from lipcert.losses.elementwise import SquaredError
 from lipcert.training.clipping import ClippedGroup, ClipRule
 from tests.audit.gradient_norms.oracle import viewed
 
-LOSS = SquaredError(1e9, OutputReduction.SUM, half=True)
+LOSS = SquaredError(1e9, "sum", half=True)
 """takes outputs of any shape"""
 Gradients = Mapping[str, Tensor]
 

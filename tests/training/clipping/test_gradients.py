@@ -14,10 +14,10 @@ from torch import nn
 
 from lipcert import load_model
 from lipcert.analysis.bounded import bounded
+from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.geometry import Window
 from lipcert.ir import Graph, Parameter
-from lipcert.losses.cross_entropy import CrossEntropy
 from lipcert.operand import Operand
 from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Divide

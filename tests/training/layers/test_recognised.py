@@ -17,7 +17,7 @@ from lipcert.audit.labels import checked_labels
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.certify import certify
-from lipcert.losses.factory import make_loss
+from lipcert.losses import make_loss
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.training.layers import (
     AddBias,

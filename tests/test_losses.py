@@ -1,23 +1,31 @@
-"""`make_loss` accepts what describes a loss and says what is wrong with everything else."""
+"""`make_loss` says what describes no loss; worst gradients are those of torch."""
 
 from __future__ import annotations
 
 import json
 import math
 
+import numpy as np
 import pytest
+import torch
 
+from lipcert.core.losses.base import parameters_of
+from lipcert.core.losses.entries import BinaryCrossEntropy, Cosine, SquaredError
+from lipcert.core.losses.kinds import KINDS
+from lipcert.core.losses.margins import NegativeLogLikelihood
+from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import UsageError
-from lipcert.losses import LOSS_PARAMETERS, make_loss
+from lipcert.losses import make_loss, worst_gradients
+from tests.mirror import loss_value
 
 
-@pytest.mark.parametrize("kind", sorted(LOSS_PARAMETERS))
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_record_names_the_loss_and_is_plain(kind: str) -> None:
     loss = make_loss(kind, label_norm=1.0) if kind == "mse" else make_loss(kind)
     record = loss.record()
     assert record["kind"] == kind == loss.kind
     assert json.loads(json.dumps(record)) == record
-    assert {name.replace("_", "-") for name in record} <= LOSS_PARAMETERS[kind] | {"kind"}
+    assert record.keys() <= {"kind", *parameters_of(kind)}
 
 
 def test_records_hold_every_parameter() -> None:
@@ -95,4 +103,39 @@ def test_label_smoothing_range(value: float) -> None:
 
 def test_reduction_words() -> None:
     with pytest.raises(UsageError, match="not one of mean, sum"):
-        make_loss("bce", output_reduction="none")  # type: ignore[arg-type]
+        make_loss("bce", output_reduction="none")
+
+
+LOGITS = 3.0 * np.random.default_rng(0).standard_normal((4, 5))
+
+
+def truth(loss, logits, label):
+    z = torch.tensor(logits, requires_grad=True)
+    loss_value(loss, z, torch.tensor(label)).backward()
+    return z.grad.numpy()
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), CrossEntropy(0.3, 0.2), NegativeLogLikelihood()])
+def test_class_labels(loss):
+    found = worst_gradients(loss, LOGITS)
+    assert found.shape == (5, 4, 5)
+    for y in range(5):
+        for i in range(4):
+            assert found[y, i] == pytest.approx(truth(loss, LOGITS[i], np.eye(5)[y]))
+    assert worst_gradients(loss, LOGITS.reshape(4, 1, 5))[2, 3, 0] == pytest.approx(found[2, 3])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_worst_labels(reduction):
+    bce = BinaryCrossEntropy(0.5, reduction)
+    square = SquaredError(2.0, reduction, half=reduction == "sum")
+    for z, by_bce, by_square in zip(
+        LOGITS, worst_gradients(bce, LOGITS)[0], worst_gradients(square, LOGITS)[0], strict=True
+    ):
+        wrong = np.where(z < 0.0, 1.0, 0.0)
+        assert by_bce == pytest.approx(truth(bce, z, wrong))
+        assert by_square == pytest.approx(truth(square, z, -2.0 * z / np.linalg.norm(z)))
+
+
+def test_unknown():
+    assert worst_gradients(Cosine(1.0), LOGITS) is None

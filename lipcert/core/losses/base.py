@@ -1,0 +1,197 @@
+"""Loss: what every loss of one example declares, and how it is read and bounded.
+
+What enters: a kind and every parameter, as a user or a certificate states them, and a fact about
+the outputs z of one example. What leaves: a bound for every admissible label. A parameter that is
+missing, unknown or out of range is refused: it would be another loss.
+
+Invariant: a loss is *per example*; the reduction over the batch divides the sensitivity, not the
+gradient of a loss, and is no business of one.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from importlib import import_module
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    TypeAlias,
+    cast,
+    final,
+    get_args,
+    get_type_hints,
+)
+
+from lipcert.core.codec import Limit
+from lipcert.core.losses.kinds import KINDS
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import Cotangent, Fact
+
+_LARGEST: Final = 1e100
+_RANGE: Final = "magnitudes from 1e-100 to 1e100"
+
+
+def _within(least: float, below: float = math.nextafter(_LARGEST, math.inf)) -> Limit:
+    def holds(value: Any) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and bool(least <= value < below)
+
+    sign = "positive" if least else "non-negative"
+    what = f"a {sign} number ({_RANGE})" if below > 1.0 else "in [0, 1)"
+    return Limit(what, holds)
+
+
+Positive: TypeAlias = Annotated[float, _within(1.0 / _LARGEST)]
+NotNegative: TypeAlias = Annotated[float, _within(0.0)]
+Share: TypeAlias = Annotated[float, _within(0.0, 1.0)]
+Flag: TypeAlias = Annotated[bool, Limit("true or false", lambda value: isinstance(value, bool))]
+Terms: TypeAlias = Annotated[str, Limit("one of mean, sum", ("mean", "sum").__contains__)]
+"""how the terms of one example, one per class or output, are combined"""
+
+Parameter: TypeAlias = float | bool | str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Labels with one entry for each output: from low to high, or these two alone (`only_ends`),
+    all together of at most this Euclidean norm.
+
+    reach: where neither limits them, labels further than this from every output have the longest
+    gradients.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    only_ends: bool = False
+    norm: float = math.inf
+    reach: float = 1.0
+
+
+class Loss(ABC):
+    """A loss of one example; subclasses are final frozen dataclasses of its parameters.
+
+    A field is a parameter, under the name of the settings and of certificates, with its range as a
+    type. One with a default of None may be left out of a certificate, all others may not.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+    """the name that users and certificates give it ("cross-entropy")"""
+    of_classes: ClassVar[bool] = False
+    """whether a label is one of several classes, of which the outputs are the scores"""
+
+    def __post_init__(self) -> None:
+        for name, limit in _limits(type(self)).items():
+            value = getattr(self, name)
+            if value is not None and not limit.holds(value):
+                raise Unsupported(f"{name.replace('_', '-')}: {value!r} is not {limit.what}")
+
+    @abstractmethod
+    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+        """The gradient by so many outputs: a norm, and a hull where the labels are classes."""
+
+    @property
+    def targets(self) -> Targets | None:
+        """The admissible labels, where these are no classes; of a loss of classes those for a
+        single output, None where it needs several."""
+        return None if self.of_classes else Targets()
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter that determines the loss."""
+        named = ((item.name, getattr(self, item.name)) for item in _fields(type(self)))
+        return {name: value for name, value in named if value is not None}
+
+    def record(self) -> dict[str, Parameter]:
+        """Kind and parameters."""
+        return {"kind": self.kind, **self.parameters()}
+
+    def stated(self) -> tuple[tuple[str, float | str], ...]:
+        """The parameters as a certificate has them."""
+        return tuple(
+            (name, str(value).lower() if isinstance(value, bool | str) else float(value))
+            for name, value in sorted(self.parameters().items())
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClassAxis:
+    """Where the class scores of one example lie: how many, and whether along the last axis."""
+
+    classes: int
+    is_last: bool
+
+
+def class_axis(shape: Shape) -> ClassAxis | None:
+    """The one axis with more than one entry; None where there are several."""
+    long = [axis for axis, size in enumerate(shape) if size != 1]
+    if len(long) > 1:
+        return None
+    if not long:
+        return ClassAxis(1, is_last=True)
+    return ClassAxis(shape[long[0]], is_last=long[0] == len(shape) - 1)
+
+
+def loss_class(kind: str) -> type[Loss]:
+    """The class of a loss, loaded when it is needed."""
+    if kind not in KINDS:
+        raise Unsupported(f"there is no rule for the loss {kind!r}")
+    module, _, name = KINDS[kind].partition(".")
+    found: type[Loss] = getattr(import_module(f"lipcert.core.losses.{module}"), name)
+    return found
+
+
+def parameters_of(kind: str) -> dict[str, bool]:
+    """The names of the parameters of a loss, and whether it can do without each."""
+    return {item.name: item.default is not MISSING for item in _fields(loss_class(kind))}
+
+
+def read_loss(kind: str, stated: Mapping[str, float | str]) -> Loss:
+    """From what a certificate states of it."""
+    found = loss_class(kind)
+    names = {item.name for item in _fields(found)}
+    needed = {item.name for item in _fields(found) if item.default is not None}
+    if not needed <= stated.keys() <= names:
+        raise Unsupported(f"the loss {kind} has other parameters than {sorted(stated)}")
+    words = {"true": True, "false": False}
+    return found(**{
+        name: words.get(value, value) if isinstance(value, str) else value
+        for name, value in stated.items()
+    })  # fmt: skip
+
+
+def loss_cotangent(loss: Loss, logits: Fact, shape: Shape) -> Cotangent:
+    """The gradient of a loss by the outputs of this shape, batch axis of one example included."""
+    if loss.of_classes and class_axis(shape) is None:
+        raise Unsupported(
+            f"the loss {loss.kind} needs one vector of class scores, not shape {shape}"
+        )
+    if loss.of_classes and loss.targets is None and math.prod(shape) < 2:
+        raise Unsupported(f"the loss {loss.kind} of a single class is constant")
+    return loss.bound(logits, math.prod(shape))
+
+
+def _fields(found: type[Loss]) -> tuple[Field[Any], ...]:
+    return fields(cast("Any", found))
+
+
+@cache
+def _limits(found: type[Loss]) -> Mapping[str, Limit]:
+    """What holds of each parameter, as its type says, or that of `T | None`."""
+    hints = get_type_hints(found, include_extras=True)
+    limits = {}
+    for item in _fields(found):
+        parts = (hints[item.name], *get_args(hints[item.name]))
+        limits[item.name] = next(
+            limit for part in parts for limit in getattr(part, "__metadata__", ())
+        )
+    return limits
