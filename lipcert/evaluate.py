@@ -16,28 +16,45 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from lipcert.core import program as p
 
 Array: TypeAlias = npt.NDArray[Any]
 _Slices: TypeAlias = tuple[slice, ...]
 
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
+
+
+def _erf(x: Array) -> Array:
+    from scipy import special  # noqa: PLC0415  takes longer to import than most analyses
+
+    return np.asarray(special.erf(x))
+
+
+def _normal(x: Array) -> Array:
+    """The distribution function of the standard normal distribution."""
+    from scipy import special  # noqa: PLC0415
+
+    return np.asarray(special.ndtr(x))
+
+
 _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
     {
         "relu": lambda x: np.maximum(x, 0.0),
         "abs": np.abs,
         "hard_swish": lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
-        "sigmoid": special.expit,
+        "sigmoid": _sigmoid,
         "tanh": np.tanh,
         "atan": np.arctan,
         "softplus": lambda x: np.logaddexp(x, 0.0),
         "softsign": lambda x: x / (1.0 + np.abs(x)),
-        "erf": special.erf,
+        "erf": _erf,
         "sin": np.sin,
         "cos": np.cos,
-        "gelu": lambda x: x * special.ndtr(x),
-        "silu": lambda x: x * special.expit(x),
+        "gelu": lambda x: x * _normal(x),
+        "silu": lambda x: x * _sigmoid(x),
         "mish": lambda x: x * np.tanh(np.logaddexp(x, 0.0)),
         "exp": np.exp,
         "log": np.log,
@@ -73,7 +90,7 @@ def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
             a, b = n or (math.sqrt(2 / math.pi), 0.044715)
             return np.asarray(0.5 * x * (1 + np.tanh(a * (x + b * x**3))))
         case "quick_gelu":
-            return np.asarray(x * special.expit(n[0] * x))
+            return np.asarray(x * _sigmoid(n[0] * x))
         case "power":
             return np.asarray(x ** n[0])
         case "soft_threshold":
@@ -203,12 +220,29 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             scores = op.scale * (x[0] @ x[1])
             if op.mask is not None:
                 scores = scores + _like(op.mask, x[0])
-            return np.asarray(special.softmax(scores, axis=-1) @ x[2])
+            return np.asarray(np.exp(_log_softmax(scores, -1)) @ x[2])
         case p.InputClip():
             return x[0] * min(1.0, op.radius / float(np.linalg.norm(x[0]) or 1.0))
         case p.CotangentClip():
             return x[0]
     return _along_axes(op, x[0])
+
+
+def _largest(x: Array, axes: p.Shape) -> Array:
+    """What to subtract along axes, so that exponentials do not overflow."""
+    largest = np.max(x, axis=axes, keepdims=True)
+    return np.asarray(np.where(np.isfinite(largest), largest, x.dtype.type(0.0)))
+
+
+def _log_sum_exp(x: Array, axes: p.Shape) -> Array:
+    largest = _largest(x, axes)
+    sums = np.sum(np.exp(x - largest), axis=axes, keepdims=True)
+    return np.asarray(largest + np.log(sums))
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    below = x - _largest(x, (axis,))
+    return np.asarray(below - np.log(np.sum(np.exp(below), axis=axis, keepdims=True)))
 
 
 def _along_axes(op: p.Op, x: Array) -> Array:
@@ -222,7 +256,7 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             total = np.sum(np.abs(x) ** op.p, axis=op.axes, keepdims=True) + op.floor
             return np.asarray(total ** (1 / op.p))
         case p.ReduceLogSumExp():
-            return np.asarray(special.logsumexp(x, axis=op.axes, keepdims=True))
+            return _log_sum_exp(x, op.axes)
         case p.LocalResponse():
             return _response(op, x)
         case p.Centre():
@@ -231,8 +265,8 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
             return np.asarray(x / np.maximum(_like(op.share, x) * length, op.floor))
         case p.Softmax():
-            logs = special.log_softmax(x, axis=op.axis)
-            return np.asarray(logs if op.logarithm else np.exp(logs))
+            logs = _log_softmax(x, op.axis)
+            return logs if op.logarithm else np.asarray(np.exp(logs))
         case p.Normalize():
             d = _centred(x, op.axes) if op.centred else x
             return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))

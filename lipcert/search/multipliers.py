@@ -10,16 +10,14 @@ determinant, keeps off multipliers that admit no form; it vanishes towards the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
-from scipy.sparse.linalg import ArpackError, eigsh
 
-from lipcert.core.forms.descent import Descent, descent_of, unknown_slopes
+from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes
 from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.interval import exact
 
@@ -33,7 +31,8 @@ _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
 _LEAST_LENGTH: Final = 0.02
 _TINY: Final = 1e-100
-_SMALL: Final = 64
+_SMALL: Final = 200
+"""rows of a matrix up to which numpy serves, and scipy need not be imported"""
 _ACCURACY: Final = 1e-7
 
 
@@ -78,8 +77,7 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
 def _tuned(descent: Descent, hull: bool, attained: float) -> FloatArray | None:
     """A multiplier for each unknown slope, from the lowest on."""
     problem = _Problem.of(descent, hull)
-    starts = [problem.at(first) for ratio in _RATIOS if (first := problem.start(ratio)) is not None]
-    found = [state for state in starts if state is not None]
+    found = [state for ratio in _RATIOS if (state := problem.start(ratio)) is not None]
     if not found:
         return None
     best = min(found, key=lambda state: state.value)
@@ -93,93 +91,106 @@ def _tuned(descent: Descent, hull: bool, attained: float) -> FloatArray | None:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """One block of variables eliminated: its triangular factor, and that of what lies above."""
+
+    own: slice
+    above: slice
+    corner: FloatArray
+    rest: FloatArray
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """Multipliers, the form that they give, what is left of its factor, and the largest value."""
+    """Multipliers, the form that they give, the factor that gives it, and the largest value."""
 
     multipliers: FloatArray
     form: FloatArray
-    factor: FloatArray
+    steps: tuple[_Step, ...]
     value: float
 
     def guarded(self, weight: float) -> float:
         """The value and a barrier, which grows where the factor becomes singular."""
-        below = len(self.multipliers)
-        scaled = self.factor.diagonal()[:below] / np.sqrt(self.multipliers)
+        own = [step.corner.diagonal() for step in self.steps]
+        scaled = np.concatenate([np.zeros(0), *own]) / np.sqrt(self.multipliers)
         return self.value - 2.0 * weight * float(np.log(scaled).sum())
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """The inequality of a descent, as a function of the multipliers."""
+    """The inequality of a descent, as a function of the multipliers.
+
+    blocks: from the lowest on, each with the end of the variables that its elimination touches.
+    """
 
     descent: Descent
-    low: FloatArray
-    high: FloatArray
+    blocks: tuple[tuple[Block, int], ...]
     fixed: FloatArray
     hull: bool
 
     @property
     def guard(self) -> float:
         """How strong the barrier is: with slopes of both signs the best are at the rim."""
-        return 1.0 if (self.low < 0.0).any() else 0.4
+        return 1.0 if any((block.low < 0.0).any() for block, _ in self.blocks) else 0.4
 
     @classmethod
     def of(cls, descent: Descent, hull: bool) -> _Problem:
-        blocks = descent.blocks[::-1]
-        low = np.concatenate([np.zeros(0), *(block.low for block in blocks)])
-        high = np.concatenate([np.zeros(0), *(block.high for block in blocks)])
         fixed = np.zeros((descent.total, descent.total))
-        where = descent.bottom.where
-        fixed[where, where] = descent.bottom.rows.T @ descent.bottom.rows
-        return cls(descent, low, high, fixed, hull)
+        bottom, end = descent.bottom.where, 0
+        fixed[bottom, bottom] = descent.bottom.rows.T @ descent.bottom.rows
+        blocks: list[tuple[Block, int]] = []
+        for block in descent.blocks[::-1]:
+            end = max(
+                end, block.above.where.stop, bottom.stop if block.own.stop > bottom.start else 0
+            )
+            blocks.append((block, end))
+        return cls(descent, tuple(blocks), fixed, hull)
 
     def at(self, multipliers: FloatArray) -> _State | None:
         """The form; None where the multipliers admit none."""
-        matrix = -self.fixed
-        for block in self.descent.blocks:
-            own, rest = block.own, block.above.where
-            t = multipliers[own]
-            cross = (-0.5 * t * (block.low + block.high))[:, None] * block.above.rows
-            matrix[own, own] += np.diag(t)
-            matrix[own, rest] += cross
-            matrix[rest, own] += cross.T
-            if (both := t * block.low * block.high).any():
-                matrix[rest, rest] += block.above.rows.T @ (both[:, None] * block.above.rows)
-        below = len(multipliers)
-        factor = _factor(matrix, below)
-        if factor is None:
-            return None
-        half = factor[below:]
-        form = half @ half.T - matrix[below:, below:]
-        return _State(multipliers, form, factor, _largest(form, self.hull)) if _fine(form) else None
+        return self._eliminated(lambda block, _: multipliers[block.own])
 
-    def start(self, ratio: float) -> FloatArray | None:
+    def start(self, ratio: float) -> _State | None:
         """κ/p² with p² = r/(|m| + r), and κ a multiple of the least that the slopes below allow."""
-        rest = self.fixed
-        found: list[FloatArray] = []
-        for block in self.descent.blocks[::-1]:
-            count = len(block.low)
-            own = rest[:count, :count]
+
+        def chosen(block: Block, own: FloatArray) -> FloatArray:
             middle, radius = 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
             p = np.sqrt(radius / (np.abs(middle) + radius))
-            whole, weighted = (_top(part) for part in (own, np.outer(p, p) * own))
-            t = max(whole, weighted, _TINY) * ratio / p**2
-            found.append(t)
-            rows = np.zeros((count, len(rest) - count))
-            first = block.above.where.start - block.own.stop
-            rows[:, first : first + block.above.rows.shape[1]] = block.above.rows
-            cross = rest[:count, count:] + (t * middle)[:, None] * rows
-            factor = _factor(np.concatenate([np.diag(t) - own, cross.T]), count)
-            if factor is None:
+            least = max(_top(own), _top(np.outer(p, p) * own), _TINY)
+            return np.asarray(least * ratio / p**2)
+
+        return self._eliminated(chosen)
+
+    def _eliminated(self, chosen: Callable[[Block, FloatArray], FloatArray]) -> _State | None:
+        """Block by block from below. chosen: multipliers, from what blocks below leave of one."""
+        rest = self.fixed.copy()
+        found: list[FloatArray] = []
+        steps: list[_Step] = []
+        for block, end in self.blocks:
+            own, front = block.own, slice(block.own.stop, end)
+            t = chosen(block, rest[own, own])
+            above, rows = block.above.where, block.above.rows
+            side = rest[front, own].copy()
+            placed = slice(above.start - own.stop, above.stop - own.stop)
+            side[placed] += ((0.5 * t * (block.low + block.high))[:, None] * rows).T
+            try:
+                corner: FloatArray = np.asarray(np.linalg.cholesky(np.diag(t) - rest[own, own]))
+            except np.linalg.LinAlgError:
                 return None
-            half = factor[count:]
-            rest = rest[count:, count:] + half @ half.T
+            half = _solved(corner, side.T).T
+            rest[front, front] += half @ half.T
             if (both := t * block.low * block.high).any():
-                rest -= rows.T @ (both[:, None] * rows)
-            if not _fine(rest):
-                return None
-        return np.concatenate([np.zeros(0), *found])
+                rest[above, above] -= rows.T @ (both[:, None] * rows)
+            steps.append(_Step(own, front, corner, half))
+            found.append(t)
+        top = slice(self.descent.total - self.descent.size, self.descent.total)
+        form = rest[top, top]
+        if not np.isfinite(form).all():
+            return None
+        multipliers = np.concatenate([np.zeros(0), *found])
+        return _State(multipliers, form, tuple(steps), _largest(form, self.hull))
 
     def improved(self, first: _State) -> _State:
         """After some steps; the barrier keeps away from multipliers that admit no form."""
@@ -209,21 +220,19 @@ class _Problem:
         """
         below = len(state.multipliers)
         cases = self._worst(state.form, temperature)
-        half = state.factor[below:].T @ cases
         chance = np.random.default_rng(0).standard_normal((below, _MOST_CASES))
-        right = np.concatenate([-half, np.sqrt(guard / _MOST_CASES) * chance], axis=1)
-        cases = np.concatenate([cases, np.zeros((len(cases), _MOST_CASES))], axis=1)
-        values = solve_triangular(
-            state.factor[:below], right, lower=True, trans="T", check_finite=False
-        )
-        values = np.concatenate([values, cases])
+        values = np.zeros((self.descent.total, cases.shape[1] + _MOST_CASES))
+        values[below:, : cases.shape[1]] = cases
+        values[:below, cases.shape[1] :] = np.sqrt(guard / _MOST_CASES) * chance
         reached, allowed = np.zeros(below), np.zeros(below)
-        for block in self.descent.blocks:
+        for step, (block, _) in zip(state.steps[::-1], self.blocks[::-1], strict=True):
+            right = values[step.own] + step.rest.T @ values[step.above]
+            values[step.own] = _solved(step.corner, right, transposed=True)
             above = block.above.rows @ values[block.above.where]
             middle, radius = 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
-            rest = values[block.own] - middle[:, None] * above
-            reached[block.own] = np.einsum("ij,ij->i", rest, rest)
-            allowed[block.own] = radius**2 * np.einsum("ij,ij->i", above, above)
+            rest = values[step.own] - middle[:, None] * above
+            reached[step.own] = np.einsum("ij,ij->i", rest, rest)
+            allowed[step.own] = radius**2 * np.einsum("ij,ij->i", above, above)
         reached += 1e-12 * reached.max()
         allowed += 1e-12 * allowed.max()
         ratio = np.divide(reached, allowed, out=np.ones(below), where=allowed > 0.0)
@@ -233,7 +242,7 @@ class _Problem:
     def _worst(self, form: FloatArray, temperature: float) -> FloatArray:
         """Cotangents as columns, of which the squared lengths are shares."""
         if not self.hull:
-            values, vectors = np.linalg.eigh(form)
+            values, vectors = _uppermost(form)
             shares = _shares(values[-_MOST_CASES:], temperature)
             return np.asarray(vectors[:, -_MOST_CASES:] * np.sqrt(shares))
         diagonal = form.diagonal()
@@ -256,21 +265,23 @@ def _largest(form: FloatArray, hull: bool) -> float:
     return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
 
 
-def _factor(matrix: FloatArray, below: int) -> FloatArray | None:
-    """The first columns of a triangular factor of a symmetric matrix; None if there are none."""
-    try:
-        corner = cholesky(matrix[:below, :below], lower=True, check_finite=False)
-    except LinAlgError:
-        return None
-    rows = matrix[below:, :below].T
-    rest = solve_triangular(corner, rows, lower=True, check_finite=False).T
-    return np.concatenate([corner, rest])
+def _solved(corner: FloatArray, right: FloatArray, *, transposed: bool = False) -> FloatArray:
+    """L⁻¹ or L⁻ᵀ times what stands on the right, for a lower triangular matrix L."""
+    if len(corner) <= _SMALL:
+        return np.asarray(np.linalg.solve(corner.T if transposed else corner, right))
+    from scipy.linalg import solve_triangular  # noqa: PLC0415  slow to import
+
+    if transposed:
+        return np.asarray(solve_triangular(corner.T, right, check_finite=False))
+    return np.asarray(solve_triangular(corner, right, lower=True, check_finite=False))
 
 
 def _top(matrix: FloatArray) -> float:
     """The largest eigenvalue."""
     if len(matrix) <= _SMALL:
         return float(np.linalg.eigvalsh(matrix)[-1])
+    from scipy.sparse.linalg import ArpackError, eigsh  # noqa: PLC0415
+
     start = np.random.default_rng(0).standard_normal(len(matrix))
     try:
         found = eigsh(matrix, 1, which="LA", tol=_ACCURACY, v0=start, return_eigenvectors=False)
@@ -279,8 +290,16 @@ def _top(matrix: FloatArray) -> float:
     return float(found[0]) * (1.0 + _ACCURACY)
 
 
-def _fine(matrix: FloatArray) -> bool:
-    return bool(np.isfinite(matrix).all())
+def _uppermost(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The largest eigenvalues, and their vectors as columns; all, of a small matrix."""
+    if len(matrix) <= _SMALL:
+        values, vectors = np.linalg.eigh(matrix)
+        return np.asarray(values), np.asarray(vectors)
+    from scipy.linalg import eigh  # noqa: PLC0415
+
+    last = len(matrix) - 1
+    values, vectors = eigh(matrix, subset_by_index=[last - _MOST_CASES + 1, last])
+    return np.asarray(values), np.asarray(vectors)
 
 
 def _shares(values: FloatArray, temperature: float) -> FloatArray:
