@@ -122,6 +122,13 @@ def random_scope(proto: ModelProto, rng: np.random.Generator, *, constrained: bo
         or "Conv" in node.op_type
         for name in node.input
     }
+    rows = {
+        name
+        for node in proto.graph.node
+        if node.op_type == "MatMul"
+        for name in node.input
+        if name in floats and floats[name].ndim == 1
+    }  # matrices of one row, which are no larger than their norm, not than their entries
     trained, constraints = [], []
     for name in sorted(set(floats) - _variances(proto)):
         if rng.random() < 0.3:
@@ -129,7 +136,7 @@ def random_scope(proto: ModelProto, rng: np.random.Generator, *, constrained: bo
         trained.append(name)
         norm = float(floats[name].norm())
         radius = norm * float(rng.uniform(0.5, 1.5))
-        spectral = floats[name].ndim <= 2 and name not in computed and rng.random() < 0.4
+        spectral = floats[name].ndim <= 2 and name not in computed | rows and rng.random() < 0.4
         constraints.append(Constraint(name, "spectral" if spectral else "frobenius", radius))
     return ScopeClaim("constraint-set", tuple(trained), tuple(constraints))
 
