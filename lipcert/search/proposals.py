@@ -18,6 +18,7 @@ from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import axes_of, phases_of
+from lipcert.core.norms.residual import PANEL
 from lipcert.core.norms.steps import Kernel
 from lipcert.search.eigenvalues import Array, spectral_norm
 from lipcert.search.torus import torus_norm
@@ -36,7 +37,7 @@ class _Effort:
 _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
     {
         "quick": _Effort(matrix=3e10, explicit=0.0, torus=False),
-        "fast": _Effort(matrix=3e12, explicit=2e10, torus=True),
+        "fast": _Effort(matrix=3e12, explicit=3e10, torus=True),
         "tight": _Effort(matrix=1e13, explicit=1e12, torus=True),
     }
 )
@@ -76,7 +77,7 @@ def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
             totals = np.abs(phases_of(frame, axes)).sum(axis=0)
         yield NormClaim(max(_norm(total, effort) for total in totals), "absolute")
     if _explicit_cost(frame) <= effort.explicit and frame.is_small:
-        yield NormClaim(max(spectral_norm(block) for block in frame.blocks()), "explicit")
+        yield NormClaim(max(spectral_norm(block) for block in frame.bands()), "explicit")
     elif effort.torus and (found := torus_norm(frame)) is not None:
         yield NormClaim(found.norm, "torus", found.twists, found.counts)
 
@@ -96,9 +97,17 @@ def _cost(small: int, large: int) -> float:
 
 
 def _explicit_cost(frame: Convolution) -> float:
+    """Of all groups, in bands: what lies apart along the longest axis does not meet."""
     outer = len(frame.kernel) // frame.groups * math.prod(frame.window.outputs)
     inner = frame.kernel.shape[1] * math.prod(frame.size)
-    return frame.groups * _cost(*sorted((outer, inner)))
+    small, large = sorted((outer, inner))
+    axis, window = frame.longest_axis, frame.window
+    span = (window.taps[axis] - 1) * window.dilations[axis]
+    count, reach = frame.size[axis], span
+    if outer <= inner:
+        count, reach = window.outputs[axis], span // window.strides[axis]
+    band = 1.0 if frame.moved else min(1.0, (reach + 1) / count + PANEL / small)
+    return frame.groups * band**2 * _cost(small, large)
 
 
 def _has_full_window(frame: Convolution) -> bool:

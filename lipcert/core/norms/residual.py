@@ -24,7 +24,7 @@ from lipcert.core.norms.factor import lower_factor
 
 U: Final = Fraction(1, 1 << 53)
 ETA: Final = Fraction(1, 1 << 1022)
-_PANEL: Final = 256
+PANEL: Final = 256
 
 
 def unexplained(B: FloatMatrix) -> Fraction | None:
@@ -61,16 +61,25 @@ def gamma(terms: int) -> Fraction:
     return terms * U / (1 - terms * U)
 
 
+def extent(matrix: FloatMatrix, axis: int) -> slice:
+    """From the first to the last line along an axis that is not all zero, counted across it."""
+    found = np.flatnonzero(matrix.any(axis=axis))
+    return slice(int(found[0]), int(found[-1]) + 1) if found.size else slice(0, 0)
+
+
 def _times_transpose(L: FloatMatrix) -> tuple[FloatMatrix, int]:
-    """LLᵀ, and how many terms an entry has: none from columns that are 0 in its panel of rows."""
-    product, terms = np.empty_like(L), 0
-    for start in range(0, len(L), _PANEL):
+    """LLᵀ, and how many terms an entry has: none from columns that are 0 in its panel of rows.
+
+    Nor is anything added to rows in which all these columns are 0.
+    """
+    product, terms = np.zeros_like(L), 0
+    for start in range(0, len(L), PANEL):
         spend()
-        stop = min(start + _PANEL, len(L))
-        used = np.flatnonzero(L[start:stop].any(axis=0))
-        first = int(used[0]) if used.size else 0
+        stop = min(start + PANEL, len(L))
+        first = extent(L[start:stop], 0).start
+        last = start + extent(L[start:, first:stop], 1).stop
         terms = max(terms, stop - first)
-        block = L[start:, first:stop] @ L[start:stop, first:stop].T
-        product[start:, start:stop] = block
-        product[start:stop, start:] = block.T
+        block = L[start:last, first:stop] @ L[start:stop, first:stop].T
+        product[start:last, start:stop] = block
+        product[start:stop, start:last] = block.T
     return product, terms

@@ -41,6 +41,22 @@ def test_claims_about_convolutions(conv):
         assert norm == 0.0 or not conv.by_windows(norm * (1.0 - 1e-6), check)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_claims_about_bands_of_many_panels(stride, groups):
+    """Rows and columns in another order, and a Gram matrix of a band, have the same norm."""
+    rng = np.random.default_rng(stride)
+    kernel = rng.standard_normal((6, 6 // groups, 3, 3))
+    window = window_of((3, 3), (3, 70), strides=(1, stride), before=(1, 1), after=(1, 1))
+    conv = Convolution(kernel, (3, 70), window, groups)
+    norm = float(np.linalg.norm(conv.matrix(), 2))
+    for block in conv.bands():
+        rows, columns = block.nonzero()
+        assert np.abs(columns / block.shape[1] - rows / block.shape[0]).max() < 0.1
+    assert conv.by_matrix(norm * (1.0 + 1e-8), norm_at_most_float)
+    assert not conv.by_matrix(norm * (1.0 - 1e-8), norm_at_most_float)
+
+
 def test_large_convolutions_are_bounded_by_their_windows():
     rng = np.random.default_rng(4)
     kernel = rng.standard_normal((32, 16, 3, 3))

@@ -164,3 +164,18 @@ def test_what_is_no_claim_about_a_matrix(check):
     side = MAX_SHORT_SIDE + 1
     with pytest.raises(ValueError, match="beyond"):
         check(np.broadcast_to(1.0, (side, side)), 5.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_matrices_that_are_mostly_zero(seed):
+    """Blocks by chance, in a band or anywhere, whole panels empty: neither more nor less."""
+    rng = np.random.default_rng(seed)
+    matrix = np.zeros((700, 600))
+    for _ in range(rng.integers(1, 12)):
+        row, column = rng.integers(0, 650), rng.integers(0, 550)
+        row = column if seed % 2 else row
+        matrix[row : row + 50, column : column + 50] += rng.standard_normal((50, 50))
+    norm = float(np.linalg.norm(matrix, 2))
+    for which in (matrix, matrix.T, matrix[::-1]):
+        assert norm_at_most_float(which, norm * (1.0 + 1e-8))
+        assert not norm_at_most_float(which, norm * (1.0 - 1e-8))
