@@ -24,17 +24,6 @@ AllocationName = Literal["global", "per-layer", "optimal", "custom"]
 NeighboursName = Literal["add-remove", "replace-one", "zero-out"]
 ReductionName = Literal["auto", "mean", "sum"]
 TierName = Literal["quick", "fast", "tight"]
-MechanismName = Literal[
-    "none",
-    "clipless",
-    "weight-clipping",
-    "fixed-weight-norm",
-    "backprop-clipping",
-    "gradient-clipping",
-]
-ClipScopeName = Literal["flat", "group"]
-DecayName = Literal["decoupled", "inside"]
-ConvClipName = Literal["l1.5", "l2"]
 SamplingName = Literal["poisson", "without-replacement", "shuffle", "full-batch"]
 AccountantName = Literal["auto", "pld", "rdp"]
 SizeSourceName = Literal["declared", "data"]

@@ -35,7 +35,9 @@ def make_loss(kind: str, **given: Any) -> Loss:
     check_choice("loss", kind, LOSSES[1:])
     known = parameters_of(kind)
     given = {name: value for name, value in given.items() if value is not None}
-    for name in given.keys() - known.keys():
+    for name in given:
+        if name in known:
+            continue
         allowed = ", ".join(sorted(item.replace("_", "-") for item in known))
         takes = f"takes {allowed}" if allowed else "has no parameter"
         raise UsageError(f"{name.replace('_', '-')}: the loss {kind} {takes}")

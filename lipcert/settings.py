@@ -8,21 +8,18 @@ check of a value stands in this file, and a failure is a `UsageError` that names
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, Final, final, get_args
+from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
 from lipcert.choices import (
+    LOSSES,
     AccountantName,
     AllocationName,
-    ClipScopeName,
     ConstraintName,
-    ConvClipName,
-    DecayName,
     GroupName,
-    MechanismName,
     NeighboursName,
     ReductionName,
     SamplingName,
@@ -36,19 +33,18 @@ from lipcert.choices import (
     nearest,
 )
 from lipcert.conversion import Kind, convert, names, number, pair, switch, table, whole, word
+from lipcert.core.ledger.mechanism import (
+    MECHANISMS,
+    ClipScopeName,
+    ConvClipName,
+    DecayName,
+    names_of,
+)
 from lipcert.errors import UsageError
 
-_OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "backprop-clipping": ("input_clip", "cotangent_clip", "conv_clip"),
-        "gradient-clipping": ("clip_norm", "clip_scope", "decay"),
-    }
-)
-_NEEDED_KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "backprop-clipping": ("input_clip", "cotangent_clip"),
-        "gradient-clipping": ("clip_norm",),
-    }
+AS_EXPORTED: Final = (
+    "Take the tensors of the file for the trained parameters, even where the exporter folded "
+    "others into them."
 )
 _RUN_KEYS: Final = (
     "dataset_size",
@@ -59,9 +55,15 @@ _RUN_KEYS: Final = (
     "target_epsilon",
     "accountant",
 )
-ON_WEIGHTS: Final = frozenset({"clipless", "weight-clipping", "fixed-weight-norm"})
-"""mechanisms that hold weights, and are none where no weight is trained"""
 _INPUT_BOX: Final = (0.0, 1.0)
+
+
+def said(
+    text: str, metavar: str = "", default: Any = None, check: Callable[..., None] | None = None
+) -> Any:
+    """A field that users may give, in words. metavar: what is given, where that is no choice.
+    check: of a number."""
+    return field(default=default, metadata={"text": text, "metavar": metavar, "check": check})
 
 
 @final
@@ -103,24 +105,24 @@ class ConstraintSpec:
 class LossChoice:
     """Which loss, and of how many classes."""
 
-    loss: str = "auto"
-    classes: int | None = None
+    loss: str = said("Loss at the output of the network.", "|".join(LOSSES), "auto")
+    classes: int | None = said("Number of classes; held against the shape of the output.", "K")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossParameters:
-    """Every parameter that some loss has; what it means and where it may lie, its class says."""
+    """Every parameter that some loss has; where it may lie, the class of the loss says."""
 
-    temperature: float | None = None
-    label_smoothing: float | None = None
-    label_norm: float | None = None
-    margin: float | None = None
-    huber_delta: float | None = None
-    focal_gamma: float | None = None
-    hkr_weight: float | None = None
-    cosine_floor: float | None = None
-    output_reduction: TermsName | None = None
-    half: bool | None = None
+    temperature: float | None = said("The loss is applied to logits / T.", "T")
+    label_smoothing: float | None = said("Share of the target spread over all classes.", "S")
+    label_norm: float | None = said("Largest 2-norm of a label (regression losses).", "R")
+    margin: float | None = said("Margin of the hinge losses.", "M")
+    huber_delta: float | None = said("Where the Huber loss turns linear.", "D")
+    focal_gamma: float | None = said("Exponent of the focal loss.", "G")
+    hkr_weight: float | None = said("Weight of the hinge part of hkr.", "W")
+    cosine_floor: float | None = said("Least 2-norm of the output for the cosine loss.", "F")
+    output_reduction: TermsName | None = said("How the terms of one example are combined.")
+    half: bool | None = said("The squared error has a factor 1/2.")
 
 
 def loss_parameters(given: LossParameters) -> dict[str, Any]:
@@ -158,51 +160,74 @@ class Settings(LossParameters, LossChoice):
     cache: whether the command line remembers slow norms; a library call never does by itself.
     """
 
-    loss_clip: float | None = None
-    input_norm: float | None = None
-    input_box: tuple[float, float] | None = None
-    scope: ScopeName = "auto"
-    constraint: ConstraintSpec | None = None
-    bias_norm: float | None = None
+    loss_clip: float | None = said(
+        "Training clips the loss gradient at the output to C.", "C", check=check_positive
+    )
+    input_norm: float | None = said(
+        "Every example has a 2-norm of at most R.", "R", check=check_nonnegative
+    )
+    input_box: tuple[float, float] | None = said(
+        "Every entry of an example lies in [LO, HI].", "LO HI"
+    )
+    scope: ScopeName = said(
+        "The weights of the file, or all within the constraints.", default="auto"
+    )
+    constraint: ConstraintSpec | None = said(
+        "On all trained weights: spectral:R or frobenius:R.", "KIND:R"
+    )
+    bias_norm: float | None = said(
+        "All trained biases have a 2-norm of at most B.", "B", check=check_nonnegative
+    )
     constraints: tuple[tuple[str, ConstraintSpec], ...] = ()
-    trainable: tuple[str, ...] = ()
-    freeze: tuple[str, ...] = ()
-    mechanism: MechanismName = "none"
-    input_clip: float | None = None
-    cotangent_clip: float | None = None
-    conv_clip: ConvClipName | None = None
-    clip_norm: float | None = None
-    clip_scope: ClipScopeName | None = None
-    decay: DecayName | None = None
-    group: GroupName = "layer"
-    noise_multiplier: float | None = None
-    target_epsilon: float | None = None
-    dataset_size: int | None = None
-    dataset_size_from: SizeSourceName = "declared"
-    sampling: SamplingName | None = None
-    steps: int | None = None
-    epochs: float | None = None
-    delta: float | None = None
-    accountant: AccountantName | None = None
-    allocation: AllocationName = "per-layer"
+    trainable: tuple[str, ...] = said("Only these parameters are trained.", "GLOB", ())
+    freeze: tuple[str, ...] = said("These parameters are not trained.", "GLOB", ())
+    mechanism: str = said(
+        "How training bounds one example's gradient.", "|".join(MECHANISMS), "none"
+    )
+    input_clip: float | None = said(
+        "backprop-clipping: each trained layer's input is clipped.", "R", check=check_positive
+    )
+    cotangent_clip: float | None = said(
+        "backprop-clipping: its upstream cotangent is clipped.", "C", check=check_positive
+    )
+    conv_clip: ConvClipName | None = said("backprop-clipping: norm on convolutions (l1.5).")
+    clip_norm: float | None = said("gradient-clipping: radius.", "C", check=check_positive)
+    clip_scope: ClipScopeName | None = said("gradient-clipping: all at once, or C/√K each.")
+    decay: DecayName | None = said("gradient-clipping: where weight decay enters.")
+    group: GroupName = said("What is noised together.", default="layer")
+    noise_multiplier: float | None = said(
+        "σ = noise standard deviation / sensitivity (1).", "S", check=check_positive
+    )
+    target_epsilon: float | None = said(
+        "The ε that the run may cost; σ follows from it.", "E", check=check_positive
+    )
+    dataset_size: int | None = said("Number of examples (asks for the ε of a run).", "N")
+    dataset_size_from: SizeSourceName = said("Where N comes from (declared).", default="declared")
+    sampling: SamplingName | None = said("How batches are really drawn.")
+    steps: int | None = said("Number of releases.", "T")
+    epochs: float | None = said("Passes over the data, instead of --steps.", "E")
+    delta: float | None = said("δ of the (ε, δ) statement; below 1/N.", "D")
+    accountant: AccountantName | None = said("auto: the tightest that is sound.")
+    allocation: AllocationName = said(
+        "How the noise is split among the groups.", default="per-layer"
+    )
     noise_multipliers: tuple[tuple[str, float], ...] = ()
-    neighbours: NeighboursName = "add-remove"
-    reduction: ReductionName = "auto"
-    batch_size: int | None = None
-    tier: TierName = "fast"
-    output: str | None = None
-    as_exported: bool = False
-    cache: bool = True
+    neighbours: NeighboursName = said("Which data sets count as neighbours.", default="add-remove")
+    reduction: ReductionName = said("Whether a step releases a mean or a sum.", default="auto")
+    batch_size: int | None = said("Public constant that the mean divides by.", "B")
+    tier: TierName = said("How much work a bound may cost.", default="fast")
+    output: str | None = said("Output of the model to analyse, if it has several.", "NAME")
+    as_exported: bool = said(AS_EXPORTED, default=False)
+    cache: bool = said("Of analyze: remember slow norms in a private directory.", default=True)
 
     def __post_init__(self) -> None:
         convert(self, _KINDS)
-        check_choice("scope", self.scope, get_args(ScopeName))
-        check_choice("group", self.group, get_args(GroupName))
-        check_choice("allocation", self.allocation, get_args(AllocationName))
-        check_choice("neighbours", self.neighbours, get_args(NeighboursName))
-        check_choice("reduction", self.reduction, get_args(ReductionName))
-        check_choice("tier", self.tier, get_args(TierName))
-        check_positive("loss-clip", self.loss_clip)
+        for item in fields(Settings):
+            check, value, key = item.metadata.get("check"), getattr(self, item.name), key_of(item)
+            if check is not None:
+                check(key, value)
+            elif item.name in CHOICES and (value is not None or item.default is not None):
+                check_choice(key, value, CHOICES[item.name])
         self._check_input()
         self._check_mechanism()
         self._check_scope()
@@ -258,7 +283,6 @@ class Settings(LossParameters, LossChoice):
                     raise UsageError(f"{key}: {pattern!r} matches no parameter; {hint}")
 
     def _check_input(self) -> None:
-        check_nonnegative("input-norm", self.input_norm)
         if self.input_box is not None:
             low, high = self.input_box
             if not (math.isfinite(low) and math.isfinite(high)):
@@ -266,68 +290,64 @@ class Settings(LossParameters, LossChoice):
             if low > high:
                 raise UsageError(f"input-box: [{low}, {high}] is empty; give LO ≤ HI")
 
+    @property
+    def _declares_constraints(self) -> bool:
+        return bool(self.constraint or self.constraints or self.bias_norm is not None)
+
+    @property
+    def _weights(self) -> str:
+        return MECHANISMS[self.mechanism].weights
+
+    @property
+    def weights_are_free(self) -> bool:
+        """Whether the mechanism bounds gradients whatever weights and inputs are."""
+        return self._weights == "free"
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether bounds may be taken at the weights that a step starts from."""
+        return self._weights == "stepwise"
+
     def _check_mechanism(self) -> None:
-        check_choice("mechanism", self.mechanism, get_args(MechanismName))
-        for key in ("input_clip", "cotangent_clip", "clip_norm"):
-            check_positive(key.replace("_", "-"), getattr(self, key))
-        for key, choices in (
-            ("conv_clip", ConvClipName),
-            ("clip_scope", ClipScopeName),
-            ("decay", DecayName),
-        ):
-            if getattr(self, key) is not None:
-                check_choice(key.replace("_", "-"), getattr(self, key), get_args(choices))
-        for mechanism, keys in _OWN_KEYS.items():
-            given = [key.replace("_", "-") for key in keys if getattr(self, key) is not None]
-            if given and self.mechanism != mechanism:
-                raise UsageError(f"{given[0]}: belongs to {mechanism}; add --mechanism {mechanism}")
-        for key in _NEEDED_KEYS.get(self.mechanism, ()):
-            if getattr(self, key) is None:
-                option = key.replace("_", "-")
+        check_choice("mechanism", self.mechanism, tuple(MECHANISMS))
+        own = names_of(MECHANISMS[self.mechanism])
+        for mechanism, found in MECHANISMS.items():
+            for name in names_of(found):
+                if name not in own and getattr(self, name) is not None:
+                    option = name.replace("_", "-")
+                    raise UsageError(
+                        f"{option}: belongs to {mechanism}; add --mechanism {mechanism}"
+                    )
+        for name, has_default in own.items():
+            if not has_default and getattr(self, name) is None:
+                option = name.replace("_", "-")
                 raise UsageError(f"mechanism: {self.mechanism} needs its radius; give --{option}")
-        if self.mechanism in ON_WEIGHTS and not self._declares_constraints:
+        if self._weights in {"held", "stepwise"} and not self._declares_constraints:
             raise UsageError(
                 f"mechanism: {self.mechanism} holds the weights; say within what with "
                 "--constraint, --bias-norm or a [constraints] table"
             )
 
-    @property
-    def _declares_constraints(self) -> bool:
-        return bool(self.constraint or self.constraints or self.bias_norm is not None)
-
     def _check_scope(self) -> None:
-        check_nonnegative("bias-norm", self.bias_norm)
-        if self.scope == "auto":
-            object.__setattr__(self, "scope", self._usual_scope)
         declared = self._declares_constraints
+        if self.scope == "auto":  # bounds that hold for the whole run; if there are none, now
+            whole_run = (declared or self.weights_are_free) and not self.is_stepwise
+            object.__setattr__(self, "scope", "constraint-set" if whole_run else "point")
         if self.scope == "constraint-set" and not (declared or self.weights_are_free):
             raise UsageError(
                 "scope: constraint-set needs a constraint; declare one with --constraint, "
                 "--bias-norm or a [constraints] table"
             )
-        if self.scope == "point" and self.mechanism in {"clipless", "fixed-weight-norm"}:
+        if self.scope == "point" and self._weights == "held":
             raise UsageError(
                 f"scope: {self.mechanism} is bounded over the whole constraint set; leave out "
                 "--scope point"
             )
-        if self.scope == "point" and declared and self.mechanism != "weight-clipping":
+        if self.scope == "point" and declared and not self.is_stepwise:
             raise UsageError(
                 "scope: point speaks of the weights in the file alone, but constraints are "
                 "declared; remove them or use --scope constraint-set"
             )
-
-    @property
-    def _usual_scope(self) -> ScopeName:
-        """The scope whose bounds hold for the whole run; if there is none, the present weights."""
-        if self.mechanism == "weight-clipping":
-            return "point"
-        whole_run = self._declares_constraints or self.weights_are_free
-        return "constraint-set" if whole_run else "point"
-
-    @property
-    def weights_are_free(self) -> bool:
-        """Whether the mechanism bounds gradients whatever weights and inputs are."""
-        return self.mechanism in _OWN_KEYS
 
     @property
     def describes_a_run(self) -> bool:
@@ -335,8 +355,6 @@ class Settings(LossParameters, LossChoice):
         return any(getattr(self, key) is not None for key in _RUN_KEYS)
 
     def _check_release(self) -> None:
-        check_positive("noise-multiplier", self.noise_multiplier)
-        check_positive("target-epsilon", self.target_epsilon)
         for pattern, multiplier in self.noise_multipliers:
             check_positive(f"noise-multipliers, {pattern}", multiplier)
         if (self.allocation == "custom") != bool(self.noise_multipliers):
@@ -348,11 +366,6 @@ class Settings(LossParameters, LossChoice):
             raise UsageError(
                 "target-epsilon: the noise multiplier follows from it; give one of the two"
             )
-        if self.sampling is not None:
-            check_choice("sampling", self.sampling, get_args(SamplingName))
-        check_choice("dataset-size-from", self.dataset_size_from, get_args(SizeSourceName))
-        if self.accountant is not None:
-            check_choice("accountant", self.accountant, get_args(AccountantName))
         if self.classes is not None and self.classes < 1:
             raise UsageError(f"classes: {self.classes} is not a positive number of labels")
         if self.batch_size is not None and self.batch_size < 1:
@@ -402,7 +415,25 @@ def kinds_of(record: type[Any]) -> Mapping[str, Kind]:
     }
 
 
+def key_of(item: Field[Any]) -> str:
+    """What users call a field, on the command line and in files."""
+    return item.name.replace("_", "-")
+
+
+def _choices_of(record: type[Any]) -> Mapping[str, tuple[str, ...]]:
+    """The words that a field may hold, of those that are choices."""
+    found = {}
+    for name, hint in get_type_hints(record).items():
+        literal = next(
+            (part for part in (hint, *get_args(hint)) if get_origin(part) is Literal), None
+        )
+        if literal is not None:
+            found[name] = get_args(literal)
+    return found
+
+
 _KINDS: Final = kinds_of(Settings)
+CHOICES: Final = _choices_of(Settings)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

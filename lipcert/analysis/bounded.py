@@ -16,7 +16,7 @@ from typing import final
 from lipcert.analysis.clipping import with_clips
 from lipcert.analysis.domain import check_domain
 from lipcert.analysis.groups import Group, group_parameters
-from lipcert.analysis.layers import clip_of
+from lipcert.analysis.layers import layers_of
 from lipcert.analysis.loss import planned_loss
 from lipcert.analysis.mechanism import clipped_groups, mechanism_of
 from lipcert.analysis.planned import plan_of
@@ -36,7 +36,7 @@ from lipcert.core.clips import with_clips as clipped_program
 from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.coverage import unspoken_tensors
 from lipcert.core.derive import Derived, weights_of
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger import BackpropClipping, Premises
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
@@ -49,7 +49,6 @@ from lipcert.importer.model import ImportedModel
 from lipcert.importer.reading import Reading, read_program
 from lipcert.ir import Graph
 from lipcert.modes import EvalLayer
-from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import Norms, Propose, find_norms
 from lipcert.search.proposals import proposals
@@ -203,19 +202,18 @@ def _derived(
         for name, names in tensors.items()
         if graph.parameters[name].trainable and not graph.parameters[name].folded
     }
-    clip = None
     if isinstance(mechanism, BackpropClipping):
         graph = with_clips(graph, mechanism)
-        clip = clip_of(mechanism, graph, program)
+        mechanism = replace(mechanism, layers=tuple(layers_of(graph, program)))
         held = frozenset(tensor for names in trained.values() for tensor in names)
-        for fault in clip_faults(clip, reading.model, program, held):
+        for fault in clip_faults(mechanism, reading.model, program, held):
             raise NoVerdictError(fault)
-        program = clipped_program(program, clip)
+        program = clipped_program(program, mechanism)
     loss, plan = planned_loss(settings, graph), plan_of(settings)
     premises = premises_of(
         settings,
         loss,
-        layer_clip=clip,
+        mechanism=mechanism,
         plan=plan,
         eval_layers=kept_in_eval_mode(graph, settings),
     )

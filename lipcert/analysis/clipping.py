@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from lipcert.analysis.groups import layer_of
+from lipcert.core.ledger import BackpropClipping
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.shape import Pad, PadMode
-from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.upper import Upper
 
 _REFUSED: Final = frozenset({PadMode.REFLECT, PadMode.EDGE})
@@ -151,7 +151,7 @@ class _Rewriting:
         }
 
     def _cotangent_clip(self, node: Node, layer: _Layer) -> Node:
-        by_channel = self.mechanism.l15_on_convs and layer.is_convolution
+        by_channel = self.mechanism.is_by_channel and layer.is_convolution
         norm = ClipNorm.L15 if by_channel else ClipNorm.L2
         clip = CotangentClip(Upper(self.mechanism.cotangent_clip), norm)
         name, output = f"{node.name}.cotangent_clip", f"{node.output}.clipped_cotangent"

@@ -9,29 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lipcert.core.ledger import BackpropagationClip, LayerEnds
+from lipcert.core.ledger import LayerEnds
 from lipcert.core.program import Program
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Node
 from lipcert.ops.clip import CotangentClip, InputClip
-from lipcert.privacy.mechanisms import BackpropClipping
 
 _KEEPING: Final = frozenset({"CotangentClip", "Reshape", "Transpose"})
 """before or behind these, a clip of the whole value to a Euclidean norm does the same"""
 
 
-def clip_of(mechanism: BackpropClipping, graph: Graph, program: Program) -> BackpropagationClip:
-    """The clips of a graph. NoVerdictError where the program has no such values."""
-    return BackpropagationClip(
-        input_clip=mechanism.input_clip,
-        cotangent_clip=mechanism.cotangent_clip,
-        conv_clip="l1.5" if mechanism.l15_on_convs else "l2",
-        layers=tuple(_layers(graph, program)),
-    )
+def layers_of(graph: Graph, program: Program) -> Iterator[LayerEnds]:
+    """From the clip of the input, over the only reader of each value, to that of the cotangent.
 
-
-def _layers(graph: Graph, program: Program) -> Iterator[LayerEnds]:
-    """From the clip of the input, over the only reader of each value, to that of the cotangent."""
+    NoVerdictError where the program has no such values.
+    """
     makers = {node.output: node for node in graph.nodes}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:

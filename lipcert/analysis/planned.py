@@ -54,6 +54,6 @@ def planned_multiplier(
 def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Account:
     """What the run costs if every release has the stated sensitivities and noise."""
     account = account_for(plan, multiplier, accountant_named(settings.accountant))
-    if settings.scope == "point" and settings.mechanism != "weight-clipping":
+    if settings.scope == "point" and not settings.is_stepwise:
         account = replace(account, diagnostics=(*account.diagnostics, POINT_ONLY))
     return account

@@ -11,10 +11,9 @@ from fractions import Fraction
 
 from lipcert.analysis.mechanism import mechanism_of
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.ledger import BackpropagationClip, Premises, Run
+from lipcert.core.ledger import Mechanism, Premises, Run
 from lipcert.core.losses.base import Loss
 from lipcert.modes import EvalLayer
-from lipcert.privacy.mechanisms import GradientClipping
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
 
@@ -23,15 +22,11 @@ def premises_of(
     settings: Settings,
     loss: Loss,
     *,
-    layer_clip: BackpropagationClip | None = None,
+    mechanism: Mechanism | None = None,
     plan: TrainingPlan | None = None,
     eval_layers: tuple[EvalLayer, ...] = (),
 ) -> Premises:
-    """Every assumption that is a number or a name."""
-    mechanism = mechanism_of(settings)
-    clip = None
-    if isinstance(mechanism, GradientClipping):
-        clip = (mechanism.clip_norm, mechanism.scope.value, mechanism.decay.value)
+    """Every assumption that is a number or a name. mechanism: with the layers that clip."""
     return Premises(
         input_norm=settings.input_norm,
         input_box=settings.effective_input_box,
@@ -39,12 +34,10 @@ def premises_of(
         loss_parameters=loss.stated(),
         loss_clip=settings.loss_clip,
         loss_assumed=settings.loss == "auto",
-        mechanism=settings.mechanism,
-        clip=clip,
+        mechanism=mechanism or mechanism_of(settings),
         relation=settings.neighbours,
         divisor=settings.batch_size if settings.reduction == "mean" else None,
         run=None if plan is None else _run(plan),
-        layer_clip=layer_clip,
         eval_layers=tuple((item.kind, item.name) for item in eval_layers if not item.node),
     )
 

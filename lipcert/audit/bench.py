@@ -29,7 +29,7 @@ from lipcert.audit.measured import BatchNorms, Measured
 from lipcert.audit.precision import Precision
 from lipcert.audit.speed import plain_step_ratio
 from lipcert.audit.tally import Family
-from lipcert.privacy.mechanisms import ClipScope, GradientClipping
+from lipcert.core.ledger import GradientClipping
 from lipcert.upper import FloatArray
 
 
@@ -157,7 +157,7 @@ def clip_of(claims: Claims) -> float:
     mechanism = mechanism_of(claims.settings)
     if not isinstance(mechanism, GradientClipping):
         return math.inf
-    if mechanism.scope is ClipScope.GROUP:
+    if mechanism.clip_scope == "group":
         return mechanism.clip_norm / math.sqrt(len(claims.groups))
     return mechanism.clip_norm
 

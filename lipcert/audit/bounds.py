@@ -20,7 +20,7 @@ from lipcert.core.losses.base import read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
-from lipcert.settings import ON_WEIGHTS, ConstraintSpec, Settings
+from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import FloatArray, Upper
 
 ANALYSIS: Final = "analysis"
@@ -67,7 +67,7 @@ def claims_of_analysis(
 
 def are_made_anew(settings: Settings) -> bool:
     """Whether a run takes its bounds at the weights of every step, and not once for all."""
-    return settings.mechanism == "weight-clipping" and settings.scope == "point"
+    return settings.is_stepwise and settings.scope == "point"
 
 
 def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
@@ -142,33 +142,29 @@ def settings_of(certificate: Certificate) -> Settings:
     except (CertificateFormatError, Unsupported) as error:
         raise NoVerdictError(f"audit: the certificate is not well-formed: {error}") from error
     names = {claim.tensor: claim.name for claim in certificate.parameters}
-    clip_norm, clip_scope, decay = premises.clip or (None, None, None)
-    layers, run = premises.layer_clip, premises.run
-    holds_nothing = premises.mechanism in ON_WEIGHTS and not certificate.scope.constraints
+    run, mechanism = premises.run, premises.mechanism.record()
+    kind, scope = mechanism.pop("kind"), certificate.scope.kind
+    if premises.mechanism.weights in {"held", "stepwise"} and not certificate.scope.constraints:
+        kind, scope = "none", "point"
     return Settings(
         **loss.parameters(),  # type: ignore[arg-type]  # under the names of `Settings`
         loss=premises.loss,
         loss_clip=premises.loss_clip,
         input_norm=premises.input_norm,
         input_box=premises.input_box,
-        scope="point" if holds_nothing else certificate.scope.kind,  # type: ignore[arg-type]  # ditto
+        scope=scope,  # type: ignore[arg-type]  # checked by Settings
         constraints=tuple(
             (
                 _literal(names.get(item.tensor, item.tensor)),
-                ConstraintSpec(item.kind, item.radius),  # type: ignore[arg-type]  # checked there
+                ConstraintSpec(item.kind, item.radius),  # type: ignore[arg-type]  # ditto
             )
             for item in certificate.scope.constraints
         ),
         trainable=tuple(
             _literal(names.get(tensor, tensor)) for tensor in certificate.scope.trained
         ),
-        mechanism="none" if holds_nothing else premises.mechanism,  # type: ignore[arg-type]  # ditto
-        input_clip=None if layers is None else layers.input_clip,
-        cotangent_clip=None if layers is None else layers.cotangent_clip,
-        conv_clip=None if layers is None else layers.conv_clip,
-        clip_norm=clip_norm,
-        clip_scope=clip_scope,  # type: ignore[arg-type]  # checked by Settings
-        decay=decay,  # type: ignore[arg-type]  # checked by Settings
+        **mechanism,
+        mechanism=kind,
         neighbours=premises.relation,  # type: ignore[arg-type]  # checked by Settings
         reduction="sum" if premises.divisor is None else "mean",
         batch_size=premises.divisor if run is None else run.batch_size,

@@ -50,9 +50,9 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
     """
     settings, graph = claims.settings, claims.engine.graph
     admissible = weights is None or bounds_hold_at(claims, weights)
-    if settings.scope != "constraint-set" and settings.mechanism != "weight-clipping":
+    if settings.scope != "constraint-set" and not settings.is_stepwise:
         return Settled(weights, claims, admissible)
-    clips = settings.mechanism == "weight-clipping" and weights is None
+    clips = settings.is_stepwise and weights is None
     known = parameters_of(graph) if weights is None else weights
     found = dict(known)
     for excess in excesses(claims, known, _MODEL, storage_unit(known)):

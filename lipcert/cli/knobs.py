@@ -8,34 +8,13 @@ leaves: values of the field's type; what they mean is checked by `Settings` alon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields
 from types import MappingProxyType
-from typing import Final, cast, final, get_args
+from typing import Any, Final, cast, final
 
-from lipcert.choices import (
-    LOSSES,
-    AccountantName,
-    AllocationName,
-    ClipScopeName,
-    ConvClipName,
-    DecayName,
-    GroupName,
-    MechanismName,
-    NeighboursName,
-    ReductionName,
-    SamplingName,
-    ScopeName,
-    SizeSourceName,
-    TermsName,
-    TierName,
-)
 from lipcert.errors import UsageError
-from lipcert.settings import ConstraintSpec
+from lipcert.settings import CHOICES, ConstraintSpec, Settings, key_of
 
-AS_EXPORTED: Final = (
-    "Take the tensors of the file for the trained parameters, even where the exporter folded "
-    "others into them."
-)
 CONSTRAINTS: Final = "constraints"
 """The TOML table of constraints per parameter: a setting without an option."""
 NOISE_MULTIPLIERS: Final = "noise-multipliers"
@@ -147,57 +126,31 @@ def _constraint(raw: object) -> ConstraintSpec:
     return ConstraintSpec.of("constraint", raw)
 
 
-def _of(literal: object) -> str:
-    return "|".join(get_args(literal))
+_PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
+    "float": _number,
+    "int": _whole,
+    "bool": _switch,
+    "tuple[float, float]": _box,
+    "tuple[str, ...]": _words,
+    "ConstraintSpec": _constraint,
+}
 
 
-KNOBS: Final[tuple[Knob, ...]] = (
-    Knob("loss", _word, "|".join(LOSSES), "Loss at the output of the network."),
-    Knob("classes", _whole, "K", "Number of classes; held against the shape of the output."),
-    Knob("temperature", _number, "T", "The loss is applied to logits / T."),
-    Knob("label-smoothing", _number, "S", "Share of the target spread over all classes."),
-    Knob("label-norm", _number, "R", "Largest 2-norm of a label (regression losses)."),
-    Knob("margin", _number, "M", "Margin of the hinge losses."),
-    Knob("huber-delta", _number, "D", "Where the Huber loss turns linear."),
-    Knob("focal-gamma", _number, "G", "Exponent of the focal loss."),
-    Knob("hkr-weight", _number, "W", "Weight of the hinge part of hkr."),
-    Knob("cosine-floor", _number, "F", "Least 2-norm of the output for the cosine loss."),
-    Knob("output-reduction", _word, _of(TermsName), "How the terms of one example are combined."),
-    Knob("half", _switch, "", "The squared error has a factor 1/2.", count=0),
-    Knob("loss-clip", _number, "C", "Training clips the loss gradient at the output to C."),
-    Knob("input-norm", _number, "R", "Every example has a 2-norm of at most R."),
-    Knob("input-box", _box, "LO HI", "Every entry of an example lies in [LO, HI].", count=2),
-    Knob("scope", _word, _of(ScopeName), "The weights of the file, or all within the constraints."),
-    Knob("constraint", _constraint, "KIND:R", "On all trained weights: spectral:R or frobenius:R."),
-    Knob("bias-norm", _number, "B", "All trained biases have a 2-norm of at most B."),
-    Knob("trainable", _words, "GLOB", "Only these parameters are trained.", repeated=True),
-    Knob("freeze", _words, "GLOB", "These parameters are not trained.", repeated=True),
-    Knob("mechanism", _word, _of(MechanismName), "How training bounds one example's gradient."),
-    Knob("input-clip", _number, "R", "backprop-clipping: each trained layer's input is clipped."),
-    Knob("cotangent-clip", _number, "C", "backprop-clipping: its upstream cotangent is clipped."),
-    Knob("conv-clip", _word, _of(ConvClipName), "backprop-clipping: norm on convolutions (l1.5)."),
-    Knob("clip-norm", _number, "C", "gradient-clipping: radius."),
-    Knob("clip-scope", _word, _of(ClipScopeName), "gradient-clipping: all at once, or C/√K each."),
-    Knob("decay", _word, _of(DecayName), "gradient-clipping: where weight decay enters."),
-    Knob("group", _word, _of(GroupName), "What is noised together."),
-    Knob("noise-multiplier", _number, "S", "σ = noise standard deviation / sensitivity (1)."),
-    Knob("target-epsilon", _number, "E", "The ε that the run may cost; σ follows from it."),
-    Knob("dataset-size", _whole, "N", "Number of examples (asks for the ε of a run)."),
-    Knob("dataset-size-from", _word, _of(SizeSourceName), "Where N comes from (declared)."),
-    Knob("sampling", _word, _of(SamplingName), "How batches are really drawn."),
-    Knob("steps", _whole, "T", "Number of releases."),
-    Knob("epochs", _number, "E", "Passes over the data, instead of --steps."),
-    Knob("delta", _number, "D", "δ of the (ε, δ) statement; below 1/N."),
-    Knob("accountant", _word, _of(AccountantName), "auto: the tightest that is sound."),
-    Knob("allocation", _word, _of(AllocationName), "How the noise is split among the groups."),
-    Knob("neighbours", _word, _of(NeighboursName), "Which data sets count as neighbours."),
-    Knob("reduction", _word, _of(ReductionName), "Whether a step releases a mean or a sum."),
-    Knob("batch-size", _whole, "B", "Public constant that the mean divides by."),
-    Knob("tier", _word, _of(TierName), "How much work a bound may cost."),
-    Knob("output", _word, "NAME", "Output of the model to analyse, if it has several."),
-    Knob("as-exported", _switch, "", AS_EXPORTED, count=0),
-    Knob("cache", _switch, "", "Of analyze: remember slow norms in a private directory.", count=0),
-)
+def _knob(item: Field[Any]) -> Knob:
+    """As the field of `Settings` declares it."""
+    kind = str(item.type).removesuffix(" | None")
+    words = CHOICES.get(item.name, ())
+    return Knob(
+        key=key_of(item),
+        parse=_PARSERS.get(kind, _word),
+        metavar=item.metadata["metavar"] or "|".join(words),
+        text=item.metadata["text"],
+        count={"bool": 0, "tuple[float, float]": 2}.get(kind, 1),
+        repeated=kind == "tuple[str, ...]",
+    )
+
+
+KNOBS: Final = tuple(_knob(item) for item in fields(Settings) if item.metadata)
 
 TABLES: Final[Mapping[str, Callable[[object], object]]] = MappingProxyType(
     {CONSTRAINTS: constraint_table, NOISE_MULTIPLIERS: multiplier_table}

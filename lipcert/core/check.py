@@ -169,7 +169,7 @@ def _read(state: _State) -> Iterator[str]:
         yield "the parameters are not those of the trained tensors"
     if set(members) != set(names) or not all(group.parameters for group in certificate.groups):
         yield "the groups do not hold every parameter, or one holds none"
-    held = scope.kind == "constraint-set" or state.premises.mechanism == "weight-clipping"
+    held = scope.kind == "constraint-set" or state.premises.mechanism.weights == "stepwise"
     if scope.kind not in {"point", "constraint-set"} or (constrained and not held):
         yield "the scope is neither the weights of the file nor a set of constraints"
     if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:

@@ -87,8 +87,8 @@ def clipped_gradient(bound: float, premises: Premises, *, drops: bool = False) -
     """The bound of one parameter's gradient after the clip of the whole, where there is one."""
     if premises.clip is None:
         return bound
-    norm, _, decay = premises.clip
-    return norm if drops or decay == "inside" else min(norm, bound)
+    norm = premises.clip.clip_norm
+    return norm if drops or premises.clip.decay == "inside" else min(norm, bound)
 
 
 def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
@@ -98,12 +98,12 @@ def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool)
     """
     if premises.clip is None:
         return bound
-    norm, scope, decay = premises.clip
-    if scope == "group":
+    norm = premises.clip.clip_norm
+    if premises.clip.clip_scope == "group":
         norm = divide_up(norm, sqrt_down(float(groups)))
     elif groups != 1:
         return math.inf  # a clip of everything says nothing of the parts together
-    return min(norm, bound) if lasts and decay == "decoupled" else norm
+    return min(norm, bound) if lasts and premises.clip.decay == "decoupled" else norm
 
 
 def output_faults(

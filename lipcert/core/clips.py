@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lipcert.core.coverage import tensors_read
-from lipcert.core.ledger import BackpropagationClip, LayerEnds
+from lipcert.core.ledger import BackpropClipping, LayerEnds
 from lipcert.core.paths import is_only_way, steps_between
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program, Step
 from lipcert.core.reader.records import Model, shown
 
 
-def layer_faults(program: Program, clip: BackpropagationClip) -> Iterator[str]:
+def layer_faults(program: Program, clip: BackpropClipping) -> Iterator[str]:
     """What is wrong with the places of clips.
 
     A layer is a path of steps that nothing else reads into, and layers share no step: so it is
@@ -37,7 +37,7 @@ def layer_faults(program: Program, clip: BackpropagationClip) -> Iterator[str]:
 
 
 def clip_faults(
-    clip: BackpropagationClip, model: Model, program: Program, trained: frozenset[str]
+    clip: BackpropClipping, model: Model, program: Program, trained: frozenset[str]
 ) -> Iterator[str]:
     """What is wrong with the places of clips, besides `layer_faults`.
 
@@ -83,7 +83,7 @@ def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:
     return steps if all(len(step.inputs) == 1 for step in steps) else ()
 
 
-def with_clips(program: Program, clip: BackpropagationClip) -> Program:
+def with_clips(program: Program, clip: BackpropClipping) -> Program:
     """The program with its clips in place, for layers that have no `layer_faults`."""
     layers = [layer_steps(program, ends) for ends in clip.layers]
     first = {steps[0].output for steps in layers}

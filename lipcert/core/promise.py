@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from lipcert.core.certificate import Assumption, Certificate
-from lipcert.core.ledger import EVALUATION
+from lipcert.core.ledger import EVALUATION, MECHANISMS
 
 NOT_CHECKED: Final = (
     "that training followed the algorithm, the random numbers, the data pipeline, the hardware, "
     "the rounding of the training run"
 )
 """what lies outside every certificate"""
-
-
-_GRADIENTS: Final = {
-    "gradient-clipping": "the clipped gradient of its loss",
-    "backprop-clipping": "what clipped backpropagation finds as the gradient of its loss",
-}
 
 
 def promise(certificate: Certificate, assumptions: Sequence[Assumption]) -> tuple[str, ...]:
@@ -29,24 +23,19 @@ def promise(certificate: Certificate, assumptions: Sequence[Assumption]) -> tupl
         weights = f"every set of weights{held}"
     if any(item.id == EVALUATION for item in assumptions):
         weights += ", in eval mode"
-    mechanism = next(
-        (item.data.get("kind") for item in certificate.assumptions if item.id == "A-MECHANISM"), ""
-    )
-    gradient = _GRADIENTS.get(str(mechanism), "the gradient of its loss")
-    output = "the output"
-    if mechanism == "backprop-clipping":
-        output = "the output of the network whose layers clip what they read"
+    data = next(item.data for item in certificate.assumptions if item.id == "A-MECHANISM")
+    mechanism = MECHANISMS[str(data["kind"])]
     network = certificate.network
     sentences = []
     if network.lipschitz is not None:
         sentences.append(
-            f"For {weights}, {output} moves by at most {network.lipschitz!r} times as much as an "
-            "admissible input."
+            f"For {weights}, {mechanism.output} moves by at most {network.lipschitz!r} times as "
+            "much as an admissible input."
         )
     if network.grad_norm is not None:
         sentences.append(
-            f"For every admissible example and {weights}, {gradient} has a norm of at most "
-            f"{network.grad_norm!r}, and per parameter of at most what is claimed there."
+            f"For every admissible example and {weights}, {mechanism.gradient} has a norm of "
+            f"at most {network.grad_norm!r}, and per parameter of at most what is claimed there."
         )
     if network.sensitivity is not None:
         sentences.append(

@@ -72,7 +72,7 @@ class Draft:
         self._drops = found.graph.drops
         plan = plan_of(settings)
         multiplier = analysis.assumptions.noise_multiplier
-        is_stepwise = plan is not None and found.premises.mechanism == "weight-clipping"
+        is_stepwise = plan is not None and found.premises.mechanism.weights == "stepwise"
         self._premises = replace(
             found.premises,
             stepwise=multiplier if is_stepwise and settings.scope == "point" else None,

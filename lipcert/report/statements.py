@@ -9,24 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
+from lipcert.core.ledger import MECHANISMS
 from lipcert.report.numbers import NO_BOUND, at_most
 
 _MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "
 Rows = list[tuple[str, str]]
 
-_MECHANISMS: Final = {
-    "none": "none: gradients are bounded by the network itself",
-    "clipless": "clipless: after each step the weights are projected onto their constraints",
-    "weight-clipping": "weight-clipping: after each step weights above their radius are scaled to "
-    "it",
-    "fixed-weight-norm": "fixed-weight-norm: after each step weights are scaled to their radius",
-    "backprop-clipping": "backprop-clipping: each trained layer's input is clipped to "
-    "{input_clip:.12g}, its cotangent to {cotangent_clip:.12g} (convolutions: {conv_clip})",
-    "gradient-clipping": "gradient-clipping to {clip_norm:.12g} ({clip_scope}, weight decay "
-    "{decay})",
-}
-"""what training enforces, in one line"""
 _CHANGE: Final = {
     "add-remove": "added or removed",
     "replace-one": "replaced by another",
@@ -64,7 +53,7 @@ def assumption_rows(analysis: Analysis) -> Rows:
     rows = [
         ("input", _input_text(analysis)),
         ("loss", _loss_text(analysis)),
-        ("mechanism", _MECHANISMS[str(facts.mechanism["kind"])].format_map(facts.mechanism)),
+        ("mechanism", MECHANISMS[str(facts.mechanism["kind"])].said.format_map(facts.mechanism)),
         ("weights", _scope_text(facts)),
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),

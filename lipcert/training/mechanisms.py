@@ -7,17 +7,13 @@ bounds depend on besides the network and the plan of the run.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from lipcert.choices import (
     AccountantName,
     AllocationName,
-    ClipScopeName,
     ConstraintName,
-    ConvClipName,
-    DecayName,
     GroupName,
     NeighboursName,
     SamplingName,
@@ -25,6 +21,13 @@ from lipcert.choices import (
     check_nonnegative,
 )
 from lipcert.conversion import convert
+from lipcert.core.ledger.mechanism import (
+    MECHANISMS,
+    ClipScopeName,
+    ConvClipName,
+    DecayName,
+    names_of,
+)
 from lipcert.errors import UsageError
 from lipcert.losses import make_loss
 from lipcert.settings import (
@@ -92,7 +95,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingMechanism(ABC):
+class TrainingMechanism:
     """What all mechanisms share.
 
     input_norm, input_box: the inputs that one example may have; the loader's examples must be in
@@ -100,6 +103,8 @@ class TrainingMechanism(ABC):
     together. freeze: names or globs of parameters that stay as they are.
     """
 
+    kind: ClassVar[str]
+    """its name among those of the core"""
     loss: Loss = field(default_factory=Loss)
     input_norm: float | None = None
     input_box: tuple[float, float] | None = None
@@ -132,9 +137,10 @@ class TrainingMechanism(ABC):
             freeze=self.freeze,
         )
 
-    @abstractmethod
     def _own(self) -> dict[str, Any]:
         """What this mechanism declares, under the names of `Settings`."""
+        own = {name: getattr(self, name) for name in names_of(MECHANISMS[self.kind])}
+        return {"mechanism": self.kind, **own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +159,9 @@ class _HeldWeights(TrainingMechanism):
     constraints: tuple[tuple[str, str | ConstraintSpec], ...] = ()
     loss_clip: float | None = None
 
-    def _held(self) -> dict[str, Any]:
+    def _own(self) -> dict[str, Any]:
         return {
+            **TrainingMechanism._own(self),
             "constraint": None if self.radius is None else ConstraintSpec(self.norm, self.radius),
             "bias_norm": self.bias_norm,
             "constraints": self.constraints,
@@ -172,15 +179,13 @@ class Clipless(_HeldWeights):
     weights under a spectral constraint.
     """
 
+    kind = "clipless"
     orthogonalize: int = 0
 
     def __post_init__(self) -> None:
         TrainingMechanism.__post_init__(self)
         if self.orthogonalize < 0:
             raise UsageError("training: orthogonalize: give a number of iterations, 0 or more")
-
-    def _own(self) -> dict[str, Any]:
-        return {"mechanism": "clipless", **self._held()}
 
 
 @final
@@ -193,14 +198,12 @@ class WeightClipping(_HeldWeights):
     until a norm grows beyond; 0: they are taken anew at every step.
     """
 
+    kind = "weight-clipping"
     slack: float = 0.02
 
     def __post_init__(self) -> None:
         TrainingMechanism.__post_init__(self)
         check_nonnegative("training: slack", self.slack)
-
-    def _own(self) -> dict[str, Any]:
-        return {"mechanism": "weight-clipping", **self._held()}
 
 
 @final
@@ -209,8 +212,7 @@ class FixedWeightNorm(_HeldWeights):
     """Fix-Lip-DP-SGD (Barczewski and Ramon, 2024): every weight is scaled to its radius, up or
     down; bounds hold for the whole run."""
 
-    def _own(self) -> dict[str, Any]:
-        return {"mechanism": "fixed-weight-norm", **self._held()}
+    kind = "fixed-weight-norm"
 
 
 @final
@@ -219,17 +221,10 @@ class BackpropClipping(TrainingMechanism):
     """Backpropagation clipping (Stevens et al., 2022): each trained layer clips its input and its
     upstream cotangent, example by example. Weights are free."""
 
+    kind = "backprop-clipping"
     input_clip: float = 1.0
     cotangent_clip: float = 1.0
     conv_clip: ConvClipName = "l1.5"
-
-    def _own(self) -> dict[str, Any]:
-        return {
-            "mechanism": "backprop-clipping",
-            "input_clip": self.input_clip,
-            "cotangent_clip": self.cotangent_clip,
-            "conv_clip": self.conv_clip,
-        }
 
 
 @final
@@ -242,6 +237,7 @@ class GradientClipping(TrainingMechanism):
     is the optimizer's.
     """
 
+    kind = "gradient-clipping"
     clip_norm: float = 1.0
     clip_scope: ClipScopeName = "flat"
     decay: DecayName = "decoupled"
@@ -255,11 +251,3 @@ class GradientClipping(TrainingMechanism):
                 "training: weight_decay is the λ that is clipped with decay='inside'; decoupled "
                 "decay is the optimizer's own"
             )
-
-    def _own(self) -> dict[str, Any]:
-        return {
-            "mechanism": "gradient-clipping",
-            "clip_norm": self.clip_norm,
-            "clip_scope": self.clip_scope,
-            "decay": self.decay,
-        }

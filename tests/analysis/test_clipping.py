@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lipcert.analysis.clipping import with_clips
+from lipcert.core.ledger.mechanism import BackpropClipping
 from lipcert.errors import UnsupportedModelError
 from lipcert.geometry import Window
 from lipcert.ir import Graph
@@ -20,7 +21,6 @@ from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Pad, PadMode
-from lipcert.privacy.mechanisms import BackpropClipping
 from tests.core.random_models import random_model
 from tests.networks import chain, dag, proved, trained
 from tests.test_network_attacks import found_above, random_bounds

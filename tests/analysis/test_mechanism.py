@@ -15,17 +15,16 @@ from lipcert.analysis.groups import Group
 from lipcert.analysis.mechanism import clipped_groups, mechanism_of
 from lipcert.analysis.premises import premises_of
 from lipcert.core.ledger import Premises
-from lipcert.ir import Parameter
-from lipcert.losses import make_loss
-from lipcert.privacy.mechanisms import (
+from lipcert.core.ledger.mechanism import (
     BackpropClipping,
     Clipless,
-    ClipScope,
-    Decay,
     FixedWeightNorm,
     GradientClipping,
+    Unchanged,
     WeightClipping,
 )
+from lipcert.ir import Parameter
+from lipcert.losses import make_loss
 from lipcert.upper import Upper, root_sum_square
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
@@ -48,7 +47,7 @@ def clip(norm: float, scope: str = "flat", decay: str = "decoupled") -> Premises
 
 
 def test_the_settings_name_the_mechanism() -> None:
-    assert mechanism_of(Settings()) is None
+    assert mechanism_of(Settings()) == Unchanged()
     assert mechanism_of(Settings(mechanism="clipless", constraint=SPECTRAL)) == Clipless()
     fixed = Settings(mechanism="fixed-weight-norm", constraint=SPECTRAL)
     assert mechanism_of(fixed) == FixedWeightNorm()
@@ -56,13 +55,13 @@ def test_the_settings_name_the_mechanism() -> None:
     assert mechanism_of(clipping) == WeightClipping()
     assert (fixed.scope, clipping.scope) == ("constraint-set", "point")
     backprop = Settings(mechanism="backprop-clipping", input_clip=2.0, cotangent_clip=0.5)
-    assert mechanism_of(backprop) == BackpropClipping(2.0, 0.5, l15_on_convs=True)
+    assert mechanism_of(backprop) == BackpropClipping(2.0, 0.5, "l1.5")
     euclidean = dataclasses.replace(backprop, conv_clip="l2")
-    assert mechanism_of(euclidean) == BackpropClipping(2.0, 0.5, l15_on_convs=False)
+    assert mechanism_of(euclidean) == BackpropClipping(2.0, 0.5, "l2")
     gradient = Settings(
         mechanism="gradient-clipping", clip_norm=3.0, clip_scope="group", decay="inside"
     )
-    assert mechanism_of(gradient) == GradientClipping(3.0, ClipScope.GROUP, Decay.INSIDE)
+    assert mechanism_of(gradient) == GradientClipping(3.0, "group", "inside")
 
 
 def test_a_flat_clip_releases_one_group() -> None:

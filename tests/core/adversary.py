@@ -16,6 +16,7 @@ from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.clips import with_clips
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.witnesses import ENGINES, Evidence
@@ -71,7 +72,7 @@ def random_setting(
             free = tuple(name for name in scope.trained if name not in _variances(proto))
             scope = ScopeClaim("constraint-set", free, ())
         clip = random_clip(model, program, frozenset(scope.trained), rng)
-        premises = replace(premises, mechanism="backprop-clipping", layer_clip=clip)
+        premises = replace(premises, mechanism=clip)
         program = with_clips(program, clip)
     evidence = Evidence(scope, {}, (), (), ENGINES["float"])
     if witnesses:
@@ -102,8 +103,7 @@ def _premises(program: Program, rng: np.random.Generator) -> Premises:
         loss=loss,
         loss_parameters=tuple(sorted(parameters.items())),
         loss_clip=None,
-        mechanism="clipless",
-        clip=None,
+        mechanism=Clipless(),
         relation="add-remove",
         divisor=None,
         run=None,

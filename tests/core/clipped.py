@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults
 from lipcert.core.coverage import tensors_read
-from lipcert.core.ledger import BackpropagationClip
+from lipcert.core.ledger import BackpropClipping
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
 from tests.core.onnx_torch import apply
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 def compute_clipped(
-    proto: ModelProto, x: Tensor, tensors: Mapping[str, Tensor], clip: BackpropagationClip
+    proto: ModelProto, x: Tensor, tensors: Mapping[str, Tensor], clip: BackpropClipping
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Every value, and what others than the layer itself read of the output of a layer."""
     convolutions = {node.output[0] for node in proto.graph.node if "Conv" in node.op_type}
@@ -77,12 +77,12 @@ class _Clip(torch.autograd.Function):
 
 def random_clip(
     model: Model, program: Program, trained: frozenset[str], rng: np.random.Generator
-) -> BackpropagationClip:
+) -> BackpropClipping:
     """Clips of random radii round most of the steps that use something trained."""
     radii = 10.0 ** rng.uniform(-2, 0.5, size=2)
-    found = BackpropagationClip(*map(float, radii), str(rng.choice(["l1.5", "l2"])), ())
+    found = BackpropClipping(*map(float, radii), str(rng.choice(["l1.5", "l2"])), ())
     for ends in _candidates(program, trained, rng):
-        more = BackpropagationClip(
+        more = BackpropClipping(
             found.input_clip, found.cotangent_clip, found.conv_clip, (*found.layers, ends)
         )
         if rng.random() < 0.9 and not any(clip_faults(more, model, program, trained)):

@@ -32,6 +32,7 @@ from lipcert.core.coverage import INPUT_RULE, expected_nodes, frozen_tensors, te
 from lipcert.core.derive import Derived, derive
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import Circumstances, Premises
+from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.spending import derived_epsilon
@@ -43,8 +44,7 @@ PREMISES = Premises(
     loss="cross-entropy",
     loss_parameters=(("label_smoothing", 0.0), ("temperature", 0.125)),
     loss_clip=None,
-    mechanism="none",
-    clip=None,
+    mechanism=Unchanged(),
     relation="zero-out",
     divisor=None,
     run=None,
@@ -144,7 +144,7 @@ class Forgery:
         clip = self.premises.clip
         if clip is None:
             return bound
-        return clip[0] if clip[2] == "inside" else min(bound, clip[0])
+        return clip.clip_norm if clip.decay == "inside" else min(bound, clip.clip_norm)
 
 
 def _claimed(claim: ValueClaim, derived: Derived) -> ValueClaim:

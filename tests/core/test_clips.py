@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults, layer_steps, with_clips
-from lipcert.core.ledger import BackpropagationClip, LayerEnds
+from lipcert.core.ledger import BackpropClipping, LayerEnds
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program
 from lipcert.core.reader.records import Model
@@ -22,8 +22,8 @@ SQUARE = np.eye(4, dtype=np.float32)
 NUMBERS = {"u": SQUARE, "v": SQUARE, "b": np.ones(4, dtype=np.float32)}
 
 
-def clips(*layers: LayerEnds, conv_clip: str = "l1.5") -> BackpropagationClip:
-    return BackpropagationClip(0.5, 0.25, conv_clip, layers)
+def clips(*layers: LayerEnds, conv_clip: str = "l1.5") -> BackpropClipping:
+    return BackpropClipping(0.5, 0.25, conv_clip, layers)
 
 
 def lowered(proto: ModelProto, folder: Path) -> tuple[Model, Program]:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import CertificateFormatError
-from lipcert.core.ledger import CHECKED, BackpropagationClip, Circumstances, Premises, Run
+from lipcert.core.ledger import CHECKED, BackpropClipping, Circumstances, Premises, Run
+from lipcert.core.ledger.mechanism import Clipless, GradientClipping, Unchanged, WeightClipping
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants
 from tests.core.mutants.networks import certified
@@ -30,8 +31,7 @@ def test_premises_survive_the_ledger(norm, low, relation, clipped):
         divisor=7,
         run=RUN,
         loss_clip=0.5,
-        mechanism="gradient-clipping" if clipped else "none",
-        clip=(2.0, "flat", "decoupled") if clipped else None,
+        mechanism=GradientClipping(2.0) if clipped else Unchanged(),
     )
     assert Premises.read(premises.assumptions(BARE)) == premises
 
@@ -39,8 +39,8 @@ def test_premises_survive_the_ledger(norm, low, relation, clipped):
 @given(numbers, numbers, st.sampled_from(["l1.5", "l2"]), st.integers(0, 3))
 def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     layers = tuple((f"v{i}", f"w{i}") for i in range(count))
-    found = BackpropagationClip(radius, clip, conv_clip, layers)
-    premises = replace(PREMISES, mechanism="backprop-clipping", layer_clip=found)
+    found = BackpropClipping(radius, clip, conv_clip, layers)
+    premises = replace(PREMISES, mechanism=found)
     ledger = premises.assumptions(BARE)
     assert Premises.read(ledger) == premises
     (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
@@ -63,8 +63,8 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     ],
 )
 def test_clips_that_are_not_described(name, data):
-    clip = BackpropagationClip(1.0, 2.0, "l2", (("x", "y"),))
-    premises = replace(PREMISES, mechanism="backprop-clipping", layer_clip=clip)
+    clip = BackpropClipping(1.0, 2.0, "l2", (("x", "y"),))
+    premises = replace(PREMISES, mechanism=clip)
     edited = []
     for item in premises.assumptions(BARE):
         if item.id == name and data is not None:
@@ -79,12 +79,12 @@ def test_clips_that_are_not_described(name, data):
 @pytest.mark.parametrize(
     ("changes", "fixed", "expected"),
     [
-        ({"mechanism": "none"}, True, "A-POINT"),
-        ({"mechanism": "none"}, False, None),
-        ({"mechanism": "weight-clipping", "stepwise": 1.5}, True, "A-STEPWISE"),
-        ({"mechanism": "weight-clipping"}, True, "A-POINT"),
-        ({"mechanism": "clipless", "stepwise": 1.5}, True, "A-POINT"),
-        ({"mechanism": "weight-clipping", "stepwise": 1.5}, False, None),
+        ({"mechanism": Unchanged()}, True, "A-POINT"),
+        ({"mechanism": Unchanged()}, False, None),
+        ({"mechanism": WeightClipping(), "stepwise": 1.5}, True, "A-STEPWISE"),
+        ({"mechanism": WeightClipping()}, True, "A-POINT"),
+        ({"mechanism": Clipless(), "stepwise": 1.5}, True, "A-POINT"),
+        ({"mechanism": WeightClipping(), "stepwise": 1.5}, False, None),
     ],
 )
 def test_a_run_whose_weights_move_needs_a_reason(changes, fixed, expected):

@@ -12,6 +12,7 @@ from onnx import helper
 from lipcert.core.certificate import Constraint, GroupClaim, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger import Run
+from lipcert.core.ledger.mechanism import GradientClipping
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import STAGES, Verdict
 from tests.core.forged import PREMISES, Forgery, saved
@@ -80,7 +81,7 @@ def test_a_plain_number_is_not_trained(tmp_path):
     nodes = [node("Clip", ["x", "", "top"], ["c"]), node("MatMul", ["c", "w0"], ["y"])]
     arrays = {"top": np.float32(0.5), "w0": 20 * weights((4, 3))["w0"]}
     path = saved(tmp_path / "m.onnx", nodes, arrays, (4,))
-    clipped = replace(PREMISES, mechanism="gradient-clipping", clip=(1.0, "flat", "inside"))
+    clipped = replace(PREMISES, mechanism=GradientClipping(1.0, "flat", "inside"))
     assert verdict(Forgery(path, ["top", "w0"], clipped)).verdict is Verdict.CONDITIONAL
     held = [Constraint("top", "frobenius", 100.0), Constraint("w0", "spectral", 1.0)]
     with pytest.raises(Unsupported, match="plain number"):
@@ -94,7 +95,7 @@ def test_a_clip_outlives_the_weights_of_the_file(tmp_path, decay):
     """The small gradients of the file say nothing of later steps; the clip does."""
     arrays = {"w0": weights((4, 3))["w0"] * np.float32(0.01)}
     path = saved(tmp_path / "m.onnx", [node("MatMul", ["x", "w0"], ["y"])], arrays, (4,))
-    clipped = replace(PREMISES, mechanism="gradient-clipping", clip=(1e6, "flat", decay), run=RUN)
+    clipped = replace(PREMISES, mechanism=GradientClipping(1e6, "flat", decay), run=RUN)
     forgery = Forgery(path, ["w0"], clipped)
     certificate = forgery.certificate()
     assert certificate.groups[0].sensitivity == 1e6
@@ -111,7 +112,7 @@ def test_a_clip_outlives_the_weights_of_the_file(tmp_path, decay):
 
 def test_empty_groups_do_not_share_a_clip(two_layers):
     """Each of K groups is clipped to C/√K: one that holds nothing must not count."""
-    clipped = replace(PREMISES, mechanism="gradient-clipping", clip=(1.0, "group", "inside"))
+    clipped = replace(PREMISES, mechanism=GradientClipping(1.0, "group", "inside"))
     forgery = Forgery(two_layers, ["w0", "w1"], clipped, groups={"a": ["w0"], "b": ["w1"]})
     assert verdict(forgery).verdict is Verdict.CONDITIONAL
 

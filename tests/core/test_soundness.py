@@ -11,6 +11,7 @@ from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.derive import derive
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, Conv, Dense, Move, Op
 from lipcert.core.rules.facts import Cotangent, Fact
@@ -22,7 +23,7 @@ from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 
 SEEDS = 12
-_PREMISES = Premises(1.0, None, "mae", (("output_reduction", "sum"),), None, "clipless", None,
+_PREMISES = Premises(1.0, None, "mae", (("output_reduction", "sum"),), None, Clipless(),
                      "add-remove", None, None)  # fmt: skip
 
 

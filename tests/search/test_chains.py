@@ -11,6 +11,7 @@ import pytest
 from lipcert.core.certificate import ChainWitness, ScopeClaim
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
 from lipcert.core.refinements import COTANGENTS, Chains
 from lipcert.core.witnesses import ENGINES, Evidence
@@ -21,7 +22,7 @@ from lipcert.search.chains import with_chains
 PREMISES = Premises(
     input_norm=2.0, input_box=(0.0, 1.0), loss="cross-entropy",
     loss_parameters=(("label_smoothing", 0.0), ("temperature", 1.0)), loss_clip=None,
-    mechanism="clipless", clip=None, relation="add-remove", divisor=None, run=None,
+    mechanism=Clipless(), relation="add-remove", divisor=None, run=None,
 )  # fmt: skip
 
 

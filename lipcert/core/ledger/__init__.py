@@ -6,9 +6,10 @@ from lipcert.core.ledger.entries import CHECKED, DECLARED
 from lipcert.core.ledger.evaluation import DROPOUT, EVALUATION, MODAL_OPERATORS, EvalLayer
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
-    BackpropagationClip,
-    GradientClip,
+    BackpropClipping,
+    GradientClipping,
     LayerEnds,
+    Mechanism,
 )
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.ledger.run import Run
@@ -20,11 +21,12 @@ __all__ = [
     "EVALUATION",
     "MECHANISMS",
     "MODAL_OPERATORS",
-    "BackpropagationClip",
+    "BackpropClipping",
     "Circumstances",
     "EvalLayer",
-    "GradientClip",
+    "GradientClipping",
     "LayerEnds",
+    "Mechanism",
     "Premises",
     "Run",
 ]

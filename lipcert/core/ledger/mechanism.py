@@ -1,55 +1,44 @@
-"""The mechanism of a certificate: what training does to gradients besides backpropagation.
+"""Mechanisms: by which device training bounds what one example can move.
 
-What enters: the data of A-MECHANISM, A-LAYERS and A-STEPWISE. What leaves: the clips that they
-describe, and the same entries again, texts included.
+One class declares what the ledger, the derivation, settings, reports, training and audits must
+know of a mechanism; its fields are what training enforces, under the names of the settings.
+Invariant: a record holds everything that bounds depend on besides the network, the weights and
+their constraints.
+
+Clipless (Béthune et al., 2024), weight clipping and fixed weight norms (Barczewski and Ramon, 2024)
+hold the *weights*; backpropagation clipping (Stevens et al., 2022) holds each layer's input and
+cotangent; gradient clipping (Abadi et al., 2016) holds the gradient itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, TypeAlias, final
+from dataclasses import MISSING, dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.codec import Bound, Limit, member
+from lipcert.core.codec import Bound, member
 from lipcert.core.ledger.entries import declared
 
 MECHANISM: Final = "A-MECHANISM"
 LAYERS: Final = "A-LAYERS"
 STEPWISE: Final = "A-STEPWISE"
-MECHANISMS: Final = (
-    "none",
-    "clipless",
-    "fixed-weight-norm",
-    "weight-clipping",
-    "gradient-clipping",
-    "backprop-clipping",
-)
-_BY_CHANNEL: Final = "l1.5"
-_NORMS: Final = {
-    _BY_CHANNEL: "in the norm that adds magnitudes within a channel and squares over the channels "
-    "where the layer holds a convolution, elsewhere in the Euclidean one",
-    "l2": "in the Euclidean norm",
-}
-_BACKPROPAGATION: Final = "Gradients are what backpropagation finds."
-_RESCALED: Final = (
-    "Gradients are what backpropagation finds; after every step, training scales tensors that "
-    "exceed their constraint down to it."
-)
 
-GradientClip: TypeAlias = tuple[float, str, str]
-"""a clip of the whole gradient: its norm, "flat" or "group", "decoupled" or "inside" """
+ClipScopeName = Literal["flat", "group"]
+"""one clip of the gradient of all parameters together, or of each of K noised groups, to C/√K"""
+DecayName = Literal["decoupled", "inside"]
+"""weight decay λθ enters after the noise, being public, or ∇ℓ + λθ is what is clipped"""
+ConvClipName = Literal["l1.5", "l2"]
+"""cotangents of convolutions are measured by √Σ_c (Σ_i |g_ci|)², c the channel, or as all others"""
 LayerEnds: TypeAlias = tuple[str, str]
 """the value that a layer reads, and the value that it computes"""
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class _GradientClip:
-    clip_norm: Bound
-    clip_scope: Annotated[str, Limit("flat or group", {"flat", "group"}.__contains__)]
-    decay: Annotated[str, Limit("decoupled or inside", {"decoupled", "inside"}.__contains__)]
-    kind: Literal["gradient-clipping"] = "gradient-clipping"
+_NORMS: Final[Mapping[ConvClipName, str]] = {
+    "l1.5": "in the norm that adds magnitudes within a channel and squares over the channels "
+    "where the layer holds a convolution, elsewhere in the Euclidean one",
+    "l2": "in the Euclidean norm",
+}
 
 
 @final
@@ -71,75 +60,183 @@ class _Stepwise:
     noise_multiplier: Bound
 
 
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """What training does besides backpropagation and the steps of an optimizer."""
+
+    kind: ClassVar[str]
+    """the name that users and certificates give it"""
+    said: ClassVar[str]
+    """what it enforces, for reports; fields in braces"""
+    weights: ClassVar[Literal["given", "held", "stepwise", "free"]]
+    """given: bounds are of the weights of the file, or of all within the constraints. held: of all
+    within the constraints, where they lie after every step. stepwise: likewise, and bounds are
+    taken at the weights that a step starts from, which are public. free: gradients are bounded
+    whatever weights and inputs are."""
+    gradient: ClassVar[str] = "the gradient of its loss"
+    """what of an example is bounded"""
+    output: ClassVar[str] = "the output"
+    """what the Lipschitz constant is of"""
+
+    @property
+    def text(self) -> str:
+        """A-MECHANISM in words."""
+        return "Gradients are what backpropagation finds."
+
+    def record(self) -> dict[str, Any]:
+        """Kind and fields."""
+        return {"kind": self.kind, **{name: getattr(self, name) for name in names_of(type(self))}}
+
+    def entries(self) -> tuple[Assumption, ...]:
+        """As entries of the ledger."""
+        return (declared(MECHANISM, self.text, {"kind": self.kind, **written(self)}),)
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class BackpropagationClip:
-    """Clips round layers, example by example.
+class Unchanged(Mechanism):
+    """Gradients are bounded by the network itself."""
+
+    kind = "none"
+    said = "none: gradients are bounded by the network itself"
+    weights = "given"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Clipless(Mechanism):
+    """After each step the weights are projected onto their constraints; nothing else is clipped,
+    unless a clip of the loss gradient is declared. Bounds hold for the whole run."""
+
+    kind = "clipless"
+    said = "clipless: after each step the weights are projected onto their constraints"
+    weights = "held"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WeightClipping(Mechanism):
+    """After each step a weight above its radius is scaled down to it; bounds are taken at the
+    current weights, which are public, and change from step to step."""
+
+    kind = "weight-clipping"
+    said = "weight-clipping: after each step weights above their radius are scaled to it"
+    weights = "stepwise"
+
+    @property
+    def text(self) -> str:
+        """With what becomes of the weights, which bounds at those of the file depend on."""
+        return (
+            "Gradients are what backpropagation finds; after every step, training scales tensors "
+            "that exceed their constraint down to it."
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedWeightNorm(Mechanism):
+    """After each step every weight is scaled to its radius, up or down. Bounds hold for the whole
+    run: the sphere is part of the ball."""
+
+    kind = "fixed-weight-norm"
+    said = "fixed-weight-norm: after each step weights are scaled to their radius"
+    weights = "held"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BackpropClipping(Mechanism):
+    """Clips round layers, example by example. Weights are free.
 
     A layer, the steps from the first of its ends to the second, reads x·min(1, input_clip/‖x‖) in
     place of x; at its output the gradient g becomes g·min(1, cotangent_clip/|g|) before it goes on
     into the layer. conv_clip: |g| is √Σ_c (Σ_i |g_ci|)² for layers with a convolution ("l1.5"),
-    or the Euclidean norm everywhere ("l2").
+    or the Euclidean norm everywhere ("l2"). layers: empty until the network is known.
     """
 
+    kind = "backprop-clipping"
+    said = (
+        "backprop-clipping: each trained layer's input is clipped to {input_clip:.12g}, its "
+        "cotangent to {cotangent_clip:.12g} (convolutions: {conv_clip})"
+    )
+    weights = "free"
+    gradient = "what clipped backpropagation finds as the gradient of its loss"
+    output = "the output of the network whose layers clip what they read"
     input_clip: Bound
     cotangent_clip: Bound
-    conv_clip: Literal["l1.5", "l2"]
-    layers: tuple[LayerEnds, ...] = field(metadata=member(apart=True))
-    kind: Literal["backprop-clipping"] = "backprop-clipping"
-
-    @classmethod
-    def read(
-        cls, mechanism: Mapping[str, object], layers: Mapping[str, object]
-    ) -> BackpropagationClip:
-        """From the data of A-MECHANISM and A-LAYERS."""
-        ends = tuple((item.input, item.output) for item in read(_Layers, layers, LAYERS).layers)
-        return read(cls, mechanism, MECHANISM, layers=ends)
+    conv_clip: ConvClipName = "l1.5"
+    layers: tuple[LayerEnds, ...] = field(default=(), metadata=member(apart=True))
 
     @property
     def is_by_channel(self) -> bool:
         """Whether gradients at convolutions are clipped in the norm over channels."""
-        return self.conv_clip == _BY_CHANNEL
+        return self.conv_clip == "l1.5"
 
-    def written(self) -> tuple[Assumption, Assumption]:
-        """As entries of the ledger."""
-        text = (
+    @property
+    def text(self) -> str:
+        """With both radii."""
+        return (
             f"Every layer of {LAYERS} clips, example by example, what it reads to the Euclidean "
             f"norm {self.input_clip!r}, and the gradient at its output, before that enters the "
             f"layer, to {self.cotangent_clip!r} {_NORMS[self.conv_clip]}."
         )
+
+    def entries(self) -> tuple[Assumption, ...]:
+        """With the layers, in an entry of their own."""
         ends = tuple(_Ends(*ends) for ends in self.layers)
         places = f"The layers that clip are the {len(ends)} listed, from input to output."
+        listed = declared(LAYERS, places, written(_Layers(ends)))
+        return (*Mechanism.entries(self), listed)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GradientClipping(Mechanism):
+    """The gradient of every example is scaled down to norm `clip_norm`. Weights are free."""
+
+    kind = "gradient-clipping"
+    said = "gradient-clipping to {clip_norm:.12g} ({clip_scope}, weight decay {decay})"
+    weights = "free"
+    gradient = "the clipped gradient of its loss"
+    clip_norm: Bound
+    clip_scope: ClipScopeName = "flat"
+    decay: DecayName = "decoupled"
+
+    @property
+    def text(self) -> str:
+        """With the radius."""
         return (
-            declared(MECHANISM, text, written(self)),
-            declared(LAYERS, places, written(_Layers(ends))),
+            f"The gradient of every example is clipped to {self.clip_norm!r} ({self.clip_scope}), "
+            f"decay {self.decay}."
         )
 
 
-def mechanism_entry(kind: str, clip: GradientClip | None) -> Assumption:
-    """A-MECHANISM of all other mechanisms."""
-    if clip is None:
-        text = _RESCALED if kind == "weight-clipping" else _BACKPROPAGATION
-        return declared(MECHANISM, text, {"kind": kind})
-    norm, scope, decay = clip
-    text = f"The gradient of every example is clipped to {norm!r} ({scope}), decay {decay}."
-    return declared(MECHANISM, text, written(_GradientClip(norm, scope, decay)))
+MECHANISMS: Final[Mapping[str, type[Mechanism]]] = MappingProxyType({
+    found.kind: found
+    for found in (Unchanged, Clipless, WeightClipping, FixedWeightNorm, BackpropClipping,
+                  GradientClipping)
+})  # fmt: skip
 
 
-def read_kind(data: Mapping[str, object]) -> str:
-    """Which mechanism it is."""
-    kind = data.get("kind")
+def names_of(mechanism: type[Mechanism]) -> dict[str, bool]:
+    """What training enforces, by the names of the settings, and whether it has a default."""
+    own = {item.name: item for item in fields(mechanism) if not item.metadata}
+    return {name: item.default is not MISSING for name, item in own.items()}
+
+
+def read_mechanism(known: Mapping[str, Mapping[str, object]]) -> Mechanism:
+    """From the data of A-MECHANISM and, where layers clip, A-LAYERS."""
+    data = dict(known[MECHANISM])
+    kind = data.pop("kind", None)
     if kind not in MECHANISMS:
         raise CertificateFormatError(f"{MECHANISM}.kind is not one of {', '.join(MECHANISMS)}")
-    return str(kind)
-
-
-def read_gradient_clip(data: Mapping[str, object]) -> GradientClip | None:
-    """The clip of the whole gradient, where the mechanism is that."""
-    if data.get("kind") != "gradient-clipping":
-        return None
-    clip = read(_GradientClip, data, MECHANISM)
-    return clip.clip_norm, clip.clip_scope, clip.decay
+    found = MECHANISMS[cast("str", kind)]
+    if found is not BackpropClipping:
+        return read(found, data, MECHANISM)
+    if LAYERS not in known:
+        raise CertificateFormatError(f"the assumption {LAYERS} is missing")
+    listed = read(_Layers, known[LAYERS], LAYERS).layers
+    return read(found, data, MECHANISM, layers=tuple((item.input, item.output) for item in listed))
 
 
 def stepwise(multiplier: float) -> Assumption:

@@ -31,14 +31,12 @@ from lipcert.core.ledger.evaluation import (
     read_eval_layers,
 )
 from lipcert.core.ledger.mechanism import (
-    LAYERS,
     MECHANISM,
     STEPWISE,
-    BackpropagationClip,
-    GradientClip,
-    mechanism_entry,
-    read_gradient_clip,
-    read_kind,
+    BackpropClipping,
+    GradientClipping,
+    Mechanism,
+    read_mechanism,
     read_stepwise,
     stepwise,
 )
@@ -110,8 +108,8 @@ class Premises:
     """The assumptions as numbers and names. None: not assumed.
 
     divisor: the public constant that a mean divides the sum of gradients by; None for a sum.
-    clip: of the whole gradient; layer_clip: round layers. stepwise: the noise multiplier of every
-    step of a run that proves its bounds anew at each. eval_layers: those that a certificate names.
+    stepwise: the noise multiplier of every step of a run that proves its bounds anew at each.
+    eval_layers: those that a certificate names.
     loss_assumed: whether nobody stated the loss.
     """
 
@@ -120,12 +118,10 @@ class Premises:
     loss: str
     loss_parameters: tuple[LossParameter, ...]
     loss_clip: float | None
-    mechanism: str
-    clip: GradientClip | None
+    mechanism: Mechanism
     relation: str
     divisor: int | None
     run: Run | None
-    layer_clip: BackpropagationClip | None = None
     stepwise: float | None = None
     eval_layers: tuple[EvalLayer, ...] = ()
     loss_assumed: bool = False
@@ -141,7 +137,6 @@ class Premises:
         loss = read(_Loss, known["A-LOSS"], "A-LOSS")
         if given.box is not None and given.box[0] > given.box[1]:
             raise CertificateFormatError("A-INPUT.box is not an interval")
-        mechanism = known[MECHANISM]
         return cls(
             input_norm=given.norm,
             input_box=given.box,
@@ -149,15 +144,23 @@ class Premises:
             loss_parameters=tuple(sorted(loss.parameters.items())),
             loss_clip=loss.clip,
             loss_assumed=loss.assumed is not None,
-            mechanism=read_kind(mechanism),
-            clip=read_gradient_clip(mechanism),
+            mechanism=read_mechanism(known),
             relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
             divisor=_divisor(known["A-GRAD-AGG"]),
             run=Run.read(known[SAMPLING]) if SAMPLING in known else None,
-            layer_clip=_layer_clip(known),
             stepwise=read_stepwise(known[STEPWISE]) if STEPWISE in known else None,
             eval_layers=read_eval_layers(known[EVALUATION]) if EVALUATION in known else (),
         )
+
+    @property
+    def clip(self) -> GradientClipping | None:
+        """The clip of the whole gradient."""
+        return self.mechanism if isinstance(self.mechanism, GradientClipping) else None
+
+    @property
+    def layer_clip(self) -> BackpropClipping | None:
+        """The clips round layers."""
+        return self.mechanism if isinstance(self.mechanism, BackpropClipping) else None
 
     def assumptions(self, known: Circumstances) -> tuple[Assumption, ...]:
         """The ledger of a certificate with these premises."""
@@ -170,7 +173,7 @@ class Premises:
             entries.append(frozen(known.frozen))
         if known.constrained:
             entries.append(PROJECTION)
-        entries += [*self._mechanism(), self._neighbours(), self._aggregation()]
+        entries += [*self.mechanism.entries(), self._neighbours(), self._aggregation()]
         if self.run is not None:
             entries.append(self.run.written())
             entries += self._steps(known)
@@ -202,11 +205,6 @@ class Premises:
         data = _Loss(self.loss, dict(self.loss_parameters), self.loss_clip, assumed)
         return declared("A-LOSS", f"{text}.", written(data))
 
-    def _mechanism(self) -> tuple[Assumption, ...]:
-        if self.layer_clip is not None:
-            return self.layer_clip.written()
-        return (mechanism_entry(self.mechanism, self.clip),)
-
     def _steps(self, known: Circumstances) -> Iterator[Assumption]:
         """Why bounds at the weights of the file say something of all steps of the run.
 
@@ -215,7 +213,7 @@ class Premises:
         """
         if not known.fixed or self.clip is not None:
             return
-        if self.stepwise is not None and self.mechanism == "weight-clipping":
+        if self.stepwise is not None and self.mechanism.weights == "stepwise":
             yield stepwise(self.stepwise)
         else:
             yield FIXED
@@ -232,14 +230,6 @@ class Premises:
             text += "a constant whatever the batch holds."
             data = _Aggregation("mean", self.divisor)
         return declared("A-GRAD-AGG", text, written(data))
-
-
-def _layer_clip(known: Mapping[str, Mapping[str, object]]) -> BackpropagationClip | None:
-    if read_kind(known[MECHANISM]) != "backprop-clipping":
-        return None
-    if LAYERS not in known:
-        raise CertificateFormatError(f"the assumption {LAYERS} is missing")
-    return BackpropagationClip.read(known[MECHANISM], known[LAYERS])
 
 
 def _divisor(data: Mapping[str, object]) -> int | None:

@@ -11,10 +11,11 @@ from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import (
     CHECKED,
     DECLARED,
-    BackpropagationClip,
+    BackpropClipping,
     Circumstances,
     Premises,
 )
+from lipcert.core.ledger.mechanism import Clipless
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 
@@ -133,7 +134,7 @@ def _inputs(premises: Premises) -> Iterator[Changed]:
 
 def _mechanisms(case: Case) -> Iterator[Changed]:
     premises = Premises.read(case.certificate.assumptions)
-    other = replace(premises, mechanism="clipless", layer_clip=None, stepwise=None)
+    other = replace(premises, mechanism=Clipless(), stepwise=None)
     held = case.certificate.scope.kind == "point" and case.certificate.scope.constraints
     if premises.layer_clip is not None:
         yield "mechanism without its clips", _WEAK, {4, 5, 6}, other
@@ -150,7 +151,7 @@ def _mechanisms(case: Case) -> Iterator[Changed]:
         yield "weights that stay", _FINE, set(), replace(premises, stepwise=None)
 
 
-def _clips(premises: Premises, clip: BackpropagationClip) -> Iterator[Changed]:
+def _clips(premises: Premises, clip: BackpropClipping) -> Iterator[Changed]:
     layers = clip.layers
     turned = tuple((last, first) for first, last in layers)
     whole = ((layers[0][0], layers[-1][1]),)
@@ -170,10 +171,10 @@ def _clips(premises: Premises, clip: BackpropagationClip) -> Iterator[Changed]:
         ("no layers", _WEAK, {4, 5, 6}, {"layers": ()}),
     ):
         changed = replace(clip, **other)  # type: ignore[arg-type]
-        yield kind, effect, stages, replace(premises, layer_clip=changed)
+        yield kind, effect, stages, replace(premises, mechanism=changed)
     for index in range(len(layers)):
         fewer = replace(clip, layers=(*layers[:index], *layers[index + 1 :]))
-        yield "layer dropped", _WEAK, {4, 5, 6}, replace(premises, layer_clip=fewer)
+        yield "layer dropped", _WEAK, {4, 5, 6}, replace(premises, mechanism=fewer)
 
 
 def _releases(premises: Premises) -> Iterator[Changed]:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from lipcert import load_model
 from lipcert.analysis.clipping import with_clips
 from lipcert.audit.recorded_names import Match, matched
+from lipcert.core.ledger.mechanism import BackpropClipping
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
 from lipcert.ops.activation import Activation
@@ -23,7 +24,6 @@ from lipcert.ops.combine import Add
 from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape
-from lipcert.privacy.mechanisms import BackpropClipping
 from lipcert.training.clipping import check_clips, install_clips
 from tests.models.shipped import module, path_of
 from tests.networks import chain, dag, trained
