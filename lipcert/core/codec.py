@@ -214,7 +214,10 @@ class Codec:
         if kind not in self._plans:
             hints = get_type_hints(kind, include_extras=True)
             said = {
-                item: self._members.get(f"{kind.__name__}.{item.name}", item.metadata) or member()
+                item: {
+                    **member(),
+                    **self._members.get(f"{kind.__name__}.{item.name}", item.metadata),
+                }
                 for item in fields(kind)
             }
             self._plans[kind] = [
