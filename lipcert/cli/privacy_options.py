@@ -16,6 +16,7 @@ import click
 
 from lipcert.cli.options import chosen_settings
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.settings import CHOICES
 
 if TYPE_CHECKING:
     from lipcert.diagnostics import Diagnostic
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _KEY: Final = "lipcert.run"
-_SAMPLINGS: Final = click.Choice(["poisson", "without-replacement", "shuffle", "full-batch"])
-_RELATIONS: Final = click.Choice(["add-remove", "replace-one", "zero-out"])
-_ACCOUNTANTS: Final = click.Choice(["auto", "pld", "rdp"])
-_SIZES: Final = click.Choice(["declared", "data"])
+_SAMPLINGS: Final = click.Choice(CHOICES["sampling"])
+_RELATIONS: Final = click.Choice(CHOICES["neighbours"])
+_ACCOUNTANTS: Final = click.Choice(CHOICES["accountant"])
+_SIZES: Final = click.Choice(CHOICES["dataset_size_from"])
 _COMPOSITIONS: Final = click.Choice(["joint", "once", "separate"])
 _DIVISORS: Final = click.Choice(["constant", "batch-size"])
 _REDUCTIONS: Final = click.Choice(["sum", "mean"])

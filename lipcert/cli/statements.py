@@ -7,25 +7,24 @@ kinds share; NoVerdictError where the file is neither, or not a complete one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from lipcert.cli.json_file import read_json
-from lipcert.cli.terms import Members, run_words, shared_terms, words
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
-from lipcert.core.certificate import (
-    Assumption,
-    Certificate,
-    CertificateFormatError,
-    read_certificate,
-)
+from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
+from lipcert.core.ledger import Premises
 from lipcert.errors import NoVerdictError
 from lipcert.report.comparison import Assumed, Number, Place, Statement
 
+Members: TypeAlias = Mapping[str, object]
+
 _ANALYSIS: Final = "lipcert.analysis/1"
 _NOT_ASSUMED: Final = ("allocation", "noise_multiplier", "tier")
+_SAMPLING: Final = ("sampling", "dataset_size", "batch_size", "steps", "participations")
 _Numbers = Iterator[tuple[Place, Number | None]]
 
 
@@ -45,10 +44,17 @@ def read_statement(path: Path) -> Statement:
 
 
 def _certified(path: str, certificate: Certificate) -> Statement:
-    scope = certificate.scope
+    scope, premises = certificate.scope, Premises.read(certificate.assumptions)
     held = [f"{item.kind}:{item.radius!r} {item.tensor}" for item in scope.constraints]
-    assumptions = {item.id: _entry(item) for item in certificate.assumptions}
+    assumptions = {
+        item.id: Assumed(item.text, item.status == "checked") for item in certificate.assumptions
+    }
+    low, high = premises.input_box or (-math.inf, math.inf)
+    norm = math.inf if premises.input_norm is None else premises.input_norm
+    assumptions["A-INPUT"] = replace(assumptions["A-INPUT"], slack=(norm, -low, high))
     assumptions["scope"] = Assumed(", ".join([scope.kind, *held]))
+    loss = {"kind": premises.loss, **dict(premises.loss_parameters)}
+    run = premises.run
     return Statement(
         kind="certificate",
         path=path,
@@ -56,7 +62,17 @@ def _certified(path: str, certificate: Certificate) -> Statement:
         structure=certificate.model.structure,
         numbers=dict(_claims(certificate)),
         assumptions=assumptions,
-        terms=_certified_terms(certificate),
+        terms=_terms(
+            norm=certificate.input.output_norm,
+            box=premises.input_box,
+            loss=loss if premises.loss_clip is None else {**loss, "clip": premises.loss_clip},
+            mechanism=premises.mechanism.record(),
+            relation=premises.relation,
+            divisor=premises.divisor,
+            scope=scope.kind,
+            eval_layers={kind for kind, _ in premises.eval_layers},
+            run=None if run is None else {**asdict(run), "sampling": run.scheme},
+        ),
     )
 
 
@@ -77,35 +93,6 @@ def _claims(certificate: Certificate) -> _Numbers:
         yield Place("group", group.name, "noise_std"), group.noise_std
     for parameter in certificate.parameters:
         yield Place("parameter", parameter.name, "grad_norm"), parameter.grad_norm
-
-
-def _entry(item: Assumption) -> Assumed:
-    """An assumption of the ledger; of the input alone it is known what assumes less."""
-    slack = None
-    if item.id == "A-INPUT":
-        low, high = _box(item) or (-math.inf, math.inf)
-        norm = item.data.get("norm")
-        slack = (math.inf if norm is None else _hexadecimal(norm), -low, high)
-    return Assumed(item.text, item.status == "checked", slack)
-
-
-def _certified_terms(certificate: Certificate) -> dict[str, Assumed]:
-    known = {item.id: item for item in certificate.assumptions}
-    loss, mechanism = dict(known["A-LOSS"].data), known["A-MECHANISM"].data
-    parameters = cast("dict[str, object]", loss.get("parameters", {}))
-    shared: dict[str, object] = {name: _plain(value) for name, value in parameters.items()}
-    sampling = known["A-SAMPLING"].data if "A-SAMPLING" in known else None
-    return shared_terms(
-        norm=certificate.input.output_norm,
-        box=_box(known["A-INPUT"]),
-        loss=shared | {name: _plain(loss[name]) for name in ("kind", "clip") if name in loss},
-        mechanism={name: _plain(value) for name, value in mechanism.items()},
-        relation=known["A-NEIGH"].data["relation"],
-        divisor=known["A-GRAD-AGG"].data.get("divisor"),
-        scope=certificate.scope.kind,
-        eval_layers=known["A-EVAL"].data["layers"] if "A-EVAL" in known else [],
-        run=None if sampling is None else {**sampling, "sampling": sampling["scheme"]},
-    )
 
 
 def _analysed(path: str, document: Members) -> Statement:
@@ -144,62 +131,99 @@ def _bounds(document: Members, assumed: Members, run: Members | None) -> _Number
 
 def _analysed_assumptions(assumed: Members, run: Members | None) -> dict[str, Assumed]:
     found = {
-        name: Assumed(words(value)) for name, value in assumed.items() if name not in _NOT_ASSUMED
+        name: Assumed(_words(value)) for name, value in assumed.items() if name not in _NOT_ASSUMED
     }
     norm, box = _bound(assumed["input_norm"]), _pair(assumed["input_box"])
     low, high = box or (-math.inf, math.inf)
     slack = (math.inf if norm is None else norm,)
-    found["input_norm"] = Assumed(words(assumed["input_norm"]), slack=slack)
-    found["input_box"] = Assumed(words(assumed["input_box"]), slack=(-low, high))
-    found["batch"] = Assumed(words(assumed["batch"]), checked=assumed["batch"] == "proved")
+    found["input_norm"] = Assumed(_words(assumed["input_norm"]), slack=slack)
+    found["input_box"] = Assumed(_words(assumed["input_box"]), slack=(-low, high))
+    found["batch"] = Assumed(_words(assumed["batch"]), checked=assumed["batch"] == "proved")
     if run is not None:
-        found["run"] = Assumed(run_words(run))
+        found["run"] = Assumed(_run_words(run))
     return found
 
 
 def _analysed_terms(assumed: Members, run: Members | None) -> dict[str, Assumed]:
-    loss, mechanism = dict(_object(assumed["loss"])), _object(assumed["mechanism"])
+    loss, layers = dict(_object(assumed["loss"])), assumed.get("eval_mode", [])
     loss.pop("reduction", None)
-    return shared_terms(
+    return _terms(
         norm=_bound(assumed["input_norm"]),
         box=_pair(assumed["input_box"]),
-        loss={name: _plain(value) for name, value in loss.items()},
-        mechanism=mechanism,
+        loss=loss,
+        mechanism=_object(assumed["mechanism"]),
         relation=assumed["neighbours"],
         divisor=assumed["batch_size"] if assumed["reduction"] == "mean" else None,
         scope=assumed["scope"],
-        eval_layers=assumed.get("eval_mode", []),
+        eval_layers={layer["kind"] for layer in cast("list[dict[str, str]]", layers)},
         run=run,
     )
 
 
-def _plain(value: object) -> object:
-    """The number behind a string of a certificate; numbers of analyses as float64."""
+def _terms(
+    *,
+    norm: float | None,
+    box: tuple[float, float] | None,
+    loss: Members,
+    mechanism: Members,
+    relation: object,
+    divisor: object,
+    scope: object,
+    eval_layers: set[str],
+    run: Members | None,
+) -> dict[str, Assumed]:
+    """The words that certificates and analyses share, equal where they mean the same.
+
+    Both bound the input in Euclidean norm by what was stated or follows from the box, rounded each
+    in its own way: nine digits are compared. Weights that are clipped lie within constraints.
+    Layers in eval mode have the names of modules or of nodes: their kinds are compared.
+    """
+    kind = str(mechanism["kind"]).replace("weight-clipping", "clipless")
+    low, high = box or (-math.inf, math.inf)
+    size = math.inf if norm is None else float(f"{norm:.9g}")
+    found = {
+        "input norm": Assumed(f"{size:.9g}", slack=(size,)),
+        "input box": Assumed(_words(None if box is None else list(box)), slack=(-low, high)),
+        "loss": Assumed(_words({name: _plain(value) for name, value in loss.items()})),
+        "mechanism": Assumed(_words({**mechanism, "kind": kind})),
+        "neighbours": Assumed(_words(relation)),
+        "divisor": Assumed(_words(divisor)),
+        "scope": Assumed(_words(scope)),
+        "eval mode": Assumed(_words(sorted(eval_layers))),
+    }
+    if run is not None:
+        found["run"] = Assumed(_run_words(run))
+    return found
+
+
+def _words(value: object) -> str:
+    """A value of JSON on one line."""
     match value:
-        case str() if value.removeprefix("-").startswith("0x"):
-            return float.fromhex(value)
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return float(value)
-    return value
+        case dict():
+            return ", ".join(f"{name} = {_words(value[name])}" for name in sorted(value))
+        case list():
+            return ", ".join(_words(item) for item in value) or "none"
+        case None:
+            return "none"
+    return str(value)
 
 
-def _hexadecimal(value: object) -> float:
-    return float.fromhex(cast("str", value))
+def _run_words(run: Members) -> str:
+    """How the batches of a run are drawn, and how many."""
+    return _words({name: run[name] for name in _SAMPLING})
 
 
-def _box(item: Assumption) -> tuple[float, float] | None:
-    ends = item.data.get("box")
-    return None if ends is None else _two([_hexadecimal(end) for end in cast("list[str]", ends)])
+def _plain(value: object) -> object:
+    """A parameter of a loss: flags as certificates spell them, numbers as float64."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return float(value) if isinstance(value, int) else value
 
 
 def _pair(value: object) -> tuple[float, float] | None:
-    return None if value is None else _two([float(end) for end in cast("list[float]", value)])
-
-
-def _two(ends: list[float]) -> tuple[float, float]:
-    low, high = ends
+    if value is None:
+        return None
+    low, high = (float(end) for end in cast("list[float]", value))
     return low, high
 
 
