@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import mpmath
 import numpy as np
 import pytest
 
+import lipcert
+from lipcert import training
 from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.losses import _loss
+from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.core.losses.base import loss_class, parameters_of
 from lipcert.core.losses.kinds import KINDS
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
@@ -20,9 +25,11 @@ from lipcert.importer.batch import _RULES as BATCH
 from lipcert.importer.build.translate import _HANDLERS
 from lipcert.importer.opsets import _VERSIONS
 from lipcert.losses import make_loss
-from lipcert.settings import LossParameters
+from lipcert.settings import LossParameters, Settings
 from tests.core.rules.test_functions import EVERY, POSITIVE
 
+ASSUMED = {"bce", "cross-entropy", "nll"}
+"""losses that analyses assume where nobody states one"""
 WRITTEN_IN_OTHERS = {
     "Attention", "Einsum", "GatherND", "LpNormalization", "MeanVarianceNormalization"
 }  # fmt: skip
@@ -44,9 +51,47 @@ def test_the_numbers_of_every_function_are_those_of_its_oracle(case) -> None:
     np.testing.assert_allclose(function_of(*case, points), expected, rtol=1e-12, atol=1e-15)
 
 
+def places(*words: str) -> set[str]:
+    """The files of the package that say one of these."""
+    known, says = Path(lipcert.__file__).parent, re.compile("|".join(words))
+    files = (path for path in known.rglob("*.py") if says.search(path.read_text("utf-8")))
+    return {path.relative_to(known).as_posix() for path in files}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_loss_is_one_class(kind: str) -> None:
     assert loss_class(kind).kind == kind
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - ASSUMED))
+def test_a_loss_has_three_places(kind: str) -> None:
+    """Its class, the row with its name, and the loss in torch; some have a use of their own."""
+    module, _, name = KINDS[kind].partition(".")
+    own = {f"core/losses/{module}.py", "core/losses/kinds.py", "audit/losses.py"}
+    found = places(f'"{kind}"', rf"\b{name}\b(?! loss)")
+    assert own <= found <= own | {"losses.py", "search/chains.py"}
+
+
+def test_a_mechanism_has_four_places() -> None:
+    """Its declaration, what users of training write, and what enforces it."""
+    assert places('"fixed-weight-norm"', r"\bFixedWeightNorm\b") == {
+        "core/ledger/mechanism.py",
+        "training/__init__.py",
+        "training/mechanisms.py",
+        "training/projection/projector.py",
+    }
+
+
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_every_mechanism_is_set_and_trained(kind: str) -> None:
+    settings = {item.name for item in fields(Settings)}
+    assert names_of(MECHANISMS[kind]).keys() <= settings
+    public = {found.kind: found for found in map(vars(training).get, training.__all__)
+              if isinstance(found, type) and issubclass(found, training.TrainingMechanism)
+              and found is not training.TrainingMechanism}  # fmt: skip
+    assert public.keys() == MECHANISMS.keys() - {"none"}
+    if kind != "none":
+        assert names_of(MECHANISMS[kind]).keys() <= {item.name for item in fields(public[kind])}
 
 
 def test_every_parameter_of_a_loss_is_a_setting() -> None:

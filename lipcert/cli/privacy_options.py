@@ -127,6 +127,7 @@ class RunOptions:
     def _read(cls, given: dict[str, Any], analysis: Path) -> bool:
         """Fill gaps from an analysis; whether its bounds hold at the weights of its file only."""
         from lipcert.cli.analysis_file import read_analysis
+        from lipcert.core.ledger.mechanism import is_stepwise
 
         found, run = read_analysis(analysis)
         assumed = found.assumptions
@@ -145,7 +146,7 @@ class RunOptions:
             given.setdefault("noise_multiplier", assumed.noise_multiplier)
         given["allocation"] = assumed.allocation
         _fill(given, {} if run is None else asdict(run))
-        return assumed.scope == "point" and assumed.mechanism.get("kind") != "weight-clipping"
+        return assumed.scope == "point" and not is_stepwise(assumed.mechanism)
 
     @property
     def accountant(self) -> str:

@@ -17,6 +17,7 @@ from lipcert.cli.json_file import read_json
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import is_stepwise
 from lipcert.errors import NoVerdictError
 from lipcert.report.comparison import Assumed, Number, Place, Statement
 
@@ -178,7 +179,7 @@ def _terms(
     in its own way: nine digits are compared. Weights that are clipped lie within constraints.
     Layers in eval mode have the names of modules or of nodes: their kinds are compared.
     """
-    kind = str(mechanism["kind"]).replace("weight-clipping", "clipless")
+    kind = "clipless" if is_stepwise(mechanism) else mechanism["kind"]
     low, high = box or (-math.inf, math.inf)
     size = math.inf if norm is None else float(f"{norm:.9g}")
     found = {

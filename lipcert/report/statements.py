@@ -10,6 +10,7 @@ from typing import Final
 
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.core.ledger import MECHANISMS
+from lipcert.core.ledger.mechanism import is_stepwise
 from lipcert.report.numbers import NO_BOUND, at_most
 
 _MOST_NAMES: Final = 4
@@ -125,7 +126,7 @@ def _is_said(analysis: Analysis, code: str) -> bool:
 def _scope_text(facts: Assumptions) -> str:
     if facts.scope == "constraint-set" and not facts.constraints:
         return "any: the bounds hold for all values of the trained weights"
-    if facts.scope == "point" and facts.mechanism.get("kind") == "weight-clipping":
+    if facts.scope == "point" and is_stepwise(facts.mechanism):
         return "those in the file, clipped: the bounds are to be computed anew before every step"
     if facts.scope == "point":
         return "those in the file (scope point): bounds change as soon as training moves them"

@@ -218,6 +218,12 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = MappingProxyType({
 })  # fmt: skip
 
 
+def is_stepwise(record: Mapping[str, object]) -> bool:
+    """Whether the mechanism of a record takes bounds at the weights that a step starts from."""
+    found = MECHANISMS.get(str(record.get("kind")))
+    return found is not None and found.weights == "stepwise"
+
+
 def names_of(mechanism: type[Mechanism]) -> dict[str, bool]:
     """What training enforces, by the names of the settings, and whether it has a default."""
     own = {item.name: item for item in fields(mechanism) if not item.metadata}
