@@ -21,7 +21,7 @@ from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
 from lipcert.core.reader.records import shown
-from lipcert.core.refinements import Centres, Chains, Listed, Proposals, Runs, Witnessed
+from lipcert.core.refinements import Centres, Chains, Listed, Proposals, Runs, Witnessed, Zeros
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.passes import backward, forward, gradients, input_lipschitz
 from lipcert.core.rules.weights import Constrained, Point, Weights
@@ -82,7 +82,7 @@ def derive_facts(
         raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
     weights, at_input = weights_of(evidence), input_fact(program, premises)
     makers = {step.output: step for step in program.steps}
-    centres = Centres(program, weights, evidence, proposals)
+    centres = Centres(program, Zeros(program, weights), evidence, proposals)
     refined = Witnessed(program, weights, Runs.of(program, evidence), centres, makers)
     return forward(program, at_input, weights, refined), refined
 

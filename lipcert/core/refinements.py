@@ -43,8 +43,10 @@ _LARGEST_SQUARED: Final = 1e100
 class Proposals(Protocol):
     """Chains with multipliers, none of which is trusted."""
 
-    def of_value(self, value: str, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
-        """That may say more of a value, from the facts of what lies below."""
+    def of_value(
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
+    ) -> Sequence[ChainWitness]:
+        """That may say more of a value than what was found, from the facts of what lies below."""
         ...
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
@@ -63,9 +65,11 @@ class Listed:
             if chain.use == VALUES:
                 self._values.setdefault(chain.stop, []).append(chain)
 
-    def of_value(self, value: str, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+    def of_value(
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
+    ) -> Sequence[ChainWitness]:
         """Those that end there."""
-        del facts
+        del found, facts
         return self._values.get(value, ())
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
@@ -167,6 +171,27 @@ class Chains:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class Zeros:
+    """Facts of the values that steps compute where the one that they read is 0, each found once."""
+
+    program: Program
+    weights: Weights
+    found: dict[str, dict[str, Fact]] = field(default_factory=dict)
+
+    def images(self, steps: Sequence[Step], start: str) -> Mapping[str, Fact]:
+        """Of all steps that their values need besides the one where they start."""
+        if start not in self.found:
+            shape = self.program.shapes[start]
+            self.found[start] = {start: Fact.of(shape, 0.0, exact(np.zeros((1,) * len(shape))))}
+        found = self.found[start]
+        for step in steps:
+            if step.output not in found:
+                found[step.output] = step_fact(self.program, step, found, self.weights)
+        return found
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class Witnessed(Refinement):
     """All that is known besides the rules. centred: facts of values near that of one input."""
 
@@ -213,7 +238,7 @@ class Witnessed(Refinement):
         Attained: A = I, c = x ≥ 0.
         """
         start, shape = steps[0].inputs[0], steps[-1].shape
-        at_zero = images_of_zero(self.program, steps, start, self.weights)[steps[-1].output]
+        at_zero = self.centred.zeros.images(steps, start)[steps[-1].output]
         if clips:
             at_zero = Fact.of(shape, box=clip(at_zero.box, 0.0, math.inf))
         norm = add_up(multiply_up(bound, facts[start].norm), at_zero.norm)
@@ -231,17 +256,6 @@ class Witnessed(Refinement):
         """Through a run that ends in a sum with the value itself, or through a chain."""
         found = _pulled(self.runs.sums.get(value), cotangents)
         return min(found, _through(self.chains.sums.get(value, ()), cotangents))
-
-
-def images_of_zero(
-    program: Program, steps: Sequence[Step], start: str, weights: Weights
-) -> dict[str, Fact]:
-    """Facts of the values that steps compute where the one that they read is 0."""
-    shape = program.shapes[start]
-    found = {start: Fact.of(shape, 0.0, exact(np.zeros((1,) * len(shape))))}
-    for step in steps:
-        found[step.output] = step_fact(program, step, found, weights)
-    return found
 
 
 def chain_steps(
@@ -300,7 +314,7 @@ class Centres:
     """
 
     program: Program
-    weights: Weights
+    zeros: Zeros
     evidence: Evidence
     proposals: Proposals
     balls: list[tuple[dict[str, Fact], dict[str, float]]] | None = None
@@ -309,7 +323,7 @@ class Centres:
     def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
         """What the chains that end here say besides."""
         shape = self.program.shapes[value]
-        for witness in self.proposals.of_value(value, facts):
+        for witness in self.proposals.of_value(value, found, facts):
             steps = chain_steps(self.program, witness, self.evidence.free)
             if steps is None:
                 continue
@@ -354,20 +368,20 @@ class Centres:
                 yield fact_around(points[stop].box, shape, form, radii[start])
         if start == self.program.input or not facts[start].norm <= _LARGEST_SQUARED:
             return
-        points = images_of_zero(self.program, steps, start, self.weights)
-        chords = slopes_between(steps, facts, points)
+        images = self.zeros.images(steps, start)
+        chords = slopes_between(steps, facts, images)
         if chords is None:
             return
         if form is None or known is None or not _equal(known, chords):
             form = _form(self.program, steps, witness, chords, self.evidence)
         if form is not None:
-            yield fact_around(points[stop].box, shape, form, facts[start].norm)
+            yield fact_around(images[stop].box, shape, form, facts[start].norm)
 
     def _carry(self, points: dict[str, Fact], steps: Sequence[Step]) -> None:
         """The values of a point, as far as these steps go."""
         for step in steps:
             if step.output not in points:
-                points[step.output] = step_fact(self.program, step, points, self.weights)
+                points[step.output] = step_fact(self.program, step, points, self.zeros.weights)
 
 
 def _equal(one: Mapping[str, Interval], other: Mapping[str, Interval]) -> bool:

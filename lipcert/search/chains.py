@@ -7,19 +7,19 @@ each chain worth a form, which the core proves or does without.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Final, final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import operands
 from lipcert.core.derive import Derived, derive
 from lipcert.core.forms.chain import at_the_bottom
-from lipcert.core.forms.descent import unknowns
-from lipcert.core.forms.links import Edge, Matrix, links_of
+from lipcert.core.forms.descent import unknown_slopes, unknowns
+from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
 from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger import Premises
 from lipcert.core.program import (
@@ -32,6 +32,7 @@ from lipcert.core.program import (
     PRelu,
     Program,
     Scale,
+    Shape,
     Shift,
     Softmax,
     Sort,
@@ -40,15 +41,16 @@ from lipcert.core.program import (
 from lipcert.core.refinements import (
     COTANGENTS,
     VALUES,
+    Zeros,
     chain_steps,
-    images_of_zero,
     slopes_between,
 )
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
-from lipcert.search.multipliers import multipliers
+from lipcert.search.eigenvalues import spectral_norm
+from lipcert.search.multipliers import multipliers, steepest
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
@@ -56,6 +58,9 @@ _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
 _SMALL: Final = 400
 """unknown slopes up to which a chain has multipliers of its own for the Lipschitz constant"""
 _LARGEST_MATRIX: Final = 1 << 21
+_SMALLEST_BALL: Final = 0.7
+"""how much smaller a ball of inputs may be than their norms and their box say"""
+_Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
 
@@ -78,7 +83,7 @@ class _Search:
     def __init__(self, program: Program, evidence: Evidence, *, hull: bool) -> None:
         self._program = program
         self._free = evidence.free
-        self._weights = Point(evidence.norms)
+        self._zeros = Zeros(program, Point(evidence.norms))
         self._hull = hull
         self._reached = False
         self._readers = _readers(program)
@@ -86,15 +91,22 @@ class _Search:
         self._below = _cuts_below(program)
         self._makers = {step.output: step for step in program.steps}
         self._tops = frozenset(_tops(program, self._makers))
-        self._links: dict[str, bool] = {}
+        self._links: dict[str, _Part | None] = {}
         self._slopes: dict[str, Slopes] = {}
+        self._counts: dict[tuple[str, int], int] = {}
+        self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
 
-    def of_value(self, value: str, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
-        """The longest window that ends at a value."""
+    def of_value(
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
+    ) -> Sequence[ChainWitness]:
+        """The longest window that ends at a value, unless it cannot say more than was found."""
         if isinstance(self._makers[value].op, Move):
             return []
         ends = ((start, value) for start in self._below[value])
-        return self._longest(VALUES, ends, facts)
+        best = self._longest(VALUES, ends, facts)
+        if best is None or self._is_hopeless(*best, found, facts):
+            return []
+        return list(self._tuned(*best))
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is asked for, and where windows end.
@@ -105,47 +117,53 @@ class _Search:
         wanted = {self._program.input}
         for step in self._program.steps:
             starts = [*operands(step.op)] or isinstance(step.op, MaxPool | Sort | Add)
-            if starts or not self._can_link(step, facts):
+            if starts or self._part(step, facts) is None:
                 wanted.add(step.output)
         for start in (self._program.input, *self._makers):
             readers = self._readers.get(start, ())
             if start not in wanted and len(readers) < 2:
                 continue
-            chains = self._longest(
-                COTANGENTS, ((start, stop) for stop in self._above[start]), facts
-            )
+            chains = self._of_cotangent(start, self._above[start], facts)
             if not chains and len(readers) > 1:
                 for reader in readers:
-                    ends = ((start, stop) for stop in (reader, *self._above[reader]))
-                    chains.extend(self._longest(COTANGENTS, ends, facts))
+                    stops = (reader, *self._above[reader])
+                    chains.extend(self._of_cotangent(start, stops, facts))
             found.extend(chains)
             wanted.update((chain.stop for chain in chains) if chains else readers)
         return found
 
+    def _of_cotangent(
+        self, start: str, stops: Iterable[str], facts: Mapping[str, Fact]
+    ) -> list[ChainWitness]:
+        best = self._longest(COTANGENTS, ((start, stop) for stop in stops), facts)
+        return [] if best is None else list(self._tuned(*best))
+
     def _longest(
         self, use: str, ends: Iterable[tuple[str, str]], facts: Mapping[str, Fact]
-    ) -> list[ChainWitness]:
-        """Of windows from the shortest on, the last one that can be handled."""
+    ) -> tuple[ChainWitness, tuple[Edge, ...]] | None:
+        """Of windows from the shortest on, the last one that can be handled, and its links."""
         possible: list[tuple[ChainWitness, tuple[Step, ...]]] = []
         for start, stop in ends:
             witness = ChainWitness(use, start, stop, ())
             steps = chain_steps(self._program, witness, self._free)
-            if steps is None or not all(self._can_link(step, facts) for step in steps):
+            if steps is None or not all(self._part(step, facts) for step in steps):
                 break
             possible.append((witness, steps))
-        low, high, best = 0, len(possible), None
+        low, high = 0, len(possible)
         middle = high - 1
         while low < high:
-            edges = self._edges(*possible[middle], facts)
-            if edges is None:
-                high = middle
+            if self._is_small(*possible[middle]):
+                low = middle + 1
             else:
-                best, low = (possible[middle][0], edges), middle + 1
+                high = middle
             middle = (low + high) // 2
-        return [] if best is None else list(self._tuned(*best))
+        if not low:
+            return None
+        edges = self._edges(*possible[low - 1], facts)
+        return None if edges is None else (possible[low - 1][0], edges)
 
-    def _can_link(self, step: Step, facts: Mapping[str, Fact]) -> bool:
-        """Whether a step is known to be a link, of a size that can be handled."""
+    def _part(self, step: Step, facts: Mapping[str, Fact]) -> _Part | None:
+        """What a step adds to a chain; None if it is no link of a size that can be handled."""
         if step.output not in self._links:
             shapes = self._program.shapes
             sizes = [math.prod(shapes[name]) for name in step.inputs]
@@ -156,38 +174,90 @@ class _Search:
             large = not (dense or same) and max(sizes) * math.prod(step.shape) > _LARGEST_MATRIX
             known = slopes_between((step,), facts)
             self._links[step.output] = (
-                known is not None and not large and self._is_link(step, known)
+                None if known is None or large else _part_of(step, shapes, known)
             )
             self._slopes.update(known or {})
         return self._links[step.output]
 
-    def _is_link(self, step: Step, known: Mapping[str, Slopes]) -> bool:
-        try:
-            return links_of(step.inputs[0], (step,), self._program.shapes, known, ()) is not None
-        except ValueError:
-            return False
+    def _is_small(self, witness: ChainWitness, steps: Sequence[Step]) -> bool:
+        """Whether a chain of links can be handled, as far as is known before they are formed."""
+        parts = [part for step in steps if (part := self._links[step.output]) is not None]
+        runs = math.gcd(*(part.runs for part in parts))
+        reads = Counter(name for step in steps for name in step.inputs)
+        size, sparse, at_the_bottom = self._program.size(witness.stop) // runs, False, True
+        for step, part in zip(steps, parts, strict=True):
+            at_the_bottom = (
+                at_the_bottom
+                and not part.matrices
+                and len(step.inputs) == reads[step.inputs[0]] == 1
+            )
+            times = part.runs // runs
+            if not at_the_bottom:
+                size += self._unknown(step, part, runs)
+            for entries, others in part.matrices:
+                if entries * times**2 > _LARGEST_MATRIX:
+                    return False
+                sparse = sparse or others * times < entries * times**2 // 2
+        limits = _LARGEST_SPARSE if sparse else _LARGEST
+        return size <= limits[witness.use]
+
+    def _unknown(self, step: Step, part: _Part, runs: int) -> int:
+        """How many slopes of a step are not known, of so many runs at once."""
+        if step.output not in self._slopes:
+            return part.unknown * (part.runs // runs)
+        key = step.output, runs
+        if key not in self._counts:
+            slopes = self._slopes[step.output].broadcast(step.shape)
+            low, high = slopes.lo.reshape(runs, -1), slopes.hi.reshape(runs, -1)
+            together = Diagonal(Slopes(low.min(axis=0), high.max(axis=0)))
+            self._counts[key] = int(np.count_nonzero(unknown_slopes(together)))
+        return self._counts[key]
 
     def _edges(
         self, witness: ChainWitness, steps: Sequence[Step], facts: Mapping[str, Fact]
     ) -> tuple[Edge, ...] | None:
-        """The links of a chain; None where it takes too long."""
+        """The links of a chain."""
         start = witness.start
         known = {
             step.output: self._slopes[step.output] for step in steps if step.output in self._slopes
         }
-        if witness.use == VALUES and start != self._program.input:
-            points = images_of_zero(self._program, steps, start, self._weights)
-            chords = slopes_between(steps, facts, points)
+        if self._has_chords(witness):
+            chords = slopes_between(steps, facts, self._zeros.images(steps, start))
             known = known if chords is None else chords
         linked = links_of(start, steps, self._program.shapes, known, ())
-        if linked is None:
-            return None
-        edges = at_the_bottom(linked[0])
-        matrices = [edge.link.centre for edge in edges if isinstance(edge.link, Matrix)]
-        size = unknowns(edges) + self._program.size(witness.stop) // linked[1]
-        limits = _LARGEST_SPARSE if any(map(_is_sparse, matrices)) else _LARGEST
-        large = size > limits[witness.use] or any(m.size > _LARGEST_MATRIX for m in matrices)
-        return None if large else edges
+        return None if linked is None else at_the_bottom(linked[0])
+
+    def _has_chords(self, witness: ChainWitness) -> bool:
+        """Whether its slopes are those of chords from an image of 0."""
+        return witness.use == VALUES and witness.start != self._program.input
+
+    def _is_hopeless(
+        self,
+        witness: ChainWitness,
+        edges: Sequence[Edge],
+        found: Fact,
+        facts: Mapping[str, Fact],
+    ) -> bool:
+        """Whether no multipliers improve on what was found, since some Jacobian is too large.
+
+        A form bounds what it says of all inputs in a ball, and the Jacobian at the largest slopes
+        is one of those that it covers. Windows that begin above the input are always tried: their
+        balls are not known here.
+        """
+        shapes, start = self._program.shapes, witness.start
+        jacobian = None if self._has_chords(witness) else steepest(edges)
+        if jacobian is None:
+            return False
+        inner, box = facts[start].box, found.box.broadcast(shapes[witness.stop])
+        halves = np.broadcast_to(0.5 * inner.hi - 0.5 * inner.lo, shapes[start])
+        radius = _SMALLEST_BALL * min(float(np.linalg.norm(halves)), facts[start].norm)
+        if not math.isfinite(radius):
+            return True
+        swing = radius * np.linalg.norm(jacobian, axis=0)
+        room = (0.5 * box.hi - 0.5 * box.lo).reshape(-1, len(swing))
+        if (swing < room).any():
+            return False
+        return radius * spectral_norm(jacobian) >= found.norm
 
     def _tuned(self, witness: ChainWitness, edges: Sequence[Edge]) -> Iterator[ChainWitness]:
         """With multipliers, where there is more than one matrix or slopes between."""
@@ -200,10 +270,46 @@ class _Search:
             if not self._reached or unknowns(edges) <= _SMALL:
                 hulls.add(False)  # for the Lipschitz constant, the longest way at any price
             self._reached = True
-        proposed = (multipliers(edges, hull=hull) for hull in sorted(hulls))
+        proposed = (self._multipliers(witness, edges, hull=hull) for hull in sorted(hulls))
         for found in dict.fromkeys(proposed):
             if found is not None:
                 yield replace(witness, multipliers=found)
+
+    def _multipliers(
+        self, witness: ChainWitness, edges: Sequence[Edge], *, hull: bool
+    ) -> _Multipliers | None:
+        """Searched once for the same slopes between the same values."""
+        if self._has_chords(witness):
+            return multipliers(edges, hull=hull)
+        key = witness.start, witness.stop, hull
+        if key not in self._tuned_before:
+            self._tuned_before[key] = multipliers(edges, hull=hull)
+        return self._tuned_before[key]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a step adds to a chain: unknown slopes of a run, and its matrices.
+
+    matrices: of each, the numbers of all entries and of those that are not 0.
+    """
+
+    runs: int
+    unknown: int
+    matrices: tuple[tuple[int, int], ...]
+
+
+def _part_of(step: Step, shapes: Mapping[str, Shape], known: Mapping[str, Slopes]) -> _Part | None:
+    try:
+        linked = links_of(step.inputs[0], (step,), shapes, known, ())
+    except ValueError:
+        return None
+    if linked is None:
+        return None
+    matrices = [edge.link.centre for edge in linked[0] if isinstance(edge.link, Matrix)]
+    sizes = tuple((matrix.size, int(np.count_nonzero(matrix))) for matrix in matrices)
+    return _Part(linked[1], unknowns(linked[0]), sizes)
 
 
 def _tops(program: Program, makers: Mapping[str, Step]) -> Iterator[str]:
@@ -213,11 +319,6 @@ def _tops(program: Program, makers: Mapping[str, Step]) -> Iterator[str]:
     while value in makers and isinstance(makers[value].op, Move | Softmax):
         (value,) = makers[value].inputs
         yield value
-
-
-def _is_sparse(matrix: npt.NDArray[np.float64]) -> bool:
-    """Whether most of a matrix is zero, as of a convolution."""
-    return int(np.count_nonzero(matrix)) < matrix.size // 2
 
 
 def _cuts_below(program: Program) -> Mapping[str, Sequence[str]]:

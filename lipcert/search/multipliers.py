@@ -44,12 +44,14 @@ def multipliers(edges: Sequence[Edge], *, hull: bool) -> tuple[tuple[float, ...]
     top = edges[-1].link
     size = len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
     descent = descent_of(edges, size, 0)
-    found = None if descent is None else _tuned(descent, hull, _attained(edges, size, hull))
+    found = None if descent is None else _tuned(descent, hull, _attained(edges, hull))
     return None if found is None else tuple(_lists(edges, found))
 
 
-def _attained(edges: Sequence[Edge], size: int, hull: bool) -> float:
-    """The value where every slope is the largest: no multipliers give less."""
+def steepest(edges: Sequence[Edge]) -> FloatArray | None:
+    """The transposed Jacobian where every slope is the largest, as far as float64 goes."""
+    top = edges[-1].link
+    size = len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
     known = [
         edge
         if isinstance(edge.link, Matrix)
@@ -57,7 +59,13 @@ def _attained(edges: Sequence[Edge], size: int, hull: bool) -> float:
         for edge in edges
     ]
     descent = descent_of(known, size, 0)
-    return 0.0 if descent is None else _largest(descent.bottom.rows.T @ descent.bottom.rows, hull)
+    return None if descent is None else descent.bottom.rows
+
+
+def _attained(edges: Sequence[Edge], hull: bool) -> float:
+    """The value where every slope is the largest: no multipliers give less."""
+    jacobian = steepest(edges)
+    return 0.0 if jacobian is None else _largest(jacobian.T @ jacobian, hull)
 
 
 def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ...]]:

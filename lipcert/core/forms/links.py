@@ -194,7 +194,12 @@ def _on_run(link: Link, blocks: int, runs: int) -> Link | None:
 
 def _repeated(matrix: Array, blocks: int) -> Array:
     """So many times along a diagonal."""
-    return np.asarray(np.kron(np.eye(blocks), matrix), dtype=np.float64)
+    if blocks == 1:
+        return matrix
+    rows, columns = matrix.shape
+    whole, each = np.zeros((blocks, rows, blocks, columns)), np.arange(blocks)
+    whole[each, :, each] = matrix
+    return whole.reshape(blocks * rows, blocks * columns)
 
 
 def _link(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | None:
