@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from lipcert.cli.main import cli
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-MODEL = MODELS / "digits_lipschitz_cnn.onnx"
+MODEL = MODELS / "digits_mlp.onnx"
+CONVOLUTIONAL = MODELS / "digits_lipschitz_cnn.onnx"
 OTHER = MODELS / "digits_cnn.onnx"
 RUN = (
     *("--dataset-size", "64", "--batch-size", "64", "--sampling", "full-batch", "--steps", "1"),
@@ -26,11 +27,11 @@ def call(*words: str | Path) -> Result:
 
 
 @cache
-def certificate_bytes(*words: str) -> bytes:
-    """What `lipcert certify` writes for MODEL under WORDS and more."""
+def certificate_bytes(*words: str, model: Path = MODEL) -> bytes:
+    """What `lipcert certify` writes for a model under WORDS and more."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "certificate.json"
-        done = call("certify", MODEL, *WORDS, *words, "-o", file)
+        done = call("certify", model, *WORDS, *words, "-o", file)
         assert done.exit_code == 0, done.stderr
         return file.read_bytes()
 

@@ -16,7 +16,7 @@ import pytest
 
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.verdict import STAGES
-from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
+from tests.cli.issued import CONVOLUTIONAL, MODEL, OTHER, call, certificate_bytes, declared
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = ("scipy", "onnxruntime", "click", "rich", "torch", "dp_accounting", "absl")
@@ -162,11 +162,13 @@ def test_a_wrong_request_is_2(words: list[str]) -> None:
 
 
 def test_weights_are_held_against_the_constraints(file: Path) -> None:
-    words = ["check", file, "--model", MODEL, "--accept-assumption", declared(), "--weights"]
-    assert call(*words, MODEL).exit_code == 0
+    model = CONVOLUTIONAL
+    words = ["check", file, "--model", model, "--accept-assumption", declared(), "--weights"]
+    file.write_bytes(certificate_bytes(model=model))
+    assert call(*words, model).exit_code == 0
     assert call(*words, OTHER).exit_code == 1
-    file.write_bytes(certificate_bytes("--constraint", "spectral:0.5"))
-    assert call(*words, MODEL).exit_code == 3  # neither proved within nor seen outside
+    file.write_bytes(certificate_bytes("--constraint", "spectral:0.5", model=model))
+    assert call(*words, model).exit_code == 3  # neither proved within nor seen outside
 
 
 def test_what_must_be_trusted_is_listed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import lipcert
 from lipcert import Analysis, Settings
 from lipcert.diagnostics import Level
+from lipcert.explain import all_keys
 from tests.models.shipped import (
     NAMES,
     digits,
@@ -26,6 +28,11 @@ ROUNDING = 1.0 + 1e-9  # of the float64 gradients compared with the bounds
 @cache
 def analysis_of(name: str) -> Analysis:
     return lipcert.analyze(lipcert.load_model(path_of(name)), Settings())
+
+
+@cache
+def pages() -> Mapping[str, str]:
+    return all_keys()
 
 
 def bounds_of(analysis: Analysis) -> dict[str, float]:
@@ -65,6 +72,15 @@ def test_every_parameter_has_a_bound(name: str) -> None:
     ]
     assert analysis.network.grad_norm is not None
     assert [item for item in analysis.diagnostics if item.level is Level.ERROR] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_that_an_analysis_names_has_a_page(name: str) -> None:
+    """And no two of its rows have one name."""
+    nodes = analysis_of(name).nodes
+    assert nodes
+    assert len({node.name for node in nodes}) == len(nodes)
+    assert {node.rule for node in nodes} <= set(pages())
 
 
 @pytest.mark.parametrize("name", NAMES)
