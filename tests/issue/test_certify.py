@@ -30,13 +30,13 @@ def issued(name: str, **settings: object) -> Issued:
     return certify(load_model(MODELS / f"{name}.onnx"), Settings(**settings))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("engine", ["float", "exact"])
 @pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn", "digits_resnet_groupnorm"])
-def test_shipped_models_are_certified_for_both_engines(name: str, engine: str) -> None:
+def test_shipped_models_are_certified_for_both_engines(name: str) -> None:
     found = issued(name)
-    report = check(found.data, MODELS / f"{name}.onnx", Choices(engine))
-    assert report.verdict is Verdict.CONDITIONAL
-    assert {item.status for item in report.assumptions} <= {"declared", "checked"}
+    for engine in ("float", "exact"):
+        report = check(found.data, MODELS / f"{name}.onnx", Choices(engine))
+        assert report.verdict is Verdict.CONDITIONAL
+        assert {item.status for item in report.assumptions} <= {"declared", "checked"}
 
 
 def test_claims_are_those_of_the_analysis() -> None:

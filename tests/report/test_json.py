@@ -159,15 +159,17 @@ def check(found: object, schema: object, where: str = "$") -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "settings"),
     [
-        Settings(),
-        Settings(batch_size=64, input_norm=1.0, freeze=("*bias",), group="parameter"),
-        Settings(constraint=ConstraintSpec("spectral", 1.0)),
+        ("digits_mlp", Settings()),
+        (
+            "digits_vit",
+            Settings(batch_size=64, input_norm=1.0, freeze=("*bias",), group="parameter"),
+        ),
+        ("digits_mlp", Settings(constraint=ConstraintSpec("spectral", 1.0))),
     ],
     ids=["plain", "frozen", "unbounded"],
 )
-@pytest.mark.parametrize("name", ["digits_mlp", "digits_mixer"])
 def test_analyses_have_the_documented_form(name: str, settings: Settings) -> None:
     found = json.loads(analysis_json(analyze(load_model(MODELS / f"{name}.onnx"), settings)))
     check(found, ANALYSIS)
