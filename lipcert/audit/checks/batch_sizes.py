@@ -103,9 +103,8 @@ def _least(
     log_each: FloatArray, terms: FloatArray, slopes: FloatArray, seen: float, steps: int
 ) -> float:
     """min over λ of T·ln M(λ) − λ·seen."""
-    return min(
-        steps * float(logsumexp(log_each + slope * terms)) - float(slope) * seen for slope in slopes
-    )
+    log_moments = logsumexp(log_each + slopes[:, np.newaxis] * terms, axis=1)
+    return float(np.min(steps * log_moments - slopes * seen))
 
 
 def _log_two_sided(
