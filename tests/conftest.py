@@ -7,6 +7,7 @@ Text is as wide as where there is no terminal.
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -57,6 +58,14 @@ SLOW = (
     "training/",
 )
 """folders and modules of attacks, searches and whole runs, which take more than a few seconds"""
+
+
+gc.disable()  # until all tests are collected: what they are made of stays
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def is_slow(path: Path) -> bool:
