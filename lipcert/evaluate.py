@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core import program as p
+from lipcert.core.interval import exact
+from lipcert.core.rules.functions import function
 
 Array: TypeAlias = npt.NDArray[Any]
 _Slices: TypeAlias = tuple[slice, ...]
@@ -49,7 +51,6 @@ _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
         "tanh": np.tanh,
         "atan": np.arctan,
         "softplus": lambda x: np.logaddexp(x, 0.0),
-        "softsign": lambda x: x / (1.0 + np.abs(x)),
         "erf": _erf,
         "sin": np.sin,
         "cos": np.cos,
@@ -64,14 +65,14 @@ _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
 )
 
 _APPROXIMATED: Final = frozenset(
-    {"celu", "elu", "erf", "gelu", "gelu_tanh", "mish", "quick_gelu", "selu", "sigmoid", "silu"}
+    {"elu", "erf", "gelu", "gelu_tanh", "mish", "quick_gelu", "selu", "sigmoid", "silu"}
     | {"softplus", "tanh"}
 )
 """functions that short arithmetic knows up to a number next to its eps, also where they vanish"""
 
 
 def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
-    """One of the functions of `Activation`, entry by entry; KeyError for any other name."""
+    """One of the functions of `Activation`, entry by entry; Unsupported for any other name."""
     n = numbers
     match name:
         case "leaky_relu":
@@ -84,8 +85,6 @@ def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
             return np.where(x > 0, x, n[0] * np.expm1(x))
         case "selu":
             return np.asarray(n[1] * np.where(x > 0, x, n[0] * np.expm1(x)))
-        case "celu":
-            return np.asarray(np.maximum(x, 0) + np.minimum(0, n[0] * np.expm1(x / n[0])))
         case "gelu_tanh":
             a, b = n or (math.sqrt(2 / math.pi), 0.044715)
             return np.asarray(0.5 * x * (1 + np.tanh(a * (x + b * x**3))))
@@ -93,9 +92,21 @@ def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
             return np.asarray(x * _sigmoid(n[0] * x))
         case "power":
             return np.asarray(x ** n[0])
-        case "soft_threshold":
-            return np.asarray(np.sign(x) * np.maximum(np.abs(x) - n[0], 0))
-    return np.asarray(_PLAIN[name](x))
+    return np.asarray(_PLAIN[name](x)) if name in _PLAIN else _enclosed(name, n, x)
+
+
+def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
+    """The middles of what the core encloses the values in, a few roundings wide; slower."""
+    known = np.isfinite(x)
+    image = function(name, tuple(numbers)).image(exact(x[known].astype(np.float64)))
+    found = np.full(x.shape, np.nan)
+    found[known] = image.lo + (image.hi - image.lo) / 2
+    return found if x.dtype == np.float64 else _strayed(found, x)
+
+
+def _strayed(found: Array, x: Array) -> Array:
+    """Numbers that short arithmetic knows up to its eps, also where they vanish."""
+    return np.asarray(found + np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x)))
 
 
 def values(
@@ -195,9 +206,8 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             return np.asarray(scaled + _by_channel(op.shift, x[0]))
         case p.Activation():
             found = function_of(op.name, op.numbers, x[0])
-            if op.name in _APPROXIMATED and x[0].dtype != np.float64:
-                found = found + np.finfo(x[0].dtype).eps * np.maximum(1.0, np.abs(x[0]))
-            return found
+            is_rough = op.name in _APPROXIMATED and x[0].dtype != np.float64
+            return _strayed(found, x[0]) if is_rough else found
         case p.PRelu():
             return np.where(x[0] >= 0, x[0], _like(op.slope, x[0]) * x[0])
         case p.Move():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, CotangentClip, InputClip, Place, Program, Step
 from lipcert.evaluate import evaluate, function_of
 from tests.core.lower.cases import model, node, program
@@ -31,7 +32,7 @@ def test_functions_without_a_value_there_are_not_numbers():
 
 
 def test_unknown_functions_have_no_numbers():
-    with pytest.raises(KeyError):
+    with pytest.raises(Unsupported):
         function_of("step", (), np.zeros(1))
 
 
