@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _LEAST_DELTA: Final = 1e-8
 _COARSEST: Final = 1e-3
+_REMEMBERED: Final = 1000
 _GRID: Final = 2e5
 _TAIL: Final = 10.0  # e^-50, the mass that dp-accounting cuts off, lies 9.9 deviations out
 
@@ -149,6 +151,7 @@ def _relation(plan: TrainingPlan) -> NeighboringRelation:
     }[plan.neighbours]
 
 
+@lru_cache(maxsize=_REMEMBERED)  # a plan of one target is asked for more than once
 def _pld_epsilon(plan: TrainingPlan, event: DpEvent, interval: float) -> float:
     from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
 

@@ -17,7 +17,6 @@ _EXPORTED: dict[str, Path] = {}
 _PURE = [
     (module, name, cache(getattr(module, name)))
     for module, name in (
-        (accounting, "_pld_epsilon"),
         (accounting, "_rdp_epsilon"),
         (account, "_poisson"),
     )
