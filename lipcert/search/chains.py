@@ -50,7 +50,7 @@ from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.multipliers import multipliers, steepest
+from lipcert.search.multipliers import Memory, multipliers, steepest
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
@@ -94,6 +94,7 @@ class _Search:
         self._links: dict[str, _Part | None] = {}
         self._slopes: dict[str, Slopes] = {}
         self._counts: dict[tuple[str, int], int] = {}
+        self._memory: Memory = {}
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
 
     def of_value(
@@ -280,10 +281,10 @@ class _Search:
     ) -> _Multipliers | None:
         """Searched once for the same slopes between the same values."""
         if self._has_chords(witness):
-            return multipliers(edges, hull=hull)
+            return multipliers(edges, hull=hull, memory=self._memory)
         key = witness.start, witness.stop, hull
         if key not in self._tuned_before:
-            self._tuned_before[key] = multipliers(edges, hull=hull)
+            self._tuned_before[key] = multipliers(edges, hull=hull, memory=self._memory)
         return self._tuned_before[key]
 
 

@@ -10,21 +10,25 @@ determinant, keeps off multipliers that admit no form; it vanishes towards the e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes
-from lipcert.core.forms.links import Diagonal, Edge, Matrix
+from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes, unknowns
+from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import exact
 
 FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
 _HOT, _COLD, _MOST_STEPS, _LEAST_STEPS = 0.15, 0.015, 16, 3
+_LAST_STEPS: Final = 0.4
+"""the part of the steps that is taken from multipliers of a chain like this one"""
+_ALIKE: Final = 1.003
 _WORK: Final = 2e10
 """numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
@@ -36,16 +40,27 @@ _SMALL: Final = 200
 _ACCURACY: Final = 1e-7
 
 
-def multipliers(edges: Sequence[Edge], *, hull: bool) -> tuple[tuple[float, ...], ...] | None:
+def multipliers(
+    edges: Sequence[Edge], *, hull: bool, memory: Memory | None = None
+) -> tuple[tuple[float, ...], ...] | None:
     """A list for each diagonal that has multipliers, as in a certificate; None: none are found.
 
-    hull: whether the cotangents at the top are differences of classes, or any of norm 1.
+    hull: whether the cotangents at the top are differences of classes, or any of norm 1. memory:
+    of chains through the same diagonals; what is found here is added.
     """
     top = edges[-1].link
     size = len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
     descent = descent_of(edges, size, 0)
-    found = None if descent is None else _tuned(descent, hull, _attained(edges, hull))
-    return None if found is None else tuple(_lists(edges, found))
+    if descent is None:
+        return None
+    memory = {} if memory is None else memory
+    key = hull, tuple(edge.target for edge in edges if unknowns([edge]))
+    problem = _Problem.of(descent, hull)
+    found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(edges, hull))
+    if found is None:
+        return None
+    memory[key] = found
+    return tuple(_lists(edges, found.state.multipliers))
 
 
 def steepest(edges: Sequence[Edge]) -> FloatArray | None:
@@ -82,19 +97,33 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
         first = stop
 
 
-def _tuned(descent: Descent, hull: bool, attained: float) -> FloatArray | None:
-    """A multiplier for each unknown slope, from the lowest on."""
-    problem = _Problem.of(descent, hull)
-    found = [state for ratio in _RATIOS if (state := problem.start(ratio)) is not None]
+def _tuned(problem: _Problem, attained: float) -> _Found | None:
+    """Good multipliers for the unknown slopes."""
+    found = [(state, ratio) for ratio in _RATIOS if (state := problem.start(ratio)) is not None]
     if not found:
         return None
-    best = min(found, key=lambda state: state.value)
+    best, ratio = min(found, key=lambda pair: pair[0].value)
     least = max(attained * (1.0 + _LEAST_GAIN), _TINY)
     if best.value <= least or not best.multipliers.size:
-        return best.multipliers
+        return _Found(best, ratio, 1.0)
     guard = problem.guard * _HOT * best.value / best.multipliers.size
-    reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
-    return min(best, reached, key=lambda state: state.value).multipliers
+    reached = problem.improved(min((state for state, _ in found), key=lambda s: s.guarded(guard)))
+    reached = min(best, reached, key=lambda state: state.value)
+    return _Found(reached, ratio, reached.value / best.value)
+
+
+def _alike(problem: _Problem, before: _Found | None) -> _Found | None:
+    """From what was found for another chain, if it gains as much here; None if it does not."""
+    if before is None:
+        return None
+    start, again = problem.start(before.ratio), problem.again(before.state)
+    if start is None or again is None or start.value <= _TINY:
+        return None
+    if again.value > _ALIKE * before.gain * start.value:
+        return None
+    if before.gain < 1.0:
+        again = problem.improved(again, _LAST_STEPS)
+    return _Found(again, before.ratio, again.value / start.value)
 
 
 @final
@@ -118,11 +147,30 @@ class _State:
     steps: tuple[_Step, ...]
     value: float
 
+    def ratio(self, step: _Step) -> float:
+        """Of the multipliers of a block to the least that its elimination allows."""
+        scaled = step.corner / np.sqrt(self.multipliers[step.own])[:, None]
+        return 1.0 / max(_top(np.eye(len(scaled)) - scaled @ scaled.T), _TINY)
+
     def guarded(self, weight: float) -> float:
         """The value and a barrier, which grows where the factor becomes singular."""
         own = [step.corner.diagonal() for step in self.steps]
         scaled = np.concatenate([np.zeros(0), *own]) / np.sqrt(self.multipliers)
         return self.value - 2.0 * weight * float(np.log(scaled).sum())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What was reached for a chain: from which ratio, and its value over that of this start."""
+
+    state: _State
+    ratio: float
+    gain: float
+
+
+Memory: TypeAlias = dict[tuple[bool, tuple[Place, ...]], _Found]
+"""By `hull` and where the diagonals lead."""
 
 
 @final
@@ -171,6 +219,20 @@ class _Problem:
 
         return self._eliminated(chosen)
 
+    def again(self, other: _State) -> _State | None:
+        """With the multipliers of another chain, as far above the least as they are there."""
+        own = [block.own for block, _ in self.blocks]
+        if own != [step.own for step in other.steps]:
+            return None
+        ratios = {step.own.start: other.ratio(step) for step in other.steps}
+
+        def chosen(block: Block, rest: FloatArray) -> FloatArray:
+            shape = other.multipliers[block.own]
+            least = _top(rest / np.sqrt(np.outer(shape, shape)))
+            return np.asarray(max(least, _TINY) * ratios[block.own.start] * shape)
+
+        return self._eliminated(chosen)
+
     def _eliminated(self, chosen: Callable[[Block, FloatArray], FloatArray]) -> _State | None:
         """Block by block from below. chosen: multipliers, from what blocks below leave of one."""
         rest = self.fixed.copy()
@@ -200,12 +262,16 @@ class _Problem:
         multipliers = np.concatenate([np.zeros(0), *found])
         return _State(multipliers, form, tuple(steps), _largest(form, self.hull))
 
-    def improved(self, first: _State) -> _State:
-        """After some steps; the barrier keeps away from multipliers that admit no form."""
+    def improved(self, first: _State, part: float = 1.0) -> _State:
+        """After some steps; the barrier keeps away from multipliers that admit no form.
+
+        part: of the course of temperatures, the last one.
+        """
         best = state = first
         length = 1.0
         steps = int(np.clip(_WORK / self.descent.total**3, _LEAST_STEPS, _MOST_STEPS))
-        for temperature in map(float, np.geomspace(_HOT, _COLD, steps)):
+        course = np.geomspace(_HOT, _COLD, steps)[-math.ceil(part * steps) :]
+        for temperature in map(float, course):
             guard = self.guard * temperature * best.value / len(first.multipliers)
             step = self.factors(state, temperature, guard)
             attempt = self.at(state.multipliers * step**length)

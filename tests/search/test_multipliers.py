@@ -12,7 +12,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.norms.definite import definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
-from lipcert.search.multipliers import multipliers
+from lipcert.search.multipliers import Memory, multipliers
 
 WIDTHS = (4, 5, 5, 3)
 
@@ -90,3 +90,28 @@ def test_a_matrix_of_zeros_before_slopes_that_are_hardly_any() -> None:
         links = [Matrix(np.zeros((2, 2)), None), Diagonal(slopes, weighed=True)]
         edges = [Edge((f"v{k}", 0), (f"v{k + 1}", 0), link) for k, link in enumerate(links)]
         assert multipliers(edges, hull=False) is not None
+
+
+@pytest.mark.parametrize("hull", [False, True])
+@pytest.mark.parametrize("low", [0.0, -1.0])
+def test_what_was_found_for_a_chain_serves_others_like_it(low: float, hull: bool) -> None:
+    """With another length of the input, or another rotation of it, nothing is lost."""
+    steps, shapes, slopes = network(4, low)
+    linked = links_of("x", steps, shapes, slopes, ())
+    assert linked is not None
+    first, *rest = linked[0]
+    assert isinstance(first.link, Matrix)
+    memory: Memory = {}
+    alone = multipliers(linked[0], hull=hull, memory=memory)
+    rotation = np.linalg.qr(np.random.default_rng(4).standard_normal((WIDTHS[0], WIDTHS[0])))[0]
+    turned = Edge(first.source, first.target, Matrix(8.0 * first.link.centre @ rotation, None))
+    again = multipliers([turned, *rest], hull=hull, memory=memory)
+    assert alone is not None
+    assert again is not None
+
+    def bound(numbers) -> float:
+        form = chain_form("x", steps, shapes, slopes, numbers, proof=definite_float)
+        assert form is not None
+        return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else form.over_ball()
+
+    assert bound([[number / 64.0 for number in row] for row in again]) <= 1.001 * bound(alone)
