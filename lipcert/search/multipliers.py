@@ -28,7 +28,7 @@ _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 _HOT, _COLD, _MOST_STEPS, _LEAST_STEPS = 0.15, 0.015, 16, 3
 _LAST_STEPS: Final = 0.4
 """the part of the steps that is taken from multipliers of a chain like this one"""
-_ALIKE: Final = 1.003
+_ALIKE: Final = 1.0001
 _WORK: Final = 2e10
 """numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
@@ -54,7 +54,7 @@ def multipliers(
     if descent is None:
         return None
     memory = {} if memory is None else memory
-    key = hull, tuple(edge.target for edge in edges if unknowns([edge]))
+    key = hull, tuple(edge.target for edge in edges if unknowns([edge]) or edge is edges[-1])
     problem = _Problem.of(descent, hull)
     found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(edges, hull))
     if found is None:
@@ -170,7 +170,7 @@ class _Found:
 
 
 Memory: TypeAlias = dict[tuple[bool, tuple[Place, ...]], _Found]
-"""By `hull` and where the diagonals lead."""
+"""By `hull` and where the diagonals, and the whole, lead."""
 
 
 @final
