@@ -26,7 +26,7 @@ from typing import Final, final
 
 from lipcert.core.lower.operators import COMPARISONS, JUMPING
 from lipcert.core.lower.values import Constant, Data, Value
-from lipcert.core.reader.records import Attribute, Node, shown
+from lipcert.core.reader.records import Attribute, Node
 
 _ABOVE: Final = frozenset({"Greater", "GreaterOrEqual"})
 _SATURATED: Final = 15
@@ -35,13 +35,13 @@ _ONE: Final = Fraction(1)
 
 @final
 class Guards:
-    """The nodes so far, by the values they compute; jumps: why a value cannot be bounded.
+    """The nodes so far, by the values they compute; jumps: the node at which a value jumps.
 
     untracked: as of a `Program`; what a match looks at is a plain number.
     """
 
     def __init__(self, values: Mapping[str, Value], untracked: set[str]) -> None:
-        self.jumps: dict[str, str] = {}
+        self.jumps: dict[str, Node] = {}
         self._values = values
         self._untracked = untracked
         self._producers: dict[str, Node] = {}
@@ -54,14 +54,12 @@ class Guards:
         if found is not None:
             return found
         is_step = node.op_type in JUMPING and not node.domain
+        first = next((self.jumps[name] for name in node.inputs if name in self.jumps), None)
         if is_step and any(isinstance(self._values.get(name), Data) for name in node.inputs):
-            where = f"node {shown(node.name)} ({shown(node.op_type)})"
-            why = f"{where}: its output jumps, so no bound exists; end the network before it"
-        else:
-            why = next((self.jumps[name] for name in node.inputs if name in self.jumps), "")
-        if not why:
+            first = node
+        if first is None:
             return node
-        self.jumps.update(dict.fromkeys(filter(None, node.outputs), why))
+        self.jumps.update(dict.fromkeys(filter(None, node.outputs), first))
         return None
 
     def _replaced(self, node: Node) -> Node | None:

@@ -11,7 +11,7 @@ batch has the fixed size 1, if its nodes only move entries of the batch, such as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, final
 
@@ -21,7 +21,7 @@ from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.macros import rewritten
-from lipcert.core.lower.operators import JUMPING, rule_of
+from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
 from lipcert.core.lower.reals import literal
 from lipcert.core.lower.rewriter import needed_steps
 from lipcert.core.lower.types import has_halves
@@ -43,18 +43,16 @@ def lower(model: Model, output: str) -> Program:
             f"operator set {version} of ONNX is not supported; export with one from"
             f" {_VERSIONS.start} to {_VERSIONS.stop - 1}, or convert with onnx.version_converter"
         )
-    needed, names = _needed(model, output)
-    source = _source(model, names)
-    dims = source.dims or ()
+    dims = _source(model, output).dims or ()
     try:
-        return _lowered(model, output, needed, source, batched=True)
+        return _lowered(Walk.of(model, output, batched=True), output)
     except Unsupported as error:
         mixes = isinstance(error, ReadsAcrossError) or (
             isinstance(error, MixingError) and dims[0] != 1
         )
         if mixes or not isinstance(dims[0], int):
             raise
-    return _lowered(model, output, needed, source, batched=False)
+    return _lowered(Walk.of(model, output, batched=False), output)
 
 
 def _needed(model: Model, output: str) -> tuple[list[bool], set[str]]:
@@ -69,8 +67,9 @@ def _needed(model: Model, output: str) -> tuple[list[bool], set[str]]:
     return needed, names
 
 
-def _source(model: Model, names: set[str]) -> Input:
+def _source(model: Model, output: str) -> Input:
     """The one input, of which the first dimension may be anything and all others are fixed."""
+    _, names = _needed(model, output)
     inputs = [item for item in model.inputs if item.name in names]
     if len(inputs) != 1:
         raise Unsupported(f"the output depends on {len(inputs)} inputs instead of one")
@@ -83,35 +82,13 @@ def _source(model: Model, names: set[str]) -> Input:
     return source
 
 
-def _lowered(
-    model: Model, output: str, needed: Sequence[bool], source: Input, *, batched: bool
-) -> Program:
-    if source.dims is None:
-        raise Unsupported("it is used in a way that is not understood")
-    dims: Shape = tuple(size for size in source.dims[1:] if isinstance(size, int))
-    first = source.dims[0] if isinstance(source.dims[0], int) and not batched else 1
-    start = Data(source.name, (first, *dims), Place(0) if batched else None)
-    values: dict[str, Value] = {source.name: start}
-    taken = {source.name, *model.initializers}
-    taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
-    sink = Sink(taken, batched, has_halves(model))
-    read = {
-        name for node, use in zip(model.nodes, needed, strict=True) if use for name in node.inputs
-    }
-    for name in sorted(read & set(model.initializers)):
-        try:
-            values[name] = literal(model.initializers[name], name)
-        except Unsupported as error:
-            raise Unsupported(f"the initializer {shown(name)}: {error}") from None
-    guards = _guards(model, values, sink.untracked)
-    walk = _Walk(model.opset, values, sink, guards)
-    for position, node in enumerate(model.nodes):
-        if needed[position]:
-            walk.node(node, position)
-    count = source.dims[0] if batched and isinstance(source.dims[0], int) else None
+def _lowered(walk: Walk, output: str) -> Program:
+    model, sink, start = walk.model, walk.sink, walk.start
+    for position, node in walk.nodes():
+        walk.node(node, position)
     for name, stated in model.stated:
-        if name in values:
-            _check_stated(name, values[name], stated, count)
+        if name in walk.values:
+            _check_stated(name, walk.values[name], stated, walk.count)
     result = walk.known(output)
     if not isinstance(result, Data):
         raise Unsupported("the output does not depend on the input")
@@ -119,15 +96,17 @@ def _lowered(
     steps = rewritten(raw, start, result.name, sink)
     for step in steps:
         _check_finite(step, model)
-    shapes = {source.name: start.shape, **{step.output: step.shape for step in steps}}
-    covered = _covered(model, needed, raw, steps, walk)
+    shapes = {start.name: start.shape, **{step.output: step.shape for step in steps}}
+    covered = _covered(raw, steps, walk)
     return Program(
-        source.name, result.name, shapes, steps, result.place, covered, frozenset(sink.untracked)
+        start.name, result.name, shapes, steps, result.place, covered, frozenset(sink.untracked)
     )
 
 
-def _where(node: Node) -> str:
-    return f"node {shown(node.name)} ({shown(node.op_type)})"
+def _at(node: Node, error: Unsupported) -> Unsupported:
+    """The refusal of a node."""
+    where = f"node {shown(node.name)} ({shown(node.op_type)})"
+    return type(error)(error.reason, where, node)
 
 
 def _guards(model: Model, values: Mapping[str, Value], untracked: set[str]) -> Guards | None:
@@ -140,18 +119,46 @@ def _guards(model: Model, values: Mapping[str, Value], untracked: set[str]) -> G
 
 
 @final
-class _Walk:
-    """Values of the nodes so far; opset: the versions of the operator sets."""
+class Walk:
+    """The values of the nodes so far, from initializers and perhaps an input on.
+
+    needed: which nodes are to be walked; count: the fixed size of the batch, if examples are read
+    as ones of it.
+    """
 
     def __init__(
-        self,
-        opset: Mapping[str, int],
-        values: dict[str, Value],
-        sink: Sink,
-        guards: Guards | None,
+        self, model: Model, needed: Sequence[bool], start: Data, *, batched: bool, count: int | None
     ) -> None:
-        self._opset, self.values, self._sink, self._guards = opset, values, sink, guards
-        self.jumps: Mapping[str, str] = {} if guards is None else guards.jumps
+        self.model, self.start, self.count = model, start, count
+        self._needed = needed
+        taken = {start.name, *model.initializers}
+        taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
+        self.sink = Sink(taken, batched, has_halves(model))
+        self.values: dict[str, Value] = {start.name: start}
+        for name in sorted({name for _, node in self.nodes() for name in node.inputs}):
+            if name in model.initializers:
+                try:
+                    self.values[name] = literal(model.initializers[name], name)
+                except Unsupported as error:
+                    raise Unsupported(f"the initializer {shown(name)}: {error}") from None
+        self._guards = _guards(model, self.values, self.sink.untracked)
+        self.jumps: Mapping[str, Node] = {} if self._guards is None else self._guards.jumps
+
+    @classmethod
+    def of(cls, model: Model, output: str, *, batched: bool) -> Walk:
+        """The walk to an output, from the input that it depends on."""
+        source = _source(model, output)
+        first, *rest = source.dims or ()
+        dims: Shape = tuple(size for size in rest if isinstance(size, int))
+        fixed = first if isinstance(first, int) else None
+        size = 1 if batched or fixed is None else fixed
+        start = Data(source.name, (size, *dims), Place(0) if batched else None)
+        needed, _ = _needed(model, output)
+        return cls(model, needed, start, batched=batched, count=fixed if batched else None)
+
+    def nodes(self) -> Iterator[tuple[int, Node]]:
+        """The nodes that the output is computed from, with their positions."""
+        return ((at, node) for at, node in enumerate(self.model.nodes) if self._needed[at])
 
     def node(self, node: Node, position: int) -> None:
         """Add the outputs of a node, or of the branch that a constant condition chooses."""
@@ -167,47 +174,46 @@ class _Walk:
         shape = self.values[node.outputs[0]].shape
         others = [self.values[name].shape for name in node.inputs if name in self.values]
         if np.broadcast_shapes(shape, *others) != shape:
-            raise Unsupported(f"{_where(node)}: its inputs have shapes that do not fit")
+            raise _at(node, Unsupported("its inputs have shapes that do not fit"))
 
     def known(self, name: str) -> Value:
         """A value, or why there is none."""
         if name not in self.values:
-            why = f"{shown(name)} is a result that is not supported"
-            raise Unsupported(self.jumps.get(name, why))
+            if name in self.jumps:
+                raise _at(self.jumps[name], Unsupported(JUMPS))
+            raise Unsupported(f"{shown(name)} is a result that is not supported")
         return self.values[name]
 
     def _branch(self, node: Node, position: int) -> None:
         condition = self.values.get(node.inputs[0])
         if not isinstance(condition, Constant) or condition.lo.size != 1:
-            raise Unsupported(f"{_where(node)}: it branches on the data; export one branch alone")
+            raise _at(node, Unsupported("it branches on the data; export one branch alone"))
         condition.check_fixed()
         chosen = node.attributes.get("then_branch" if condition.lo.all() else "else_branch")
         if chosen is None or not isinstance(chosen.value, Branch):
-            raise Unsupported(f"{_where(node)}: the branch that it takes is missing")
+            raise _at(node, Unsupported("the branch that it takes is missing"))
         if len(chosen.value.outputs) != len(node.outputs):
-            raise Unsupported(f"{_where(node)}: its branches have other outputs")
+            raise _at(node, Unsupported("its branches have other outputs"))
         for inner in chosen.value.nodes:
             self.node(inner, position)
         for name, result in zip(node.outputs, chosen.value.outputs, strict=True):
             self.values[name] = self.known(result)
 
     def _lower(self, node: Node, position: int) -> None:
-        values, sink = self.values, self._sink
+        values, sink = self.values, self.sink
         try:
             inputs = [
                 self.known(name) if name and name not in sink.sequences else None
                 for name in node.inputs
             ]
-            call = Call(node, position, self._opset.get("", 0), inputs, sink)
+            call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
             start = len(sink.steps)
             found = rule_of(node, inputs)(call)
             call.check_read()
-        except MixingError as error:
-            raise type(error)(f"{_where(node)}: {error}") from None
         except Unsupported as error:
-            raise Unsupported(f"{_where(node)}: {error}") from None
+            raise (_at(node, error) if error.node is None else error) from None
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):
-            raise Unsupported(f"{_where(node)}: its inputs and attributes do not fit") from None
+            raise _at(node, Unsupported("its inputs and attributes do not fit")) from None
         results = found if isinstance(found, list) else [found]
         spend(sum(map(kept_entries, sink.steps[start:])))
         if node.op_type != "Constant":  # which the file holds
@@ -249,25 +255,18 @@ def _check_finite(step: Step, model: Model) -> None:
     operands = [getattr(step.op, item.name) for item in fields(step.op)]
     for operand in operands:
         if isinstance(operand, Operand) and not np.isfinite((operand.lo, operand.hi)).all():
-            node = model.nodes[step.node]
-            where = _where(node)
-            raise Unsupported(f"{where}: a constant is not finite")
+            raise _at(model.nodes[step.node], Unsupported("a constant is not finite"))
 
 
-def _covered(
-    model: Model,
-    needed: Sequence[bool],
-    raw: Sequence[Step],
-    steps: Sequence[Step],
-    walk: _Walk,
-) -> tuple[str, ...]:
+def _covered(raw: Sequence[Step], steps: Sequence[Step], walk: Walk) -> tuple[str, ...]:
     """What became of each node; of one that jumps, a part of the function around it."""
     final, used = {step.node for step in steps}, {step.node for step in raw}
     read = {*(step.output for step in raw[-1:]), *(name for step in raw for name in step.inputs)}
     result = []
-    for position, node in enumerate(model.nodes):
+    needed = {position for position, _ in walk.nodes()}
+    for position, node in enumerate(walk.model.nodes):
         outputs = [walk.values.get(name) for name in node.outputs]
-        if not needed[position]:
+        if position not in needed:
             result.append("unused")
         elif position in final:
             result.append("step")

@@ -103,6 +103,7 @@ CONSTANT_TABLES: Final = ("constant_ops.CONSTANT_OPS", "functions.FUNCTIONS")
 COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 JUMPING: Final = COMPARISONS | {"IsNaN", "Sign"}
 """operators that jump, and may still be part of a function that does not (`guards`)"""
+JUMPS: Final = "its output jumps, so no bound exists; end the network before it"
 _FOREIGN: Final = (
     "its domain is not supported; import the file from before an optimisation by onnxruntime,"
     " or write the layer in standard operators"
@@ -110,7 +111,7 @@ _FOREIGN: Final = (
 _REASONS: Final[Mapping[frozenset[str], str]] = {
     frozenset({"ArgMax", "ArgMin", "Ceil", "Compress", "Equal", "Floor", "Hardmax", "IsInf", "Mod",
                "NonMaxSuppression", "NonZero", "OneHot", "Round", "ThresholdedRelu", "Unique"}):
-        "its output jumps, so no bound exists; end the network before it",
+        JUMPS,
     frozenset({"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger",
                "QLinearConv", "QLinearMatMul", "QuantizeLinear"}):
         "quantised numbers jump, so no bound exists; export before quantisation",

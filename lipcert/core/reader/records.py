@@ -72,6 +72,16 @@ class Tensor:
             return stored.astype(np.float64)
         return stored.astype(stored.dtype.newbyteorder("="))
 
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return math.prod(self.dims)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether they are real numbers."""
+        return self.dtype.startswith(("float", "bfloat"))
+
     def is_finite(self) -> bool:
         """Whether there is no NaN and no infinity among the numbers."""
         return bool(np.isfinite(self.values()).all())
