@@ -41,13 +41,18 @@ from lipcert.ops.base import Op
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.entrywise import Activation as NamedActivation
 from lipcert.ops.linear import Dense
+from lipcert.ops.move import Move
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
+from lipcert.ops.normalize import BatchNorm as StoredNorm
+from lipcert.ops.normalize import Normalize
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import (
     Centre,
     DivideByNorm,
     ReduceLogSumExp,
+    ReduceMax,
     ReduceMean,
     ReduceNorm,
     ReduceSum,
@@ -91,6 +96,38 @@ ACTIVATIONS: Mapping[type, Callable[..., Function]] = {
     functions.Exponential: lambda f: lambda x: torch.exp(x * math.log(f.base)),
     functions.Log: lambda f: torch.log,
     functions.Power: lambda f: lambda x: x**f.exponent,
+}
+
+
+NAMED: Mapping[str, Callable[..., Function]] = {
+    "relu": lambda: torch.relu,
+    "abs": lambda: torch.abs,
+    "leaky_relu": lambda a: lambda x: torch.where(x > 0, x, a * x),
+    "clip": lambda low, high: lambda x: torch.clamp(x, low, high),
+    "soft_threshold": lambda limit: lambda x: torch.sign(x) * torch.relu(x.abs() - limit),
+    "hard_sigmoid": lambda a, b: lambda x: torch.clamp(a * x + b, 0.0, 1.0),
+    "hard_swish": lambda: lambda x: x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0),
+    "elu": lambda a: _exponential(1.0, a, 1.0),
+    "selu": lambda a, gain: _exponential(gain, a, 1.0),
+    "celu": lambda a: _exponential(1.0, a, a),
+    "sigmoid": lambda: torch.sigmoid,
+    "tanh": lambda: torch.tanh,
+    "atan": lambda: torch.atan,
+    "softplus": lambda: lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "softsign": lambda: lambda x: x / (1.0 + x.abs()),
+    "erf": lambda: torch.erf,
+    "sin": lambda: torch.sin,
+    "cos": lambda: torch.cos,
+    "gelu": lambda: _gelu,
+    "gelu_tanh": lambda *n: _own_tanh_gelu(*(n or (math.sqrt(2.0 / math.pi), 0.044715))),
+    "silu": lambda: lambda x: x * torch.sigmoid(x),
+    "quick_gelu": lambda a: lambda x: x * torch.sigmoid(a * x),
+    "mish": lambda: lambda x: x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x))),
+    "exp": lambda: torch.exp,
+    "log": lambda: torch.log,
+    "sqrt": lambda: torch.sqrt,
+    "reciprocal": lambda: lambda x: 1.0 / x,
+    "power": lambda a: lambda x: x**a,
 }
 
 
@@ -392,7 +429,7 @@ def _(op: Lrn, x, operands):
 @_apply.register
 def _(op: ReduceNorm, x, operands):
     powers = x[0].abs() if op.p == 1 else x[0] ** 2
-    summed = powers.sum(op.axes, keepdim=op.keepdims)
+    summed = powers.sum(op.axes, keepdim=op.keepdims) + op.floor
     return summed if op.p == 1 else torch.sqrt(summed + 1e-300)
 
 
@@ -473,6 +510,36 @@ def _(op: Tile, x, operands):
 @_apply.register
 def _(op: Sort, x, operands):
     return x[0].sort(dim=op.axis, descending=op.descending).values
+
+
+@_apply.register
+def _(op: Move, x, operands):
+    flat = functional.pad(x[0].reshape(-1), (0, 1))
+    return flat[torch.tensor(op.sources)]
+
+
+@_apply.register
+def _(op: NamedActivation, x, operands):
+    return NAMED[op.name](*op.numbers)(x[0])
+
+
+@_apply.register
+def _(op: Normalize, x, operands):
+    centred = x[0] - x[0].mean(op.axes, keepdim=True) if op.centred else x[0]
+    return centred / torch.sqrt((centred**2).mean(op.axes, keepdim=True) + op.epsilon)
+
+
+@_apply.register
+def _(op: StoredNorm, x, operands):
+    shape = (-1, *[1] * (x[0].dim() - 1))
+    centred = x[0] - torch.tensor(op.mean).reshape(shape)
+    scale = operands["scale"] * torch.tensor(op.inverse)
+    return scale.reshape(shape) * centred + operands["bias"].reshape(shape)
+
+
+@_apply.register
+def _(op: ReduceMax, x, operands):
+    return (torch.amin if op.minimum else torch.amax)(x[0], op.axes, keepdim=op.keepdims)
 
 
 @_apply.register

@@ -105,11 +105,12 @@ class ReduceMean(_Reduction):
 @final
 @dataclass(frozen=True, slots=True)
 class ReduceNorm(_Reduction):
-    """The 1-norm or 2-norm over axes."""
+    """(Σ |x|^p + floor)^(1/p) over axes, p = 1 or 2."""
 
     p: int
     axes: tuple[int, ...]
     keepdims: bool = False
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         if self.p not in {1, 2}:
@@ -122,8 +123,23 @@ class ReduceNorm(_Reduction):
 
     def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
         powers = np.abs(array) if self.p == 1 else array * array
-        summed: FloatArray = np.sum(powers, axis=axes, keepdims=self.keepdims)
+        summed: FloatArray = np.sum(powers, axis=axes, keepdims=self.keepdims) + self.floor
         return summed if self.p == 1 else np.sqrt(summed)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReduceMax(_Reduction):
+    """Maximum (or minimum) over axes."""
+
+    axes: tuple[int, ...]
+    minimum: bool
+    keepdims: bool = False
+
+    def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+        extreme = np.min if self.minimum else np.max
+        result: FloatArray = extreme(array, axis=axes, keepdims=self.keepdims)
+        return result
 
 
 @final

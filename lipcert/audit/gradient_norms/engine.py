@@ -28,6 +28,7 @@ from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured
 from lipcert.ir import Node
+from lipcert.ops.move import Move
 from lipcert.ops.shape import Reshape, Transpose
 
 MEMORY_LIMIT: Final = 2**26
@@ -62,6 +63,7 @@ class NormEngine:
         self._watch_values = watch_values
         self._watch_input = watch_input
         self._defers = network.device.type != "cpu" if defer is None else defer
+        self._rearranged = frozenset(filter(None, map(_rearranging, network.graph.nodes)))
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Callable[[Tensor], Tensor]) -> BatchNorms:
@@ -131,7 +133,7 @@ class NormEngine:
         return tap
 
     def _see(self, recording: Recording, node: Node, output: Tensor) -> None:
-        if isinstance(node.op, Reshape | Transpose):
+        if node.name in self._rearranged:
             recording.values[node.output] = recording.values[node.inputs[0]]
             return
         with exact_products(output.device):
@@ -166,6 +168,13 @@ class NormEngine:
             dict.fromkeys(values if self._watch_values else (), none),
             {},
         )
+
+
+def _rearranging(node: Node) -> str | None:
+    """The name of a node whose output has the very entries of its input."""
+    op = node.op
+    same = isinstance(op, Reshape | Transpose) or (isinstance(op, Move) and op.is_permutation)
+    return node.name if same else None
 
 
 def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:

@@ -29,6 +29,7 @@ from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.normalize import BatchNorm as StoredNorm
 
 
 def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> OperandGradient:
@@ -45,7 +46,7 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
             return KernelGradient(geometry, groups, transposed=False)
         case ConvTranspose(geometry=geometry, groups=groups), "weight":
             return KernelGradient(geometry, groups, transposed=True)
-        case ((Conv() | ConvTranspose() | BatchNorm() | GroupNorm()), "bias"):
+        case ((Conv() | ConvTranspose() | BatchNorm() | StoredNorm() | GroupNorm()), "bias"):
             return BiasGradient(channel)
         case ((Dense() | Shift() | LayerNorm()), "bias"):
             return BiasGradient(trailing)
@@ -55,6 +56,9 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
             return DivisorGradient(trailing, tensors["divisor"])
         case PRelu(), "slope":
             return SlopeGradient(trailing)
+        case StoredNorm(mean=mean, inverse=inverse), "scale":
+            device = tensors["scale"].device
+            return ChannelScale(*(torch.tensor(a, device=device) for a in (mean, inverse)))
         case BatchNorm(), "scale":
             return _stored_statistics(op, tensors["scale"].device)
         case GroupNorm(groups=groups, epsilon=epsilon), "scale":

@@ -10,6 +10,44 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.dispatch import Tensors, constants, lower
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
+from lipcert.ops.normalize import BatchNorm as StoredNorm
+from lipcert.ops.normalize import Normalize
+
+
+@lower.register
+def _normalize(op: Normalize, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    (x,) = inputs
+    axes, rank = tuple(axis + 1 for axis in op.axes), x.dim()
+    if axes == tuple(range(rank - len(axes), rank)):
+        norm = functional.layer_norm if op.centred else functional.rms_norm
+        normalised: Tensor = norm(x, x.shape[-len(axes) :], eps=op.epsilon)
+        return normalised
+    if op.centred:
+        x = x - x.mean(axes, keepdim=True)
+    return x * torch.rsqrt((x * x).mean(axes, keepdim=True) + op.epsilon)
+
+
+@lower.register
+def _stored_norm(op: StoredNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del op
+    return functional.batch_norm(
+        inputs[0],
+        tensors["mean"],
+        tensors["variance"],
+        tensors["scale"],
+        tensors["bias"],
+        training=False,
+        eps=0.0,
+    )
+
+
+@constants.register
+def _stored_numbers(op: StoredNorm, dtype: torch.dtype, device: torch.device) -> Tensors:
+    return {
+        "mean": torch.tensor(op.mean, dtype=dtype, device=device),
+        "variance": torch.tensor(op.inverse**-2.0, dtype=dtype, device=device),
+    }
 
 
 @lower.register

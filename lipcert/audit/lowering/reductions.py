@@ -16,6 +16,7 @@ from lipcert.ops.reduction import (
     Centre,
     DivideByNorm,
     ReduceLogSumExp,
+    ReduceMax,
     ReduceMean,
     ReduceNorm,
     ReduceSum,
@@ -58,8 +59,22 @@ def _reduce_norm(op: ReduceNorm, inputs: Sequence[Tensor], tensors: Tensors) -> 
     (x,) = inputs
     if not op.axes:
         return torch.abs(x)
+    if op.floor:
+        powers = torch.abs(x) if op.p == 1 else x * x
+        summed = powers.sum(_axes(op, x), keepdim=op.keepdims) + op.floor
+        return summed if op.p == 1 else torch.sqrt(summed)
     norms: Tensor = torch.linalg.vector_norm(x, ord=op.p, dim=_axes(op, x), keepdim=op.keepdims)
     return norms
+
+
+@lower.register
+def _reduce_max(op: ReduceMax, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    """The cotangent goes to one of the largest entries, as pooling has it."""
+    del tensors
+    (x,) = inputs
+    for axis in sorted(_axes(op, x), reverse=True):
+        x = (torch.min if op.minimum else torch.max)(x, dim=axis, keepdim=op.keepdims).values
+    return x.view_as(x)
 
 
 @lower.register
@@ -83,7 +98,9 @@ def _log_softmax(op: LogSoftmax, inputs: Sequence[Tensor], tensors: Tensors) -> 
     return torch.log_softmax(x, dim=_axis(op.axis, x))
 
 
-_OverAxes = ReduceSum | ReduceMean | ReduceNorm | ReduceLogSumExp | Centre | DivideByNorm
+_OverAxes = (
+    ReduceSum | ReduceMean | ReduceNorm | ReduceLogSumExp | ReduceMax | Centre | DivideByNorm
+)
 
 
 def _axes(op: _OverAxes, x: Tensor) -> tuple[int, ...]:

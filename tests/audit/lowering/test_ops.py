@@ -26,7 +26,7 @@ from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Mish, Power, ScalarFunction, Softplus
 from lipcert.ops.normalization import Lrn
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
-from lipcert.ops.reduction import ReduceLogSumExp, ReduceMean, ReduceNorm, ReduceSum
+from lipcert.ops.reduction import ReduceLogSumExp, ReduceMax, ReduceMean, ReduceNorm, ReduceSum
 from lipcert.ops.shape import Expand, Select
 from lipcert.upper import Upper
 from tests import mirror
@@ -37,6 +37,9 @@ EXTRA: list[tuple[Op, tuple[tuple[int, ...], ...]]] = [
     (Lrn(3, 0.7, 0.75, 1.5), ((4,),)),
     (ReduceNorm(1, (0,)), ((3, 2),)),
     (ReduceNorm(2, (0, 1), keepdims=True), ((3, 2),)),
+    (ReduceNorm(2, (1,), keepdims=True, floor=0.5), ((3, 2),)),
+    (ReduceMax((1,), minimum=False), ((3, 4),)),
+    (ReduceMax((0, 2), minimum=True, keepdims=True), ((3, 2, 4),)),
     (ReduceLogSumExp((1,)), ((3, 2),)),
     (ReduceMean((1,), keepdims=True), ((3, 2),)),
     (Attention(0.4, np.zeros((3, 4))), ((2, 3, 5), (2, 5, 4), (2, 4, 6))),
