@@ -1,0 +1,192 @@
+"""Operands of a program as views of the parameters that they show.
+
+What enters: a model, its program, and which initializers are parameters. What leaves: for each
+operand of each step an `operand.Operand`. How an operand arranges its parameter is seen by what it
+becomes when numbers that tell the entries apart stand in the place of the parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.core import program as p
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.reader.records import Model, Tensor
+from lipcert.ir import Parameter
+from lipcert.operand import Operand, PlaceArray
+from lipcert.upper import ONE, FloatArray, Upper
+
+_ROUNDINGS: Final = 2.0**-46
+
+Slot = tuple[int, str]
+"""a step, by its position, and the name of an operand in its op"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """operand = scale · θ[places], or 1/θ[places] if inverted; places as of `operand.Operand`."""
+
+    parameter: str
+    places: PlaceArray | None
+    scale: float
+    inverted: bool
+
+
+@final
+class Operands:
+    """The operands of a program: views of parameters, constants, and what is neither.
+
+    parameters: all that operands may show. An operand that is computed from parameters in another
+    way than by moving, repeating and scaling the entries of one is a parameter of its own, `folded`
+    and named by its value in the program and its place in the step.
+    """
+
+    def __init__(
+        self, program: p.Program, model: Model, parameters: Mapping[str, Parameter]
+    ) -> None:
+        shown = {
+            slot: sorted(parameters.keys() & operand.sources.keys() - program.untracked)
+            for slot, operand in operands_of(program)
+        }
+        sizes = {name: parameters[name].size for names in shown.values() for name in names}
+        coded = _Coded(program, model, sizes)
+        self.parameters = dict(parameters)
+        self._views: dict[Slot, View] = {}
+        for slot, operand in operands_of(program):
+            if not shown[slot]:
+                continue
+            view = coded.view(slot, shown[slot][0], operand) if len(shown[slot]) == 1 else None
+            self._views[slot] = view or self._computed(program, slot, operand)
+
+    def _computed(self, program: p.Program, slot: Slot, operand: p.Operand) -> View:
+        name = f"{program.steps[slot[0]].output}.{slot[1]}"
+        while name in self.parameters:
+            name += "'"
+        self.parameters[name] = Parameter(name, operand.shape, folded=True)
+        return View(name, None, 1.0, inverted=False)
+
+    def is_inverted(self, slot: Slot) -> bool:
+        """Whether the operand is the reciprocal of what it shows."""
+        view = self._views.get(slot)
+        return view is not None and view.inverted
+
+    def of(self, slot: Slot, operand: p.Operand, shape: p.Shape) -> Operand:
+        """The operand in this shape; of a reciprocal, what it divides by."""
+        numbers, view = middle(operand).reshape(shape), self._views.get(slot)
+        if view is None:
+            return Operand(numbers)
+        places = None if view.places is None else view.places.reshape(shape)
+        if view.inverted:
+            return Operand(1.0 / numbers, view.parameter, ONE, places)
+        gain = Upper(operand.sources.get(view.parameter, 1.0))
+        return Operand(numbers, view.parameter, gain, places, view.scale)
+
+
+def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
+    """The operands of all steps."""
+    for number, step in enumerate(program.steps):
+        for item in fields(step.op):
+            operand = getattr(step.op, item.name)
+            if isinstance(operand, p.Operand):
+                yield (number, item.name), operand
+
+
+def middle(operand: p.Operand) -> FloatArray:
+    """A member of the operand."""
+    if operand.is_exact:
+        return operand.lo
+    with np.errstate(invalid="ignore"):  # a mask holds −∞
+        return np.where(operand.lo == operand.hi, operand.lo, (operand.lo + operand.hi) / 2)
+
+
+@final
+class _Coded:
+    """The operands of the same program with other numbers in its parameters.
+
+    Each entry becomes a random number of float32, which the file may convert to and which no
+    combination of others is likely to be; or 1, which shows by what number it is multiplied.
+    """
+
+    def __init__(self, program: p.Program, model: Model, sizes: Mapping[str, int]) -> None:
+        self._program = program
+        self._model = model
+        self._sizes = sizes
+        draw = np.random.default_rng(0)
+        self._codes = {name: _codes(size, draw) for name, size in sizes.items()}
+        self._coded = self._with(self._codes)
+        self._ones: Mapping[Slot, FloatArray] | None = None
+
+    def view(self, slot: Slot, name: str, operand: p.Operand) -> View | None:
+        """How an operand shows a parameter; None where it does not."""
+        coded, codes = self._coded.get(slot), self._codes[name]
+        if coded is None or not np.isfinite(coded).all():
+            return None
+        inverted, scale = math.isinf(operand.sources[name]), 1.0
+        if inverted:
+            coded = 1.0 / np.where(coded == 0.0, math.inf, coded)
+        places = _places(coded, codes)
+        if places is None and not inverted:
+            scale = self._scale(slot)
+            places = _places(coded / scale, codes) if scale else None
+        if places is None or (inverted and (places < 0).any()):
+            return None
+        whole = np.array_equal(places.reshape(-1), np.arange(codes.size))
+        return View(name, None if whole else places, scale, inverted)
+
+    def _scale(self, slot: Slot) -> float:
+        """By what number the entries are multiplied; 0 where that is not one number."""
+        if self._ones is None:
+            self._ones = self._with({name: np.ones(size) for name, size in self._sizes.items()})
+        units = self._ones.get(slot)
+        largest = 0.0 if units is None else float(units.flat[np.argmax(np.abs(units))])
+        return largest if units is not None and np.isin(units, (0.0, largest)).all() else 0.0
+
+    def _with(self, numbers: Mapping[str, FloatArray]) -> Mapping[Slot, FloatArray]:
+        """The operands; none where other numbers make another program."""
+        if not numbers:
+            return {}
+        stored = self._model.initializers
+        tensors = {
+            name: Tensor("float64", stored[name].dims, array.astype("<f8").tobytes())
+            for name, array in numbers.items()
+        }
+        model = replace(self._model, initializers={**stored, **tensors})
+        try:
+            other = lower(model, self._program.output)
+        except Unsupported:
+            return {}
+        if list(map(_frame, other.steps)) != list(map(_frame, self._program.steps)):
+            return {}
+        return {slot: middle(operand) for slot, operand in operands_of(other)}
+
+
+def _frame(step: p.Step) -> tuple[object, ...]:
+    """What must not depend on the numbers in parameters."""
+    return type(step.op), step.inputs, step.output, step.shape
+
+
+def _codes(size: int, draw: np.random.Generator) -> FloatArray:
+    """Different numbers of float32 between 2⁻⁸ and 2⁸, in no order."""
+    lowest, count = (127 - 8) << 23, 16 << 23
+    bits = np.unique(draw.integers(lowest, lowest + count, size))
+    while bits.size < size:
+        more = draw.integers(lowest, lowest + count, size)
+        bits = np.unique(np.concatenate([bits, more]))
+    return draw.permutation(bits)[:size].astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def _places(numbers: FloatArray, codes: FloatArray) -> PlaceArray | None:
+    """Where each number stands among the codes, −1 for 0; None where one is not there."""
+    order = np.argsort(codes)
+    middles = (codes[order][1:] + codes[order][:-1]) / 2.0
+    found = order[np.searchsorted(middles, numbers)]
+    zero = numbers == 0.0
+    same = zero | (np.abs(numbers - codes[found]) <= _ROUNDINGS * codes[found])
+    return np.where(zero, -1, found).astype(np.int32) if same.all() else None

@@ -1,0 +1,198 @@
+"""The graph of a program: values, gradients and norms are those of the program and of the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from onnx import helper
+
+from lipcert.audit.gradient_norms.engine import NormEngine
+from lipcert.audit.lowering import LoweredNetwork, parameters_of
+from lipcert.core.lower.lower import lower
+from lipcert.core.reader.model import read_model
+from lipcert.core.reader.records import Tensor
+from lipcert.evaluate import evaluate_batch
+from lipcert.importer.graph_of import graph_of
+from lipcert.ir import Parameter, evaluate
+from tests.importer.models import model, saved, weights
+
+MODELS = sorted(Path("models").glob("*.onnx"))
+
+
+def reading(path, trained=None):
+    """The program of a file, and its graph with all float initializers for parameters."""
+    model = read_model(path)
+    program = lower(model, model.outputs[-1])
+    named = {
+        name: Parameter(name, tensor.dims)
+        for name, tensor in model.initializers.items()
+        if tensor.dtype.startswith("float") and (trained is None or name in trained)
+    }
+    return model, program, graph_of(program, model, named)
+
+
+def check(path, examples=3, trained=None):
+    """Every value, in numpy and in torch; the graph."""
+    _, program, graph = reading(path, trained)
+    draw = np.random.default_rng(0)
+    x = draw.uniform(0.0, 1.0, (examples, *program.shapes[program.input]))
+    expected = evaluate_batch(program, x)
+    small = x.reshape(examples, *graph.input_shape)
+    found = evaluate(graph, small)
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            found[name].reshape(value.shape), value, rtol=1e-10, atol=1e-12, err_msg=name
+        )
+    network = LoweredNetwork.of(graph, torch.float64, torch.device("cpu"))
+    outputs = network.forward(torch.tensor(small)).numpy()
+    np.testing.assert_allclose(outputs, found[graph.output_name], rtol=1e-10, atol=1e-12)
+    return graph
+
+
+def direction(graph, seed=1):
+    """Of length about 1, so that few kinks lie on the way."""
+    draw = np.random.default_rng(seed)
+    size = sum(item.size for item in graph.parameters.values())
+    return {
+        name: draw.standard_normal(item.shape) / np.sqrt(size)
+        for name, item in graph.parameters.items()
+    }
+
+
+def loss(outputs):
+    """One number per example, with a slope everywhere."""
+    flat = outputs.flatten(1)
+    return (torch.sin(flat) * torch.linspace(1.0, 2.0, flat.shape[1], dtype=flat.dtype)).sum(1)
+
+
+def check_gradients(path, examples=2, trained=None):
+    """Gradients through the graph are slopes of the file; norms are those of the gradients."""
+    model, program, graph = reading(path, trained)
+    x = np.random.default_rng(2).uniform(0.1, 1.0, (examples, *graph.input_shape))
+    theta = {
+        name: torch.tensor(array, requires_grad=True)
+        for name, array in parameters_of(graph).items()
+    }
+    like = torch.empty((), dtype=torch.float64)
+    shown = {name: item for name, item in graph.parameters.items() if not item.folded}
+    moved = direction(graph)
+    lengths = {name: [] for name in shown}
+    slopes = []
+    for example in x:
+        network = LoweredNetwork.sharing(graph, theta, like)
+        value = loss(network.forward(torch.tensor(example[None])))[0]
+        found = torch.autograd.grad(value, [theta[name] for name in shown], allow_unused=True)
+        slopes.append(0.0)
+        for name, gradient in zip(shown, found, strict=True):
+            taken = torch.zeros(shown[name].shape) if gradient is None else gradient
+            lengths[name].append(float(taken.norm()))
+            slopes[-1] += float((torch.tensor(moved[name]) * taken).sum())
+    engine = NormEngine(LoweredNetwork.of(graph, torch.float64, torch.device("cpu")))
+    norms = engine.measure(torch.tensor(x), loss).parameters
+    for name in shown:
+        scale = 1e-9 * max(1.0, *lengths[name])
+        np.testing.assert_allclose(norms[name].norm, lengths[name], rtol=1e-7, atol=scale)
+    step = 1e-6
+    ends = []
+    for sign in (step, -step):
+        numbers = {name: model.initializers[name].values() + sign * moved[name] for name in shown}
+        tensors = {n: Tensor("float64", a.shape, a.tobytes()) for n, a in numbers.items()}
+        other = replace(model, initializers={**model.initializers, **tensors})
+        there = lower(other, program.output)
+        full = x.reshape(examples, *program.shapes[program.input])
+        ends.append(loss(torch.tensor(evaluate_batch(there, full)[program.output])).numpy())
+    np.testing.assert_allclose((ends[0] - ends[1]) / (2 * step), slopes, rtol=1e-5, atol=1e-7)
+    return graph
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_the_shipped_models(path):
+    check(path)
+    graph = check_gradients(path)
+    assert not any(parameter.folded for parameter in graph.parameters.values())
+
+
+def node(kind, inputs, outputs=("y",), **attributes):
+    return helper.make_node(kind, list(inputs), list(outputs), **attributes)
+
+
+def test_operands_are_views_of_their_parameters(tmp_path):
+    """Transposed, scaled, repeated, and read twice; of numbers that do not tell them apart too."""
+    tensors = {"w": weights(6, 6), "c": weights(6), "z": np.zeros((6, 6), np.float32)}
+    tensors["one"] = np.zeros(1, np.float32)
+    tensors["six"] = np.array([6], np.int64)
+    nodes = [
+        node("Gemm", ("x", "w", "c"), ("a",), alpha=0.5, beta=-0.25),
+        node("MatMul", ("a", "w"), ("b",)),
+        node("Gemm", ("b", "w", "c"), ("d",), transB=1),
+        node("MatMul", ("d", "z"), ("e",)),
+        node("Expand", ("one", "six"), ("ones",)),
+        node("Sum", ("e", "d", "ones"), ("f",)),
+        node("Neg", ("c",), ("minus",)),
+        node("Mul", ("f", "minus")),
+    ]
+    path = saved(model(nodes, ("N", 6), tensors), tmp_path)
+    check(path)
+    graph = check_gradients(path, examples=3)
+    assert graph.parameters.keys() == {"w", "c", "z", "one"}
+    assert not any(parameter.folded for parameter in graph.parameters.values())
+
+
+def test_a_trained_divisor_stays_one(tmp_path):
+    tensors = {"d": 1.0 + np.abs(weights(3, 1, 1))}
+    path = saved(model([node("Div", ("x", "d"))], ("N", 3, 2, 2), tensors), tmp_path)
+    check(path)
+    graph = check_gradients(path)
+    assert [item.op.kind for item in graph.nodes] == ["Div"]
+    assert graph.parameters == {"d": Parameter("d", (3, 1, 1))}
+
+
+def test_a_weight_that_is_computed_is_folded(tmp_path):
+    tensors = {"v": weights(4, 5), "g": weights(4, 1)}
+    nodes = [
+        node("ReduceL2", ("v",), ("length",), axes=[1]),
+        node("Div", ("v", "length"), ("unit",)),
+        node("Mul", ("unit", "g"), ("w",)),
+        node("Gemm", ("x", "w"), transB=1),
+    ]
+    graph = check(saved(model(nodes, ("N", 5), tensors), tmp_path))
+    assert graph.parameters == {"y.weight": Parameter("y.weight", (4, 5), folded=True)}
+
+
+def test_steps_that_read_the_first_axis(tmp_path):
+    """A file of one example at a time, in which nothing keeps the first axis apart."""
+    tensors = {"w": weights(1, 3), "b": weights(3)}
+    nodes = [
+        node("Transpose", ("x",), ("a",), perm=[1, 0]),
+        node("MatMul", ("a", "w"), ("b1",)),
+        node("Softmax", ("b1",), ("c",), axis=0),
+        node("ReduceSum", ("c",), ("d",), keepdims=1),
+        node("Concat", ("d", "d", "x1"), ("e",), axis=0),
+        node("Add", ("e", "b")),
+    ]
+    nodes.insert(0, node("Slice", ("x", "zero", "one", "one", "one"), ("x1",)))
+    tensors |= {"zero": np.array([0], np.int64), "one": np.array([1], np.int64)}
+    check(saved(model(nodes, (1, 4), tensors), tmp_path))
+
+
+def test_several_images_of_one_example(tmp_path):
+    tensors = {"shape": np.array([-1, 2, 6, 6], np.int64), "rows": np.array([-1, 54], np.int64)}
+    tensors |= {name: weights(2) for name in ("s", "b", "m")}
+    tensors |= {"v": np.abs(weights(2)) + 0.5}
+    nodes = [
+        node("Reshape", ("x", "shape"), ("a",)),
+        node("BatchNormalization", ("a", "s", "b", "m", "v"), ("c",)),
+        node("MaxPool", ("c",), ("d",), kernel_shape=[2, 2]),
+        node("AveragePool", ("d",), ("e",), kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("LpPool", ("e",), ("f",), kernel_shape=[1, 2]),
+        node("LRN", ("f",), ("g",), size=3),
+        node("Reshape", ("g", "last")),
+    ]
+    tensors["last"] = np.array([-1, 3 * 2 * 3 * 2], np.int64)
+    path = saved(model(nodes, ("N", 3, 2, 6, 6), tensors), tmp_path)
+    check(path)
+    check_gradients(path, trained={"s", "b"})
