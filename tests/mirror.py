@@ -334,7 +334,7 @@ def _(op: PRelu, x, operands):
 
 @_apply.register
 def _(op: Scale, x, operands):
-    return x[0] * operands["scale"]
+    return x[0] * operands["scale"] + operands.get("bias", 0.0)
 
 
 @_apply.register

@@ -1,9 +1,9 @@
 """The graph of a program: its steps as nodes, for one example without the axis of the batch.
 
 What enters: the program of a model, the model, and which of its initializers are parameters. What
-leaves: an `ir.Graph` of the same values under the same names. A value whose first axis has the
-length 1 stands there without it, any other as it is; a step that needs that axis stands between
-two reshapes.
+leaves: an `ir.Graph` of the same values under the same names, but for those between a scaling and
+a shift by one node of the file. A value whose first axis has the length 1 stands there without it,
+any other as it is; a step that needs that axis stands between two reshapes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lipcert.core.reader.records import Model
 from lipcert.importer.step_ops import IMAGES, StepOp, example, works_on_examples
 from lipcert.importer.views import Operands
 from lipcert.ir import Graph, Node, Parameter
+from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.base import Op
 from lipcert.ops.move import Move
 
@@ -52,6 +53,7 @@ class _Translation:
     def __init__(self, program: p.Program) -> None:
         self.nodes: list[tuple[p.Step, Node]] = []
         self._program = program
+        self._readers = Counter(name for step in program.steps for name in step.inputs)
         self._shapes = {program.input: example(program.shapes[program.input])}
 
     def add(self, number: int, step: p.Step, operands: Operands) -> None:
@@ -63,13 +65,25 @@ class _Translation:
         kept = not works_on_examples(step, given)
         op = StepOp(step, number, given, operands, 0 if kept else 1).op()
         pairs = zip(step.inputs, given, strict=True)
-        inputs = [self._reshaped(step, *pair) if kept else pair[0] for pair in pairs]
+        inputs: Sequence[str] = [self._reshaped(step, *pair) if kept else pair[0] for pair in pairs]
+        op, inputs = self._merged(step, op, inputs)
         shape = op.output_shape([self._shapes[name] for name in inputs])
         if shape == example(step.shape):
             self._append(step, op, inputs, step.output)
         else:
             found = self._append(step, op, inputs)
             self._append(step, Move(shape, indices(example(step.shape))), [found], step.output)
+
+    def _merged(self, step: p.Step, op: Op, inputs: Sequence[str]) -> tuple[Op, Sequence[str]]:
+        """A shift and the scaling before it, by one node of the file, are one op."""
+        if not (self.nodes and isinstance(op, Shift)):
+            return op, inputs
+        before, last = self.nodes[-1]
+        alone = last.output == inputs[0] and self._readers[last.output] == 1
+        if not (alone and before.node == step.node and isinstance(last.op, Scale)):
+            return op, inputs
+        self.nodes.pop()
+        return Scale(last.op.scale, op.bias), last.inputs
 
     def _images(self, found: StepOp) -> None:
         """Several images of one example, which stand along an axis behind the channels instead."""

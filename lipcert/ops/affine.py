@@ -1,4 +1,4 @@
-"""Elementwise maps by a constant or trained tensor: x·s, x/d and x + b, broadcast into x."""
+"""Elementwise maps by constant or trained tensors: x·s + b, x/d and x + b, broadcast into x."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from lipcert.upper import FloatArray
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Scale(Op):
-    """y = x · scale, the operand broadcast into the shape of x."""
+    """y = x · scale + bias, the operands broadcast into the shape of x."""
 
     scale: Operand
+    bias: Operand | None = None
 
     @property
     def kind(self) -> str:
@@ -26,17 +27,17 @@ class Scale(Op):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """The shape of x."""
-        return _unchanged(inputs, self.scale)
+        return _unchanged(inputs, *self.operands().values())
 
     def operands(self) -> Mapping[str, Operand]:
-        """The factors."""
-        return {"scale": self.scale}
+        """The factors, and the terms added where there are any."""
+        return {"scale": self.scale} | ({} if self.bias is None else {"bias": self.bias})
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """Plain float64."""
         (x,) = inputs
         result: FloatArray = x * self.scale.array
-        return result
+        return result if self.bias is None else result + self.bias.array
 
 
 @final
@@ -93,8 +94,9 @@ class Shift(Op):
         return result
 
 
-def _unchanged(inputs: Sequence[Shape], operand: Operand) -> Shape:
+def _unchanged(inputs: Sequence[Shape], *operands: Operand) -> Shape:
     (shape,) = inputs
-    if broadcast_shape([shape, operand.shape]) != shape:
-        raise ValueError(f"an operand of shape {operand.shape} does not broadcast into {shape}")
+    for operand in operands:
+        if broadcast_shape([shape, operand.shape]) != shape:
+            raise ValueError(f"an operand of shape {operand.shape} does not broadcast into {shape}")
     return shape

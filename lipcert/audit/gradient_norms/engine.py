@@ -64,6 +64,11 @@ class NormEngine:
         self._watch_input = watch_input
         self._defers = network.device.type != "cpu" if defer is None else defer
         self._rearranged = frozenset(filter(None, map(_rearranging, network.graph.nodes)))
+        self._seen_later = frozenset(  # where it is needed channel by channel
+            node.inputs[0]
+            for node in network.graph.nodes
+            if node.name in self._rearranged and node.output in self._plan.by_channel[0]
+        )
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Callable[[Tensor], Tensor]) -> BatchNorms:
@@ -133,11 +138,15 @@ class NormEngine:
         return tap
 
     def _see(self, recording: Recording, node: Node, output: Tensor) -> None:
-        if node.name in self._rearranged:
+        if node.output in self._seen_later:
+            return
+        if node.name in self._rearranged and node.inputs[0] not in self._seen_later:
             recording.values[node.output] = recording.values[node.inputs[0]]
             return
         with exact_products(output.device):
-            recording.value(node.output, output)
+            found = recording.value(node.output, output)
+        if node.name in self._rearranged:
+            recording.values[node.inputs[0]] = found
 
     def _hook(
         self, recording: Recording, name: str, node: Node | None, value: Tensor | None

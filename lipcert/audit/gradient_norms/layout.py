@@ -16,6 +16,7 @@ from torch import Tensor
 from lipcert.ir import Graph
 from lipcert.ops.conv import Conv
 from lipcert.ops.normalization import GroupNorm
+from lipcert.ops.normalize import Normalize
 
 _PRODUCTS_PER_ENTRY: Final = 500
 
@@ -48,7 +49,7 @@ def channels_last(images: Tensor) -> Tensor:
 def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether torch works faster on images with channels last.
 
-    On a CPU its convolutions in float32 do, its group normalisations do not: what counts is how
+    On a CPU its convolutions in float32 do, its normalisations of groups do not: what counts is how
     many products the convolutions have for each entry that is normalised.
     """
     if device.type != "cpu" or dtype is not torch.float32 or len(graph.input_shape) != 3:
@@ -58,6 +59,6 @@ def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device
         match node.op:
             case Conv(weight=weight) if len(node.shape) == 3:
                 products += prod(node.shape) * prod(weight.shape[1:])
-            case GroupNorm():
+            case GroupNorm() | Normalize():
                 normalised += prod(node.shape)
     return products > _PRODUCTS_PER_ENTRY * normalised

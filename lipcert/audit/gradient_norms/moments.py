@@ -110,6 +110,12 @@ class ChannelSums:
         lost = self.lost * sqrt(self.b.shape[1])
         return widened(sum_of_squares(self.b), (distance + lost) * OUTWARD)
 
+    def product_squares(self) -> Squares:
+        """‖Σab‖² over all channels; each sum is off by ρ‖a_c‖‖b_c‖ and what underflows."""
+        distance = (self.a_norm * self.b_norm).square().sum(1).sqrt() * self.relative
+        lost = self.lost * sqrt(self.b.shape[1])
+        return widened(sum_of_squares(self.product), (distance + lost) * OUTWARD)
+
     def scale_squares(self, of: Statistics) -> Squares:
         """‖G‖².
 

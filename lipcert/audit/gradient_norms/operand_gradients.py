@@ -48,7 +48,7 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
             return KernelGradient(geometry, groups, transposed=True)
         case ((Conv() | ConvTranspose() | BatchNorm() | StoredNorm() | GroupNorm()), "bias"):
             return BiasGradient(channel)
-        case ((Dense() | Shift() | LayerNorm()), "bias"):
+        case ((Dense() | Shift() | Scale() | LayerNorm()), "bias"):
             return BiasGradient(trailing)
         case Scale(), "scale":
             return ScaleGradient(trailing)

@@ -54,6 +54,11 @@ def reduced(tensor: Tensor, operand: Shape) -> Tensor:
     return total.reshape(len(tensor), *operand)
 
 
+def _is_channel(placed: Shape, shape: Shape) -> bool:
+    """Whether an operand has one entry for each channel of several positions."""
+    return prod(shape[1:]) > 1 and placed == (shape[0], *[1] * (len(shape) - 1))
+
+
 def _blocks(tensor: Tensor, axis: int) -> Tensor:
     """Sums of 64 entries along an axis: of neighbours, or of others where these are far apart."""
     before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
@@ -138,8 +143,7 @@ class BiasGradient(EntrywiseGradient):
         """Nothing to add up where nothing is repeated."""
         if self._terms(pair) == 1:
             return [Method("cotangent", 0, lambda pair: pair.b_squares)]
-        channel = (pair.b.shape[1], *[1] * (pair.b.dim() - 2))
-        if pair.channels is not None and self.placed == channel:
+        if pair.channels is not None and _is_channel(self.placed, tuple(pair.b.shape[1:])):
             return [Method("channels", 0, lambda pair: pair.channel_sums.bias_squares())]
         return [Method("reduced", prod(self.placed) * 8, self._squares)]
 
@@ -156,6 +160,16 @@ class ScaleGradient(EntrywiseGradient):
     """f = x."""
 
     placed: Shape
+
+    def sums_channels(self, shape: Shape) -> bool:
+        """Where each channel has one factor."""
+        return _is_channel(self.placed, shape)
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """Channel by channel, where these are summed for a bias as well."""
+        if pair.channels is not None and self.sums_channels(tuple(pair.b.shape[1:])):
+            return [Method("channels", 0, lambda pair: pair.channel_sums.product_squares())]
+        return EntrywiseGradient.methods(self, pair)
 
     def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
         return self._multiplied(pair, pair.a, 0)

@@ -246,6 +246,8 @@ def _prelu(op: PRelu, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
 @lower.register
 def _scale(op: Scale, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     del op
+    if "bias" in tensors:
+        return torch.addcmul(tensors["bias"], inputs[0], tensors["scale"])
     return inputs[0] * tensors["scale"]
 
 

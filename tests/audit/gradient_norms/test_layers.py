@@ -24,6 +24,7 @@ from lipcert.ops.base import Op
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.normalize import BatchNorm as StoredNorm
 from tests.audit.gradient_norms.oracle import assert_within, network_of, truth
 from tests.networks import chain, trained
 
@@ -187,6 +188,10 @@ def test_entrywise_operands_of_any_shape(
         check(op, tuple(shape), seed)
 
 
+def by_channel(operand: Operand, shape: tuple[int, ...]) -> Operand:
+    return trained(operand.parameter or "", operand.array.reshape(-1, *[1] * (len(shape) - 1)))
+
+
 @pytest.mark.parametrize("positions", [(), (1,), (3,), (67,), (5, 9), (130,)])
 @pytest.mark.parametrize("offset", [0.0, 3.0])
 def test_norm_layers(positions: tuple[int, ...], offset: float) -> None:
@@ -196,6 +201,8 @@ def test_norm_layers(positions: tuple[int, ...], offset: float) -> None:
     mean, variance = Operand(offset + random(rng, 6)), Operand(rng.uniform(0.5, 2.0, 6))
     for op in (
         BatchNorm(mean, variance, 1e-5, scale, bias),
+        StoredNorm(mean.array, variance.array**-0.5, scale, bias),
+        Scale(by_channel(scale, shape), by_channel(bias, shape)),
         GroupNorm(1, 1e-5, scale, bias),
         GroupNorm(3, 1e-3, scale, bias),
         *((GroupNorm(6, 1e-3, scale, bias),) if np.prod(positions) > 1 else ()),
