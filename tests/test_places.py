@@ -21,19 +21,12 @@ from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.evaluate import function_of
-from lipcert.importer.batch import _RULES as BATCH
-from lipcert.importer.build.translate import _HANDLERS
-from lipcert.importer.opsets import _VERSIONS
 from lipcert.losses import make_loss
 from lipcert.settings import LossParameters, Settings
 from tests.core.rules.test_functions import EVERY, POSITIVE
 
 ASSUMED = {"bce", "cross-entropy", "nll"}
 """losses that analyses assume where nobody states one"""
-WRITTEN_IN_OTHERS = {
-    "Attention", "Einsum", "GatherND", "LpNormalization", "MeanVarianceNormalization"
-}  # fmt: skip
-"""operators that the importer writes down in others before it looks at the batch"""
 
 
 def loss(kind):
@@ -112,11 +105,6 @@ def test_every_reader_of_an_operator_can_be_loaded(name: str) -> None:
     assert loaded(name)
 
 
-def test_every_operator_that_imports_is_read_by_the_core() -> None:
+def test_every_operator_is_read_in_one_way() -> None:
     read = [DATA.keys(), LAYOUT.keys(), *(loaded(name).keys() for name in TABLES)]
-    assert _VERSIONS.keys() <= set().union(*read)
     assert sum(map(len, read)) == len(set().union(*read))
-
-
-def test_every_operator_that_imports_has_a_batch_and_a_translation() -> None:
-    assert _VERSIONS.keys() - WRITTEN_IN_OTHERS <= BATCH.keys() & _HANDLERS.keys()

@@ -18,7 +18,7 @@ from lipcert.settings import Settings, loss_parameters
 
 _REGRESSION: Final = "mse, mae or huber (with --label-norm)"
 _BOUNDED: Final = {"Sigmoid": "0 and 1", "HardSigmoid": "0 and 1", "Tanh": "-1 and 1"}
-_RESHAPING: Final = frozenset({"Reshape", "Transpose"})
+_RESHAPING: Final = "Move"
 
 
 def assumed_loss(graph: Graph) -> str:
@@ -82,6 +82,6 @@ def _last_node(graph: Graph) -> Node | None:
     """The node that computes the output, before whatever only rearranges it."""
     makers = {node.output: node for node in graph.nodes}
     node = makers.get(graph.output_name)
-    while node is not None and node.op.kind in _RESHAPING:
+    while node is not None and node.op.kind == _RESHAPING:
         node = makers.get(node.inputs[0])
     return node

@@ -1,42 +1,63 @@
 """Assemble: from a checked model to a graph, and what its user must know about it.
 
-    RawModel → metadata → examples (fold, batch) → patterns → build → Assembled
+    RawModel → provenance → records.Model → one initializer for each parameter → Program → Graph
 
-What enters: a `RawModel` and the choices of its user. What leaves: the graph, not yet compared with
-the program of the core. Invariant: the same model gives the same graph, in this process or another.
+What enters: a `RawModel`, what the core read in the same file, and the choices of the user. What
+leaves: the graph, not yet compared with the program of the file. Operators are understood by the
+core alone; here it is decided which tensors are what training changes. Invariant: the same model
+gives the same graph, in this process or another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, final
 
-import numpy as np
-
 from lipcert.choices import nearest
+from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.lower.operators import JUMPING
+from lipcert.core.program import (
+    Activation,
+    Attention,
+    Centre,
+    Concat,
+    DivideByNorm,
+    Normalize,
+    Op,
+    Program,
+    Sort,
+)
+from lipcert.core.reader.records import Model
 from lipcert.diagnostics import Diagnostic, Level
-from lipcert.errors import Refusal, UnsupportedModelError, UsageError
-from lipcert.importer.build.builder import WeightNaming
-from lipcert.importer.build.translate import translate
-from lipcert.importer.calls import FX_NODE, call_of
-from lipcert.importer.constant import Constant
+from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
+from lipcert.importer.bindings import with_bindings
+from lipcert.importer.computed import with_computed
 from lipcert.importer.evaluation import eval_layers, eval_notes
-from lipcert.importer.examples import Examples, separate_examples
+from lipcert.importer.graph_of import graph_of
 from lipcert.importer.metadata import (
     Provenance,
     is_anonymous,
-    is_recomputed,
     read_provenance,
     training_refusals,
 )
 from lipcert.importer.model import MacroLayer
-from lipcert.importer.patterns import recognise
-from lipcert.importer.raw import RawInput, RawModel, RawNode
+from lipcert.importer.raw import RawInput, RawModel, needed_values, values_read
+from lipcert.importer.reading import Reading, is_same, stored_model
 from lipcert.importer.shared import separate_shared
-from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
-from lipcert.importer.survey import distinct, operator_refusals
-from lipcert.ir import BatchProof, Graph
+from lipcert.importer.survey import (
+    ACROSS,
+    distinct,
+    label,
+    node_refusals,
+    operator_refusals,
+    refused,
+)
+from lipcert.importer.trained import Marks, Trained, noted_nodes, trained_of
+from lipcert.ir import BatchProof, BatchStatus, Graph
 
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
 _FOLDED: Final = (
@@ -49,63 +70,232 @@ _PLAIN: Final = (
     "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
     f" torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
 )
+_PROVED: Final = "every operator keeps the examples apart, for a batch of any size"
+_SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
+"""operators that spell nothing"""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembled:
-    """A graph, and what is to be said about it."""
+    """A graph, what is to be said about it, and what the core reads in the file itself."""
 
     graph: Graph
     batch: BatchProof
     diagnostics: tuple[Diagnostic, ...]
     macros: tuple[MacroLayer, ...]
     scattered: frozenset[str]
+    reading: Reading
 
 
-def assemble(checked: RawModel, output: str | None, *, as_exported: bool) -> Assembled:
-    """Translate a model; `output` and `as_exported` are those of `load_model`."""
+def assemble(checked: RawModel, path: Path, output: str | None, *, as_exported: bool) -> Assembled:
+    """Translate a model from this file; the other arguments are those of `load_model`."""
     provenance = read_provenance(checked.graph)
-    separated = separate_shared(checked, provenance)
-    model = separated.model
-    target, examples = _followed(model, provenance, output)
-    live = needed_values(model.graph.nodes, target)
-    needed = [node for node in model.graph.nodes if live.intersection(node.output_names)]
-    missing = provenance.missing(examples.graph.bound, needed, target)
-    naming = _weight_naming(provenance, examples.graph, missing, as_exported=as_exported)
-    data_path, macros = recognise(examples.graph)
-    graph = translate(data_path, examples.layouts, naming)
-    _check_all_followed(provenance, data_path, graph)
-    graph = replace(graph, eval_layers=eval_layers(checked.graph.nodes, target))
+    raw = checked.graph.nodes
+    target, source = _ends(checked, output)
+    stored = _stored(checked, path, target)
+    separated = separate_shared(stored, checked.producer, provenance)
+    found = with_computed(separated.model, _trainable(separated.model, provenance))
+    notes = {node.outputs[0]: node for node in raw}
+    bound = with_bindings(found.model, notes, provenance, found.views)
+    found = replace(found, model=bound.model)
+    program = _program(checked, found.model, source, target)
+    _check_apart(found.model, program, source)
+    live = needed_values(raw, target)
+    needed = [node for node in raw if live.intersection(node.output_names)]
+    missing = provenance.missing(bound.names, needed, target)
+    own = {name for node in stored.nodes for name in node.outputs}
+    marks = Marks(
+        provenance=provenance,
+        missing=missing,
+        nodes=tuple(noted_nodes(found.model, program, notes)),
+        hidden=any(
+            provenance.is_folded(node, missing) for node in needed if node.outputs[0] not in own
+        ),
+        as_exported=as_exported,
+    )
+    trained = trained_of(program, found, marks)
+    if trained.lost:
+        listed = ", ".join(map(repr, trained.lost[:8]))
+        reason = f"the trained parameters {listed} are used as constants"
+        raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
+    graph = graph_of(program, found.model, trained.parameters)
+    graph = replace(
+        graph,
+        parameters={**trained.parameters, **graph.parameters},
+        eval_layers=eval_layers(raw, target),
+    )
     diagnostics = (
-        *examples.diagnostics,
-        *_output_notes(model, target),
-        *_fold_notes(missing, _computed(data_path), graph, as_exported=as_exported),
-        *_override_notes(model, graph),
+        *_batch_notes(program, source),
+        *_output_notes(checked, target),
+        *_fold_notes(missing, found.absorbed | found.names, graph, as_exported=as_exported),
+        *_override_notes(checked, graph),
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
         *eval_notes(graph.eval_layers),
-        *_number_notes(examples.graph, needed, graph),
+        *_number_notes(trained, graph),
     )
-    scattered = (examples.graph.scattered | separated.tied).intersection(graph.parameters)
-    return Assembled(graph, examples.proof, diagnostics, macros, scattered)
+    scattered = (bound.scattered | separated.tied).intersection(graph.parameters)
+    same = found.model is stored
+    reading = Reading(
+        stored, program if same else _program(checked, stored, source, target), target
+    )
+    macros = tuple(_macros(found.model, program))
+    return Assembled(graph, _proof(program), diagnostics, macros, scattered, reading)
 
 
-def _followed(model: RawModel, provenance: Provenance, output: str | None) -> tuple[str, Examples]:
-    """The output and the data path that leads to it, or every reason why there is none."""
+def _ends(model: RawModel, output: str | None) -> tuple[str, RawInput]:
+    """The output and the input that leads to it, or every reason why there is none."""
     graph = model.graph
     refusals = list(training_refusals(graph))
     targets = list(graph.outputs)
     try:
         targets = [_chosen_output(model, output)]
-        source = _only_input(model, targets[0])
-        examples = separate_examples(model, provenance, source, targets[0])
+        source = _checked(_only_input(model, targets[0]))
     except UnsupportedModelError as error:
         found = (*refusals, *error.refusals, *operator_refusals(graph, targets))
         raise UnsupportedModelError(distinct(found)) from None
-    if refusals:
-        raise UnsupportedModelError(distinct(refusals))
-    return targets[0], examples
+    return targets[0], source
+
+
+def _stored(checked: RawModel, path: Path, output: str) -> Model:
+    """What the core reads in the same bytes."""
+    try:
+        model = stored_model(path)
+    except UnsupportedModelError as error:
+        found = (
+            *training_refusals(checked.graph),
+            *operator_refusals(checked.graph, [output], frozenset()),
+        )
+        raise UnsupportedModelError(distinct(found) or error.refusals) from None
+    if not is_same(model, checked.sha256, checked.external):
+        raise ModelFileError(f"{str(path)!r} changed while it was read")
+    return model
+
+
+def _program(checked: RawModel, model: Model, source: RawInput, output: str) -> Program:
+    """What the core makes of a model, or everything that stands against it."""
+    found = list(training_refusals(checked.graph))
+    error = None
+    if not found:
+        try:
+            return lower(model, output)
+        except Unsupported as refusal:
+            error = refusal
+    is_symbolic = isinstance((source.dims or ("",))[0], str)
+    batched = is_symbolic or isinstance(error, MixingError)
+    found += node_refusals(model, output, batched=batched)
+    found += operator_refusals(checked.graph, [output], JUMPING | {"If"})
+    if error is not None and (error.node is None or not found):
+        found.append(refused(error))
+    raise UnsupportedModelError(distinct(found))
+
+
+def _check_apart(model: Model, program: Program, source: RawInput) -> None:
+    """Refuse what sums or sorts along the axis of a batch of 1, of which nobody knows the size."""
+    if program.place is not None or (source.dims or ("",))[0] != 1:
+        return
+    for step in program.steps:
+        axes = getattr(step.op, "axes", (getattr(step.op, "axis", None),))
+        shape = program.shapes[step.inputs[0]]
+        if not isinstance(step.op, Concat) and 0 in axes and shape[0] == 1 < math.prod(shape):
+            node = model.nodes[step.node]
+            reason = "it reads across the axis 0, which holds a batch of 1"
+            refusal = Refusal("LC007", label(node), node.op_type, reason, ACROSS)
+            raise UnsupportedModelError((refusal,))
+
+
+def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
+    """The initializers that training may change."""
+    return frozenset(
+        name
+        for name, tensor in model.initializers.items()
+        if tensor.is_float
+        and not provenance.is_statistic(name)
+        and not provenance.is_literal(name, tensor.size)
+    )
+
+
+def _checked(source: RawInput) -> RawInput:
+    """The input, if it holds real numbers and only its axis 0 may have any size."""
+
+    def refuse(code: str, reason: str, remedy: str) -> UnsupportedModelError:
+        return UnsupportedModelError((Refusal(code, "", "", reason, remedy),))
+
+    where = f"the input {source.name!r}"
+    if source.dtype is None or source.dtype.kind != "f":
+        kind = "no tensor of numbers" if source.dtype is None else f"of type {source.dtype}"
+        raise refuse("LC006", f"{where} is {kind}", "feed floats, for example after the embedding")
+    if not source.dims:
+        raise refuse("LC008", f"{where} has no declared shape", "export with a fixed shape")
+    if not all(isinstance(size, int) for size in source.dims[1:]):
+        reason = f"{where} has the shape {source.dims}: only the batch axis 0 may be symbolic"
+        raise refuse("LC008", reason, "export with fixed sizes for all other axes")
+    return source
+
+
+def _proof(program: Program) -> BatchProof:
+    if program.place is None:
+        return BatchProof(BatchStatus.PER_EXAMPLE, 0, "the shapes in the file are fixed")
+    return BatchProof(BatchStatus.PROVED, 0, _PROVED)
+
+
+def _batch_notes(program: Program, source: RawInput) -> tuple[Diagnostic, ...]:
+    """LC021 where the file holds one example, LC022 where it fixes how many."""
+    first = (source.dims or ("",))[0]
+    if program.place is None:
+        message = (
+            f"the file holds one example of shape {program.shapes[program.input]} at a time; it is"
+            " assumed that the network is applied to each example separately"
+        )
+        remedy = "export with a symbolic batch axis (dynamic_shapes)"
+        return (Diagnostic("LC021", Level.WARNING, "", message, remedy),)
+    if isinstance(first, str) or first == 1:
+        return ()
+    message = f"axis 0 of the input, of fixed size {first}, is taken for the batch axis"
+    return (Diagnostic("LC022", Level.WARNING, "", message, "export with a symbolic batch axis"),)
+
+
+def _macros(model: Model, program: Program) -> Iterator[MacroLayer]:
+    """The steps that several nodes of the file spell."""
+    makers = {name: at for at, node in enumerate(model.nodes) for name in node.outputs if name}
+    for step in program.steps:
+        kind, last = _kind(step.op), model.nodes[step.node]
+        parts: set[int] = set()
+        open_names = list(last.inputs)
+        while kind and open_names:
+            at = makers.get(open_names.pop())
+            if at is not None and at not in parts and program.covered[at] == "part":
+                parts.add(at)
+                open_names += model.nodes[at].inputs
+        names = [model.nodes[at] for at in sorted(parts)]
+        spelled = [label(node) for node in names if node.op_type not in _SILENT]
+        if spelled:
+            yield MacroLayer(kind, label(last), (*spelled, label(last)))
+
+
+def _kind(op: Op) -> str:
+    """What a layer is called that exporters spell; "" for others."""
+    match op:
+        case Activation("gelu" | "gelu_tanh"):
+            return "Gelu"
+        case Activation("silu" | "quick_gelu"):
+            return "Swish"
+        case Activation("mish"):
+            return "Mish"
+        case Activation("hard_swish"):
+            return "HardSwish"
+        case Attention():
+            return "ScaledAttention"
+        case Normalize(centred=centred):
+            return "LayerNormalization" if centred else "RMSNormalization"
+        case Centre():
+            return "Centre"
+        case DivideByNorm():
+            return "DivideByNorm"
+        case Sort():
+            return "MaxMin"
+    return ""
 
 
 def _chosen_output(model: RawModel, output: str | None) -> str:
@@ -166,73 +356,6 @@ def _only_input(model: RawModel, output: str) -> RawInput:
     raise UnsupportedModelError((refusal,))
 
 
-def _weight_naming(
-    provenance: Provenance, graph: StaticGraph, missing: frozenset[str], *, as_exported: bool
-) -> WeightNaming:
-    """Which tensors are parameters, and which of them are not what is trained."""
-    mixed: set[str] = set()
-    if not as_exported:
-        touched = [node for node in graph.nodes if provenance.is_folded(node, missing)]
-        mixed = _origins(graph, [name for node in touched for name in node.inputs])
-        mentioned = {name for node in graph.nodes for name in provenance.mentioned(node)}
-        everything = _origins(graph, list(graph.constants))
-        if missing - mentioned or _is_hidden(provenance, graph):  # nobody knows where they went
-            mixed = everything
-        elif missing:
-            mixed |= everything - provenance.targets
-        if not provenance.signed:
-            mixed |= {name for name in everything if is_recomputed(name)}
-        mixed |= _unread(provenance, graph)
-        mixed |= graph.absorbed
-    trained = not provenance.signed or bool(missing) or as_exported
-    return WeightNaming(trained, frozenset(mixed), as_exported)
-
-
-def _unread(provenance: Provenance, graph: StaticGraph) -> set[str]:
-    """Parameters that a call reads, while its nodes read other numbers in their place."""
-    read: dict[str, set[str]] = {}
-    said: dict[str, set[str]] = {}
-    for node in graph.nodes:
-        note = node.metadata.get(FX_NODE, "")
-        read.setdefault(note, set()).update(_origins(graph, list(node.inputs)))
-        said.setdefault(note, set()).update(provenance.mentioned(node))
-    return {name for note in said for name in said[note] - read[note]}
-
-
-def _is_hidden(provenance: Provenance, graph: StaticGraph) -> bool:
-    """Whether a tensor of no name, of whose call no node is left, rearranges a parameter.
-
-    An exporter stores what it computed from a parameter beside the parameter itself: a transposed
-    copy, say. Numbers that it computed in another way are not told from fixed ones.
-    """
-    calls = [(node, call) for node in graph.nodes if (call := call_of(node)) is not None]
-    results = {name for node in graph.nodes for name in node.output_names}
-    known = results.union(provenance.inputs, *([call.result] for _, call in calls))
-    trained = {
-        _entries(item)
-        for name, item in graph.constants.items()
-        if name in provenance.targets and item.is_float and item.uniform() is None
-    }
-    return provenance.signed and any(
-        item.view.origin.literal and _entries(item) in trained
-        for node, call in calls
-        if not known.issuperset(call.tensors)
-        for item in (graph.constants.get(name) for name in node.inputs)
-        if item is not None and item.view is not None and item.is_float
-    )
-
-
-def _entries(constant: Constant) -> bytes:
-    """The numbers of a tensor, in whatever order."""
-    return np.sort(constant.array, axis=None).tobytes()
-
-
-def _computed(graph: StaticGraph) -> frozenset[str]:
-    """Tensors that the graph computes from parameters, and these."""
-    views = [item.view for item in graph.constants.values() if item.view is not None]
-    return graph.absorbed.union(view.origin.name for view in views if view.origin.folded)
-
-
 def _fold_notes(
     missing: frozenset[str], computed: frozenset[str], graph: Graph, *, as_exported: bool
 ) -> tuple[Diagnostic, ...]:
@@ -256,28 +379,9 @@ def _fold_notes(
     )
 
 
-def _check_all_followed(provenance: Provenance, data_path: StaticGraph, graph: Graph) -> None:
-    """Every listed parameter that the data path reads is one that the rules follow."""
-    read = _origins(data_path, [name for node in data_path.nodes for name in node.inputs])
-    lost = sorted(read & provenance.targets - set(graph.parameters))
-    if lost:
-        reason = f"the trained parameters {', '.join(map(repr, lost[:8]))} are used as constants"
-        raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
-
-
-def _number_notes(read: StaticGraph, needed: list[RawNode], graph: Graph) -> tuple[Diagnostic, ...]:
-    """LC027 where tensors that might be trained are numbers of a formula.
-
-    read: the graph before layers were recognised. needed: nodes that the output is computed from.
-    """
-    constants = (read.constants.get(name) for node in needed for name in node.inputs)
-    found = {
-        item.view.origin.name
-        for item in constants
-        if item is not None and item.view is not None and item.is_parameter
-        if item.is_float and item.array.size == 1
-    }
-    numbers = sorted(found - set(graph.parameters))
+def _number_notes(trained: Trained, graph: Graph) -> tuple[Diagnostic, ...]:
+    """LC027 where tensors that might be trained are numbers of a formula."""
+    numbers = [name for name in trained.numbers if name not in graph.parameters]
     if not numbers:
         return ()
     message = (
@@ -286,11 +390,6 @@ def _number_notes(read: StaticGraph, needed: list[RawNode], graph: Graph) -> tup
     )
     remedy = "if one of them is trained, export with torch.onnx.export(..., dynamo=True)"
     return (Diagnostic("LC027", Level.WARNING, "", message, remedy),)
-
-
-def _origins(graph: StaticGraph, names: list[str]) -> set[str]:
-    views = [graph.constants[name].view for name in names if name in graph.constants]
-    return {view.origin.name for view in views if view is not None and not view.origin.statistic}
 
 
 def _override_notes(model: RawModel, graph: Graph) -> tuple[Diagnostic, ...]:

@@ -1,8 +1,8 @@
 """Tensors that the exporter renamed, shared, copied or dropped, as their parameters again.
 
-What enters: a node and the exporter's notes. What leaves: the node reading constants of new names,
-and these constants. Invariant: a tensor gets the name of a parameter only where it holds that
-parameter's own numbers, perhaps transposed or with further axes of size 1.
+What enters: a model and the exporter's notes. What leaves: the model whose nodes read initializers
+that are named after the parameters that they hold. Invariant: a tensor gets the name of a parameter
+only where it holds that parameter's own numbers, perhaps transposed or with further axes of size 1.
 
 An optimiser stores equal tensors once, transposes weights, and drops a bias of zeros: the note of
 the call says which parameters the node reads. Only calls whose ONNX nodes take them unchanged are
@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.program import Shape
+from lipcert.core.program import FloatArray, Shape
+from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.calls import Call, call_of
-from lipcert.importer.constant import Constant, Origin, View
+from lipcert.importer.computed import Shown, numbers_of
 from lipcert.importer.metadata import Provenance, rules_of
-from lipcert.importer.raw import Array, RawNode
+from lipcert.importer.raw import RawNode
 
 _ONLY: Final = -1
 """the one input that is constant"""
@@ -57,114 +58,170 @@ _PER_CHANNEL: Final = frozenset({"group_norm", "prelu"})
 """calls whose parameters are vectors that the node may read with further axes of size 1"""
 
 
-class Binding(NamedTuple):
-    """A constant that shows a parameter or buffer, and the name under which the node reads it.
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A model that names its parameters, which of them that changed, and the tensors so used.
 
-    scattered: whether the file holds the parameter a second time, or not at all.
+    scattered: those that the file holds a second time, or not at all.
     """
 
-    target: str
-    name: str
-    constant: Constant
-    scattered: bool
+    model: Model
+    names: frozenset[str] = frozenset()
+    scattered: frozenset[str] = frozenset()
 
 
 def with_bindings(
-    node: RawNode, provenance: Provenance, constants: Mapping[str, Constant]
-) -> tuple[RawNode, tuple[Binding, ...]]:
-    """The node with its tensors named after the parameters that they hold."""
-    call = call_of(node)
-    if call is None or not all(rule.startswith(_DROPPED_BIAS) for rule in rules_of(node)):
-        return node, ()
-    inputs = list(node.inputs)
-    found: list[Binding] = []
-    for slot in _slots(node, call, constants):
-        binding = _bound(node, call, slot, provenance, constants)
-        if binding is not None:
-            position = slot[0]
-            inputs += [""] * (position + 1 - len(inputs))
-            inputs[position] = binding.name
-            found.append(binding)
-    return replace(node, inputs=tuple(inputs)), tuple(found)
-
-
-def _slots(
-    node: RawNode, call: Call, constants: Mapping[str, Constant]
-) -> Iterator[tuple[int, str]]:
-    """Input positions of the node, and the placeholders that stand there in the call."""
-    constant = [place for place, name in enumerate(node.inputs) if name in constants]
-    for argument, position in _SLOTS.get(call.name, {}).get(node.op_type, {}).items():
-        written = call.arguments[argument] if argument < len(call.arguments) else ""
-        if not written.startswith("%") or call.keywords:
-            continue
-        if position != _ONLY:
-            yield position, written[1:]
-        elif len(constant) == 1:
-            yield constant[0], written[1:]
-
-
-def _bound(
-    node: RawNode,
-    call: Call,
-    slot: tuple[int, str],
+    model: Model,
+    notes: Mapping[str, RawNode],
     provenance: Provenance,
-    constants: Mapping[str, Constant],
-) -> Binding | None:
-    """The binding of one input; None where it needs none or may be something else."""
-    position, placeholder = slot
-    is_buffer = placeholder in provenance.buffers
-    target = provenance.buffers.get(placeholder) or provenance.parameters.get(placeholder)
-    if target is None:
-        return None
-    given = constants.get(node.input(position))
-    constant = _dropped(node, position, constants) if given is None else given
-    if constant is None or constant.view is None or constant.view.scale != 1:
-        return None
-    if constant.view.origin.name == target or not constant.is_float:
-        return None
-    shape, perm = _own_shape(node, call, position, constant)
-    own = constants.get(target) if target in provenance.stored else None
-    if own is not None and not np.array_equal(own.array, _arranged(constant.array, shape, perm)):
-        return None
-    origin = Origin(target, shape, statistic=is_buffer, known=not is_buffer)
-    view = View.whole(origin)
-    index = view.index.transpose(perm).reshape(constant.shape)
-    name = f"{node.input(position)}@{target}"
-    shown = Constant(constant.array, replace(view, index=index))
-    return Binding(target, name, shown, own is not None or given is None)
+    views: Mapping[str, Shown],
+) -> Bound:
+    """The model with the parameters that the noted calls read.
+
+    notes: the nodes of the file by their first output. views: constants that show an initializer.
+    """
+    if not provenance.signed:
+        return Bound(model)
+    work = _Work(model, provenance, views)
+    for node in model.nodes:
+        noted = notes.get(node.outputs[0])
+        work.add(node, None if noted is None else call_of(noted), rules_of(noted) if noted else [])
+    if not work.names:
+        return Bound(model)
+    bound = replace(model, nodes=tuple(work.nodes), initializers=work.initializers)
+    return Bound(bound, frozenset(work.names), frozenset(work.scattered))
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Work:
+    model: Model
+    provenance: Provenance
+    views: Mapping[str, Shown]
+    nodes: list[Node] = field(default_factory=list)
+    initializers: dict[str, Tensor] = field(init=False)
+    names: set[str] = field(default_factory=set)
+    scattered: set[str] = field(default_factory=set)
+    _taken: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.initializers = dict(self.model.initializers)
+        self._taken = {name for node in self.model.nodes for name in node.outputs}
+        self._taken.update(item.name for item in self.model.inputs)
+
+    def add(self, node: Node, call: Call | None, rules: list[str]) -> None:
+        """A node, with its tensors named after the parameters that they hold."""
+        is_plain = all(rule.startswith(_DROPPED_BIAS) for rule in rules)
+        if call is not None and is_plain:
+            inputs = list(node.inputs)
+            for position, placeholder in self._slots(node, call):
+                name = self._bound(node, call, position, placeholder, dropped=bool(rules))
+                if name is not None:
+                    inputs += [""] * (position + 1 - len(inputs))
+                    inputs[position] = name
+            node = replace(node, inputs=tuple(inputs))
+        self.nodes.append(node)
+
+    def _slots(self, node: Node, call: Call) -> Iterator[tuple[int, str]]:
+        """Input positions of the node, and the placeholders that stand there in the call."""
+        constant = [
+            place
+            for place, name in enumerate(node.inputs)
+            if name in self.views or name in self.model.initializers
+        ]
+        for argument, position in _SLOTS.get(call.name, {}).get(node.op_type, {}).items():
+            written = call.arguments[argument] if argument < len(call.arguments) else ""
+            if not written.startswith("%") or call.keywords:
+                continue
+            if position != _ONLY:
+                yield position, written[1:]
+            elif len(constant) == 1:
+                yield constant[0], written[1:]
+
+    def _shown(self, name: str) -> Shown | None:
+        """What a constant of real numbers shows."""
+        tensor = self.model.initializers.get(name)
+        if tensor is None:
+            return self.views.get(name)
+        return Shown(name, 1.0, tensor.values()) if tensor.is_float else None
+
+    def _bound(
+        self, node: Node, call: Call, position: int, placeholder: str, *, dropped: bool
+    ) -> str | None:
+        """The name of what to read there; None where it needs none or may be something else."""
+        found = self.provenance
+        target = found.buffers.get(placeholder) or found.parameters.get(placeholder)
+        written = node.inputs[position] if position < len(node.inputs) else ""
+        if target is None or written == target or target in self._taken:
+            return None
+        given = self._shown(written) if written else self._dropped(node, position, dropped=dropped)
+        if given is None or given.scale != 1.0 or given.origin == target:
+            return None
+        shape, perm = _own_shape(node, call, position, given.array)
+        array = _arranged(given.array, shape, perm)
+        own = self.initializers.get(target)
+        if own is not None and not np.array_equal(own.values(), array):
+            return None
+        if own is None:
+            self.initializers[target] = numbers_of(array)
+        self.names.add(target)
+        if target in found.stored or not written:
+            self.scattered.add(target)
+        return self._arranged(target, given.array.shape, shape, perm)
+
+    def _arranged(self, target: str, shape: Shape, own: Shape, perm: tuple[int, ...]) -> str:
+        """The name of the parameter as the node reads it."""
+        if shape == own and perm == tuple(range(len(shape))):
+            return target
+        turned = len(perm) == len(shape) and perm != tuple(range(len(shape)))
+        name = f"{target}@{'turned' if turned else 'x'.join(map(str, shape))}"
+        if name not in self._taken:
+            self._taken.add(name)
+            if turned:
+                kept = {"perm": Attribute("INTS", perm)}
+                self.nodes.append(Node(name, "Transpose", "", (target,), (name,), kept))
+            else:
+                sizes = np.array(shape, "<i8")
+                self.initializers[f"{name}/shape"] = Tensor("int64", sizes.shape, sizes.tobytes())
+                inputs = (target, f"{name}/shape")
+                self.nodes.append(Node(name, "Reshape", "", inputs, (name,), {}))
+        return name
+
+    def _dropped(self, node: Node, position: int, *, dropped: bool) -> Shown | None:
+        """A bias that an optimiser left out because it was zero."""
+        weight = self._shown(node.inputs[1]) if len(node.inputs) > 1 else None
+        if not dropped or position != 2 or weight is None:
+            return None
+        size = weight.array.shape[0]
+        if node.op_type == "Gemm" and not _integer(node, "transB", 0):
+            size = weight.array.shape[1]
+        if node.op_type == "ConvTranspose":
+            size = weight.array.shape[1] * _integer(node, "group", 1)
+        return Shown("", 1.0, np.zeros(size))
+
+
+def _integer(node: Node, name: str, default: int) -> int:
+    found = node.attributes.get(name)
+    return found.value if found is not None and isinstance(found.value, int) else default
 
 
 def _own_shape(
-    node: RawNode, call: Call, position: int, constant: Constant
+    node: Node, call: Call, position: int, array: FloatArray
 ) -> tuple[Shape, tuple[int, ...]]:
     """Shape of the parameter itself, and the permutation by which the node reads it."""
-    axes = tuple(range(constant.array.ndim))
-    if call.name in _PER_CHANNEL and math.prod(constant.shape) == max(constant.shape, default=1):
-        return (constant.array.size,), (0,)
-    is_gemm = node.op_type == "Gemm" and position == 1 and not node.integer("transB", 0)
-    is_product = node.op_type == "MatMul" and position == 1 and constant.array.ndim == 2
+    axes = tuple(range(array.ndim))
+    if call.name in _PER_CHANNEL and math.prod(array.shape) == max(array.shape, default=1):
+        return (array.size,), (0,)
+    is_gemm = node.op_type == "Gemm" and position == 1 and not _integer(node, "transB", 0)
+    is_product = node.op_type == "MatMul" and position == 1 and array.ndim == 2
     if call.name == "linear" and (is_gemm or is_product):
-        return constant.shape[::-1], axes[::-1]
-    return constant.shape, axes
+        return array.shape[::-1], axes[::-1]
+    return array.shape, axes
 
 
-def _arranged(array: Array, shape: Shape, perm: tuple[int, ...]) -> Array:
+def _arranged(array: FloatArray, shape: Shape, perm: tuple[int, ...]) -> FloatArray:
     """The numbers in the shape of the parameter."""
     if len(perm) != array.ndim:
         return array.reshape(shape)
     return array.transpose(np.argsort(perm))
-
-
-def _dropped(node: RawNode, position: int, constants: Mapping[str, Constant]) -> Constant | None:
-    """A bias that an optimiser left out because it was zero."""
-    weight = constants.get(node.input(1))
-    is_dropped = any(rule.startswith(_DROPPED_BIAS) for rule in rules_of(node))
-    if not is_dropped or position != 2 or node.input(2) or weight is None:
-        return None
-    size = weight.shape[0]
-    if node.op_type == "Gemm" and not node.integer("transB", 0):
-        size = weight.shape[1]
-    if node.op_type == "ConvTranspose":
-        size = weight.shape[1] * node.integer("group", 1)
-    zeros = np.zeros(size, weight.array.dtype)
-    return Constant(zeros, View.whole(Origin("", (size,), literal=True)))

@@ -1,133 +1,219 @@
-"""Constants computed from constants, and the trained parameters that they still show.
+"""Computed: which constants of a file are views of a parameter, and which are new numbers.
 
-What enters: a node all of whose inputs are constant. What leaves: its outputs; a rearranged or
-scaled parameter stays a view of it, anything else computed from one is marked as folded.
+What enters: a model and the names of the initializers that may be trained. What leaves: the model
+with an initializer in place of every constant that its nodes compute from parameters in another
+way than by moving, repeating or scaling the entries of one; so what a node reads is then a
+parameter, a view of one, or a computed tensor. The nodes are evaluated by the core, and a view is
+told by other numbers in its parameter: array = scale·θ[places] for ones, for 1..n and as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import final
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Final, final
 
 import numpy as np
-from onnx import helper
 
-from lipcert.importer.arithmetic import evaluate_constant
-from lipcert.importer.constant import Constant, Origin, View
-from lipcert.importer.raw import RawNode
-from lipcert.importer.rearrange import REARRANGERS, rearranger
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import Walk
+from lipcert.core.lower.values import Constant, Data
+from lipcert.core.program import FloatArray
+from lipcert.core.reader.records import Branch, Model, Node, Tensor
 
-Inputs = Sequence[Constant | None]
+_SHARE: Final = 1e-6
+_NO_INPUT: Final = Data("", (1,), None)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A constant that shows one initializer: scale·θ[places]."""
+
+    origin: str
+    scale: float
+    array: FloatArray
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """Outputs of a node; absorbed: the tensors whose uses are no longer visible in them."""
+    """names: the tensors that the graph computes from parameters; absorbed: those parameters."""
 
-    outputs: tuple[Constant, ...]
+    model: Model
+    names: frozenset[str] = frozenset()
     absorbed: frozenset[str] = frozenset()
+    views: Mapping[str, Shown] = field(default_factory=dict)
 
 
-def computed(node: RawNode, inputs: Inputs) -> Computed:
-    """The outputs of a node; an error of numpy where it is not sound."""
-    if node.op_type == "Constant":
-        return Computed((_literal(node),))
-    first = inputs[0] if inputs else None
-    if first is not None and first.view is not None:
-        if node.op_type in REARRANGERS:
-            arrays = [None if item is None else item.array for item in inputs[1:]]
-            return Computed((first.rearranged(rearranger(node, arrays)),))
-        if node.op_type == "Split":
-            return Computed(_parts(node, first.view, inputs))
-    view = _scaled(node, inputs) or _times_zero(node, inputs)
-    return _mixed(node, inputs) if view is None else Computed((view,))
-
-
-def _literal(node: RawNode) -> Constant:
-    (array,) = evaluate_constant(node, [])
-    if array.dtype.kind != "f":
-        return Constant(array)
-    return Constant(array, View.whole(Origin(node.outputs[0], array.shape, literal=True)))
-
-
-def _parts(node: RawNode, view: View, inputs: Inputs) -> tuple[Constant, ...]:
-    """A Split of a tensor: numbers and indices alike."""
-    arrays = [None if item is None else item.array for item in inputs]
-    numbers = evaluate_constant(node, arrays)
-    indices = evaluate_constant(node, [view.index, *arrays[1:]])
-    return tuple(
-        Constant(array, replace(view, index=index))
-        for array, index in zip(numbers, indices, strict=True)
-    )
-
-
-def _mixed(node: RawNode, inputs: Inputs) -> Computed:
-    """New numbers; what is computed from a parameter is itself no parameter."""
-    results = evaluate_constant(node, [None if item is None else item.array for item in inputs])
-    given = [item for item in inputs if item is not None]
-    absorbed = frozenset(item.view.origin.name for item in given if item.view is not None)
-    is_folded = any(item.is_parameter for item in given)
+def with_computed(model: Model, trained: Set[str]) -> Computed:
+    """The model with its computed tensors as initializers."""
+    nodes = constant_nodes(model)
+    touched = set(trained)
+    for node in nodes:
+        if not touched.isdisjoint(node.inputs):
+            touched.update(node.outputs)
+    if all(touched.isdisjoint(node.outputs) for node in nodes):
+        return Computed(model)
+    read = {name for node in nodes for name in node.inputs}
+    kept = {name: tensor for name, tensor in model.initializers.items() if name in read}
+    search = _Search(replace(model, nodes=nodes, initializers=kept), trained)
+    for position, node in enumerate(nodes):
+        search.visit(node, position)
+    made = search.tensors
+    left = tuple(node for node in model.nodes if not made.keys() & set(node.outputs))
+    names = {*model.outputs, *(name for node in left for name in node.inputs)}
+    made = {name: tensor for name, tensor in made.items() if name in names}
     return Computed(
-        tuple(
-            Constant(array, View.whole(Origin(name, array.shape, folded=True)))
-            if is_folded and array.dtype.kind == "f"
-            else Constant(array)
-            for name, array in zip(node.outputs, results, strict=False)
-        ),
-        absorbed,
+        replace(model, nodes=left, initializers={**model.initializers, **made}),
+        frozenset(made),
+        frozenset(search.absorbed),
+        search.views,
     )
 
 
-def _scaled(node: RawNode, inputs: Sequence[Constant | None]) -> Constant | None:
-    """A parameter times one number, perhaps repeated, as a view; None for anything else."""
-    operands = [item for item in inputs if item is not None]
-    if not any(item.is_parameter for item in operands):
-        return None
-    if node.op_type in {"Neg", "Cast"}:
-        return _recast(node, operands[0])
-    if node.op_type not in {"Add", "Mul", "Div"} or len(operands) != 2:
-        return None
-    first, second = operands
-    if second.is_parameter and node.op_type != "Div":
-        first, second = second, first
-    factor = second.uniform()
-    if second.is_parameter or not first.is_parameter or factor is None:
-        return None
-    shape = np.broadcast_shapes(first.shape, second.shape)
-    repeated = first.rearranged(lambda array: np.broadcast_to(array, shape))
-    if node.op_type == "Add":
-        return repeated if factor == 0.0 else None
-    if factor == 0.0:
-        return None
-    exact = Fraction(factor)
-    return _in_type(first, repeated.scaled(exact if node.op_type == "Mul" else 1 / exact))
+def constant_nodes(model: Model) -> tuple[Node, ...]:
+    """The nodes that depend on initializers alone, in order."""
+    known = {"", *model.initializers}
+    found = []
+    for node in model.nodes:
+        branches = any(isinstance(item.value, Branch) for item in node.attributes.values())
+        if known.issuperset(node.inputs) and not branches:
+            known.update(node.outputs)
+            found.append(node)
+    return tuple(found)
 
 
-def _times_zero(node: RawNode, inputs: Inputs) -> Constant | None:
-    """0·W, or the bias of 0·W + b: a recurrent network starts like this. W has no part in it."""
-    if node.op_type not in {"MatMul", "Gemm"}:
+def numbers_of(array: FloatArray) -> Tensor:
+    """A tensor of these numbers."""
+    exact = np.ascontiguousarray(array, dtype="<f8")
+    return Tensor("float64", array.shape, exact.tobytes())
+
+
+@final
+class _Search:
+    """The nodes so far, walked with the numbers of the file, with ones, and with 1..n."""
+
+    def __init__(self, model: Model, trained: Set[str]) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.views: dict[str, Shown] = {}
+        self.absorbed: set[str] = set()
+        self._trained = set(trained)
+        own = {name: item for name, item in model.initializers.items() if name in trained}
+        self._walks = [
+            _walk(replace(model, initializers={**model.initializers, **numbers}))
+            for numbers in (
+                {},
+                {name: numbers_of(np.ones(item.dims)) for name, item in own.items()},
+                {name: numbers_of(_counted(item.dims)) for name, item in own.items()},
+            )
+        ]
+
+    def visit(self, node: Node, position: int) -> None:
+        """Walk a node; what it refuses is refused again where the file is read."""
+        first, *others = self._walks
+        given = [first.values.get(name) for name in node.inputs]
+        entering = {
+            name
+            for item in given
+            if isinstance(item, Constant)
+            for name in item.sources
+            if name in self._trained
+        }
+        numbers = set(first.sink.untracked)
+        try:
+            first.node(node, position)
+        except Unsupported:
+            return
+        found = {name: first.values.get(name) for name in filter(None, node.outputs)}
+        if not entering:
+            for walk in others:
+                walk.values.update({k: v for k, v in found.items() if v is not None})
+            return
+        entering.update((first.sink.untracked - numbers) & self._trained)
+        views = self._views(node, position, entering)
+        if views is not None:
+            self.views |= views
+            return
+        self.absorbed |= entering
+        for name, value in found.items():
+            if isinstance(value, Constant):
+                self._replace(name, value)
+
+    def _views(self, node: Node, position: int, entering: Set[str]) -> Mapping[str, Shown] | None:
+        """What the outputs of a node show; None where one is computed in another way."""
+        try:
+            for walk in self._walks[1:]:
+                walk.node(node, position)
+        except Unsupported:
+            return None
+        views: dict[str, Shown] = {}
+        for name in filter(None, node.outputs):
+            triple = [walk.values.get(name) for walk in self._walks]
+            arrays = [_middle(item) for item in triple if isinstance(item, Constant)]
+            if len(arrays) < len(triple):
+                return None
+            if all(np.array_equal(array, arrays[0]) for array in arrays):
+                continue  # a shape, or a multiple by 0
+            view = next(filter(None, (self._view(origin, arrays) for origin in entering)), None)
+            if view is None:
+                return None
+            views[name] = view
+        return views
+
+    def _view(self, origin: str, arrays: Sequence[FloatArray]) -> Shown | None:
+        own = _middle(self._walks[0].values[origin]).reshape(-1)
+        scale = _scale(arrays, own) if arrays[0].dtype.kind == "f" else None
+        return None if scale is None else Shown(origin, scale, arrays[0])
+
+    def _replace(self, name: str, value: Constant) -> None:
+        """Take a computed tensor for one of the file."""
+        array = _middle(value)
+        if not value.is_float or not np.isfinite(array).all():
+            for walk in self._walks:
+                walk.values[name] = value
+            return
+        self.tensors[name] = numbers_of(array)
+        self._trained.add(name)
+        for walk, numbers in zip(
+            self._walks, (array, np.ones(array.shape), _counted(array.shape)), strict=True
+        ):
+            walk.values[name] = Constant(numbers, numbers, {name: 1.0})
+
+
+def _walk(model: Model) -> Walk:
+    return Walk(model, [True] * len(model.nodes), _NO_INPUT, batched=False, count=None)
+
+
+def _counted(shape: tuple[int, ...]) -> FloatArray:
+    return np.arange(1.0, math.prod(shape) + 1.0).reshape(shape)
+
+
+def _middle(value: object) -> FloatArray:
+    if not isinstance(value, Constant):
+        raise TypeError("a constant is expected")
+    if value.lo is value.hi or not value.is_float:
+        return value.lo
+    return 0.5 * value.lo + 0.5 * value.hi
+
+
+def _scale(arrays: Sequence[FloatArray], own: FloatArray) -> float | None:
+    """The number s of array = s·own[places], from ones and 1..n in the place of own."""
+    array, ones, counted = arrays
+    used = ones != 0.0
+    scale = float(ones[used].flat[0]) if used.any() else 1.0
+    shown = counted / scale
+    if not (np.abs(shown) <= own.size + 0.5).all():
         return None
-    factors = [item for item in inputs[:2] if item is not None]
-    if not any(not item.is_parameter and item.uniform() == 0.0 for item in factors):
+    places = np.rint(shown).astype(np.int64) - 1
+    if (places[used] < 0).any():
         return None
-    (array,) = evaluate_constant(node, [None if item is None else item.array for item in inputs])
-    bias = inputs[2] if len(inputs) > 2 else None
-    if bias is None or node.real("beta", 1.0) != 1.0:
-        return Constant(array) if bias is None else None
-    return bias.rearranged(lambda values: np.broadcast_to(values, array.shape))
-
-
-def _in_type(source: Constant, result: Constant) -> Constant:
-    """The result in the data type of the file, rounded as at run time."""
-    return Constant(result.array.astype(source.array.dtype), result.view)
-
-
-def _recast(node: RawNode, constant: Constant) -> Constant | None:
-    if node.op_type == "Neg":
-        return _in_type(constant, constant.scaled(Fraction(-1)))
-    target = np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to", 1)))
-    is_exact = target.kind == "f" and target.itemsize >= constant.array.dtype.itemsize
-    return Constant(constant.array.astype(target), constant.view) if is_exact else None
+    expected = np.where(used, scale * own[np.where(used, places, 0)], 0.0)
+    size = float(np.abs(expected).max(initial=0.0))
+    alike = (
+        np.allclose(ones, np.where(used, scale, 0.0), rtol=_SHARE, atol=0.0)
+        and np.allclose(counted, np.where(used, scale * (places + 1.0), 0.0), rtol=_SHARE, atol=0.0)
+        and np.allclose(array, expected, rtol=_SHARE, atol=_SHARE * size)
+    )
+    return scale if alike else None

@@ -22,8 +22,7 @@ from typing import Final
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.importer.calls import call_of
 from lipcert.importer.metadata import NAMESPACE, statistic_owner
-from lipcert.importer.raw import RawNode
-from lipcert.importer.static_graph import needed_values
+from lipcert.importer.raw import RawNode, needed_values
 from lipcert.modes import EvalLayer
 
 _BATCH_NORM: Final = "BatchNormalization"

@@ -28,7 +28,6 @@ from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
 from lipcert.importer.raw import RawModel
-from lipcert.importer.reading import Reading
 from lipcert.threads import one_thread
 
 
@@ -85,10 +84,9 @@ def _compared(request: _Request) -> ImportedModel:
     box = request.input_box
     domain = Domain(request.input_norm, None if box is None else (box[0], box[1]))
     found = _result(request, _opened(request, None), Verification(0, 0.0))
-    read = Reading.of(Path(request.path), found.graph.output_name)
-    if not read.is_of(found):
-        raise _changed(request)
-    verification = check_agreement(read, Path(request.path), domain, found.graph)
+    if found.reading is None:
+        raise RuntimeError("a model that was imported has been read")
+    verification = check_agreement(found.reading, Path(request.path), domain, found.graph)
     return replace(found, verification=verification)
 
 
@@ -109,7 +107,8 @@ def _changed(request: _Request) -> ModelFileError:
 
 
 def _result(request: _Request, model: RawModel, verification: Verification) -> ImportedModel:
-    assembled = assemble(model, request.output, as_exported=request.as_exported)
+    path = Path(request.path)
+    assembled = assemble(model, path, request.output, as_exported=request.as_exported)
     return ImportedModel(
         graph=assembled.graph,
         path=request.path,
@@ -122,6 +121,7 @@ def _result(request: _Request, model: RawModel, verification: Verification) -> I
         macros=assembled.macros,
         external=model.external,
         scattered=assembled.scattered,
+        reading=assembled.reading,
     )
 
 

@@ -16,12 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-import numpy as np
-
 from lipcert.errors import Refusal
 from lipcert.importer.calls import FX_NODE, call_of, names_in
-from lipcert.importer.constant import Origin
-from lipcert.importer.raw import Array, RawGraph, RawNode
+from lipcert.importer.raw import RawGraph, RawNode
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"
@@ -61,17 +58,21 @@ class Provenance:
         """Names of the trained parameters."""
         return frozenset(self.parameters.values())
 
-    def origin(self, name: str, array: Array) -> Origin:
-        """What an initializer is; no training leaves −∞ in a tensor."""
-        if bool(np.any(np.isneginf(array))):
-            return Origin(name, array.shape, statistic=True)
+    def is_statistic(self, name: str) -> bool:
+        """Whether it is a buffer, such as a running mean or variance."""
         if self.signed:
-            is_buffer = name in self.buffers.values()
-            known = name in self.targets
-            return Origin(name, array.shape, literal=not known, statistic=is_buffer, known=known)
-        literal = array.size == 1 and _RESULT.match(name) is not None
-        statistic = _STATISTIC.search(name) is not None
-        return Origin(name, array.shape, literal, statistic=statistic, known=_is_state_name(name))
+            return name in self.buffers.values()
+        return _STATISTIC.search(name) is not None
+
+    def is_known(self, name: str) -> bool:
+        """Whether the exporter says, or its name shows, that it is a parameter of the network."""
+        return name in self.targets if self.signed else _STATE.match(name) is not None
+
+    def is_literal(self, name: str, size: int) -> bool:
+        """Whether it is no parameter unless it stands in the slot of a weight."""
+        if self.signed:
+            return name not in self.targets
+        return size == 1 and _RESULT.match(name) is not None
 
     def mentioned(self, node: RawNode) -> list[str]:
         """Parameters that appear in the call from which a node was made, in order."""
@@ -162,11 +163,6 @@ def statistic_owner(name: str) -> str:
 def is_anonymous(name: str) -> bool:
     """Whether a tensor has a name that an exporter made up."""
     return _ANONYMOUS.match(name) is not None
-
-
-def _is_state_name(name: str) -> bool:
-    """Whether a tensor has the name of a parameter in a state_dict: modules joined by dots."""
-    return _STATE.match(name) is not None
 
 
 def is_recomputed(name: str) -> bool:

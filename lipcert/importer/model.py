@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from lipcert.diagnostics import Diagnostic
+from lipcert.importer.reading import Reading
 from lipcert.ir import BatchProof, Graph
 
 
@@ -49,3 +50,5 @@ class ImportedModel:
     """the sub-graphs of the file that were understood as one op"""
     scattered: frozenset[str] = frozenset()
     """parameters of the graph that several tensors of the file hold, or none"""
+    reading: Reading | None = None
+    """what the core reads in the file"""

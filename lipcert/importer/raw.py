@@ -6,7 +6,7 @@ and no lazily read byte stands behind any of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -19,14 +19,10 @@ Array = npt.NDArray[Any]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RawNode:
-    """One ONNX node. `since_version` is that of its schema, 0 where no schema is known.
-
-    `metadata` holds what the exporter noted about the node.
-    """
+    """One ONNX node; metadata: what the exporter noted about it."""
 
     op_type: str
     domain: str
-    since_version: int
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -37,27 +33,10 @@ class RawNode:
         """An integer attribute."""
         return int(self.attributes.get(name, default))
 
-    def real(self, name: str, default: float) -> float:
-        """A float attribute, as the float32 number that the file holds."""
-        return float(np.float32(self.attributes.get(name, default)))
-
-    def text(self, name: str, default: str) -> str:
-        """A string attribute."""
-        return str(self.attributes.get(name, default))
-
-    def integers(self, name: str) -> tuple[int, ...] | None:
-        """A list-of-integers attribute, None where it is absent."""
-        value = self.attributes.get(name)
-        return None if value is None else tuple(int(item) for item in value)
-
     @property
     def output_names(self) -> tuple[str, ...]:
         """The outputs that are not left out."""
         return tuple(name for name in self.outputs if name)
-
-    def input(self, index: int) -> str:
-        """Name of an input, "" where an optional one is left out."""
-        return self.inputs[index] if index < len(self.inputs) else ""
 
 
 @final
@@ -100,3 +79,23 @@ class RawModel:
     sha256: str
     external: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file with external data, by its path relative to the model's folder"""
+
+
+def needed_values(nodes: Sequence[RawNode], output: str) -> set[str]:
+    """Names of the values from which the output is computed."""
+    live = {output}
+    for node in reversed(nodes):
+        if any(name in live for name in node.outputs):
+            live.update(values_read(node))
+    return live
+
+
+def values_read(node: RawNode) -> set[str]:
+    """Names of the values that a node reads, also inside its sub-graphs."""
+    names = {name for name in node.inputs if name}
+    for attribute in node.attributes.values():
+        if isinstance(attribute, RawGraph):
+            names.update(attribute.outputs)
+            for inner in attribute.nodes:
+                names |= values_read(inner)
+    return names

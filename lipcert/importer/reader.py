@@ -16,7 +16,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs, helper
 
 from lipcert.errors import ModelFileError, Refusal
-from lipcert.importer.opsets import refusal_of
+from lipcert.importer.operators import refusal_of
 from lipcert.importer.raw import RawGraph, RawInput, RawNode
 from lipcert.importer.tensors import read_tensor
 
@@ -105,12 +105,9 @@ class GraphReader:
                 raise _malformed(self._path, f"has a node {label!r} with an attribute given twice")
             attributes[attribute.name] = self._attribute(attribute, label, scopes)
         schema = self._schema(node.op_type, domain)
-        # onnxruntime knows LayerNormalization in every operator set
-        unknown = 17 if (domain, node.op_type) == ("", "LayerNormalization") else 0
         raw = RawNode(
             node.op_type,
             domain,
-            unknown if schema is None else schema.since_version,
             label,
             tuple(node.input),
             tuple(node.output),

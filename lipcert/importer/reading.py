@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
@@ -16,7 +16,9 @@ from lipcert.core.program import Program
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, Tensor
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
-from lipcert.importer.model import ImportedModel
+
+if TYPE_CHECKING:
+    from lipcert.importer.model import ImportedModel
 
 
 @final
@@ -31,17 +33,13 @@ class Reading:
     @classmethod
     def of(cls, path: Path, output: str) -> Reading:
         """The program behind an output of a file."""
-        try:
-            model = read_model(path)
-        except ModelReadError as error:
-            raise _refused(str(error)) from error
+        model = stored_model(path)
         name = output if output in model.outputs else model.outputs[-1]
         return cls(model, _lowered(model, name), name)
 
     def is_of(self, imported: ImportedModel) -> bool:
         """Whether what was read here are bytes, in the file and beside it, that the other read."""
-        beside = {item.location: item.sha256 for item in self.model.external}
-        return self.model.sha256 == imported.sha256 and beside.items() <= imported.external.items()
+        return is_same(self.model, imported.sha256, imported.external)
 
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
         """The same file with other numbers in some of its initializers."""
@@ -51,10 +49,27 @@ class Reading:
 
 def read_program(imported: ImportedModel, output: str | None) -> Reading:
     """The program behind an output (None: the one that the importer followed)."""
+    known = imported.reading
+    if known is not None and output in {None, known.output}:
+        return known
     found = Reading.of(Path(imported.path), output or imported.graph.output_name)
     if not found.is_of(imported):
         raise NoVerdictError(f"{imported.path} changed after it was imported")
     return found
+
+
+def is_same(model: Model, sha256: str, external: Mapping[str, str]) -> bool:
+    """Whether a model was read from these bytes, in the file and beside it."""
+    beside = {item.location: item.sha256 for item in model.external}
+    return model.sha256 == sha256 and beside.items() <= external.items()
+
+
+def stored_model(path: Path) -> Model:
+    """The model in a file, as the core reads it."""
+    try:
+        return read_model(path)
+    except ModelReadError as error:
+        raise _refused(str(error)) from error
 
 
 def _lowered(model: Model, output: str) -> Program:

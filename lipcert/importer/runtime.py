@@ -15,7 +15,6 @@ from lipcert.errors import ModelFileError
 from lipcert.importer.container import read_bytes
 from lipcert.importer.expansion import names_read, needed_nodes
 from lipcert.importer.external import embed_external_data
-from lipcert.importer.modern import modernise
 
 Array = npt.NDArray[Any]
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
@@ -46,7 +45,6 @@ class Runtime:
         made = {name for node in proto.graph.node for name in node.output}
         self.values = tuple(name for name in dict.fromkeys(wanted) if name in made)
         _keep(proto, source, self.values)
-        modernise(proto)
         content = proto.SerializeToString()
         proto.Clear()
         try:

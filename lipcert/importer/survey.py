@@ -1,28 +1,55 @@
-"""Survey: what else stands against a model that is refused already.
+"""Survey: everything that stands against a model, so that who repairs it sees it all at once.
 
-What enters: a graph, or as much of a data path as could be followed. What leaves: further refusals,
-so that whoever repairs a model sees all of them at once. Nothing is refused for these reasons
-alone: a step that cannot be taken for want of an earlier one is left out.
+What enters: a model that is refused. What leaves: refusals. Nodes whose inputs are not known for
+want of an earlier one are judged by their operators alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final
 
-from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.importer.build.builder import WeightNaming
-from lipcert.importer.build.translate import translate
-from lipcert.importer.guards import STEPS
-from lipcert.importer.layout import Layout
-from lipcert.importer.opsets import refusal_of
-from lipcert.importer.patterns import recognise
-from lipcert.importer.raw import RawGraph
-from lipcert.importer.static_graph import StaticGraph, needed_values, values_read
+from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
+from lipcert.core.lower.lower import Walk
+from lipcert.core.lower.operators import JUMPING, JUMPS
+from lipcert.core.lower.values import FIXED, Data
+from lipcert.core.reader.records import Model, Node
+from lipcert.errors import Refusal
+from lipcert.importer.operators import refusal_of
+from lipcert.importer.raw import RawGraph, RawNode, needed_values, values_read
 
 _SHAPES: Final = frozenset({"Shape", "Size"})
-_MOST_ENDS: Final = 8
+_STATIC: Final = (
+    "export with axis 0 for the batch and fixed sizes for all other axes; in a Resize, give scales,"
+    " not sizes"
+)
+_WELL: Final = "re-export the model; what its nodes state has no meaning in ONNX"
+_PLAIN: Final = "write the layer in plain operators, or report the file"
+_SMOOTH: Final = "export the network before quantisation or without its discrete head"
+_REPAIR: Final = (
+    "−∞ may only mask the scores of softmax(scores + mask)·values, where it has to let every query"
+    " see a token, such as itself; repair the rest"
+)
+_FIXED_BATCH: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
+ACROSS: Final = "use a layer that treats every example alone"
+_ONE_AXIS: Final = "keep one axis for the batch alone, as in x.reshape(x.shape[0], ...)"
+_TOLD: Final = (
+    (JUMPS, "LC005", _SMOOTH),
+    ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
+    ("operator set", "LC003", "export with supported operators, or opset 17-20"),
+    ("it rounds to whole numbers", "LC005", _SMOOTH),
+    ("a constant is not", "LC014", _REPAIR),
+    ("inputs and attributes do not fit", "LC016", _WELL),
+    ("epsilon is negative", "LC016", _WELL),
+    ("a tensor has more than", "LC002", "import a smaller network, or one with smaller inputs"),
+    ("dropout in training mode", "LC011", "call model.eval() before torch.onnx.export"),
+    ("automatic padding", "LC003", "export with explicit pads"),
+    ("the shape does not fit", "LC007", _ONE_AXIS),
+    (FIXED, "LC008", _STATIC),
+    ("the size of the batch", "LC008", _FIXED_BATCH),
+    ("the output does not depend on the input", "LC008", "choose an output that does"),
+)
+"""words of the core → code and remedy"""
 
 
 def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
@@ -33,8 +60,13 @@ def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
     return tuple(kept.values())
 
 
-def operator_refusals(graph: RawGraph, outputs: Sequence[str]) -> Iterator[Refusal]:
-    """The operators on the way from any input to these outputs that have no bound anywhere."""
+def operator_refusals(
+    graph: RawGraph, outputs: Sequence[str], allowed: Set[str] = JUMPING
+) -> Iterator[Refusal]:
+    """The operators on the way from any input to these outputs that have no bound anywhere.
+
+    allowed: those of which it depends on others whether they have one.
+    """
     live = set().union(*(needed_values(graph.nodes, name) for name in outputs))
     data = {item.name for item in graph.inputs}
     for node in graph.nodes:
@@ -43,25 +75,60 @@ def operator_refusals(graph: RawGraph, outputs: Sequence[str]) -> Iterator[Refus
         if data.isdisjoint(values_read(node)):
             continue
         data.update(node.output_names)
-        refusal = None if node.op_type in STEPS else refusal_of(node)
+        is_allowed = node.op_type in allowed and not node.domain
+        refusal = None if is_allowed else refusal_of(node)
         if refusal is not None:
             yield refusal
 
 
-def translation_refusals(graph: StaticGraph, layouts: Mapping[str, Layout]) -> Iterator[Refusal]:
-    """The nodes without a translation, as far as the layouts of the values are known."""
-    nodes = tuple(
-        node
-        for node in graph.nodes
-        if layouts.keys() >= {name for name in values_read(node) if name in graph.values}
-        and node.outputs[0] in layouts
-    )
-    read = {name for node in nodes for name in node.inputs}
-    results = [name for node in nodes for name in node.output_names if name in layouts]
-    ends = [name for name in results if name not in read]
-    for end in ends[:_MOST_ENDS]:
-        part, _ = recognise(replace(graph, nodes=nodes, output_name=end))
+def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
+    """What the core refuses, with a code and a remedy. on_data: of values, and not of sizes."""
+    found = error.node if isinstance(error.node, Node) else None
+    node, op = ("", "") if found is None else (label(found), found.op_type)
+    told = refusal_of(plain_note(found)) if found is not None and on_data else None
+    if told is not None:
+        return told
+    if isinstance(error, ReadsAcrossError):
+        return Refusal("LC007", node, op, error.reason, ACROSS)
+    if isinstance(error, MixingError):
+        return Refusal("LC007", node, op, error.reason, _ONE_AXIS)
+    words = ((code, remedy) for text, code, remedy in _TOLD if text in error.reason)
+    code, remedy = next(words, ("LC028", _PLAIN))
+    return Refusal(code, node, op, error.reason, remedy)
+
+
+def node_refusals(model: Model, output: str, *, batched: bool) -> Iterator[Refusal]:
+    """The nodes that cannot be read, as far as their inputs are known."""
+    try:
+        walk = Walk.of(model, output, batched=batched)
+    except Unsupported as error:
+        yield refused(error)
+        return
+    lost: set[str] = set()
+    for position, node in walk.nodes():
+        if lost.isdisjoint(filter(None, node.inputs)):
+            try:
+                walk.node(node, position)
+            except Unsupported as error:
+                given = (walk.values.get(name) for name in node.inputs)
+                on_data = error.node is not node or any(isinstance(item, Data) for item in given)
+                yield refused(error, on_data=on_data)
+            else:
+                continue
+        lost.update(filter(None, node.outputs))
+    if output not in lost:
         try:
-            translate(part, layouts, WeightNaming(literals_are_trained=True, folded=frozenset()))
-        except UnsupportedModelError as error:
-            yield from error.refusals
+            walk.known(output)
+        except Unsupported as error:
+            yield refused(error)
+
+
+def label(node: Node) -> str:
+    """The name of a node, or one for it."""
+    return node.name or f"{node.op_type}_{next(filter(None, node.outputs))}"
+
+
+def plain_note(node: Node) -> RawNode:
+    """A node as the importer reads it, without notes."""
+    attributes = {name: item.value for name, item in node.attributes.items()}
+    return RawNode(node.op_type, node.domain, label(node), node.inputs, node.outputs, attributes)

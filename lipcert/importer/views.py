@@ -23,6 +23,10 @@ from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import ONE, FloatArray, Upper
 
 _ROUNDINGS: Final = 2.0**-46
+_LOWEST: Final = (127 - 8) << 23
+_COUNT: Final = 16 << 23
+_STRIDE: Final = 0x9E3779B1
+"""odd, so that its multiples are different numbers modulo a power of two"""
 
 Slot = tuple[int, str]
 """a step, by its position, and the name of an operand in its op"""
@@ -55,8 +59,8 @@ class Operands:
             slot: sorted(parameters.keys() & operand.sources.keys() - program.untracked)
             for slot, operand in operands_of(program)
         }
-        sizes = {name: parameters[name].size for names in shown.values() for name in names}
-        coded = _Coded(program, model, sizes)
+        shapes = {name: parameters[name].shape for names in shown.values() for name in names}
+        coded = _Coded(program, model, shapes)
         self.parameters = dict(parameters)
         self._views: dict[Slot, View] = {}
         for slot, operand in operands_of(program):
@@ -114,12 +118,11 @@ class _Coded:
     combination of others is likely to be; or 1, which shows by what number it is multiplied.
     """
 
-    def __init__(self, program: p.Program, model: Model, sizes: Mapping[str, int]) -> None:
+    def __init__(self, program: p.Program, model: Model, shapes: Mapping[str, p.Shape]) -> None:
         self._program = program
         self._model = model
-        self._sizes = sizes
-        draw = np.random.default_rng(0)
-        self._codes = {name: _codes(size, draw) for name, size in sizes.items()}
+        self._shapes = shapes
+        self._codes = {name: _codes(math.prod(shape)) for name, shape in shapes.items()}
         self._coded = self._with(self._codes)
         self._ones: Mapping[Slot, FloatArray] | None = None
 
@@ -143,7 +146,7 @@ class _Coded:
     def _scale(self, slot: Slot) -> float:
         """By what number the entries are multiplied; 0 where that is not one number."""
         if self._ones is None:
-            self._ones = self._with({name: np.ones(size) for name, size in self._sizes.items()})
+            self._ones = self._with({name: np.ones(shape) for name, shape in self._shapes.items()})
         units = self._ones.get(slot)
         largest = 0.0 if units is None else float(units.flat[np.argmax(np.abs(units))])
         return largest if units is not None and np.isin(units, (0.0, largest)).all() else 0.0
@@ -154,10 +157,13 @@ class _Coded:
             return {}
         stored = self._model.initializers
         tensors = {
-            name: Tensor("float64", stored[name].dims, array.astype("<f8").tobytes())
+            name: Tensor("float64", self._shapes[name], array.astype("<f8").tobytes())
             for name, array in numbers.items()
         }
-        model = replace(self._model, initializers={**stored, **tensors})
+        nodes = tuple(  # a constant of the file may be a parameter
+            node for node in self._model.nodes if tensors.keys().isdisjoint(node.outputs)
+        )
+        model = replace(self._model, nodes=nodes, initializers={**stored, **tensors})
         try:
             other = lower(model, self._program.output)
         except Unsupported:
@@ -172,21 +178,20 @@ def _frame(step: p.Step) -> tuple[object, ...]:
     return type(step.op), step.inputs, step.output, step.shape
 
 
-def _codes(size: int, draw: np.random.Generator) -> FloatArray:
+def _codes(size: int) -> FloatArray:
     """Different numbers of float32 between 2⁻⁸ and 2⁸, in no order."""
-    lowest, count = (127 - 8) << 23, 16 << 23
-    bits = np.unique(draw.integers(lowest, lowest + count, size))
-    while bits.size < size:
-        more = draw.integers(lowest, lowest + count, size)
-        bits = np.unique(np.concatenate([bits, more]))
-    return draw.permutation(bits)[:size].astype(np.uint32).view(np.float32).astype(np.float64)
+    bits = _LOWEST + (np.arange(size, dtype=np.uint64) * np.uint64(_STRIDE) % np.uint64(_COUNT))
+    return bits.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def _places(numbers: FloatArray, codes: FloatArray) -> PlaceArray | None:
     """Where each number stands among the codes, −1 for 0; None where one is not there."""
-    order = np.argsort(codes)
-    middles = (codes[order][1:] + codes[order][:-1]) / 2.0
-    found = order[np.searchsorted(middles, numbers)]
     zero = numbers == 0.0
+    with np.errstate(over="ignore"):
+        bits = numbers.astype(np.float32).view(np.uint32).astype(np.uint64) - np.uint64(_LOWEST)
+    found = (bits * np.uint64(pow(_STRIDE, -1, _COUNT)) % np.uint64(_COUNT)).astype(np.int64)
+    found = np.where(zero, 0, found)
+    if (found >= codes.size).any():
+        return None
     same = zero | (np.abs(numbers - codes[found]) <= _ROUNDINGS * codes[found])
     return np.where(zero, -1, found).astype(np.int32) if same.all() else None

@@ -22,8 +22,8 @@ class Activation(Entrywise):
 
     @property
     def kind(self) -> str:
-        """Name of the function."""
-        return self.name
+        """Name of the function, spelled as operators are."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
 
     def evaluate(self, *inputs: FloatArray) -> FloatArray:
         """f(x); NaN or infinite where it is not defined."""

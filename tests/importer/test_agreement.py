@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from lipcert import load_model
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
 from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
 from lipcert.errors import NoVerdictError, UnsupportedModelError
-from lipcert.importer import patterns
+from lipcert.importer import assemble
 from lipcert.importer import reading as readings
 from lipcert.importer.agreement import Domain, check_agreement
+from lipcert.importer.graph_of import graph_of
 from lipcert.importer.reading import Reading
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node
@@ -139,10 +142,11 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     assert disagreement(reading(path), path, UNIT) is None
     imported = load_model(path)
     assert reading(path).is_of(imported)
+    assert readings.read_program(imported, None) is imported.reading
     (tmp_path / "numbers").write_bytes(bytes((tmp_path / "numbers").stat().st_size))
     assert not reading(path).is_of(imported)
     with pytest.raises(NoVerdictError, match="changed after it was imported"):
-        readings.read_program(imported, None)
+        readings.read_program(replace(imported, reading=None), None)
 
 
 @given(
@@ -169,12 +173,10 @@ def test_the_longest_example_of_a_ball_is_drawn():
 
 @pytest.fixture
 def wrong_reading(monkeypatch):
-    lowered = readings._lowered
-
     def wrong(model, output):
-        return misread(lowered(model, output), Dense, with_other_weight)
+        return misread(lower(model, output), Dense, with_other_weight)
 
-    monkeypatch.setattr(readings, "_lowered", wrong)
+    monkeypatch.setattr(assemble, "lower", wrong)
 
 
 @pytest.mark.usefixtures("wrong_reading")
@@ -194,15 +196,21 @@ def test_no_certificate_is_written_of_a_wrong_reading(tmp_path):
 
 
 def test_a_graph_that_differs_in_the_domain_alone_is_refused(tmp_path, monkeypatch):
-    """A pattern that takes min(x, 30)/2 for x/2 is found out where the domain reaches further."""
+    """A graph of x/2 for min(x, 30)/2 is found out where the domain reaches further."""
 
-    def careless(matcher, found):
-        if found.op_type != "Mul" or matcher.producer(found.inputs[0], "Min") is None:
-            return None
-        inner = matcher.producer(found.inputs[0], "Min")
-        return matcher.macro(found, "Mul", (inner.inputs[0], found.inputs[1]), {})
+    def careless(program, model, parameters):
+        graph = graph_of(program, model, parameters)
+        (limit,) = (item for item in graph.nodes if item.output == "m")
+        nodes = [
+            replace(
+                item, inputs=tuple(limit.inputs[0] if n == limit.output else n for n in item.inputs)
+            )
+            for item in graph.nodes
+            if item is not limit
+        ]
+        return replace(graph, nodes=tuple(nodes))
 
-    monkeypatch.setattr(patterns, "_PATTERNS", (careless,))
+    monkeypatch.setattr(assemble, "graph_of", careless)
     nodes = [
         helper.make_node("Constant", [], ["limit"], value_float=30.0),
         helper.make_node("Constant", [], ["half"], value_float=0.5),
@@ -241,9 +249,9 @@ def test_rounding_of_what_cancels_is_no_difference(tmp_path):
 
 def test_a_file_that_the_core_does_not_read_is_refused(tmp_path, monkeypatch):
     def unread(model, output):
-        raise readings._refused(f"no rule for {output!r} of {model.sha256[:4]}")
+        raise Unsupported(f"no rule for {output!r} of {model.sha256[:4]}")
 
-    monkeypatch.setattr(readings, "_lowered", unread)
+    monkeypatch.setattr(assemble, "lower", unread)
     for trusted in (True, False):
         with pytest.raises(UnsupportedModelError) as caught:
             load_model(CNN, trusted=trusted)

@@ -24,7 +24,7 @@ def noted(name, call, arguments, keywords=""):
 
 
 def call(text):
-    return call_of(RawNode("Add", "", 14, "n", (), ("y",), {}, {FX_NODE: text}))
+    return call_of(RawNode("Add", "", "n", (), ("y",), {}, {FX_NODE: text}))
 
 
 def test_arguments_are_cut_outside_of_brackets():

@@ -77,10 +77,10 @@ def test_stack_of_matrices_on_the_left(tmp_path, stack):
     check(tmp_path, [node("MatMul", ["w", "x"], ["y"])], {"w": weights(*stack)})
 
 
-def test_a_stack_that_enlarges_is_refused(tmp_path):
+def test_a_stack_that_enlarges(tmp_path):
     tensors = {"w": weights(3, 6, 5)}
-    with pytest.raises(UnsupportedModelError, match="enlarges"):
-        check(tmp_path, [node("MatMul", ["x", "w"], ["y"])], tensors, ("N", 1, 7, 6))
+    found = check(tmp_path, [node("MatMul", ["x", "w"], ["y"])], tensors, ("N", 1, 7, 6))
+    assert found.graph.output_shape == (3, 7, 5)
 
 
 @pytest.mark.parametrize("opset", [12, 17, 18])
@@ -100,7 +100,7 @@ def test_sequence_position_out_of_range(tmp_path):
         node("SplitToSequence", ["x", "s"], ["q"], axis=1),
         node("SequenceAt", ["q", "i"], ["y"]),
     ]
-    with pytest.raises(UnsupportedModelError, match="constant places"):
+    with pytest.raises(UnsupportedModelError, match="LC0"):
         check(tmp_path, nodes, {"s": np.array(2), "i": np.array(7)})
 
 
@@ -122,7 +122,7 @@ def test_triangle(tmp_path, upper, offset):
 
 def test_weights_that_depend_on_the_data_are_refused_for_that_reason(tmp_path):
     nodes = [node("Relu", ["x"], ["m"]), node("Conv", ["x", "m"], ["y"])]
-    with pytest.raises(UnsupportedModelError, match="depend on the data"):
+    with pytest.raises(UnsupportedModelError, match="depends on the data"):
         check(tmp_path, nodes, shape=(1, 4, 7, 6))
 
 

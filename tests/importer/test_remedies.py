@@ -102,7 +102,7 @@ REFUSALS = {
     "LC006 after the embedding": (embedded(7), embedded(1)),
     "LC011 model.eval()": (training("m2", "v2", training_mode=1), training()),
     "LC003 freeze them: buffers": (statistics("PARAMETER"), statistics("BUFFER")),
-    "LC003 let every query see a token": (masked(2), masked()),
+    "LC014 let every query see a token": (masked(2), masked()),
     "LC003 supported operators, or opset 17-20": (
         model([node("Add", ["x", "c"], ["y"], broadcast=1, axis=0)], ("N", 4), {"c": ONE}, opset=5),
         model([node("Add", ["x", "c"], ["y"])], ("N", 4), {"c": ONE}),

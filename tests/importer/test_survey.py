@@ -48,7 +48,7 @@ def test_mixing_beside_what_has_no_translation(tmp_path):
         node("Add", ["m", "t"], ["y"]),
     ]
     found = codes(model(nodes, ("N", 4), {"k": np.array([4])}), tmp_path)
-    assert found == [("LC003", "TopK"), ("LC007", "ReduceMean")]
+    assert found == [("LC007", "ReduceMean"), ("LC028", "TopK")]
 
 
 def test_several_outputs_and_what_leads_to_them(tmp_path):

@@ -71,6 +71,9 @@ def _arithmetic(call: Call) -> Value:
         first, second = call.constant(0), call.constant(1)
         if call.node.op_type == "Mul":
             first, second = _factored(call, first, second)
+        elif call.node.op_type == "Div" and second.lo.size == 1 < first.lo.size and first.sources:
+            call.sink.untracked.update(second.sources)
+            second = replace(second, sources={})
         return _computed(call.node.op_type, first, second)
     found = [call.constant(place) for place in range(len(call))]
     return reduce(lambda total, item: _computed("Add", total, item), found)
@@ -135,14 +138,17 @@ def _exact_result(
 def _gains(operation: str, first: Constant, second: Constant) -> Mapping[str, float]:
     """A product of a source and plain numbers is linear: its gain is the largest of them.
 
-    Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape.
+    Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape. A
+    quotient w/c is the product by 1/c.
     """
     is_alone = operation == "Mul" and bool(first.sources) != bool(second.sources)
+    is_alone |= operation == "Div" and bool(first.sources) and not second.sources
     source, other = (first, second) if first.sources else (second, first)
     is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
     if not (is_alone and is_large):
         return sum_of_sources(first, second)
-    largest = float(interval(other).magnitude().max(initial=0.0))
+    factor = quotient(other) if operation == "Div" else interval(other)
+    largest = float(factor.magnitude().max(initial=0.0))
     return {name: multiply_up(gain, largest) for name, gain in source.sources.items()}
 
 

@@ -119,9 +119,10 @@ def resize(call: Call) -> Value:
     for axis, (scale, target) in enumerate(_grid(call, value)):
         along = _Axis(value.shape[axis], target, scale, coordinates)
         check_size((*value.shape[:axis], target, *value.shape[axis + 1 :]))
-        if along.changes_nothing:
+        is_batch = value.place is not None and axis == value.place.axis
+        if along.changes_nothing and (scale == 1 or not is_batch):
             continue
-        if value.place is not None and axis == value.place.axis:
+        if is_batch:
             raise MixingError("it resizes the batch axis")
         if mode == "nearest":
             value = select(call, value, axis, along.nearest(rounding))

@@ -1,1 +1,0 @@
-"""From the data path of an ONNX file to an ir.Graph: one module per family of ops."""

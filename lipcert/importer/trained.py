@@ -1,0 +1,252 @@
+"""Trained: which initializers of a model are parameters of the network, and which are folded.
+
+What enters: a model with one initializer per tensor that training may change, its program, and the
+exporter's notes. What leaves: the parameters in the order of use, each `folded` where its numbers
+are not what is trained, or where not all of its uses are seen. Invariant: a tensor is a parameter
+without being folded only if all its uses are operands of steps, or numbers for which the core
+knows no bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.core.coverage import operands, tensors
+from lipcert.core.program import Activation, Attention, BatchNorm, Operand, PRelu, Program, Scale
+from lipcert.core.reader.records import Model, Tensor
+from lipcert.importer.calls import FX_NODE, call_of
+from lipcert.importer.computed import Computed
+from lipcert.importer.metadata import Provenance, is_recomputed
+from lipcert.importer.raw import RawNode
+from lipcert.importer.survey import plain_note
+from lipcert.ir import Parameter
+
+_WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_LIMITS: Final = frozenset({"Max", "Min"})
+"""operators whose constants may be trained, although no rule bounds their gradients"""
+_QUICK_GELU: Final = 1.702
+_NEAR: Final = 1e-3
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Noted:
+    """A node on the way of the data, with the exporter's notes and the tensors behind it."""
+
+    raw: RawNode
+    tensors: frozenset[str]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """The parameters; lost: known ones that no rule follows; numbers: what is taken for fixed."""
+
+    parameters: Mapping[str, Parameter]
+    lost: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """What the exporter's notes say of a file.
+
+    missing: parameters that it lacks; nodes: those that depend on the data; hidden: whether some
+    notes belong to nodes that are not among them.
+    """
+
+    provenance: Provenance
+    missing: frozenset[str]
+    nodes: Sequence[Noted]
+    hidden: bool
+    as_exported: bool
+
+
+def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
+    """The parameters of a program. found: its model, with computed tensors as initializers."""
+    model, notes = found.model, marks.provenance
+    stored = tensors(model)
+    uses = _Uses(program, model)
+    literals = not notes.signed or bool(marks.missing) or marks.as_exported
+    mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks)
+    limits = set[str]().union(
+        *(item.tensors for item in marks.nodes if item.raw.op_type in _LIMITS)
+    )
+    odd = uses.odd(stored)
+    formulas = set(_formula_numbers(program, stored))
+    parameters: dict[str, Parameter] = {}
+    numbers: list[str] = []
+    for name in (*uses.spoken, *sorted(program.untracked - uses.spoken.keys())):
+        tensor = stored.get(name)
+        if tensor is None or notes.is_statistic(name):
+            continue
+        is_literal = name not in model.initializers or (
+            name not in found.names and notes.is_literal(name, tensor.size)
+        )
+        if is_literal:
+            is_parameter = literals and tensor.size > 1 and uses.spoken.get(name, False)
+        elif name in uses.spoken:
+            is_parameter = notes.is_known(name) or name not in formulas
+        else:
+            is_parameter = name in limits or name in odd
+        if is_parameter:
+            is_computed = name in found.names and not marks.as_exported
+            is_folded = is_computed or name in mixed or name in uses.plain
+            parameters[name] = Parameter(name, tensor.dims, folded=is_folded)
+        elif tensor.size == 1 and not is_literal:
+            numbers.append(name)
+    lost = (uses.plain | program.untracked) & notes.targets - parameters.keys()
+    return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)))
+
+
+@final
+class _Uses:
+    """How steps use tensors.
+
+    spoken: operands for which there are rules, in order, and whether in the slot of a weight;
+    plain: what else steps compute with.
+    """
+
+    def __init__(self, program: Program, model: Model) -> None:
+        self.spoken: dict[str, bool] = {}
+        self.plain: set[str] = set()
+        self._program = program
+        for step in program.steps:
+            own = list(operands(step.op))
+            for item in fields(step.op):
+                operand = getattr(step.op, item.name)
+                if not isinstance(operand, Operand):
+                    continue
+                fixed = isinstance(step.op, BatchNorm) and item.name in {"mean", "inverse"}
+                fixed = fixed or not any(operand is other for other in own)
+                if fixed or np.isneginf(operand.lo).any():
+                    self.plain.update(operand.sources)
+                    continue
+                is_weight = item.name == "weight" or isinstance(step.op, PRelu)
+                kind = model.nodes[step.node].op_type
+                is_weight = is_weight or (item.name == "bias" and kind in _WITH_BIAS)
+                for name in operand.sources:
+                    self.spoken[name] = self.spoken.get(name, False) or is_weight
+
+    def odd(self, stored: Mapping[str, Tensor]) -> frozenset[str]:
+        """Numbers inside of functions that the formula of no function has: they may be trained."""
+        found = {
+            step.op.numbers[0]
+            for step in self._program.steps
+            if isinstance(step.op, Activation) and step.op.name == "quick_gelu"
+            if abs(step.op.numbers[0] / _QUICK_GELU - 1.0) > _NEAR
+        }
+        return frozenset(
+            name
+            for name in self._program.untracked
+            if name in stored
+            and any(_is_number(stored[name], {number, 1.0 / number}) for number in found)
+        )
+
+
+def _is_number(tensor: Tensor, numbers: Iterable[float], share: float = 1e-6) -> bool:
+    """Whether a tensor is one of these numbers, or next to it."""
+    own = float(tensor.values().reshape(-1)[0]) if tensor.size == 1 else math.nan
+    return any(math.isclose(own, number, rel_tol=share) for number in numbers)
+
+
+def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator[str]:
+    """Single numbers beside a function that its formula has: what GELU is halved by, and 1/√n.
+
+    An attention multiplies or divides its queries of n entries by it, in another step.
+    """
+    makers = {step.output: step for step in program.steps}
+    readers = {name: step for step in program.steps for name in step.inputs[:1]}
+    for step in program.steps:
+        if not isinstance(step.op, Scale) or step.op.factor.lo.size != 1:
+            continue
+        before, behind = makers.get(step.inputs[0]), readers.get(step.output)
+        numbers: set[float] = set()
+        if behind is not None and isinstance(behind.op, Attention):
+            numbers = {step.shape[-1] ** 0.5, step.shape[-1] ** -0.5}
+        elif before is not None and isinstance(before.op, Activation):
+            numbers = {0.5, 2.0} if before.op.name.startswith("gelu") else set()
+        for name in step.op.factor.sources:
+            if name in stored and _is_number(stored[name], numbers, _NEAR):
+                yield name
+
+
+def noted_nodes(model: Model, program: Program, notes: Mapping[str, RawNode]) -> Iterator[Noted]:
+    """The nodes that depend on the data, in order. notes: those of the file by their outputs."""
+    behind = {name: frozenset([name]) for name in model.initializers}
+    for node, role in zip(model.nodes, program.covered, strict=True):
+        read = frozenset[str]().union(*(behind.get(name, ()) for name in node.inputs))
+        if role in {"step", "part"}:
+            yield Noted(notes.get(node.outputs[0]) or plain_note(node), read)
+        else:
+            own = read if any(node.inputs) else frozenset(node.outputs)
+            behind.update(dict.fromkeys(node.outputs, own))
+
+
+def _mixed(found: Computed, stored: Mapping[str, Tensor], marks: Marks) -> frozenset[str]:
+    """The tensors that are not what is trained, or into which others may have been computed."""
+    notes, missing = marks.provenance, marks.missing
+    everything = frozenset(name for name in stored if not notes.is_statistic(name))
+    mixed = set(found.absorbed)
+    touched = [item for item in marks.nodes if notes.is_folded(item.raw, missing)]
+    mixed.update(*(item.tensors for item in touched))
+    mentioned = {name for item in marks.nodes for name in notes.mentioned(item.raw)}
+    if marks.hidden or missing - mentioned or _is_hidden(notes, stored, marks.nodes):
+        mixed |= everything  # nobody knows where they went
+    elif missing:
+        mixed |= everything - notes.targets
+    if not notes.signed:
+        mixed |= {name for name in everything if is_recomputed(name)}
+    return frozenset(mixed | _unread(notes, marks.nodes))
+
+
+def _unread(provenance: Provenance, nodes: Sequence[Noted]) -> set[str]:
+    """Parameters that a call reads, while its nodes read other numbers in their place."""
+    read: dict[str, set[str]] = {}
+    said: dict[str, set[str]] = {}
+    for item in nodes:
+        note = item.raw.metadata.get(FX_NODE, "")
+        read.setdefault(note, set()).update(item.tensors)
+        said.setdefault(note, set()).update(provenance.mentioned(item.raw))
+    return {name for note in said for name in said[note] - read[note]}
+
+
+def _is_hidden(
+    provenance: Provenance, stored: Mapping[str, Tensor], nodes: Sequence[Noted]
+) -> bool:
+    """Whether a tensor of no name, of whose call no node is left, rearranges a parameter.
+
+    An exporter stores what it computed from a parameter beside the parameter itself: a transposed
+    copy, say. Numbers that it computed in another way are not told from fixed ones.
+    """
+    if not provenance.signed:
+        return False
+    calls = [(item, call) for item in nodes if (call := call_of(item.raw)) is not None]
+    results = {name for item in nodes for name in item.raw.output_names}
+    known = results.union(provenance.inputs, *([call.result] for _, call in calls))
+    open_ones = {
+        name
+        for item, call in calls
+        if not known.issuperset(call.tensors)
+        for name in item.tensors - provenance.targets
+        if stored[name].is_float
+    }
+    if not open_ones:
+        return False
+    trained = {
+        _entries(stored[name])
+        for name in provenance.targets & stored.keys()
+        if stored[name].is_float and len(set(stored[name].values().flat)) > 1
+    }
+    return any(_entries(stored[name]) in trained for name in open_ones)
+
+
+def _entries(tensor: Tensor) -> bytes:
+    """The numbers of a tensor, in whatever order."""
+    return np.sort(tensor.values(), axis=None).tobytes()
