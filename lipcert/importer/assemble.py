@@ -120,9 +120,14 @@ def assemble(checked: RawModel, path: Path, output: str | None, *, as_exported: 
         reason = f"the trained parameters {listed} are used as constants"
         raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
     graph = graph_of(program, found.model, trained.parameters)
+    made = {
+        name: replace(item, folded=not as_exported)
+        for name, item in graph.parameters.items()
+        if name not in trained.parameters
+    }
     graph = replace(
         graph,
-        parameters={**trained.parameters, **graph.parameters},
+        parameters={**trained.parameters, **made},
         eval_layers=eval_layers(raw, target),
     )
     diagnostics = (

@@ -156,7 +156,9 @@ class _Search:
                 return None
             if all(np.array_equal(array, arrays[0]) for array in arrays):
                 continue  # a shape, or a multiple by 0
-            view = next(filter(None, (self._view(origin, arrays) for origin in entering)), None)
+            view = next(
+                filter(None, (self._view(origin, arrays) for origin in sorted(entering))), None
+            )
             if view is None:
                 return None
             views[name] = view

@@ -235,7 +235,7 @@ def _is_hidden(
         for item, call in calls
         if not known.issuperset(call.tensors)
         for name in item.tensors - provenance.targets
-        if stored[name].is_float
+        if name in stored and stored[name].is_float
     }
     if not open_ones:
         return False
