@@ -18,6 +18,7 @@ from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.move import Move, Padding
 from lipcert.ops.shape import Pad, PadMode
 from lipcert.upper import Upper
 
@@ -78,7 +79,8 @@ def _layers(graph: Graph) -> list[_Layer]:
 
 
 def _is_padded(node: Node, before: Node) -> bool:
-    return isinstance(node.op, Conv) and isinstance(before.op, Pad)
+    padded = isinstance(before.op, Move) and before.op.padding is not None
+    return isinstance(node.op, Conv) and (padded or isinstance(before.op, Pad))
 
 
 def _layer_key(graph: Graph, node: Node) -> str | None:
@@ -91,7 +93,8 @@ def _layer_key(graph: Graph, node: Node) -> str | None:
 
 def _reads_borders(layer: _Layer) -> bool:
     pad = layer.nodes[0].op
-    return isinstance(pad, Pad) and pad.mode in _REFUSED and layer.is_convolution
+    repeats = isinstance(pad, Move) and pad.padding is Padding.REPEATED
+    return layer.is_convolution and (repeats or (isinstance(pad, Pad) and pad.mode in _REFUSED))
 
 
 def _refusal(layer: _Layer) -> Refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import final
 
 import numpy as np
@@ -12,6 +13,16 @@ import numpy as np
 from lipcert.core.program import IndexArray, Shape
 from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
+
+
+class Padding(Enum):
+    """What stands around a value."""
+
+    ZEROS = "zeros"
+    WRAPPED = "wrapped"
+    """the opposite side"""
+    REPEATED = "repeated"
+    """entries of the border or from within: reflected, say"""
 
 
 @final
@@ -39,6 +50,29 @@ class Move(Op):
         if self.sources.size != math.prod(self.shape) or self.sources.min(initial=0) < 0:
             return False
         return bool((np.bincount(self.sources.reshape(-1)) == 1).all())
+
+    @property
+    def padding(self) -> Padding | None:
+        """What stands around x where y is x with further entries around it; None where it is not.
+
+        Every entry stands where it stood, but for the widths of the padding.
+        """
+        size, full = self.shape, self.sources.shape
+        if len(size) != len(full) or size == full or min(np.subtract(full, size)) < 0:
+            return None
+        own = np.arange(math.prod(size)).reshape(size)
+        for start in np.argwhere(self.sources == 0):
+            ends = list(zip(start, size, strict=True))
+            if np.array_equal(self.sources[tuple(slice(a, a + n) for a, n in ends)], own):
+                widths = [(a, all_ - a - n) for (a, n), all_ in zip(ends, full, strict=True)]
+                for padding, padded in (
+                    (Padding.ZEROS, np.pad(own, widths, constant_values=-1)),
+                    (Padding.WRAPPED, np.pad(own, widths, mode="wrap")),
+                ):
+                    if np.array_equal(padded, self.sources):
+                        return padding
+                return Padding.REPEATED
+        return None
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """That of the sources."""

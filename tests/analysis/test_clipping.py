@@ -20,6 +20,7 @@ from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv
 from lipcert.ops.functions import Relu
 from lipcert.ops.linear import Dense
+from lipcert.ops.move import Move
 from lipcert.ops.shape import Pad, PadMode
 from tests.core.random_models import random_model
 from tests.networks import chain, dag, proved, trained
@@ -86,6 +87,22 @@ def test_the_input_of_a_convolution_is_clipped_before_its_padding() -> None:
     pad = Pad((0, 1), (0, 1), PadMode.WRAP)
     graph = with_clips(chain((1, 4), pad, conv(1)), MECHANISM)
     assert kinds(graph) == ["InputClip", "Pad", "Conv", "CotangentClip"]
+
+
+def moved(mode: str) -> Move:
+    """A line of four numbers with one more on either side."""
+    return Move((1, 4), np.pad(np.arange(4).reshape(1, 4), ((0, 0), (1, 1)), mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+def test_moves_that_reflect_or_repeat_borders_are_refused(mode: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"LC420.*reflected or repeated.*Remedy"):
+        with_clips(chain((1, 4), moved(mode), conv(1)), MECHANISM)
+
+
+def test_the_input_is_clipped_before_a_move_that_pads() -> None:
+    graph = with_clips(chain((1, 4), moved("wrap"), conv(1)), MECHANISM)
+    assert kinds(graph) == ["InputClip", "Move", "Conv", "CotangentClip"]
 
 
 @pytest.mark.parametrize("mode", [PadMode.REFLECT, PadMode.EDGE])

@@ -12,6 +12,7 @@ cotangent, combines it with the node's input, and lets both go.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
@@ -27,7 +28,7 @@ from lipcert.audit.gradient_norms.recording import Recording
 from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured
-from lipcert.ir import Node
+from lipcert.ir import Graph, Node
 from lipcert.ops.move import Move
 from lipcert.ops.shape import Reshape, Transpose
 
@@ -69,6 +70,7 @@ class NormEngine:
             for node in network.graph.nodes
             if node.name in self._rearranged and node.output in self._plan.by_channel[0]
         )
+        self._moved_on = _moved_on(network.graph, self._rearranged)
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Callable[[Tensor], Tensor]) -> BatchNorms:
@@ -157,6 +159,9 @@ class NormEngine:
         def hook(cotangent: Tensor) -> None:
             kept = held.pop()
             with exact_products(cotangent.device):
+                known = recording.cotangents.get(self._moved_on.get(name, ""))
+                if known is not None and name not in self._plan.by_channel[1]:
+                    recording.cotangents[name] = known
                 recording.cotangent(name, cotangent)
                 plan = None if node is None else self._plan.nodes.get(node.name)
                 if node is not None and plan is not None:
@@ -184,6 +189,19 @@ def _rearranging(node: Node) -> str | None:
     op = node.op
     same = isinstance(op, Reshape | Transpose) or (isinstance(op, Move) and op.is_permutation)
     return node.name if same else None
+
+
+def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:
+    """Values that nothing reads but a node that rearranges them, and the output of that node.
+
+    The cotangents of both have the same entries.
+    """
+    readers = Counter([graph.output_name, *(name for node in graph.nodes for name in node.inputs)])
+    return {
+        node.inputs[0]: node.output
+        for node in graph.nodes
+        if node.name in rearranging and readers[node.inputs[0]] == 1
+    }
 
 
 def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
