@@ -24,9 +24,11 @@ from lipcert.upper import ONE, FloatArray, Upper
 
 _ROUNDINGS: Final = 2.0**-46
 _LOWEST: Final = (127 - 8) << 23
-_COUNT: Final = 16 << 23
-_STRIDE: Final = 0x9E3779B1
-"""odd, so that its multiples are different numbers modulo a power of two"""
+"""the bits of 2⁻⁸ in float32"""
+_MASK: Final = (1 << 27) - 1
+"""the bits of numbers from 2⁻⁸ to 2⁸, less the lowest"""
+_FACTORS: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
+_SHIFT: Final = 14
 
 Slot = tuple[int, str]
 """a step, by its position, and the name of an operand in its op"""
@@ -59,8 +61,8 @@ class Operands:
             slot: sorted(parameters.keys() & operand.sources.keys() - program.untracked)
             for slot, operand in operands_of(program)
         }
-        shapes = {name: parameters[name].shape for names in shown.values() for name in names}
-        coded = _Coded(program, model, shapes)
+        used = {name: parameters[name] for names in shown.values() for name in names}
+        coded = _Coded(program, model, used)
         self.parameters = dict(parameters)
         self._views: dict[Slot, View] = {}
         for slot, operand in operands_of(program):
@@ -114,39 +116,38 @@ def middle(operand: p.Operand) -> FloatArray:
 class _Coded:
     """The operands of the same program with other numbers in its parameters.
 
-    Each entry becomes a random number of float32, which the file may convert to and which no
+    Each entry becomes a scattered number of float32, which the file may convert to and which no
     combination of others is likely to be; or 1, which shows by what number it is multiplied.
     """
 
-    def __init__(self, program: p.Program, model: Model, shapes: Mapping[str, p.Shape]) -> None:
+    def __init__(self, program: p.Program, model: Model, used: Mapping[str, Parameter]) -> None:
         self._program = program
         self._model = model
-        self._shapes = shapes
-        self._codes = {name: _codes(math.prod(shape)) for name, shape in shapes.items()}
-        self._coded = self._with(self._codes)
+        self._used = used
+        self._coded = self._with({name: _codes(item.size) for name, item in used.items()})
         self._ones: Mapping[Slot, FloatArray] | None = None
 
     def view(self, slot: Slot, name: str, operand: p.Operand) -> View | None:
         """How an operand shows a parameter; None where it does not."""
-        coded, codes = self._coded.get(slot), self._codes[name]
+        coded, size = self._coded.get(slot), self._used[name].size
         if coded is None or not np.isfinite(coded).all():
             return None
         inverted, scale = math.isinf(operand.sources[name]), 1.0
         if inverted:
             coded = 1.0 / np.where(coded == 0.0, math.inf, coded)
-        places = _places(coded, codes)
+        places = _places(coded, size)
         if places is None and not inverted:
             scale = self._scale(slot)
-            places = _places(coded / scale, codes) if scale else None
+            places = _places(coded / scale, size) if scale else None
         if places is None or (inverted and (places < 0).any()):
             return None
-        whole = np.array_equal(places.reshape(-1), np.arange(codes.size))
+        whole = np.array_equal(places.reshape(-1), np.arange(size))
         return View(name, None if whole else places, scale, inverted)
 
     def _scale(self, slot: Slot) -> float:
         """By what number the entries are multiplied; 0 where that is not one number."""
         if self._ones is None:
-            self._ones = self._with({name: np.ones(shape) for name, shape in self._shapes.items()})
+            self._ones = self._with({name: np.ones(item.size) for name, item in self._used.items()})
         units = self._ones.get(slot)
         largest = 0.0 if units is None else float(units.flat[np.argmax(np.abs(units))])
         return largest if units is not None and np.isin(units, (0.0, largest)).all() else 0.0
@@ -157,7 +158,7 @@ class _Coded:
             return {}
         stored = self._model.initializers
         tensors = {
-            name: Tensor("float64", self._shapes[name], array.astype("<f8").tobytes())
+            name: Tensor("float64", self._used[name].shape, array.astype("<f8").tobytes())
             for name, array in numbers.items()
         }
         nodes = tuple(  # a constant of the file may be a parameter
@@ -179,19 +180,28 @@ def _frame(step: p.Step) -> tuple[object, ...]:
 
 
 def _codes(size: int) -> FloatArray:
-    """Different numbers of float32 between 2⁻⁸ and 2⁸, in no order."""
-    bits = _LOWEST + (np.arange(size, dtype=np.uint64) * np.uint64(_STRIDE) % np.uint64(_COUNT))
-    return bits.astype(np.uint32).view(np.float32).astype(np.float64)
+    """Different numbers of float32 between 2⁻⁸ and 2⁸, in no order: entry k has the bits of
+    k + 1, mixed by steps that can be undone."""
+    bits = np.arange(1, size + 1, dtype=np.uint64)
+    for factor in _FACTORS:
+        bits = (bits * np.uint64(factor)) & np.uint64(_MASK)
+        bits ^= bits >> np.uint64(_SHIFT)
+    return (bits + np.uint64(_LOWEST)).astype(np.uint32).view(np.float32).astype(np.float64)
 
 
-def _places(numbers: FloatArray, codes: FloatArray) -> PlaceArray | None:
-    """Where each number stands among the codes, −1 for 0; None where one is not there."""
+def _places(numbers: FloatArray, size: int) -> PlaceArray | None:
+    """Where each number stands among so many codes, −1 for 0; None where one is not there."""
     zero = numbers == 0.0
-    with np.errstate(over="ignore"):
-        bits = numbers.astype(np.float32).view(np.uint32).astype(np.uint64) - np.uint64(_LOWEST)
-    found = (bits * np.uint64(pow(_STRIDE, -1, _COUNT)) % np.uint64(_COUNT)).astype(np.int64)
-    found = np.where(zero, 0, found)
-    if (found >= codes.size).any():
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = np.where(zero, 1.0, numbers).astype(np.float32)
+        same = np.abs(numbers - near) <= _ROUNDINGS * np.abs(near)
+    stored = near.view(np.uint32).astype(np.int64) - _LOWEST
+    if not (zero | (same & (stored >= 0) & (stored <= _MASK))).all():
         return None
-    same = zero | (np.abs(numbers - codes[found]) <= _ROUNDINGS * codes[found])
-    return np.where(zero, -1, found).astype(np.int32) if same.all() else None
+    bits = stored.astype(np.uint64)
+    for factor in reversed(_FACTORS):
+        bits ^= bits >> np.uint64(_SHIFT)
+        bits = (bits * np.uint64(pow(factor, -1, _MASK + 1))) & np.uint64(_MASK)
+    if not (zero | ((bits > 0) & (bits <= size))).all():
+        return None
+    return np.where(zero, -1, bits.astype(np.int64) - 1).astype(np.int32)
