@@ -14,6 +14,7 @@ import lipcert
 from lipcert import training
 from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.losses import _loss
+from lipcert.audit.lowering.functions import FUNCTIONS as IN_TORCH
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.core.losses.base import loss_class, parameters_of
 from lipcert.core.losses.kinds import KINDS
@@ -42,6 +43,10 @@ def test_the_numbers_of_every_function_are_those_of_its_oracle(case) -> None:
     points = np.array([0.125, 1.0, 2.5] if case in POSITIVE else [-2.5, -1.0, 0.0, 0.125, 2.5])
     expected = [float(EVERY[case](mpmath.mpf(x))) for x in points]
     np.testing.assert_allclose(function_of(*case, points), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_every_function_is_there_in_torch() -> None:
+    assert IN_TORCH.keys() == FUNCTIONS.keys()
 
 
 def places(*words: str) -> set[str]:

@@ -20,7 +20,7 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.ir import Parameter
 from lipcert.operand import Operand, PlaceArray
-from lipcert.upper import ONE, FloatArray, Upper
+from lipcert.upper import FloatArray, Upper
 
 _ROUNDINGS: Final = 2.0**-46
 _LOWEST: Final = (127 - 8) << 23
@@ -64,6 +64,7 @@ class Operands:
         used = {name: parameters[name] for names in shown.values() for name in names}
         coded = _Coded(program, model, used)
         self.parameters = dict(parameters)
+        self._model = model
         self._views: dict[Slot, View] = {}
         for slot, operand in operands_of(program):
             if not shown[slot]:
@@ -90,9 +91,17 @@ class Operands:
             return Operand(numbers)
         places = None if view.places is None else view.places.reshape(shape)
         if view.inverted:
-            return Operand(1.0 / numbers, view.parameter, ONE, places)
+            own = self._model.initializers[view.parameter].values().reshape(-1)
+            divisor = own if places is None else own[places]
+            return Operand(divisor.reshape(shape), view.parameter, _gain(places), places)
         gain = Upper(operand.sources.get(view.parameter, 1.0))
         return Operand(numbers, view.parameter, gain, places, view.scale)
+
+
+def _gain(places: PlaceArray | None) -> Upper:
+    """Of a parameter of which no entry is multiplied: by how often it is repeated."""
+    repeats = 1 if places is None else int(np.bincount(places.reshape(-1)).max())
+    return Upper(float(repeats)).sqrt()
 
 
 def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
@@ -133,6 +142,8 @@ class _Coded:
         if coded is None or not np.isfinite(coded).all():
             return None
         inverted, scale = math.isinf(operand.sources[name]), 1.0
+        if inverted and slot[1] != "factor":
+            return None
         if inverted:
             coded = 1.0 / np.where(coded == 0.0, math.inf, coded)
         places = _places(coded, size)

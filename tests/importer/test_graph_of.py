@@ -152,6 +152,13 @@ def test_a_trained_divisor_stays_one(tmp_path):
     assert graph.parameters == {"d": Parameter("d", (3, 1, 1))}
 
 
+def test_a_reciprocal_that_is_no_factor_is_folded(tmp_path):
+    tensors = {"w": 1.0 + np.abs(weights(4, 5))}
+    nodes = [node("Reciprocal", ("w",), ("v",)), node("Gemm", ("x", "v"), transB=1)]
+    graph = check(saved(model(nodes, ("N", 5), tensors), tmp_path))
+    assert graph.parameters == {"y.weight": Parameter("y.weight", (4, 5), folded=True)}
+
+
 def test_a_weight_that_is_computed_is_folded(tmp_path):
     tensors = {"v": weights(4, 5), "g": weights(4, 1)}
     nodes = [
