@@ -38,6 +38,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.operand import Operand
 from lipcert.ops.normalization import BatchNorm
+from lipcert.ops.normalize import BatchNorm as StoredNorm
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
@@ -343,16 +344,22 @@ def _require_statistics(
     }
     constants = [operand.array.reshape(-1) for operand in _constants(graph)]
     for node in graph.nodes:
-        if not isinstance(node.op, BatchNorm):
-            continue
+        stored: tuple[FloatArray | None, ...]
+        match node.op:
+            case BatchNorm(mean=mean, variance=variance):
+                stored = (mean.array, variance.array)
+            case StoredNorm(mean=own, variance=spread):
+                stored = (own, spread)
+            case _:
+                continue
         match = names.get(node.op.scale.parameter or "")
         prefix = None if match is None else match.recorded.rpartition(".")[0]
-        for kind, operand in zip(_STATISTICS, (node.op.mean, node.op.variance), strict=True):
+        for kind, array in zip(_STATISTICS, stored, strict=True):
             if prefix is None or f"{prefix}.{kind}" not in statistics:
                 values = [item for key, item in statistics.items() if key.endswith(kind)]
-                known = any(np.array_equal(item, operand.array) for item in values)
+                known = any(_is(item, array) for item in values)
             else:
-                known = np.array_equal(statistics.pop(f"{prefix}.{kind}"), operand.array)
+                known = _is(statistics.pop(f"{prefix}.{kind}"), array)
             if not known:
                 raise _other_statistics(f"the {kind} of node {node.name!r}", where)
     for name, item in statistics.items():
@@ -375,3 +382,7 @@ def _other_statistics(what: str, where: str) -> NoVerdictError:
         "another network; train with the layer in evaluation mode, or replace it (GroupNorm), and "
         "export that network"
     )
+
+
+def _is(numbers: FloatArray, array: FloatArray | None) -> bool:
+    return array is not None and np.array_equal(numbers, array)

@@ -107,7 +107,8 @@ class StepOp:
                 return kind(kernel, self._bias(bias), self._geometry(window, back), groups)
             case p.BatchNorm(scale, shift, mean, inverse):
                 operands = self._operand("scale", scale), self._operand("shift", shift)
-                return BatchNorm(middle(mean), middle(inverse), *operands)
+                variance = self.operands.stored(inverse)
+                return BatchNorm(middle(mean), middle(inverse), *operands, variance)
             case p.Scale(factor):
                 operand = self._entrywise("factor", factor)
                 is_divisor = self.operands.is_inverted((self.number, "factor"))

@@ -79,6 +79,13 @@ class Operands:
         self.parameters[name] = Parameter(name, operand.shape, folded=True)
         return View(name, None, 1.0, inverted=False)
 
+    def stored(self, operand: p.Operand) -> FloatArray | None:
+        """The tensor of the file that an operand of its shape is computed from, if it is one."""
+        held = [self._model.initializers.get(name) for name in operand.sources]
+        if len(held) != 1 or held[0] is None or held[0].dims != operand.shape:
+            return None
+        return held[0].values()
+
     def is_inverted(self, slot: Slot) -> bool:
         """Whether the operand is the reciprocal of what it shows."""
         view = self._views.get(slot)

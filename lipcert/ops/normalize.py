@@ -51,13 +51,15 @@ class Normalize(Op):
 class BatchNorm(Op):
     """y_c = scale_c·(x_c − mean_c)·inverse_c + bias_c on [channels, ...].
 
-    mean, inverse = 1/√(variance + ε): statistics stored in the file, not parameters.
+    mean, inverse = 1/√(variance + ε): statistics stored in the file, not parameters. variance: what
+    the file holds, where that is known.
     """
 
     mean: FloatArray
     inverse: FloatArray
     scale: Operand
     bias: Operand
+    variance: FloatArray | None = None
 
     def __post_init__(self) -> None:
         shapes = {part.shape for part in (self.mean, self.inverse, self.scale, self.bias)}

@@ -203,4 +203,6 @@ def test_several_images_of_one_example(tmp_path):
     tensors["last"] = np.array([-1, 3 * 2 * 3 * 2], np.int64)
     path = saved(model(nodes, ("N", 3, 2, 6, 6), tensors), tmp_path)
     check(path)
-    check_gradients(path, trained={"s", "b"})
+    graph = check_gradients(path, trained={"s", "b"})
+    (norm,) = (item.op for item in graph.nodes if item.op.kind == "BatchNormalization")
+    np.testing.assert_array_equal(norm.variance, tensors["v"])
