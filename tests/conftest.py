@@ -2,7 +2,7 @@
 
 Text is as wide as where there is no terminal.
 
-`pytest -m fast` is the inner loop: every test but those of `SLOW` and those marked `slow`.
+`pytest -m fast` is the inner loop: every test but those of slow.txt and those marked `slow`.
 """
 
 from __future__ import annotations
@@ -28,37 +28,12 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
 
 HERE = Path(__file__).parent
-SLOW = (
-    "audit/",
-    "conformance/",
-    "core/accounting/",
-    "core/lower/test_composites.py",
-    "core/lower/test_reading.py",
-    "core/lower/test_torch_attention.py",
-    "core/lower/test_zoo.py",
-    "core/norms/test_torus.py",
-    "core/rules/test_functions.py",
-    "core/rules/test_laws.py",
-    "core/test_budget.py",
-    "core/test_hostile_certificates.py",
-    "core/test_mutation_gate.py",
-    "core/test_soundness.py",
-    "golden/",
-    "hostile/",
-    "issue/",
-    "models/",
-    "test_digits_gap.py",
-    "test_docs.py",
-    "test_examples.py",
-    "test_mutants.py",
-    "test_network_attacks.py",
-    "test_published_faults.py",
-    "test_readme.py",
-    "test_reproductions.py",
-    "training/",
+SLOW = frozenset(
+    line
+    for line in (HERE / "slow.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
 )
-"""folders and modules of attacks, searches and whole runs, which take more than a few seconds"""
-
+"""folders, modules and tests that the inner loop leaves out"""
 
 gc.disable()  # until all tests are collected: what they are made of stays
 
@@ -70,7 +45,9 @@ def pytest_collection_finish() -> None:
 
 def is_slow(path: Path) -> bool:
     """Whether a file belongs to what the inner loop leaves out."""
-    return path.relative_to(HERE).as_posix().startswith(SLOW)
+    place = path.relative_to(HERE)
+    folders = {f"{folder.as_posix()}/" for folder in place.parents}
+    return place.as_posix() in SLOW or not SLOW.isdisjoint(folders)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -83,5 +60,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what the inner loop runs."""
     for item in items:
-        if not is_slow(item.path) and item.get_closest_marker("slow") is None:
+        name = item.nodeid.removeprefix("tests/").partition("[")[0]
+        is_marked = item.get_closest_marker("slow") is not None
+        if not (is_marked or name in SLOW or is_slow(item.path)):
             item.add_marker("fast")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[1] / "lipcert"
+from tests.conftest import SLOW
+
+TESTS = Path(__file__).resolve().parent
+PACKAGE = TESTS.parent / "lipcert"
 ROUNDING_MODULES = {"upper.py", "interval.py", "core/interval.py"}
 HEAVY = ("torch", "onnx", "onnxruntime", "scipy", "numpy", "rich", "google.protobuf")
 
@@ -62,3 +66,13 @@ def test_nothing_but_training_needs_torch(statement: str) -> None:
     code = f"{statement}; import sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_what_the_inner_loop_leaves_out_exists() -> None:
+    """Every line of slow.txt is a folder or a module of tests, or a test in one."""
+    for line in sorted(SLOW):
+        path, *parts = line.split("::")
+        assert (TESTS / path).exists(), line
+        assert (TESTS / path).is_dir() == path.endswith("/"), line
+        source = (TESTS / path).read_text(encoding="utf-8") if parts else ""
+        assert all(re.search(rf"\b(?:def|class) {part}\b", source) for part in parts), line
