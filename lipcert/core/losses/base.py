@@ -38,10 +38,10 @@ _LARGEST: Final = 1e100
 _RANGE: Final = "magnitudes from 1e-100 to 1e100"
 
 
-def _within(least: float, below: float = math.nextafter(_LARGEST, math.inf)) -> Limit:
+def _within(least: float, below: float = math.inf) -> Limit:
     def holds(value: Any) -> bool:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and bool(least <= value < below)
+        return is_number and bool(least <= value <= _LARGEST and value < below)
 
     sign = "positive" if least else "non-negative"
     what = f"a {sign} number ({_RANGE})" if below > 1.0 else "in [0, 1)"
