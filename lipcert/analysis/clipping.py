@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -16,9 +17,11 @@ from lipcert.analysis.groups import layer_of
 from lipcert.core.ledger import BackpropClipping
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
+from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.move import Move, Padding
+from lipcert.ops.normalize import Normalize
 from lipcert.ops.shape import Pad, PadMode
 from lipcert.upper import Upper
 
@@ -29,8 +32,9 @@ def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
     """The graph with the clips of the mechanism.
 
     A layer is a run of nodes that use trained parameters of one layer (a product and the addition
-    of its bias, say), with the padding that a convolution reads. Its input is clipped before the
-    padding, its cotangent after its last node.
+    of its bias, say), with the padding that a convolution reads, and with the normalisation that
+    a scale and a shift belong to. Its input is clipped before these, its cotangent after its last
+    node.
     Raises UnsupportedModelError where a trained convolution reads reflected or repeated borders:
     the published bound β·C is too small there, by 2 for a border of one entry, by more for wider
     ones.
@@ -45,7 +49,7 @@ def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
 @final
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Consecutive nodes of one trained layer: the padding if there is one, then the rest."""
+    """Consecutive nodes of one trained layer: padding or normalisation if any, then the rest."""
 
     nodes: tuple[Node, ...]
 
@@ -75,7 +79,37 @@ def _layers(graph: Graph) -> list[_Layer]:
             run = [node]
         keys[node.output] = key
         runs[node.output] = run
-    return [_Layer(tuple(run)) for run in runs.values()]
+    alone = {name for name, count in readers.items() if count == 1}
+    return [_Layer((*_normalisation(run[0], producers, alone), *run)) for run in runs.values()]
+
+
+def _normalisation(
+    node: Node, producers: Mapping[str, Node], alone: AbstractSet[str]
+) -> tuple[Node, ...]:
+    """The nodes of which a node scales or shifts the normalised values, and does nothing else.
+
+    alone: values that are read once. Between both, and before the normalisation if behind it, too,
+    entries may be arranged in groups.
+    """
+    if not isinstance(node.op, Scale | Shift):
+        return ()
+    found: list[Node] = []
+    while node.inputs[0] in alone and (before := producers.get(node.inputs[0])) is not None:
+        if _is_arrangement(before):
+            found.insert(0, before)
+        elif isinstance(before.op, Normalize):
+            source = producers.get(before.inputs[0])
+            is_grouped = bool(found) and before.inputs[0] in alone and source is not None
+            groups = (source,) if is_grouped and source and _is_arrangement(source) else ()
+            return (*groups, before, *found)
+        else:
+            break
+        node = before
+    return ()
+
+
+def _is_arrangement(node: Node) -> bool:
+    return isinstance(node.op, Move) and node.op.is_permutation
 
 
 def _is_padded(node: Node, before: Node) -> bool:

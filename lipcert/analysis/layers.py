@@ -7,16 +7,14 @@ leaves: the ends of every layer, which become a premise that the core states in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from lipcert.core.ledger import LayerEnds
 from lipcert.core.program import Program
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Node
+from lipcert.ops.base import Op
 from lipcert.ops.clip import CotangentClip, InputClip
-
-_KEEPING: Final = frozenset({"CotangentClip", "Reshape", "Transpose"})
-"""before or behind these, a clip of the whole value to a Euclidean norm does the same"""
+from lipcert.ops.move import Move
 
 
 def layers_of(graph: Graph, program: Program) -> Iterator[LayerEnds]:
@@ -50,7 +48,7 @@ def _standing(value: str, makers: Mapping[str, Node], program: Program) -> str:
     """The value of the program that a value is an arrangement of."""
     while value not in program.shapes:
         maker = makers.get(value)
-        if maker is None or maker.op.kind not in _KEEPING:
+        if maker is None or not _keeps_norms(maker.op):
             return _known(value, program)
         (value,) = maker.inputs
     return value
@@ -62,3 +60,8 @@ def _known(value: str, program: Program) -> str:
             f"a clip stands at {value!r}, which is no value of its own in the program"
         )
     return value
+
+
+def _keeps_norms(op: Op) -> bool:
+    """Whether a clip of the whole value to a Euclidean norm does the same before it and behind."""
+    return isinstance(op, CotangentClip) or (isinstance(op, Move) and op.is_permutation)
