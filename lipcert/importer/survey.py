@@ -33,6 +33,8 @@ _REPAIR: Final = (
 _FIXED_BATCH: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
 ACROSS: Final = "use a layer that treats every example alone"
 _ONE_AXIS: Final = "keep one axis for the batch alone, as in x.reshape(x.shape[0], ...)"
+_LARGE: Final = "a tensor has more than"
+_SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _TOLD: Final = (
     (JUMPS, "LC005", _SMOOTH),
     ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
@@ -41,7 +43,6 @@ _TOLD: Final = (
     ("a constant is not", "LC014", _REPAIR),
     ("inputs and attributes do not fit", "LC016", _WELL),
     ("epsilon is negative", "LC016", _WELL),
-    ("a tensor has more than", "LC002", "import a smaller network, or one with smaller inputs"),
     ("dropout in training mode", "LC011", "call model.eval() before torch.onnx.export"),
     ("automatic padding", "LC003", "export with explicit pads"),
     ("the shape does not fit", "LC007", _ONE_AXIS),
@@ -94,6 +95,8 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
         return Refusal("LC007", node, op, error.reason, _ONE_AXIS)
     words = ((code, remedy) for text, code, remedy in _TOLD if text in error.reason)
     code, remedy = next(words, ("LC028", _PLAIN))
+    if _LARGE in error.reason:
+        code, remedy = ("LC002" if on_data else "LC016"), _SMALLER
     return Refusal(code, node, op, error.reason, remedy)
 
 
