@@ -18,6 +18,7 @@ from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
+from lipcert.ops.entrywise import Activation as Function
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm
 from lipcert.ops.reduction import ReduceNorm
@@ -121,6 +122,8 @@ class _Writer:
             case GroupNorm(groups=groups, epsilon=epsilon, scale=scale, bias=bias):
                 named = self.stored(scale), self.stored(bias)
                 yield made("GroupNormalization", x, *named, num_groups=groups, epsilon=epsilon)
+            case Function() if not op.numbers:
+                yield made(op.kind, x)
             case _:
                 raise ValueError(f"{op.kind} is not written yet")
 
