@@ -204,7 +204,7 @@ def _derived(
     }
     if isinstance(mechanism, BackpropClipping):
         graph = with_clips(graph, mechanism)
-        mechanism = replace(mechanism, layers=tuple(layers_of(graph, program)))
+        mechanism = replace(mechanism, layers=tuple(layers_of(graph, reading.model, program)))
         held = frozenset(tensor for names in trained.values() for tensor in names)
         for fault in clip_faults(mechanism, reading.model, program, held):
             raise NoVerdictError(fault)

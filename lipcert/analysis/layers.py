@@ -7,9 +7,11 @@ leaves: the ends of every layer, which become a premise that the core states in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from lipcert.core.ledger import LayerEnds
 from lipcert.core.program import Program
+from lipcert.core.reader.records import Model
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Node
 from lipcert.ops.base import Op
@@ -17,11 +19,13 @@ from lipcert.ops.clip import CotangentClip, InputClip
 from lipcert.ops.move import Move
 
 
-def layers_of(graph: Graph, program: Program) -> Iterator[LayerEnds]:
+def layers_of(graph: Graph, model: Model, program: Program) -> Iterator[LayerEnds]:
     """From the clip of the input, over the only reader of each value, to that of the cotangent.
 
-    NoVerdictError where the program has no such values.
+    NoVerdictError where file and program have no such values.
     """
+    named = {program.input, *(name for node in model.nodes for name in node.outputs)}
+    known = named & program.shapes.keys()
     makers = {node.output: node for node in graph.nodes}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -41,21 +45,21 @@ def layers_of(graph: Graph, program: Program) -> Iterator[LayerEnds]:
             if isinstance(reader.op, CotangentClip):
                 break
             value = reader.output
-        yield _standing(start, makers, program), _known(value, program)
+        yield _standing(start, makers, known), _known(value, known)
 
 
-def _standing(value: str, makers: Mapping[str, Node], program: Program) -> str:
-    """The value of the program that a value is an arrangement of."""
-    while value not in program.shapes:
+def _standing(value: str, makers: Mapping[str, Node], known: AbstractSet[str]) -> str:
+    """The value of the file that a value is an arrangement of."""
+    while value not in known:
         maker = makers.get(value)
         if maker is None or not _keeps_norms(maker.op):
-            return _known(value, program)
+            return _known(value, known)
         (value,) = maker.inputs
     return value
 
 
-def _known(value: str, program: Program) -> str:
-    if value not in program.shapes:
+def _known(value: str, known: AbstractSet[str]) -> str:
+    if value not in known:
         raise NoVerdictError(
             f"a clip stands at {value!r}, which is no value of its own in the program"
         )
