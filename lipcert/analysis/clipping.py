@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -80,30 +79,29 @@ def _layers(graph: Graph) -> list[_Layer]:
         keys[node.output] = key
         runs[node.output] = run
     alone = {name for name, count in readers.items() if count == 1}
-    return [_Layer((*_normalisation(run[0], producers, alone), *run)) for run in runs.values()]
+    untrained = {name: node for name, node in producers.items() if name in alone - keys.keys()}
+    return [_Layer((*_normalisation(run[0], untrained), *run)) for run in runs.values()]
 
 
-def _normalisation(
-    node: Node, producers: Mapping[str, Node], alone: AbstractSet[str]
-) -> tuple[Node, ...]:
+def _normalisation(node: Node, untrained: Mapping[str, Node]) -> tuple[Node, ...]:
     """The nodes of which a node scales or shifts the normalised values, and does nothing else.
 
-    alone: values that are read once. Between both, and before the normalisation if behind it, too,
-    entries may be arranged in groups.
+    untrained: nodes without trained parameters, by their outputs, where these are read once.
+    Between both may be numbers that are not trained, and entries may be arranged in groups; then
+    also before the normalisation.
     """
     if not isinstance(node.op, Scale | Shift):
         return ()
     found: list[Node] = []
-    while node.inputs[0] in alone and (before := producers.get(node.inputs[0])) is not None:
-        if _is_arrangement(before):
-            found.insert(0, before)
-        elif isinstance(before.op, Normalize):
-            source = producers.get(before.inputs[0])
-            is_grouped = bool(found) and before.inputs[0] in alone and source is not None
-            groups = (source,) if is_grouped and source and _is_arrangement(source) else ()
+    while (before := untrained.get(node.inputs[0])) is not None:
+        if isinstance(before.op, Normalize):
+            source = untrained.get(before.inputs[0])
+            is_grouped = source is not None and _is_arrangement(source)
+            groups = (source,) if source and is_grouped and any(map(_is_arrangement, found)) else ()
             return (*groups, before, *found)
-        else:
+        if not (_is_arrangement(before) or isinstance(before.op, Scale | Shift)):
             break
+        found.insert(0, before)
         node = before
     return ()
 
