@@ -1,0 +1,397 @@
+"""Of arithmetic, losses, accounting, and the book-keeping between a program and its claims."""
+
+from __future__ import annotations
+
+import math
+
+from tests.core import test_arithmetic, test_clipped_soundness, test_exponential
+from tests.core.accounting import (
+    test_account,
+    test_curve,
+    test_fixed,
+    test_sensitivity,
+    test_transform,
+)
+from tests.core.losses import test_attained, test_kinds, test_softmax_error
+from tests.core.rules import test_facts
+from tests.weakenings import oracles
+from tests.weakenings.mutation import Kill, Mutation
+
+ATTAINED = test_attained.test_gradient_norm_is_bounded_and_attained
+CASES = {case.name: case for case in test_attained.CASES}
+
+
+def _loss(kind: str, rule: str, old: str, new: str, **parameters: object) -> Mutation:
+    killer = Kill.of(test_kinds.test_sampled_gradients, kind, parameters, 6.0, math.inf)
+    return Mutation(f"losses.{rule}", old, new, killer, kind)
+
+
+SUM = "sum"
+LOSSES = [
+    _loss(
+        "cross-entropy",
+        "softmax:CrossEntropy.bound",
+        "domain.error(smoothing)",
+        "0.9 * domain.error(smoothing)",
+        temperature=1.0,
+        label_smoothing=0.0,
+    ),
+    _loss("nll", "margins:NegativeLogLikelihood.bound", "Cotangent(1.0,", "Cotangent(0.9,"),
+    _loss("focal", "focal:Focal.bound", "multiply_up(root_up(2), scale)", "scale", focal_gamma=2.0),
+    _loss(
+        "bce",
+        "entries:BinaryCrossEntropy.bound",
+        "divide_up(sqrt_up(square), temperature)",
+        "sqrt_up(square)",
+        temperature=0.25,
+        output_reduction=SUM,
+    ),
+    _loss(
+        "mse",
+        "entries:SquaredError.bound",
+        "add_up(logits.norm, self.label_norm)",
+        "logits.norm",
+        label_norm=7.0,
+        output_reduction=SUM,
+        half=False,
+    ),
+    _loss(
+        "mse",
+        "entries:SquaredError.bound",
+        "if self.half",
+        "if True",
+        label_norm=1.0,
+        output_reduction=SUM,
+        half=False,
+    ),
+    _loss("mae", "entries:AbsoluteError.bound", "root_up(outputs)", "1.0", output_reduction=SUM),
+    _loss(
+        "huber",
+        "entries:Huber.bound",
+        "multiply_up(self.huber_delta, root_up(outputs))",
+        "self.huber_delta",
+        huber_delta=0.5,
+        output_reduction=SUM,
+    ),
+    _loss(
+        "multiclass-hinge",
+        "margins:MulticlassHinge.bound",
+        "if mean",
+        "if True",
+        margin=1.0,
+        output_reduction=SUM,
+    ),
+    _loss(
+        "multi-margin",
+        "margins:MultiMargin.bound",
+        "outputs * (outputs - 1)",
+        "outputs",
+        margin=1.0,
+        output_reduction=SUM,
+    ),
+    _loss(
+        "kr", "margins:KantorovichRubinstein.bound", "Cotangent(_kr_norm(outputs)", "Cotangent(1.0"
+    ),
+    _loss(
+        "hkr",
+        "margins:HingeKantorovichRubinstein.bound",
+        "add_up(_kr_norm(outputs), ",
+        "max(_kr_norm(outputs), ",
+        hkr_weight=4.0,
+        margin=2.0,
+    ),
+    Mutation(
+        "losses.entries:Cosine.bound",
+        "divide_up(1.0, floor)",
+        "divide_up(0.9, floor)",
+        Kill.of(ATTAINED, CASES["cosine below floor"]),
+        "cosine",
+    ),
+    _loss("mae", "entries:_reduced", 'if reduction == "mean"', "if True", output_reduction=SUM),
+    Mutation(
+        "losses.base:loss_cotangent",
+        "class_axis(shape) is None",
+        "not shape",
+        Kill.of(test_kinds.test_class_scores_need_one_axis, 0),
+    ),
+    Mutation(
+        "losses.base:read_loss",
+        '"true": True, "false": False',
+        '"true": True, "false": True',
+        Kill.of(oracles.half_of_a_squared_error),
+    ),
+    Mutation(
+        "losses.search:largest_on",
+        "-cells[0][0]",
+        "-cells[-1][0]",
+        Kill.of(test_attained.test_focal_norm_against_high_precision, 2.0),
+    ),
+    Mutation(
+        "losses.softmax_error:SoftmaxDomain._on_ball",
+        "max(on_half(1), on_half(-1))",
+        "on_half(-1)",
+        Kill.of(test_softmax_error.test_ball_is_attained_and_never_exceeded, 7, 2.5, 0.0),
+    ),
+    Mutation(
+        "losses.softmax_error:SoftmaxDomain._square_on_cube",
+        "return max(corners)",
+        "return min(corners)",
+        Kill.of(test_softmax_error.test_spread_is_the_best_corner, 3, 3.0, 0.0),
+    ),
+    Mutation(
+        "losses.softmax_error:SoftmaxDomain.miss",
+        "(self.classes - 1) * exp_bounds",
+        "exp_bounds",
+        Kill.of(oracles.missing_a_class),
+    ),
+]
+
+ACCOUNTING = [
+    Mutation(
+        "accounting.account:gaussian_epsilon",
+        "math.isqrt(math.floor(square * wide * wide)) + 1",
+        "math.isqrt(math.floor(square * wide * wide)) * 9 // 10",
+        Kill.of(test_account.test_gaussian_is_the_optimum, 1.0, 1, "1e-5"),
+    ),
+    Mutation(
+        "accounting.account:_least",
+        "return high",
+        "return 0.9 * high",
+        Kill.of(test_account.test_gaussian_is_the_optimum, 5.0, 100, "1e-12"),
+    ),
+    Mutation(
+        "accounting.account:zero_concentrated",
+        "releases / (2 * Fraction(multiplier) ** 2)",
+        "releases / (4 * Fraction(multiplier) ** 2)",
+        Kill.of(test_account.test_zero_concentrated),
+    ),
+    Mutation(
+        "accounting.account:epsilon_upper",
+        "if (sampling, relation) in _REFUSED",
+        "if False",
+        Kill.of(test_account.test_not_recomputed, "shuffle", 1.0, "1/10", 5, "1e-5", "add-remove"),
+    ),
+    Mutation(
+        "accounting.account:_poisson",
+        'replaced = relation == "replace-one"',
+        "replaced = False",
+        Kill.of(test_account.test_one_sampled_release, 1.0, "1/100", "1e-5", "replace-one"),
+    ),
+    Mutation(
+        "accounting.poisson:_pairs",
+        "return both_directions(Removed(fixed, rate, tail), grid)",
+        "return both_directions(Removed(fixed, rate, tail), grid)[1:]",
+        Kill.of(test_account.test_one_sampled_release, 0.3, "1/1000", "1e-12", "add-remove"),
+    ),
+    Mutation(
+        "accounting.poisson:poisson_epsilon",
+        "max(known)",
+        "min(known)",
+        Kill.of(test_account.test_one_sampled_release, 1.0, "1/100", "1e-5", "add-remove"),
+    ),
+    Mutation(
+        "accounting.curve:Removed.__call__",
+        "return n * above // d",
+        "return 9 * n * above // (10 * d)",
+        Kill.of(test_curve.test_dominates, 1.0, "1/100", False),
+    ),
+    Mutation(
+        "accounting.curve:Replaced.__call__",
+        "absent + n * ",
+        "0 * absent + n * ",
+        Kill.of(test_curve.test_dominates, 1.0, "1/100", True),
+    ),
+    Mutation(
+        "accounting.pair:_losses",
+        "max(b - a + extra, 0) / one",
+        "0.9 * max(b - a + extra, 0) / one",
+        Kill.of(test_curve.test_dominates, 1.0, "1/100", False),
+    ),
+    Mutation(
+        "accounting.compose:composed_epsilon",
+        "rest = delta - steps * Fraction(kept.infinite)",
+        "rest = 2 * delta",
+        Kill.of(test_account.test_one_sampled_release, 1.0, "1/100", "1e-5", "add-remove"),
+    ),
+    Mutation(
+        "accounting.compose:_composed",
+        "convolution_power(folded, steps)",
+        "convolution_power(folded, max(steps - 5, 1))",
+        Kill.of(test_account.test_nearly_certain_samples, 30.0, 700, "1e-5", "add-remove"),
+    ),
+    Mutation(
+        "accounting.transform:convolution_power",
+        "product = _power(values, times)",
+        "product = _power(values, times - 1)",
+        Kill.of(test_transform.test_error_is_honest_and_small, 16, 9, 40.0),
+    ),
+    Mutation(
+        "accounting.fixed:NormalTail.__call__",
+        "return (1 << self.bits) - self(-x)",
+        "return self(-x)",
+        Kill.of(test_fixed.test_tail),
+    ),
+    Mutation(
+        "accounting.fixed:logarithm", "16 * total", "15 * total", Kill.of(test_fixed.test_logarithm)
+    ),
+    Mutation(
+        "accounting.renyi:poisson_renyi_epsilon",
+        "_epsilon(moments, rate, 1 - rate, releases, delta)",
+        "_epsilon(moments, rate / 2, 1 - rate / 2, releases, delta)",
+        Kill.of(oracles.renyi_of_a_sure_sample),
+    ),
+    Mutation(
+        "accounting.renyi:without_replacement_epsilon",
+        "4 * (math.isqrt(",
+        "(math.isqrt(",
+        Kill.of(test_account.test_renyi_agrees_with_dp_accounting, 1.0, "1/100", 1000, 1e-05),
+    ),
+    Mutation(
+        "accounting.renyi:_converted",
+        "(log_moment + surprise - log_bounds(order)[0])",
+        "(log_moment - log_bounds(order)[0])",
+        Kill.of(oracles.renyi_of_a_sure_sample),
+    ),
+    Mutation(
+        "accounting.sensitivity:sensitivity_up",
+        "multiply_up(_BOUNDS_MOVED[relation], grad_norm)",
+        "grad_norm",
+        Kill.of(test_sensitivity.test_sensitivities),
+    ),
+    Mutation(
+        "accounting.sensitivity:total_sensitivity",
+        "Fraction(delta) ** 2",
+        "Fraction(delta)",
+        Kill.of(test_sensitivity.test_total),
+    ),
+    Mutation(
+        "accounting.sensitivity:effective_multiplier",
+        "total += ",
+        "total = ",
+        Kill.of(test_sensitivity.test_multiplier_is_the_largest_lower_bound),
+    ),
+]
+
+ARITHMETIC = [
+    *(
+        Mutation(
+            f"arithmetic:{name}",
+            "return ",
+            "return 0.9 * ",
+            Kill.of(test_arithmetic.test_sums_and_products),
+        )
+        for name in ("add_up", "multiply_up")
+    ),
+    Mutation(
+        "arithmetic:divide_up", "return ", "return 0.9 * ", Kill.of(test_arithmetic.test_quotients)
+    ),
+    Mutation(
+        "arithmetic:sqrt_up",
+        "return _up(",
+        "return _down(",
+        Kill.of(test_arithmetic.test_square_roots),
+    ),
+    Mutation(
+        "arithmetic:_root_up",
+        "math.isqrt(square - 1) + 1",
+        "math.isqrt(square - 1) * 9 // 10",
+        Kill.of(test_arithmetic.test_square_roots),
+    ),
+    Mutation(
+        "arithmetic:_up",
+        "if p * d >= n * q",
+        "if True",
+        Kill.of(test_arithmetic.test_sums_and_products),
+    ),
+    Mutation(
+        "arithmetic:_up",
+        "return found",
+        "return math.nextafter(found, -_INF)",
+        Kill.of(oracles.long_product),
+    ),
+    Mutation(
+        "arithmetic:round_up",
+        "return _up(",
+        "return _down(",
+        Kill.of(test_arithmetic.test_beyond_float64),
+    ),
+    Mutation(
+        "interval:up",
+        "np.inf",
+        "-np.inf",
+        Kill.of(test_facts.test_lengths_are_upper_bounds_and_close),
+    ),
+    Mutation(
+        "interval:norm_up",
+        "return round_up(",
+        "return 0.9 * round_up(",
+        Kill.of(test_facts.test_box_norm_counts_what_is_repeated),
+    ),
+    Mutation(
+        "exponential:exp_bounds",
+        "Fraction(above, one)",
+        "Fraction(below, one)",
+        Kill.of(test_exponential.test_exp),
+    ),
+    Mutation(
+        "exponential:log_bounds", "high + above", "low + below", Kill.of(test_exponential.test_log)
+    ),
+]
+
+DERIVATION = [
+    Mutation(
+        "clips:with_clips",
+        "(inserted(InputClip(clip.input_clip), inputs[0], step),)",
+        "(inserted(InputClip(0.5 * clip.input_clip), inputs[0], step),)",
+        Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
+    ),
+    Mutation(
+        "clips:with_clips",
+        "CotangentClip(clip.cotangent_clip, by_channel)",
+        "CotangentClip(0.5 * clip.cotangent_clip, by_channel)",
+        Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
+    ),
+    Mutation(
+        "refinements:Runs.of",
+        "any(readers[value] != 1 for value in run.values[:-1])",
+        "False",
+        Kill.of(oracles.a_run_that_is_read_from_within),
+    ),
+    Mutation(
+        "refinements:Chains.of",
+        "steps is None or not is_only_way(program, steps)",
+        "steps is None",
+        Kill.of(oracles.a_chain_beside_which_cotangents_pass),
+    ),
+    Mutation(
+        "refinements:Witnessed._affine",
+        "add_up(multiply_up(bound, facts[start].norm), at_zero.norm)",
+        "max(multiply_up(bound, facts[start].norm), at_zero.norm)",
+        Kill.of(oracles.a_run_with_a_bias),
+    ),
+    Mutation(
+        "refinements:slopes_between",
+        "box = hull(below.box, points[step.inputs[0]].box)",
+        "box = below.box",
+        Kill.of(oracles.chords_that_leave_a_box),
+    ),
+    Mutation(
+        "derive:_loss",
+        "Cotangent(min(found.norm, premises.loss_clip)",
+        "Cotangent(0.9 * min(found.norm, premises.loss_clip)",
+        Kill.of(oracles.a_clipped_loss),
+    ),
+    Mutation(
+        "claims:group_bounds",
+        "total_sensitivity(norms)",
+        "max(norms)",
+        Kill.of(oracles.a_group_of_two),
+    ),
+    Mutation(
+        "claims:clipped_group",
+        "divide_up(norm, sqrt_down(float(groups)))",
+        "divide_up(norm, float(groups))",
+        Kill.of(oracles.groups_that_share_a_clip),
+    ),
+]
+NUMBERS = [*LOSSES, *ACCOUNTING, *ARITHMETIC, *DERIVATION]

@@ -1,0 +1,248 @@
+"""Killers that hand the core what no honest search proposes: claims and factors that are wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lipcert.core.accounting.account import gaussian_epsilon
+from lipcert.core.accounting.renyi import poisson_renyi_epsilon
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.certificate import (
+    ChainWitness,
+    GroupClaim,
+    NormClaim,
+    RunWitness,
+    ScopeClaim,
+)
+from lipcert.core.claims import clipped_group, group_bounds
+from lipcert.core.derive import Derived, derive
+from lipcert.core.forms import chain
+from lipcert.core.interval import Interval, exact
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import Clipless, GradientClipping
+from lipcert.core.losses.base import loss_cotangent, read_loss
+from lipcert.core.losses.softmax_error import SoftmaxDomain
+from lipcert.core.norms import stacks
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.definite import Definite, definite_float
+from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.integer_engine import norm_at_most_exact
+from lipcert.core.norms.torus import torus_at_most
+from lipcert.core.program import Activation, Add, Dense, Op, Operand, Place, Program, Scale, Step
+from lipcert.core.refinements import slopes_between
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.witnesses import ENGINES, Evidence
+from tests.core.forms import test_forms
+from tests.core.norms.convolutions import window_of
+from tests.core.rules.cases import rule
+
+Check = Callable[[np.ndarray, float], bool]
+
+
+def norms_slightly_too_small() -> None:
+    """Claims below the truth by a part in a million."""
+    for seed in range(4):
+        matrix = np.random.default_rng(seed).standard_normal((12, 9))
+        norm = float(np.linalg.norm(matrix, 2))
+        for check in (norm_at_most_float, norm_at_most_exact):
+            assert check(matrix, norm * (1 + 1e-6))
+            assert not check(matrix, norm * (1 - 1e-6))
+            assert not check(matrix, float(np.abs(matrix).max()) / 2.0)
+
+
+def wrong_factors(check: Check) -> None:
+    """A factor of another matrix is no proof."""
+    matrix = np.random.default_rng(5).standard_normal((30, 30))
+    claim = (1.0 - 1e-9) * float(np.linalg.norm(matrix, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        _with_shifted_factors(patch)
+        assert not check(matrix, claim)
+
+
+def wrong_lowest_eigenvalue(proof: Definite) -> None:
+    """Below what is claimed by 1e-9, with factors of a matrix where it is not."""
+    matrix = np.diag([0.2 - 1e-9, 0.3, 0.4])
+    with pytest.MonkeyPatch.context() as patch:
+        _with_shifted_factors(patch)
+        assert not proof(matrix, Fraction(1, 5))
+
+
+def wrong_stack_factors() -> None:
+    """The same for stacks of complex matrices."""
+    stack = np.random.default_rng(5).standard_normal((3, 8, 8)) + 0j
+    claim = (1.0 - 1e-9) * float(np.linalg.norm(stack, 2, axis=(1, 2)).max())
+    with pytest.MonkeyPatch.context() as patch:
+        _with_shifted_factors(patch)
+        assert not stacks.norms_at_most_float(stack, claim)
+
+
+def _with_shifted_factors(patch: pytest.MonkeyPatch) -> None:
+    """As if every matrix were positive definite: factors of one that is."""
+    right = np.linalg.cholesky
+
+    def wrong(matrix: np.ndarray) -> np.ndarray:
+        lowest = min(float(np.linalg.eigvalsh(matrix).min()), 0.0)
+        return np.asarray(right(matrix + (1e-11 - lowest) * np.eye(matrix.shape[-1])))
+
+    patch.setattr(np.linalg, "cholesky", wrong)
+
+
+def a_torus_of_a_single_frequency() -> None:
+    """The sum of three neighbours: 1 where signs alternate, 3 where all are equal."""
+    window = window_of((3,), (8,), before=(1,), after=(1,))
+    line = Convolution(np.ones((1, 1, 3)), (8,), window)
+    assert not torus_at_most(line, (1,), (1,), 1.5, norm_at_most_float)
+
+
+def forms_without_a_completion() -> None:
+    """What is proposed for a form is half of it: there is no such proof."""
+    network = test_forms.Network([np.eye(3), Interval(np.zeros(3), np.ones(3)), 2.0 * np.eye(3)])
+    numbers = network.numbers(hull=False)
+    right = chain._completion
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chain, "_completion", lambda *asked: 0.5 * right(*asked))
+        form = network.form(numbers, definite_float)
+    assert form is None or form.over_ball() >= 2.0
+
+
+def slopes_at_the_bottom() -> None:
+    """x ↦ 2·relu(x) has Jacobians of norm 2."""
+    form = test_forms.Network([Interval(np.zeros(3), np.ones(3)), 2.0 * np.eye(3)]).form(
+        [], definite_float
+    )
+    assert form is None or form.over_ball() >= 2.0
+
+
+def a_tensor_that_counts_twice() -> None:
+    """y = 2w·x, entry by entry: ∂loss/∂w is twice the cotangent times x."""
+    factor = Operand(np.array([[6.0]]), np.array([[6.0]]), {"w": 2.0})
+    x = np.array([[3.0, 4.0]])
+    asked = rule(Scale(factor), [Fact.of((1, 2), 5.0, exact(x))], [(1, 2)], (1, 2))
+    assert dict(asked.gradients(Cotangent(7.0)))["w"] >= 2.0 * 5.0 * 7.0
+
+
+def missing_a_class() -> None:
+    """Logits in a cube of width 1: the label is at the bottom, nine others are at the top."""
+    miss = SoftmaxDomain(10, math.inf, 1.0).miss()
+    assert miss >= 9.0 * math.e / (1.0 + 9.0 * math.e) * (1.0 - 1e-12)
+
+
+def half_of_a_squared_error() -> None:
+    """(z − y)² of one output has gradients of 2·(3 + 1)."""
+    stated = {"label_norm": 1.0, "half": "false", "output_reduction": "sum"}
+    assert loss_cotangent(read_loss("mse", stated), Fact.of((1, 1), 3.0), (1, 1)).norm >= 8.0
+
+
+def renyi_of_a_sure_sample() -> None:
+    """No account is below the exact one of a Gaussian mechanism without sampling."""
+    delta = Fraction("1e-5")
+    exact_one = gaussian_epsilon(2.0, 3, delta)
+    found = poisson_renyi_epsilon(2.0, Fraction(1), 3, delta)
+    assert exact_one is not None
+    assert found is not None
+    assert found >= exact_one
+
+
+def long_product() -> None:
+    """Products of sixty layer norms, compared with the exact rational product."""
+    for seed in range(10):
+        bound, product = 1.0, Fraction(1)
+        for factor in np.random.default_rng(seed).uniform(0.5, 2.0, 60).tolist():
+            bound = multiply_up(bound, factor)
+            product *= Fraction(factor)
+        assert Fraction(bound) >= product
+
+
+ZEROS, ONES = np.zeros((2, 2)), np.eye(2)
+PREMISES = Premises(
+    input_norm=1.0, input_box=None, loss="cross-entropy",
+    loss_parameters=(("label_smoothing", 0.0), ("temperature", 1.0)), loss_clip=None,
+    mechanism=Clipless(), relation="add-remove", divisor=None, run=None,
+)  # fmt: skip
+
+
+def _derived(
+    *steps: tuple[Op, str, str],
+    runs: tuple[RunWitness, ...] = (),
+    chains: tuple[ChainWitness, ...] = (),
+    premises: Premises = PREMISES,
+) -> Derived:
+    """Of steps on vectors of two numbers: what is computed, from what (several by blanks), name."""
+    made = tuple(
+        Step(op, tuple(inputs.split()), name, (1, 2), number)
+        for number, (op, inputs, name) in enumerate(steps)
+    )
+    shapes = dict.fromkeys(["x", *(step.output for step in made)], (1, 2))
+    program = Program("x", made[-1].output, shapes, made, Place(0), ())
+    evidence = Evidence(ScopeClaim("point", (), ()), {}, runs, chains, ENGINES["float"])
+    return derive(program, premises, evidence)
+
+
+def _dense(matrix: np.ndarray, bias: np.ndarray | None = None) -> Dense:
+    added = None if bias is None else Operand(bias, bias)
+    return Dense(Operand(matrix, matrix), added)
+
+
+def a_run_that_is_read_from_within() -> None:
+    """0·x + x, where the run of both matrices is 0: at x = 0 the gradient is (½, −½)."""
+    run = RunWitness(("a", "b"), NormClaim(0.0, "dense"))
+    steps = (_dense(ONES), "x", "a"), (_dense(ZEROS), "a", "b"), (Add((1, 1)), "b a", "y")
+    found = _derived(*steps, runs=(run,))
+    assert found.cotangents["x"].norm >= 0.5**0.5
+
+
+def a_chain_beside_which_cotangents_pass() -> None:
+    """The same by a chain."""
+    chain_witness = ChainWitness("cotangents", "x", "b", ())
+    steps = (_dense(ONES), "x", "a"), (_dense(ZEROS), "a", "b"), (Add((1, 1)), "b a", "y")
+    found = _derived(*steps, chains=(chain_witness,))
+    assert found.cotangents["x"].norm >= 0.5**0.5
+
+
+def a_run_with_a_bias() -> None:
+    """relu(x + (3, 4)) is (3.6, 4.8) at x = (0.6, 0.8)."""
+    step = _dense(ONES, np.array([3.0, 4.0]))
+    found = _derived((step, "x", "a"), (Activation("relu"), "a", "y"))
+    assert found.facts["y"].norm >= 6.0
+
+
+def chords_that_leave_a_box() -> None:
+    """From relu(−3) to relu(2) the slope is 0.4, though all values lie in [1, 2]."""
+    step = Step(Activation("relu"), ("h",), "y", (1, 1), 0)
+    facts = {"h": Fact.of((1, 1), box=Interval(np.ones((1, 1)), np.full((1, 1), 2.0)))}
+    points = {"h": Fact.of((1, 1), box=exact(np.full((1, 1), -3.0)))}
+    found = slopes_between((step,), facts, points)
+    assert found is not None
+    assert found["y"].lo.min() <= 0.4 <= found["y"].hi.max()
+
+
+def a_clipped_loss() -> None:
+    """Gradients of norm √½ that are clipped to ½ have norm ½."""
+    found = _derived((_dense(ONES), "x", "y"), premises=replace(PREMISES, loss_clip=0.5))
+    assert found.cotangents["y"].norm >= 0.5
+
+
+def a_group_of_two() -> None:
+    """Gradients of norms 3 and 4 have norm 5 together."""
+    names = ("a", "b")
+    certificate: Any = SimpleNamespace(
+        parameters=[SimpleNamespace(name=name, tensor=name) for name in names],
+        groups=[GroupClaim("g", names, 2, 0.0, 0.0, 0.0)],
+        scope=SimpleNamespace(kind="point"),
+    )
+    (bound,) = group_bounds(certificate, {"a": 3.0, "b": 4.0}, PREMISES)
+    assert bound.grad_norm >= 5.0
+
+
+def groups_that_share_a_clip() -> None:
+    """Four groups clipped alike, all of them to 1."""
+    clipped = replace(PREMISES, mechanism=GradientClipping(1.0, "group", "inside"))
+    assert 2.0 * clipped_group(math.inf, 4, clipped, lasts=False) >= 1.0

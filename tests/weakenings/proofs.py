@@ -1,0 +1,310 @@
+"""Of proofs about matrices, convolutions and chains, and of what takes them into a derivation."""
+
+from __future__ import annotations
+
+from lipcert.core.norms.definite import definite_exact, definite_float
+from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.integer_engine import norm_at_most_exact
+from tests.core.forms import test_forms, test_links, test_regions
+from tests.core.norms import (
+    test_convolution,
+    test_engines,
+    test_fused,
+    test_roots,
+    test_stacks,
+    test_steps,
+    test_torus,
+)
+from tests.weakenings import oracles
+from tests.weakenings.mutation import Kill, Mutation
+
+BANDS = Kill.of(test_convolution.test_claims_about_bands_of_many_panels, 2, 1)
+
+NORMS = [
+    Mutation(
+        "norms.claim:NormClaim.of",
+        "return largest == 0.0",
+        "return True",
+        Kill.of(oracles.norms_slightly_too_small),
+    ),
+    Mutation(
+        "norms.float_engine:norm_at_most_float",
+        "Fraction(level) + rest + error <= target",
+        "True",
+        Kill.of(oracles.wrong_factors, norm_at_most_float),
+    ),
+    Mutation(
+        "norms.residual:unexplained",
+        "return measured + product_error + U * measured + 2 * n * ETA",
+        "return Fraction(0)",
+        Kill.of(oracles.wrong_factors, norm_at_most_float),
+    ),
+    Mutation(
+        "norms.residual:square_sum",
+        "1 - gamma(flat.size)",
+        "9",
+        Kill.of(oracles.norms_slightly_too_small),
+    ),
+    Mutation(
+        "norms.float_engine:_gram",
+        "max(columns.start, start)",
+        "start + 1",
+        BANDS,
+    ),
+    Mutation(
+        "norms.residual:extent",
+        "int(found[-1]) + 1",
+        "int(found[-1])",
+        BANDS,
+    ),
+    Mutation(
+        "norms.convolution:Convolution.bands",
+        "in self.blocks():",
+        "in [0.9 * block for block in self.blocks()]:",
+        BANDS,
+    ),
+    Mutation(
+        "norms.integer_engine:norm_at_most_exact",
+        "level + rest",
+        "level",
+        Kill.of(oracles.wrong_factors, norm_at_most_exact),
+    ),
+    Mutation(
+        "norms.layers:Layers.gram",
+        "second += cross + cross.T",
+        "second += cross",
+        Kill.of(test_engines.test_proved_claims_are_true),
+    ),
+    Mutation(
+        "norms.layers:Layers.row_sum_norm",
+        "int(max(",
+        "int(0 * max(",
+        Kill.of(oracles.wrong_factors, norm_at_most_exact),
+    ),
+    Mutation(
+        "norms.definite:definite_float",
+        "Fraction(shift) - least",
+        "Fraction(shift)",
+        Kill.of(oracles.wrong_lowest_eigenvalue, definite_float),
+    ),
+    Mutation(
+        "norms.definite:definite_exact",
+        "<= -least",
+        "<= 0",
+        Kill.of(oracles.wrong_lowest_eigenvalue, definite_exact),
+    ),
+    Mutation(
+        "norms.convolution:Convolution.by_windows",
+        "sqrt_up(float(self.overlap()))",
+        "1.0",
+        Kill.of(test_convolution.test_claims_about_convolutions),
+    ),
+    Mutation(
+        "norms.convolution:Convolution.overlap",
+        ".max()",
+        ".min()",
+        Kill.of(test_convolution.test_overlap_is_the_largest_column_of_the_window_matrix),
+    ),
+    Mutation(
+        "norms.convolution:Convolution._block",
+        "result[:, y, :, x] = taps[:, :, tap]",
+        "result[:, y, :, x] = 0.9 * taps[:, :, tap]",
+        Kill.of(test_convolution.test_the_matrix_is_the_convolution),
+    ),
+    Mutation(
+        "norms.steps:Kernel.norm_at_most",
+        "Fraction(claim) - Fraction(error)",
+        "Fraction(claim)",
+        Kill.of(test_steps.test_an_interval_operand_costs_its_radius),
+    ),
+    Mutation(
+        "norms.steps:Kernel.of",
+        "entries = Interval(op.weight.lo[:, :, None], op.weight.hi[:, :, None])",
+        "entries = Interval(0.9 * op.weight.lo[:, :, None], 0.9 * op.weight.hi[:, :, None])",
+        Kill.of(test_steps.test_matrices, norm_at_most_float, 3),
+    ),
+    Mutation(
+        "norms.steps:frobenius_at_most",
+        "norm_up(array)",
+        "0.9 * norm_up(array)",
+        Kill.of(test_steps.test_membership_in_a_ball),
+    ),
+    Mutation(
+        "norms.torus:torus_at_most",
+        "if not all(fit)",
+        "if False",
+        Kill.of(oracles.a_torus_of_a_single_frequency),
+    ),
+    Mutation(
+        "norms.torus:absolute_at_most",
+        "np.abs(phases_of(convolution, axes))",
+        "phases_of(convolution, axes)",
+        Kill.of(test_torus.test_absolute_values, norm_at_most_float),
+    ),
+    Mutation(
+        "norms.torus:_circles",
+        "(count - twist) // 2 + 1",
+        "(count - twist) // 2",
+        Kill.of(test_torus.test_claims_on_tori, norm_at_most_float),
+    ),
+    Mutation(
+        "norms.lines:Axis.fits",
+        "return any(",
+        "return True or any(",
+        Kill.of(oracles.a_torus_of_a_single_frequency),
+    ),
+    Mutation(
+        "norms.stacks:norms_at_most_float",
+        "square_sums(M - F).max()",
+        "0.0",
+        Kill.of(oracles.wrong_stack_factors),
+    ),
+    Mutation(
+        "norms.stacks:_gram",
+        "adjoint[:, :, :rows] @ A",
+        "0.0 * adjoint[:, :, :rows] @ A",
+        Kill.of(test_stacks.test_claims),
+    ),
+    Mutation(
+        "norms.roots:_exponential",
+        "(k + 1)",
+        "(k + 2)",
+        Kill.of(test_roots.test_parts_are_within_the_promise, 7),
+    ),
+    Mutation(
+        "norms.compose:scaled",
+        "on_rows = outputs is not kernel.adjoint",
+        "on_rows = outputs",
+        Kill.of(test_fused.test_runs_are_one_map),
+    ),
+    Mutation(
+        "norms.compose:plus_identity",
+        "np.full(rows, float(around))",
+        "np.zeros(rows)",
+        Kill.of(test_fused.test_matrices, norm_at_most_float),
+    ),
+    Mutation(
+        "norms.compose:averaged",
+        "total = Interval(lo[where], hi[where]) + part",
+        "total = part",
+        Kill.of(test_fused.test_runs_are_one_map),
+    ),
+    Mutation(
+        "norms.compose:behind",
+        "moved=lines",
+        "moved=tuple(np.where(line == line.max(), -1, line) for line in lines)",
+        Kill.of(test_fused.test_runs_are_one_map),
+    ),
+    Mutation(
+        "norms.fused:_is_chain",
+        "(before.output, start) if isinstance(step.op, Add)",
+        "step.inputs if isinstance(step.op, Add)",
+        Kill.of(test_fused.test_a_sum_with_another_value_is_no_run),
+    ),
+    Mutation(
+        "norms.fused:_factors",
+        "Interval(scale.lo, scale.hi) * Interval(inverse.lo, inverse.hi)",
+        "Interval(inverse.lo, inverse.hi)",
+        Kill.of(test_fused.test_a_normalised_matrix),
+    ),
+    Mutation(
+        "norms.moves:lines_of",
+        "np.array_equal(sources[0], table)",
+        "True",
+        Kill.of(test_fused.test_lines_are_found_again),
+    ),
+]
+
+FORMS = [
+    Mutation(
+        "forms.chain:_proved",
+        "if proof(np.ldexp(whole, -scale), least)",
+        "if True",
+        Kill.of(oracles.forms_without_a_completion),
+    ),
+    Mutation(
+        "forms.chain:at_the_bottom",
+        "slopes.magnitude()",
+        "slopes.lo",
+        Kill.of(oracles.slopes_at_the_bottom),
+    ),
+    Mutation(
+        "forms.descent:Descent.inequality",
+        "-= bottom.rows.T @ bottom.rows",
+        "-= 0.9 * (bottom.rows.T @ bottom.rows)",
+        Kill.seeds(test_forms.test_every_mask, definite_float),
+    ),
+    Mutation(
+        "forms.descent:_constraint",
+        "cross = 0.5 * ",
+        "cross = 0.45 * ",
+        Kill.seeds(test_forms.test_every_mask, definite_float),
+    ),
+    Mutation(
+        "forms.descent:_Rows.below_matrix",
+        "spread = spread + link.radius.T @ self.lengths",
+        "spread = spread",
+        Kill.of(test_links.test_uncertain_operands),
+    ),
+    Mutation(
+        "forms.extremes:_tournament",
+        "0.5 * (left + right)",
+        "0.4 * (left + right)",
+        Kill.seeds(test_regions.test_no_jacobian_is_larger, test_regions.sorted_pairs, count=3),
+    ),
+    Mutation(
+        "forms.links:_joined",
+        "start += size",
+        "start += 0",
+        Kill.seeds(test_regions.test_no_jacobian_is_larger, test_regions.joined, count=3),
+    ),
+    Mutation(
+        "forms.links:_on_run",
+        "high.max(axis=0)",
+        "high.min(axis=0)",
+        Kill.of(test_links.test_each_step, "scale"),
+    ),
+    Mutation(
+        "forms.links:_average",
+        "total.sum(axis=1, keepdims=True)",
+        "1.5 * total.sum(axis=1, keepdims=True)",
+        Kill.of(test_links.test_each_step, "pool inside"),
+    ),
+    Mutation(
+        "forms.form:Form._ball",
+        "return self._root(level)",
+        "return self._root(level * Fraction(9, 10))",
+        Kill.of(test_forms.test_a_product_of_matrices),
+    ),
+    Mutation(
+        "forms.form:Form.over_hull",
+        "Fraction(max(",
+        "Fraction(0.9 * max(",
+        Kill.seeds(test_forms.test_every_mask, definite_float),
+    ),
+    Mutation(
+        "forms.form:Form.swing",
+        "up(radius * lengths)",
+        "0.9 * radius * lengths",
+        Kill.seeds(test_forms.test_every_mask, definite_float),
+    ),
+    Mutation(
+        "forms.form:Form.reach",
+        "add_up(sqrt_up(square), rest)",
+        "0.9 * sqrt_up(square)",
+        Kill.of(test_forms.test_reach_of_a_matrix, definite_float, 1, 1.0),
+    ),
+    Mutation(
+        "forms.centred:enclosing_ball",
+        "+ share * Fraction(fact.norm) ** 2",
+        "",
+        Kill.of(test_forms.test_enclosing_balls),
+    ),
+    Mutation(
+        "forms.centred:fact_around",
+        "box = rows + Interval(-swing, swing)",
+        "box = rows",
+        Kill.seeds(test_forms.test_centred_facts, count=6),
+    ),
+]
+PROOFS = [*NORMS, *FORMS]
