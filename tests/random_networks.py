@@ -6,10 +6,9 @@ A seed determines the network. Weights are of moderate size, so that attacks com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,10 +33,10 @@ from lipcert.ops.reduction import ReduceLogSumExp, ReduceMean, ReduceNorm, Reduc
 from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Sort, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
 from lipcert.upper import Upper
+from tests.draws import Draws
 from tests.mirror import View
 from tests.networks import Step, dag
 
-T = TypeVar("T")
 Shape = tuple[int, ...]
 LARGEST_VALUE = 60
 
@@ -88,10 +87,9 @@ class Case:
 
 
 @dataclass
-class Builder:
+class Builder(Draws):
     """Adds random ops to the values that exist already."""
 
-    rng: np.random.Generator
     shapes: dict[str, Shape]
     steps: list[Step] = field(default_factory=list)
     views: dict[tuple[str, str], View] = field(default_factory=dict)
@@ -113,15 +111,6 @@ class Builder:
         operand = Operand(array, f"p{len(self.known)}")
         self.known.append(operand)
         return operand
-
-    def chance(self, probability: float) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[int(self.rng.integers(len(options)))]
-
-    def whole(self, low: int, high: int) -> int:
-        return int(self.rng.integers(low, high + 1))
 
     def recent(self) -> str:
         names = list(self.shapes)

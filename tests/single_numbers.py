@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from tests.draws import Draws
+
 Shape = tuple[int, ...]
 
 UNARY = (
@@ -24,18 +26,15 @@ REDUCED = (
 )  # fmt: skip
 
 
-class Writer:
+class Writer(Draws):
     """Adds nodes; `shapes` holds one example of every value, the batch is in front of it."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+        super().__init__(np.random.default_rng(seed))
         self.nodes: list[object] = []
         self.tensors: dict[str, np.ndarray] = {}
         start: Shape = [(4,), (4,), (3,), (2, 3), (1,), ()][int(self.rng.integers(6))]
         self.shapes: dict[str, Shape] = {"x": start}
-
-    def pick(self, items: Sequence[object]) -> object:
-        return items[int(self.rng.integers(len(items)))]
 
     def values(self, *ranks: int) -> list[str]:
         return [name for name, shape in self.shapes.items() if len(shape) in ranks]

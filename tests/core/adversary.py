@@ -17,6 +17,7 @@ from lipcert.core.clips import with_clips
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
+from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.witnesses import ENGINES, Evidence
@@ -25,6 +26,7 @@ from lipcert.search.norms import find_norms
 from tests.core.clipped import compute_clipped, random_clip
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
+from tests.core.random_models import random_model
 from tests.core.rules.attack import holds
 
 Tensor = torch.Tensor
@@ -223,6 +225,17 @@ def violations(
         for step in range(steps):
             x, weights = _climbed(setting, goal, x, weights, 0.7**step)
         yield from _judged(setting, x, weights, label)
+
+
+def found_above(seed: int, starts: int = 3, *, clipped: bool = False) -> list[str] | None:
+    """What an adversary finds of a random model; None for one that the checker does not know."""
+    torch.set_num_threads(1)
+    rng, proto = np.random.default_rng(seed), random_model(seed)
+    try:
+        setting = random_setting(proto, rng, witnesses=bool(seed % 2), clipped=clipped)
+    except Unsupported:
+        return None
+    return list(violations(setting, rng, starts, steps=5))
 
 
 def _climbed(

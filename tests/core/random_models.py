@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tests.core.onnx_torch import apply
+from tests.draws import Draws
 
-T = TypeVar("T")
 LARGEST = 64
 _PLAIN = ["Relu", "Relu", "Relu", "Abs", "Sigmoid", "Tanh", "Atan", "Softplus", "Softsign", "Erf"]
 _PLAIN += ["Sin", "Cos", "Mish", "Gelu", "HardSwish", "Selu", "Neg", "Identity"]
 
 
 @dataclass
-class Builder:
+class Builder(Draws):
     """A graph that grows by random nodes; `values` holds what each name is for one input."""
 
-    rng: np.random.Generator
     values: dict[str, torch.Tensor]
     nodes: list[NodeProto] = field(default_factory=list)
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
@@ -44,15 +42,6 @@ class Builder:
         self.values.update(zip(names, apply(node, self.values), strict=True))
         self.nodes.append(node)
         return names
-
-    def chance(self, probability: float) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[int(self.rng.integers(len(options)))]
-
-    def whole(self, low: int, high: int) -> int:
-        return int(self.rng.integers(low, high + 1))
 
     def shape(self, name: str) -> list[int]:
         return list(self.values[name].shape)

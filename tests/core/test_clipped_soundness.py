@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
 
 from lipcert.core import clips as placing
-from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import CotangentClip, InputClip, Op
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
-from tests.core.adversary import random_setting, violations
-from tests.core.random_models import random_model
+from tests.core.adversary import found_above
 
 SEEDS = 10
 
 
-def _found(seed: int, starts: int = 3) -> list[str] | None:
-    """What an adversary finds; None for a model that the checker does not know."""
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(seed)
-    try:
-        setting = random_setting(random_model(seed), rng, witnesses=bool(seed % 2), clipped=True)
-    except Unsupported:
-        return None
-    return list(violations(setting, rng, starts, steps=5))
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nothing_exceeds_its_bound(seed: int) -> None:
-    assert not _found(seed)
+    assert not found_above(seed, clipped=True)
 
 
 def _smaller(found: object) -> object:
@@ -53,7 +38,7 @@ def test_the_adversary_finds_a_lost_factor_of_two(
     rule = rule_class(kind)
     right = getattr(rule, question)
     monkeypatch.setattr(rule, question, lambda *a: _smaller(right(*a)))
-    assert any(_found(seed) for seed in range(8))
+    assert any(found_above(seed, clipped=True) for seed in range(8))
 
 
 @pytest.mark.parametrize("kind", [InputClip, CotangentClip])
@@ -68,4 +53,4 @@ def test_the_adversary_finds_a_clip_that_is_not_there(
         return right(program, replace(clip, **{name: getattr(clip, name) / 2.0}))
 
     monkeypatch.setattr("tests.core.adversary.with_clips", wrong)
-    assert any(_found(seed) for seed in range(8))
+    assert any(found_above(seed, clipped=True) for seed in range(8))

@@ -17,7 +17,7 @@ from lipcert.core.program import Activation, Conv, Dense, Move, Op
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
 from lipcert.core.witnesses import ENGINES, Evidence
-from tests.core.adversary import random_setting, violations
+from tests.core.adversary import found_above
 from tests.core.lower.cases import model, node, program
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
@@ -27,20 +27,9 @@ _PREMISES = Premises(1.0, None, "mae", (("output_reduction", "sum"),), None, Cli
                      "add-remove", None, None)  # fmt: skip
 
 
-def _found(seed: int, starts: int = 3) -> list[str] | None:
-    """What an adversary finds; None for a model that the checker does not know."""
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(seed)
-    try:
-        setting = random_setting(random_model(seed), rng, witnesses=bool(seed % 2))
-    except Unsupported:
-        return None
-    return list(violations(setting, rng, starts, steps=5))
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nothing_exceeds_its_bound(seed: int) -> None:
-    assert not _found(seed)
+    assert not found_above(seed)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -79,7 +68,7 @@ def test_the_adversary_finds_a_lost_factor_of_two(
     rule = rule_class(kind)
     right = getattr(rule, question)
     monkeypatch.setattr(rule, question, lambda *a: _halved(right(*a)))
-    assert _found(seed, 4)
+    assert found_above(seed, 4)
 
 
 def _halved(found: object) -> object:
