@@ -98,7 +98,9 @@ def premise_mutants(case: Case) -> Iterator[Mutant]:
     """Other premises, stated consistently: claims that no longer follow from them."""
     certificate = case.certificate
     premises = Premises.read(certificate.assumptions)
-    changes = (*_inputs(premises), *_mechanisms(case), *_releases(premises))
+    changes = [*_inputs(premises), *_mechanisms(case)]
+    if any(group.sensitivity > 0.0 for group in certificate.groups):
+        changes += _releases(premises)
     for kind, effect, stages, other in changes:
         changed = rewritten(certificate, other)
         made = mutant(f"premise: {kind}", effect, changed, stages)

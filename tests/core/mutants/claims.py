@@ -115,16 +115,19 @@ def _groups(certificate: Certificate) -> Iterator[Mutant]:
             for factor in (16.0, 400.0):
                 item = replace(group, sensitivity=group.sensitivity / factor)
                 yield mutant("sensitivity divided once more", Effect.WEAKENING, changed(item), {6})
+            noisy = certificate.network.noise_multiplier is not None
+            less = Effect.WEAKENING if noisy else Effect.HARMLESS  # nothing rests on the noise
             for kind, effect, factor in (
-                ("lowered", Effect.WEAKENING, 1.0 - 1e-9),
-                ("zero", Effect.WEAKENING, 0.0),
+                ("lowered", less, 1.0 - 1e-9),
+                ("zero", less, 0.0),
                 ("raised", Effect.HARMLESS, 1.0 + 1e-9),
             ):
                 item = replace(group, noise_std=group.noise_std * factor)
                 yield mutant(f"noise {kind}", effect, changed(item), {6})
             quiet = changed(replace(group, noise_std=group.noise_std * 0.5))
             quiet = replace(quiet, network=replace(quiet.network, noise_multiplier=None))
-            yield mutant("noise lowered, multiplier not claimed", Effect.WEAKENING, quiet, {7})
+            effect = Effect.HARMLESS if certificate.privacy is None else Effect.WEAKENING
+            yield mutant("noise lowered, multiplier not claimed", effect, quiet, {7})
         for other in (group.dimension + 1, group.dimension - 1, 0):
             item = replace(group, dimension=other)
             yield mutant("group dimension", Effect.WEAKENING, changed(item), {6})
@@ -136,7 +139,7 @@ def _groups(certificate: Certificate) -> Iterator[Mutant]:
     yield mutant(
         "group dropped", Effect.WEAKENING, replace(certificate, groups=certificate.groups[1:]), {0}
     )
-    for name in ("empty", names[0]):
+    for name in ("empty", *names[:1]):
         empty = GroupClaim(name, (), 0, 0.0, 0.0, 0.0)
         changed_groups = replace(certificate, groups=(*certificate.groups, empty))
         yield mutant("empty group added", Effect.WEAKENING, changed_groups, {0})

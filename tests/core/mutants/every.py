@@ -14,11 +14,17 @@ from tests.core.mutants.structure import structure_mutants
 from tests.core.mutants.text import byte_mutants, member_mutants
 from tests.core.mutants.witnesses import witness_mutants
 
-__all__ = ["every_mutant"]
+__all__ = ["certificate_mutants", "every_mutant"]
 
 
 def every_mutant(case: Case, folder: Path) -> Iterator[Mutant]:
-    """Claims, structure, assumptions, witnesses, text, model file."""
+    """Of the certificate, and of the model file."""
+    yield from certificate_mutants(case)
+    yield from file_mutants(case, folder)
+
+
+def certificate_mutants(case: Case) -> Iterator[Mutant]:
+    """Claims, structure, assumptions, witnesses, text."""
     yield from claim_mutants(case)
     yield from structure_mutants(case)
     yield from premise_mutants(case)
@@ -26,4 +32,3 @@ def every_mutant(case: Case, folder: Path) -> Iterator[Mutant]:
     yield from witness_mutants(case)
     yield from byte_mutants(case)
     yield from member_mutants(case)
-    yield from file_mutants(case, folder)

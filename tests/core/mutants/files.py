@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,13 @@ __all__ = ["file_mutants", "signed"]
 
 _WEAK, _FINE = Effect.WEAKENING, Effect.HARMLESS
 _FLIPS = 40
+Changed = tuple[str, Callable[[], bytes]]
 _ATTRIBUTES = {"alpha": 0.25, "epsilon": 1e-3, "num_groups": 1, "axis": 1, "transB": 0}
 
 
 def file_mutants(case: Case, folder: Path) -> Iterator[Mutant]:
     """What computes something else is another model; what is only saved again is not."""
-    content, data = case.path.read_bytes(), write_certificate(case.certificate)
+    content, data = case.path.read_bytes(), partial(write_certificate, case.certificate)
     for kind, model in _others(case):
         yield Mutant(f"file: {kind}", _WEAK, data, frozenset({1, 2}), model, may_be_unknown=True)
     for kind, model in _same(case):
@@ -37,7 +39,8 @@ def file_mutants(case: Case, folder: Path) -> Iterator[Mutant]:
         ("no model", b"\x00" * 64),
         ("twice", content + content),
     ):
-        yield Mutant(f"file: {kind}", _WEAK, data, frozenset({1}), model, may_be_unknown=True)
+        made = partial(bytes, model)
+        yield Mutant(f"file: {kind}", _WEAK, data, frozenset({1}), made, may_be_unknown=True)
     yield from _larger(case, folder)
 
 
@@ -54,14 +57,17 @@ def signed(certificate: Certificate, model: bytes, folder: Path) -> Certificate:
     return replace(certificate, model=identity)
 
 
-def _changed(case: Case, change: Callable[[ModelProto], None]) -> bytes:
-    model = onnx.load(case.path)
-    change(model)
-    content: bytes = model.SerializeToString()
-    return content
+def _changed(case: Case, change: Callable[[ModelProto], None]) -> Callable[[], bytes]:
+    def made() -> bytes:
+        model = onnx.load(case.path)
+        change(model)
+        content: bytes = model.SerializeToString()
+        return content
+
+    return made
 
 
-def _others(case: Case) -> Iterator[tuple[str, bytes]]:
+def _others(case: Case) -> Iterator[Changed]:
     rng = np.random.default_rng(0)
     tensors = onnx.load(case.path).graph.initializer
     for _ in range(_FLIPS):
@@ -86,15 +92,16 @@ def _others(case: Case) -> Iterator[tuple[str, bytes]]:
     yield from _rewired(case)
 
 
-def _rewired(case: Case) -> Iterator[tuple[str, bytes]]:
+def _rewired(case: Case) -> Iterator[Changed]:
     def opset(model: ModelProto) -> None:
-        model.opset_import[0].version = 20
+        model.opset_import[0].version -= 1
 
     yield "operator set", _changed(case, opset)
     for place, node in enumerate(onnx.load(case.path).graph.node):
 
         def another(model: ModelProto, place: int = place) -> None:
-            model.graph.node[place].op_type = "Softplus"
+            node = model.graph.node[place]
+            node.op_type = "Softplus" if node.op_type != "Softplus" else "Tanh"
 
         def drop(model: ModelProto, place: int = place) -> None:
             del model.graph.node[place]
@@ -116,7 +123,7 @@ def _rewired(case: Case) -> Iterator[tuple[str, bytes]]:
             yield "attribute", _changed(case, attributed)
 
 
-def _same(case: Case) -> Iterator[tuple[str, bytes]]:
+def _same(case: Case) -> Iterator[Changed]:
     def described(model: ModelProto) -> None:
         model.producer_name, model.graph.doc_string = "someone", "something"
 
@@ -148,7 +155,10 @@ def _larger(case: Case, folder: Path) -> Iterator[Mutant]:
                 stored.raw_data = numbers.tobytes()
 
             model = _changed(case, scale)
-            data = write_certificate(signed(case.certificate, model, folder))
+
+            def resigned(model: Callable[[], bytes] = model) -> bytes:
+                return write_certificate(signed(case.certificate, model(), folder))
+
             is_free = scope.kind == "constraint-set" and tensor.name in scope.trained
             effect = _FINE if is_free else Effect.WITNESS
-            yield Mutant("file: larger weights, signed again", effect, data, model=model)
+            yield Mutant("file: larger weights, signed again", effect, resigned, model=model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -32,13 +32,16 @@ class Effect(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """kind: what was changed. stages: where it may be rejected. model: another file, if any."""
+    """kind: what was changed. stages: where it may be rejected. model: another file, if any.
+
+    data, model: make the bytes, when they are asked for.
+    """
 
     kind: str
     effect: Effect
-    data: bytes
+    data: Callable[[], bytes]
     stages: frozenset[int] = ANY
-    model: bytes | None = None
+    model: Callable[[], bytes] | None = None
     may_be_unknown: bool = False
 
 
@@ -56,17 +59,17 @@ def mutant(
 ) -> Mutant:
     """A mutant of the certificate alone."""
     found = ANY if stages is None else frozenset(stages)
-    return Mutant(kind, effect, write_certificate(certificate), found)
+    return Mutant(kind, effect, lambda: write_certificate(certificate), found)
 
 
 def judged(case: Case, item: Mutant, folder: Path, engine: str = "float") -> tuple[Outcome, str]:
     """The outcome, and what the checker said."""
-    path = case.path
+    path, data = case.path, item.data()
     if item.model is not None:
         path = folder / "mutant.onnx"
-        path.write_bytes(item.model)
+        path.write_bytes(item.model())
     try:
-        report = check(item.data, path, Choices(engine))
+        report = check(data, path, Choices(engine))
     except Exception as error:  # noqa: BLE001  a crash is what is looked for
         return Outcome.WRONG, f"{type(error).__name__}: {error}"
     said = (

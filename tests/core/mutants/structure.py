@@ -12,6 +12,7 @@ from lipcert.core.certificate import (
     NodeClaim,
     ScopeClaim,
 )
+from lipcert.core.ledger import Premises
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 
@@ -99,10 +100,12 @@ def _scope(certificate: Certificate) -> Iterator[Mutant]:
 
     yield mutant("scope kind", _WEAK, changed(replace(scope, kind="everything")), {0})
     switched = "point" if scope.kind == "constraint-set" else "constraint-set"
-    yield mutant("scope switched", _WEAK, changed(replace(scope, kind=switched)))
+    clipped = Premises.read(certificate.assumptions).clip is not None  # holds for all weights
+    effect = Effect.WITNESS if clipped or not scope.trained else _WEAK
+    yield mutant("scope switched", effect, changed(replace(scope, kind=switched)))
     bare = replace(scope, kind=switched, constraints=())
-    yield mutant("scope switched, constraints dropped", _WEAK, changed(bare))
-    twice = replace(scope, trained=(*scope.trained, scope.trained[0]))
+    yield mutant("scope switched, constraints dropped", effect, changed(bare))
+    twice = replace(scope, trained=(*scope.trained, *scope.trained[:1]))
     yield mutant("trained tensor twice", _WEAK, changed(twice), {0})
     absent = replace(scope, trained=(*scope.trained, "absent"))
     yield mutant("trained tensor added", _WEAK, changed(absent), {0})

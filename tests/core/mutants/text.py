@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from lipcert.core.canonical import write_canonical
@@ -67,14 +68,18 @@ def byte_mutants(case: Case) -> Iterator[Mutant]:
         ("another value", b'"x"'),
         ("another value", b"{}"),
     ):
-        yield Mutant(f"text: {kind}", _WEAK, text, _GRAMMAR)
+        yield Mutant(f"text: {kind}", _WEAK, partial(bytes, text), _GRAMMAR)
     digest = case.certificate.model.sha256.encode()
     upper = data.replace(digest, digest.upper())
-    yield Mutant("text: upper-case digest", _WEAK, upper, _GRAMMAR)
+    yield Mutant("text: upper-case digest", _WEAK, partial(bytes, upper), _GRAMMAR)
     for spelling in _SPELLINGS:
-        bound = json.loads(data)
-        bound["input"]["output_norm"] = spelling
-        yield Mutant("text: spelling of a bound", _WEAK, write_canonical(bound), _GRAMMAR)
+
+        def spelled(spelling: str = spelling) -> bytes:
+            bound = json.loads(data)
+            bound["input"]["output_norm"] = spelling
+            return write_canonical(bound)
+
+        yield Mutant("text: spelling of a bound", _WEAK, spelled, _GRAMMAR)
 
 
 _SPELLINGS: Final = (
@@ -96,9 +101,7 @@ def member_mutants(case: Case) -> Iterator[Mutant]:
         if isinstance(value, str) and not value.startswith("0x"):
             yield _edited(document, path, "text edited", f"{value}x")
         if isinstance(value, dict):
-            changed = copy.deepcopy(document)
-            _at(changed, path)["zeal"] = 1
-            yield Mutant("unknown member", _WEAK, write_canonical(changed))
+            yield _edited(document, (*path, "zeal"), "unknown member", 1)
 
 
 def _members(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -121,14 +124,17 @@ def _at(document: Any, path: Path) -> Any:
 
 
 def _edited(document: Any, path: Path, kind: str, value: Any) -> Mutant:
-    changed = copy.deepcopy(document)
-    holder = _at(changed, path[:-1])
-    if value is None:
-        del holder[path[-1]]
-    else:
-        holder[path[-1]] = value
-    unknown = path[0] == "assumptions"
-    return Mutant(kind, _effect(path, kind), write_canonical(changed), may_be_unknown=unknown)
+    def edited() -> bytes:
+        changed = copy.deepcopy(document)
+        holder = _at(changed, path[:-1])
+        if value is None:
+            del holder[path[-1]]
+        else:
+            holder[path[-1]] = value
+        return write_canonical(changed)
+
+    unknown = path[0] == "assumptions" and kind != "unknown member"
+    return Mutant(kind, _effect(path, kind), edited, may_be_unknown=unknown)
 
 
 def _effect(path: Path, kind: str) -> Effect:
