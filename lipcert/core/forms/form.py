@@ -118,7 +118,9 @@ class Form:
         rest = norm_up(np.maximum(up(value.hi - middle), up(middle - value.lo)))
         unit = math.frexp(norm_up(middle))[1]
         offsets = np.ldexp(middle, -unit)
-        level = self._best_level(offsets, float(np.ldexp(radius, self.exponent - unit)))
+        with np.errstate(over="ignore"):
+            far = float(np.ldexp(radius, self.exponent - unit))
+        level = self._best_level(offsets, far)
         corner = self._corner(level, offsets)
         if corner is None:
             return simple

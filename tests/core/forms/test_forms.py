@@ -285,3 +285,10 @@ def test_reach_of_balls_whose_squares_are_no_numbers(radius: float) -> None:
     form = Form(np.eye(1), 0, 1, definite_float)
     found = form.reach(exact(np.ones((1, 1))), radius)
     assert 1.0 + radius <= found <= (1.0 + radius) * (1.0 + 1e-9)
+
+
+def test_reach_beside_a_value_that_is_next_to_nothing() -> None:
+    """The radius is no number in units of the value; J = 1 and v = 10⁻³⁰⁰."""
+    form = Form(np.eye(1), 0, 1, definite_float)
+    found = form.reach(exact(np.full((1, 1), 1e-300)), 1e10)
+    assert 1e10 <= found <= 1e10 * (1.0 + 1e-9)
