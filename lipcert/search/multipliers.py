@@ -1,16 +1,15 @@
 """Multipliers: a few cheap steps towards the best ones for a chain, in plain float64.
 
 The bound is convex in the multipliers t. If w is the worst value below an unknown slope in
-[m − r, m + r] and s the one above, its derivative by t is (rs)² − (w − ms)²: at the optimum every
-constraint |w − ms| ≤ r|s| holds with equality. For a single entry Newton's step multiplies t by
-((w − ms)/(rs))^½; here all entries take this step at once, shortened while it fails. The maximum at
-the top is smoothed: several cotangents with shares stand for one. A barrier, the logarithm of a
-determinant, keeps off multipliers that admit no form; it vanishes towards the end.
+[m − r, m + r] and s the one above, its derivative by t is (rs)² − (w − ms)²; the steps change the
+logarithms of t. The maximum at the top is smoothed: several cotangents with shares stand for one.
+A barrier, the logarithm of a determinant, keeps off multipliers that admit no form. Both vanish
+towards the end.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
@@ -21,19 +20,21 @@ import numpy.typing as npt
 from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import exact
+from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
-_HOT, _COLD, _MOST_STEPS, _LEAST_STEPS = 0.15, 0.015, 16, 3
-_LAST_STEPS: Final = 0.4
-"""the part of the steps that is taken from multipliers of a chain like this one"""
+_PHASES: Final = ((0.05, 0.3), (0.01, 1.0))
+"""how far the maximum is smoothed, as a part of it, and which part of the looks left that takes"""
+_MOST_LOOKS, _LEAST_LOOKS = 40, 6
+_LAST_LOOKS: Final = 0.4
+"""the part of the looks that is taken from multipliers of a chain like this one"""
 _ALIKE: Final = 1.0001
-_WORK: Final = 2e10
+_WORK: Final = 9e9
 """numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
-_LEAST_LENGTH: Final = 0.02
 _TINY: Final = 1e-100
 _SMALL: Final = 200
 """rows of a matrix up to which numpy serves, and scipy need not be imported"""
@@ -106,7 +107,7 @@ def _tuned(problem: _Problem, attained: float) -> _Found | None:
     least = max(attained * (1.0 + _LEAST_GAIN), _TINY)
     if best.value <= least or not best.multipliers.size:
         return _Found(best, ratio, 1.0)
-    guard = problem.guard * _HOT * best.value / best.multipliers.size
+    guard = problem.guard * _PHASES[0][0] * best.value / best.multipliers.size
     reached = problem.improved(min((state for state, _ in found), key=lambda s: s.guarded(guard)))
     reached = min(best, reached, key=lambda state: state.value)
     return _Found(reached, ratio, reached.value / best.value)
@@ -122,41 +123,64 @@ def _alike(problem: _Problem, before: _Found | None) -> _Found | None:
     if again.value > _ALIKE * before.gain * start.value:
         return None
     if before.gain < 1.0:
-        again = problem.improved(again, _LAST_STEPS)
+        again = problem.improved(again, _PHASES[-1:], _LAST_LOOKS)
     return _Found(again, before.ratio, again.value / start.value)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """One block of variables eliminated: its triangular factor, and that of what lies above."""
+class _Panel:
+    """Columns of a triangular factor: on its diagonal, and below, with the sign changed.
+
+    root: the inverse of what is on the diagonal.
+    """
 
     own: slice
-    above: slice
+    lower: slice
     corner: FloatArray
-    rest: FloatArray
+    root: FloatArray
+    half: FloatArray
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """Multipliers, the form that they give, the factor that gives it, and the largest value."""
+    """Multipliers, the form that they give, the factor below it, and the largest value."""
 
     multipliers: FloatArray
     form: FloatArray
-    steps: tuple[_Step, ...]
+    panels: tuple[_Panel, ...]
     value: float
 
-    def ratio(self, step: _Step) -> float:
+    def ratio(self, panel: _Panel) -> float:
         """Of the multipliers of a block to the least that its elimination allows."""
-        scaled = step.corner / np.sqrt(self.multipliers[step.own])[:, None]
+        scaled = panel.corner / np.sqrt(self.multipliers[panel.own])[:, None]
         return 1.0 / max(_top(np.eye(len(scaled)) - scaled @ scaled.T), _TINY)
 
     def guarded(self, weight: float) -> float:
         """The value and a barrier, which grows where the factor becomes singular."""
-        own = [step.corner.diagonal() for step in self.steps]
+        own = [panel.corner.diagonal() for panel in self.panels]
         scaled = np.concatenate([np.zeros(0), *own]) / np.sqrt(self.multipliers)
         return self.value - 2.0 * weight * float(np.log(scaled).sum())
+
+    def solved(self, cases: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The values of all variables for which the form is attained, for each case; the inverse.
+
+        The inverse of the matrix below the form, where its factor has entries.
+        """
+        below = len(self.multipliers)
+        values = np.zeros((below + len(cases), cases.shape[1]))
+        values[below:] = cases
+        inverse = np.zeros((below, below))
+        for panel in reversed(self.panels):
+            own, lower = panel.own, slice(panel.lower.start, min(panel.lower.stop, below))
+            part = (panel.half @ panel.root).T
+            values[own] = part @ values[panel.lower]
+            part = part[:, : lower.stop - lower.start]
+            inverse[lower, own] = inverse[lower, lower] @ part.T
+            inverse[own, lower] = inverse[lower, own].T
+            inverse[own, own] = panel.root.T @ panel.root + part @ inverse[lower, own]
+        return values, inverse
 
 
 @final
@@ -178,7 +202,7 @@ Memory: TypeAlias = dict[tuple[bool, tuple[Place, ...]], _Found]
 class _Problem:
     """The inequality of a descent, as a function of the multipliers.
 
-    blocks: from the lowest on, each with the end of the variables that its elimination touches.
+    blocks: from the lowest on, each with the end of what its elimination touches.
     """
 
     descent: Descent
@@ -191,18 +215,20 @@ class _Problem:
         """How strong the barrier is: with slopes of both signs the best are at the rim."""
         return 1.0 if any((block.low < 0.0).any() for block, _ in self.blocks) else 0.4
 
+    @property
+    def work(self) -> float:
+        """Of a factor, in numbers times rows, and of the form."""
+        spans = ((end - block.own.start) ** 2 * len(block.low) for block, end in self.blocks)
+        return float(3 * sum(spans) + 12 * self.descent.size**3)
+
     @classmethod
     def of(cls, descent: Descent, hull: bool) -> _Problem:
+        blocks, bottom = descent.blocks[::-1], descent.bottom.where
         fixed = np.zeros((descent.total, descent.total))
-        bottom, end = descent.bottom.where, 0
         fixed[bottom, bottom] = descent.bottom.rows.T @ descent.bottom.rows
-        blocks: list[tuple[Block, int]] = []
-        for block in descent.blocks[::-1]:
-            end = max(
-                end, block.above.where.stop, bottom.stop if block.own.stop > bottom.start else 0
-            )
-            blocks.append((block, end))
-        return cls(descent, tuple(blocks), fixed, hull)
+        stops = (bottom.stop, *(block.above.where.stop for block in blocks))
+        ends = tuple(itertools.accumulate(stops, max))[1:]
+        return cls(descent, tuple(zip(blocks, ends, strict=True)), fixed, hull)
 
     def at(self, multipliers: FloatArray) -> _State | None:
         """The form; None where the multipliers admit none."""
@@ -211,10 +237,10 @@ class _Problem:
     def start(self, ratio: float) -> _State | None:
         """κ/p² with p² = r/(|m| + r), and κ a multiple of the least that the slopes below allow."""
 
-        def chosen(block: Block, own: FloatArray) -> FloatArray:
-            middle, radius = 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
+        def chosen(block: Block, rest: FloatArray) -> FloatArray:
+            middle, radius = _middle_and_radius(block)
             p = np.sqrt(radius / (np.abs(middle) + radius))
-            least = max(_top(own), _top(np.outer(p, p) * own), _TINY)
+            least = max(_top(rest), _top(np.outer(p, p) * rest), _TINY)
             return np.asarray(least * ratio / p**2)
 
         return self._eliminated(chosen)
@@ -222,9 +248,9 @@ class _Problem:
     def again(self, other: _State) -> _State | None:
         """With the multipliers of another chain, as far above the least as they are there."""
         own = [block.own for block, _ in self.blocks]
-        if own != [step.own for step in other.steps]:
+        if own != [panel.own for panel in other.panels]:
             return None
-        ratios = {step.own.start: other.ratio(step) for step in other.steps}
+        ratios = {panel.own.start: other.ratio(panel) for panel in other.panels}
 
         def chosen(block: Block, rest: FloatArray) -> FloatArray:
             shape = other.multipliers[block.own]
@@ -237,98 +263,138 @@ class _Problem:
         """Block by block from below. chosen: multipliers, from what blocks below leave of one."""
         rest = self.fixed.copy()
         found: list[FloatArray] = []
-        steps: list[_Step] = []
+        panels: list[_Panel] = []
         for block, end in self.blocks:
-            own, front = block.own, slice(block.own.stop, end)
+            own, lower = block.own, slice(block.own.stop, end)
+            where, rows = block.above.where, block.above.rows
             t = chosen(block, rest[own, own])
-            above, rows = block.above.where, block.above.rows
-            side = rest[front, own].copy()
-            placed = slice(above.start - own.stop, above.stop - own.stop)
-            side[placed] += ((0.5 * t * (block.low + block.high))[:, None] * rows).T
+            rest[where, own] += rows.T * (t * _middle_and_radius(block)[0])
+            if (both := t * block.low * block.high).any():
+                rest[where, where] -= rows.T @ (both[:, None] * rows)
             try:
                 corner: FloatArray = np.asarray(np.linalg.cholesky(np.diag(t) - rest[own, own]))
             except np.linalg.LinAlgError:
                 return None
-            half = _solved(corner, side.T).T
-            rest[front, front] += half @ half.T
-            if (both := t * block.low * block.high).any():
-                rest[above, above] -= rows.T @ (both[:, None] * rows)
-            steps.append(_Step(own, front, corner, half))
+            root = _inverse(corner)
+            half = rest[lower, own] @ root.T
+            rest[lower, lower] += half @ half.T
+            panels.append(_Panel(own, lower, corner, root, half))
             found.append(t)
         top = slice(self.descent.total - self.descent.size, self.descent.total)
         form = rest[top, top]
         if not np.isfinite(form).all():
             return None
         multipliers = np.concatenate([np.zeros(0), *found])
-        return _State(multipliers, form, tuple(steps), _largest(form, self.hull))
+        return _State(multipliers, form, tuple(panels), _largest(form, self.hull))
 
-    def improved(self, first: _State, part: float = 1.0) -> _State:
+    def improved(
+        self,
+        first: _State,
+        phases: Sequence[tuple[float, float]] = _PHASES,
+        part: float = 1.0,
+    ) -> _State:
         """After some steps; the barrier keeps away from multipliers that admit no form.
 
-        part: of the course of temperatures, the last one.
+        part: of all looks that the size of the problem admits.
         """
         best = state = first
-        length = 1.0
-        steps = int(np.clip(_WORK / self.descent.total**3, _LEAST_STEPS, _MOST_STEPS))
-        course = np.geomspace(_HOT, _COLD, steps)[-math.ceil(part * steps) :]
-        for temperature in map(float, course):
-            guard = self.guard * temperature * best.value / len(first.multipliers)
-            step = self.factors(state, temperature, guard)
-            attempt = self.at(state.multipliers * step**length)
-            before = state.guarded(guard)
-            if attempt is not None and (after := attempt.guarded(guard)) < before:
-                state, length = attempt, min(1.0, 1.5 * length)
+        looks = int(part * np.clip(_WORK / self.work, _LEAST_LOOKS, _MOST_LOOKS))
+        for temperature, share in phases:
+            if best.value <= _TINY:
+                break
+            width = temperature * best.value
+            guard = self.guard * width / len(first.multipliers)
+
+            def look(point: FloatArray, width: float = width, guard: float = guard) -> _Look | None:
+                found = self.at(np.exp(point))
+                return None if found is None else _Look.of(self, found, width, guard)
+
+            some = max(1, round(share * looks))
+            looks -= some
+            here = _Look.of(self, state, width, guard)
+            for found in descend(look, here, some, _LEAST_GAIN * temperature / _PHASES[0][0]):
+                state = found.state
                 best = state if state.value < best.value else best
-                if before - after < _LEAST_GAIN * before or best.value <= _TINY:
-                    break
-            else:
-                length *= 0.4
-                if length < _LEAST_LENGTH:
-                    break
         return best
 
-    def factors(self, state: _State, temperature: float, guard: float) -> FloatArray:
-        """By how much a step of length 1 multiplies each multiplier.
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """The smoothed maximum with a barrier, as a function of the logarithms of multipliers.
+
+    cases: cotangents as columns, of which the squared lengths are shares in the maximum.
+    """
+
+    problem: _Problem
+    state: _State
+    cases: FloatArray
+    guard: float
+    value: float
+
+    @classmethod
+    def of(cls, problem: _Problem, state: _State, width: float, guard: float) -> _Look:
+        smoothed = _smoothed_hull if problem.hull else _smoothed_ball
+        value, cases = smoothed(state.form, width)
+        return cls(problem, state, cases, guard, value + state.guarded(guard) - state.value)
+
+    @property
+    def point(self) -> FloatArray:
+        """The logarithms."""
+        return np.log(self.state.multipliers)
+
+    def slopes(self) -> tuple[FloatArray, FloatArray]:
+        """Exact but for cases left out; and what the second derivative is where few t matter.
 
         The derivative of the barrier is that of more cases, without any cotangent at the top.
         """
-        below = len(state.multipliers)
-        cases = self._worst(state.form, temperature)
-        chance = np.random.default_rng(0).standard_normal((below, _MOST_CASES))
-        values = np.zeros((self.descent.total, cases.shape[1] + _MOST_CASES))
-        values[below:, : cases.shape[1]] = cases
-        values[:below, cases.shape[1] :] = np.sqrt(guard / _MOST_CASES) * chance
+        t, below = self.state.multipliers, len(self.state.multipliers)
+        values, inverse = self.state.solved(self.cases)
         reached, allowed = np.zeros(below), np.zeros(below)
-        for step, (block, _) in zip(state.steps[::-1], self.blocks[::-1], strict=True):
-            right = values[step.own] + step.rest.T @ values[step.above]
-            values[step.own] = _solved(step.corner, right, transposed=True)
-            above = block.above.rows @ values[block.above.where]
-            middle, radius = 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
-            rest = values[step.own] - middle[:, None] * above
-            reached[step.own] = np.einsum("ij,ij->i", rest, rest)
-            allowed[step.own] = radius**2 * np.einsum("ij,ij->i", above, above)
-        reached += 1e-12 * reached.max()
-        allowed += 1e-12 * allowed.max()
-        ratio = np.divide(reached, allowed, out=np.ones(below), where=allowed > 0.0)
-        found: FloatArray = np.clip(ratio, 1e-2, 1e2) ** 0.25
-        return found
+        for block, _ in self.problem.blocks:
+            own, where = block.own, block.above.where
+            middle, radius = _middle_and_radius(block)
+            above = block.above.rows @ values[where]
+            rest = values[own] - middle[:, None] * above
+            inside = slice(where.start, max(min(where.stop, below), where.start))
+            rows = block.above.rows[:, : inside.stop - inside.start]
+            steep = np.einsum("ij,ij->i", rows @ inverse[inside, inside], rows)
+            mixed = np.einsum("ij,ji->i", rows, inverse[inside, own])
+            chance = inverse[own, own].diagonal() - 2.0 * middle * mixed + middle**2 * steep
+            reached[own] = np.einsum("ij,ij->i", rest, rest) + self.guard * chance
+            squares = np.einsum("ij,ij->i", above, above)
+            allowed[own] = radius**2 * (squares + self.guard * steep)
+        return t * (allowed - reached) + self.guard, t * (allowed + reached) + self.guard
 
-    def _worst(self, form: FloatArray, temperature: float) -> FloatArray:
-        """Cotangents as columns, of which the squared lengths are shares."""
-        if not self.hull:
-            values, vectors = _uppermost(form)
-            shares = _shares(values[-_MOST_CASES:], temperature)
-            return np.asarray(vectors[:, -_MOST_CASES:] * np.sqrt(shares))
-        diagonal = form.diagonal()
-        one, other = np.triu_indices(len(form), 1)
-        squares = diagonal[one] + diagonal[other] - 2.0 * form[one, other]
-        if len(squares) > _MOST_CASES:
-            kept = np.argpartition(squares, -_MOST_CASES)[-_MOST_CASES:]
-            one, other, squares = one[kept], other[kept], squares[kept]
-        cases = np.zeros((len(form), len(squares)))
-        columns = np.arange(len(squares))
-        cases[one, columns], cases[other, columns] = 1.0, -1.0
-        return cases * np.sqrt(_shares(squares, temperature))
+
+def _smoothed_ball(form: FloatArray, width: float) -> tuple[float, FloatArray]:
+    """The largest eigenvalue, or a little more; and cases."""
+    values, vectors = _uppermost(form)
+    largest = float(values[-1])
+    shares = np.exp((values - largest) / width)
+    total = float(shares.sum())
+    return largest + width * float(np.log(total)), np.asarray(vectors * np.sqrt(shares / total))
+
+
+def _smoothed_hull(form: FloatArray, width: float) -> tuple[float, FloatArray]:
+    """The largest value of a difference of classes, or a little more; and cases.
+
+    Differences with shares have a sum of squares of which a root serves as well as they do.
+    """
+    diagonal = form.diagonal()
+    squares = diagonal[:, None] + diagonal - 2.0 * form
+    np.fill_diagonal(squares, -np.inf)
+    largest = float(squares.max())
+    shares = np.exp((squares - largest) / width)
+    total = 0.5 * float(shares.sum())
+    values, vectors = _uppermost((np.diag(shares.sum(axis=1)) - shares) / total)
+    cases = vectors * np.sqrt(np.maximum(values, 0.0))
+    return largest + width * float(np.log(total)), np.asarray(cases)
+
+
+def _middle_and_radius(block: Block) -> tuple[FloatArray, FloatArray]:
+    """Of the slopes."""
+    return 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
 
 
 def _largest(form: FloatArray, hull: bool) -> float:
@@ -339,15 +405,13 @@ def _largest(form: FloatArray, hull: bool) -> float:
     return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
 
 
-def _solved(corner: FloatArray, right: FloatArray, *, transposed: bool = False) -> FloatArray:
-    """L⁻¹ or L⁻ᵀ times what stands on the right, for a lower triangular matrix L."""
+def _inverse(corner: FloatArray) -> FloatArray:
+    """Of a lower triangular matrix."""
     if len(corner) <= _SMALL:
-        return np.asarray(np.linalg.solve(corner.T if transposed else corner, right))
-    from scipy.linalg import solve_triangular  # noqa: PLC0415  slow to import
+        return np.asarray(np.linalg.inv(corner))
+    from scipy.linalg.lapack import dtrtri  # noqa: PLC0415  slow to import
 
-    if transposed:
-        return np.asarray(solve_triangular(corner.T, right, check_finite=False))
-    return np.asarray(solve_triangular(corner, right, lower=True, check_finite=False))
+    return np.asarray(dtrtri(corner, lower=1)[0])
 
 
 def _top(matrix: FloatArray) -> float:
@@ -365,20 +429,12 @@ def _top(matrix: FloatArray) -> float:
 
 
 def _uppermost(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The largest eigenvalues, and their vectors as columns; all, of a small matrix."""
+    """The largest eigenvalues, and their vectors as columns."""
     if len(matrix) <= _SMALL:
         values, vectors = np.linalg.eigh(matrix)
-        return np.asarray(values), np.asarray(vectors)
+        return np.asarray(values[-_MOST_CASES:]), np.asarray(vectors[:, -_MOST_CASES:])
     from scipy.linalg import eigh  # noqa: PLC0415
 
     last = len(matrix) - 1
     values, vectors = eigh(matrix, subset_by_index=[last - _MOST_CASES + 1, last])
     return np.asarray(values), np.asarray(vectors)
-
-
-def _shares(values: FloatArray, temperature: float) -> FloatArray:
-    """Shares that sum to 1 and grow with value/largest/temperature."""
-    largest = max(float(np.max(values, initial=0.0)), _TINY)
-    weights: FloatArray = np.exp((values / largest - 1.0) / temperature)
-    weights /= weights.sum()
-    return weights

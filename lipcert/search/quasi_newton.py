@@ -1,0 +1,91 @@
+"""Quasi-Newton steps: a smooth function of many numbers made smaller, in few evaluations.
+
+What enters: the function, and where to begin. What leaves: points with ever smaller values.
+Limited-memory BFGS, begun from an estimate of the curvature along each axis, with steps that are
+shortened until they lower the function enough (Nocedal and Wright, Numerical Optimization,
+chapters 3 and 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+_MEMORY: Final = 8
+_LONGEST: Final = 1.0
+_SHORTEST: Final = 1e-3
+_SHORTER: Final = 0.35
+_ENOUGH: Final = 1e-4
+"""of the descent that the slope promises"""
+
+
+class Look(Protocol):
+    """A point, and what the function is there."""
+
+    @property
+    def point(self) -> FloatArray:
+        """Where it is."""
+        ...
+
+    @property
+    def value(self) -> float:
+        """What is to be made small."""
+        ...
+
+    def slopes(self) -> tuple[FloatArray, FloatArray]:
+        """The gradient, and a positive estimate of the second derivative along each axis."""
+        ...
+
+
+LookT = TypeVar("LookT", bound=Look)
+
+
+def descend(
+    look: Callable[[FloatArray], LookT | None], first: LookT, looks: int, least_gain: float
+) -> Iterator[LookT]:
+    """Points with smaller and smaller values, until so many looks were taken or gains are small.
+
+    look: None where the function is infinite. least_gain: of a step, as a part of the value.
+    """
+    here, (gradient, curvature) = first, first.slopes()
+    moves: list[tuple[FloatArray, FloatArray]] = []
+    while True:
+        step = -_over_curvature(gradient, curvature, moves)
+        step *= min(1.0, _LONGEST / max(float(np.max(np.abs(step), initial=0.0)), 1e-300))
+        slope, length, there = float(gradient @ step), 1.0, None
+        while slope < 0.0 and looks > 0 and length > _SHORTEST:
+            looks -= 1
+            there = look(here.point + length * step)
+            if there is not None and there.value <= here.value + _ENOUGH * length * slope:
+                break
+            there, length = None, _SHORTER * length
+        if there is None:
+            return
+        yield there
+        if looks <= 0 or here.value - there.value < least_gain * abs(here.value):
+            return
+        before, (gradient, curvature) = gradient, there.slopes()
+        moved, turned = there.point - here.point, gradient - before
+        if moved @ turned > 1e-12 * np.linalg.norm(moved) * np.linalg.norm(turned):
+            moves = [*moves, (moved, turned)][-_MEMORY:]
+        here = there
+
+
+def _over_curvature(
+    gradient: FloatArray, curvature: FloatArray, moves: list[tuple[FloatArray, FloatArray]]
+) -> FloatArray:
+    """The gradient times an inverse of the second derivatives that agrees with recent moves."""
+    rest, shares = gradient.copy(), []
+    for moved, turned in reversed(moves):
+        share = float(moved @ rest) / float(turned @ moved)
+        shares.append(share)
+        rest -= share * turned
+    found: FloatArray = rest / curvature
+    for (moved, turned), share in zip(moves, reversed(shares), strict=True):
+        found += moved * (share - float(turned @ found) / float(turned @ moved))
+    return found
