@@ -25,9 +25,8 @@ from sklearn.datasets import load_digits
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.operand import Operand
-from lipcert.ops import functions
-from lipcert.ops.activation import Activation
 from lipcert.ops.base import Op
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape, Sort
 from tests.networks import chain, proved
@@ -134,7 +133,7 @@ def steps(network: Network) -> Iterator[Op]:
         if network.spec.sorts:
             yield from (Reshape((len(weight) // 2, 2)), Sort(1), Reshape((len(weight),)))
         else:
-            yield Activation(functions.Relu())
+            yield Activation("relu")
 
 
 def bounded(network: Network) -> Bounded:

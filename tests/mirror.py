@@ -33,15 +33,13 @@ from lipcert.core.losses.margins import (
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.geometry import Geometry
 from lipcert.ir import Graph
-from lipcert.ops import functions
-from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.entrywise import Activation as NamedActivation
+from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.move import Move
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
@@ -65,41 +63,7 @@ Function = Callable[[Tensor], Tensor]
 View = Callable[[Tensor], Tensor]
 Views = Mapping[tuple[str, str], View]
 
-ACTIVATIONS: Mapping[type, Callable[..., Function]] = {
-    functions.Relu: lambda f: torch.relu,
-    functions.Abs: lambda f: torch.abs,
-    functions.LeakyRelu: lambda f: lambda x: torch.where(x > 0, x, f.slope * x),
-    functions.Clip: lambda f: lambda x: torch.clamp(x, f.low, f.high),
-    functions.SoftThreshold: lambda f: lambda x: torch.nn.functional.softshrink(x, f.limit),
-    functions.HardSigmoid: lambda f: lambda x: torch.clamp(f.slope * x + f.offset, 0.0, 1.0),
-    functions.Elu: lambda f: _exponential(1.0, f.scale, 1.0),
-    functions.Selu: lambda f: _exponential(f.gain, f.scale, 1.0),
-    functions.Celu: lambda f: _exponential(1.0, f.scale, f.scale),
-    functions.Sigmoid: lambda f: torch.sigmoid,
-    functions.Tanh: lambda f: torch.tanh,
-    functions.Atan: lambda f: torch.atan,
-    functions.Softplus: lambda f: lambda x: torch.logaddexp(x, torch.zeros_like(x)),
-    functions.Softsign: lambda f: lambda x: x / (1.0 + x.abs()),
-    functions.Erf: lambda f: torch.erf,
-    functions.Sin: lambda f: torch.sin,
-    functions.Cos: lambda f: torch.cos,
-    functions.Gelu: lambda f: _tanh_gelu if f.approximate else _gelu,
-    functions.ErfGate: lambda f: lambda x: 0.5 * x * (1.0 + torch.erf(float(f.slope) * x)),
-    functions.TanhGate: lambda f: _own_tanh_gelu(float(f.slope), float(f.cubic)),
-    functions.HardGate: lambda f: lambda x: x * torch.clamp(float(f.slope) * x + 0.5, 0.0, 1.0),
-    functions.RootMultiple: lambda f: lambda x: x * math.sqrt(f.square),
-    functions.Silu: lambda f: lambda x: x * torch.sigmoid(x),
-    functions.QuickGelu: lambda f: lambda x: x * torch.sigmoid(float(f.sharpness) * x),
-    functions.Mish: lambda f: lambda x: x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x))),
-    functions.HardSwish: lambda f: lambda x: x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0),
-    functions.Exp: lambda f: torch.exp,
-    functions.Exponential: lambda f: lambda x: torch.exp(x * math.log(f.base)),
-    functions.Log: lambda f: torch.log,
-    functions.Power: lambda f: lambda x: x**f.exponent,
-}
-
-
-NAMED: Mapping[str, Callable[..., Function]] = {
+FUNCTIONS: Mapping[str, Callable[..., Function]] = {
     "relu": lambda: torch.relu,
     "abs": lambda: torch.abs,
     "leaky_relu": lambda a: lambda x: torch.where(x > 0, x, a * x),
@@ -119,7 +83,7 @@ NAMED: Mapping[str, Callable[..., Function]] = {
     "sin": lambda: torch.sin,
     "cos": lambda: torch.cos,
     "gelu": lambda: _gelu,
-    "gelu_tanh": lambda *n: _own_tanh_gelu(*(n or (math.sqrt(2.0 / math.pi), 0.044715))),
+    "gelu_tanh": lambda *n: _tanh_gelu(*(n or (math.sqrt(2.0 / math.pi), 0.044715))),
     "silu": lambda: lambda x: x * torch.sigmoid(x),
     "quick_gelu": lambda a: lambda x: x * torch.sigmoid(a * x),
     "mish": lambda: lambda x: x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x))),
@@ -143,11 +107,7 @@ def _gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def _own_tanh_gelu(slope: float, cubic: float) -> Function:
+def _tanh_gelu(slope: float, cubic: float) -> Function:
     return lambda x: 0.5 * x * (1.0 + torch.tanh(slope * (x + cubic * x**3)))
 
 
@@ -320,11 +280,6 @@ def _(op: GroupNorm, x, operands):
     if "scale" in operands:
         y = y * operands["scale"].reshape(shape)
     return y + operands["bias"].reshape(shape) if "bias" in operands else y
-
-
-@_apply.register
-def _(op: Activation, x, operands):
-    return ACTIVATIONS[type(op.function)](op.function)(x[0])
 
 
 @_apply.register
@@ -519,8 +474,8 @@ def _(op: Move, x, operands):
 
 
 @_apply.register
-def _(op: NamedActivation, x, operands):
-    return NAMED[op.name](*op.numbers)(x[0])
+def _(op: Activation, x, operands):
+    return FUNCTIONS[op.name](*op.numbers)(x[0])
 
 
 @_apply.register

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 import torch
@@ -18,14 +17,12 @@ from lipcert.geometry import Window
 from lipcert.ir import Graph
 from lipcert.losses import make_loss
 from lipcert.operand import Operand
-from lipcert.ops import functions
-from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
 from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.functions import Exp, Exponential, Log, Power
+from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
@@ -229,48 +226,45 @@ class Builder(Draws):
     def activate(self, value: str) -> str:
         number = self.rng.uniform
         if self.wide and self.chance(0.3):
-            return self.emit(Activation(self.own_gate()), value)
+            return self.emit(self.own_gate(), value)
         function = self.pick(
             [
-                functions.Relu(),
-                functions.Relu(),
-                functions.Abs(),
-                functions.LeakyRelu(float(number(-2, 2))),
-                functions.SoftThreshold(float(number(0.0, 0.5))),
-                functions.Clip(-0.5, float(number(-0.5, 1.0))),
-                functions.HardSigmoid(float(number(-1, 1)), float(number(-1, 1))),
-                functions.Elu(float(number(-1, 2))),
-                functions.Selu(),
-                functions.Celu(float(number(0.2, 2))),
-                functions.Sigmoid(),
-                functions.Tanh(),
-                functions.Atan(),
-                functions.Softplus(),
-                functions.Softsign(),
-                functions.Erf(),
-                functions.Sin(),
-                functions.Cos(),
-                functions.Gelu(),
-                functions.Gelu(approximate=True),
-                functions.Silu(),
-                functions.QuickGelu(float(number(0.5, 2))),
-                functions.Mish(),
-                functions.HardSwish(),
+                Activation("relu"),
+                Activation("relu"),
+                Activation("abs"),
+                Activation("leaky_relu", (float(number(-2, 2)),)),
+                Activation("soft_threshold", (float(number(0.0, 0.5)),)),
+                Activation("clip", (-0.5, float(number(-0.5, 1.0)))),
+                Activation("hard_sigmoid", (float(number(-1, 1)), float(number(-1, 1)))),
+                Activation("elu", (float(number(-1, 2)),)),
+                Activation("selu", (1.6732632423543772, 1.0507009873554805)),
+                Activation("celu", (float(number(0.2, 2)),)),
+                Activation("sigmoid"),
+                Activation("tanh"),
+                Activation("atan"),
+                Activation("softplus"),
+                Activation("softsign"),
+                Activation("erf"),
+                Activation("sin"),
+                Activation("cos"),
+                Activation("gelu"),
+                Activation("gelu_tanh"),
+                Activation("silu"),
+                Activation("quick_gelu", (float(number(0.5, 2)),)),
+                Activation("mish"),
+                Activation("hard_swish"),
             ]
         )
-        return self.emit(Activation(function), value)
+        return self.emit(function, value)
 
-    def own_gate(self) -> functions.ScalarFunction:
+    def own_gate(self) -> Activation:
         """With the numbers of a file, which are next to those of the textbook, or elsewhere."""
         off = 1.0 + float(self.pick([2.0**-23, -(2.0**-21), 0.1, -0.3]))
         return self.pick(
             [
-                functions.ErfGate(Fraction(math.sqrt(0.5) * off)),
-                functions.TanhGate(Fraction(math.sqrt(2 / math.pi) * off), Fraction(0.044715)),
-                functions.TanhGate(Fraction(math.sqrt(2 / math.pi)), Fraction(0.044715 * off)),
-                functions.HardGate(Fraction(off / 6.0)),
-                functions.QuickGelu(1 / Fraction(0.6 * off)),
-                functions.RootMultiple(Fraction(1, 3)),
+                Activation("gelu_tanh", (math.sqrt(2 / math.pi) * off, 0.044715)),
+                Activation("gelu_tanh", (math.sqrt(2 / math.pi), 0.044715 * off)),
+                Activation("quick_gelu", (1.0 / (0.6 * off),)),
             ]
         )
 
@@ -415,7 +409,7 @@ class Builder(Draws):
         norm = self.emit(ReduceNorm(self.pick([1, 2]), axes, keepdims=True), value)
         if kind == 2:
             return norm
-        floor = self.emit(Activation(functions.Clip(0.3, math.inf)), norm)
+        floor = self.emit(Activation("clip", (0.3, math.inf)), norm)
         return self.emit(Quotient(), value, floor)
 
     def powered(self, value: str) -> str:
@@ -423,27 +417,29 @@ class Builder(Draws):
         away = self.pick([(0.2, 1.5), (0.05, 0.9), (-2.0, -0.25)])
         kind = self.whole(0, 4)
         if kind == 0:
-            return self.emit(Activation(Exp()), value)
+            return self.emit(Activation("exp"), value)
         if kind == 1:
-            return self.emit(Activation(Exponential(self.pick([0.4, 2.5]))), value)
+            scaled = self.emit(Scale(Operand(np.array(math.log(self.pick([0.4, 2.5]))))), value)
+            return self.emit(Activation("exp"), scaled)
         if kind == 2:
             whole = self.pick([2.0, 3.0, 4.0, 5.0])
-            return self.emit(Activation(Power(whole)), value)
+            return self.emit(Activation("power", (whole,)), value)
         positive = abs(away[0]), abs(away[1])
         if kind == 3:
-            exponent = self.pick([-1.0, -2.0, -3.0])
-            inside = self.emit(Activation(functions.Clip(*away)), value)
-            return self.emit(Activation(Power(exponent)), inside)
-        inside = self.emit(Activation(functions.Clip(min(positive), max(positive))), value)
-        function = self.pick([Log(), Power(0.5), Power(1.7), Power(-0.3), Power(-0.5)])
-        return self.emit(Activation(function), inside)
+            function = self.pick([Activation("reciprocal"), *map(power, (-1.0, -2.0, -3.0))])
+            inside = self.emit(Activation("clip", away), value)
+            return self.emit(function, inside)
+        inside = self.emit(Activation("clip", (min(positive), max(positive))), value)
+        plain = Activation("log"), Activation("sqrt")
+        function = self.pick([*plain, *map(power, (0.5, 1.7, -0.3, -0.5))])
+        return self.emit(function, inside)
 
     def compare(self, value: str) -> str:
         """Maximum or quotient of two values."""
         other = self.pick(self.like(self.shapes[value]))
         if self.chance(0.6):
             return self.emit(Extremum(self.chance(0.5)), value, other)
-        divisor = self.emit(Activation(functions.Clip(0.3, 2.0)), other)
+        divisor = self.emit(Activation("clip", (0.3, 2.0)), other)
         return self.emit(Quotient(), value, divisor)
 
     def soften(self, value: str) -> str:
@@ -479,6 +475,10 @@ class Builder(Draws):
         last = self.shapes[list(self.shapes)[-1]]
         if math.prod(last) > LARGEST_VALUE or len(last) > 4 or not (last or self.wide):
             self.shapes, self.steps, self.known, self.views = before
+
+
+def power(exponent: float) -> Activation:
+    return Activation("power", (exponent,))
 
 
 def _factorizations(size: int) -> list[Shape]:

@@ -10,11 +10,10 @@ import pytest
 from lipcert.analysis.bounded import Bounded
 from lipcert.geometry import Window
 from lipcert.operand import Operand
-from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Scale
 from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
-from lipcert.ops.functions import Relu, Sigmoid
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm
 from lipcert.ops.shape import Reshape, Sort
@@ -111,7 +110,7 @@ def test_seven_by_seven_stride_two_counts_four_windows() -> None:
 
 
 def test_sigmoid_is_not_zero_preserving() -> None:
-    found = proved(chain((100,), Activation(Sigmoid())), input_norm=0.0)
+    found = proved(chain((100,), Activation("sigmoid")), input_norm=0.0)
     assert found.at_output.norm >= 5.0
 
 
@@ -122,7 +121,7 @@ def test_residual_branches_add_and_concat_is_exact() -> None:
     )
     found = proved(residual, input_norm=1.0)
     assert found.derived.lipschitz == pytest.approx(3.0, rel=1e-6)
-    both = dag((4,), [("r", Activation(Relu()), ("x",)), ("y", Concat(0), ("x", "r"))])
+    both = dag((4,), [("r", Activation("relu"), ("x",)), ("y", Concat(0), ("x", "r"))])
     assert proved(both, input_norm=1.0).at_output.norm == pytest.approx(math.sqrt(2), rel=1e-9)
 
 
@@ -135,7 +134,7 @@ def test_a_shared_weight_adds_its_uses() -> None:
 def test_pairs_beat_root_two_at_the_last_layer() -> None:
     """max ‖w_i − w_j‖ ≤ √2·‖W‖, strictly for equal rows."""
     weight = np.ones((10, 5)) + 1e-3 * np.random.default_rng(0).standard_normal((10, 5))
-    graph = chain((5,), Activation(Relu()), Dense(trained("w", weight), None))
+    graph = chain((5,), Activation("relu"), Dense(trained("w", weight), None))
     found = proved(graph, input_box=(0.0, 1.0), loss="cross-entropy")
     at_output, at_hidden = (found.derived.cotangents[value] for value in ("v1", "v0"))
     truth = at_output.hull.scale * max(float(np.linalg.norm(a - b)) for a in weight for b in weight)
@@ -155,7 +154,7 @@ def test_a_scale_that_starts_at_zero_is_bounded() -> None:
         (4,),
         Dense(trained("w0", orthogonal(4, 0)), None),
         zero,
-        Activation(Relu()),
+        Activation("relu"),
         Dense(trained("w1", orthogonal(4, 1)), None),
     )
     found = proved(graph, input_norm=1.0).grad_norms

@@ -14,11 +14,10 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from lipcert.importer.model import ImportedModel, Verification
 from lipcert.ir import BatchProof, BatchStatus, Graph, Node
 from lipcert.operand import Operand
-from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
-from lipcert.ops.entrywise import Activation as Function
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm
 from lipcert.ops.reduction import ReduceNorm
@@ -94,8 +93,8 @@ class _Writer:
                     "Conv", x, *operands, group=groups, pads=[*begins, *ends],
                     strides=[w.stride for w in windows], dilations=[w.dilation for w in windows],
                 )  # fmt: skip
-            case Activation(function=function):
-                yield made(type(function).__name__, x)
+            case Activation(numbers=()):
+                yield made(op.kind, x)
             case Scale(scale=factor):
                 yield made("Mul", x, self.stored(factor))
             case Shift(shift=offset):
@@ -122,8 +121,6 @@ class _Writer:
             case GroupNorm(groups=groups, epsilon=epsilon, scale=scale, bias=bias):
                 named = self.stored(scale), self.stored(bias)
                 yield made("GroupNormalization", x, *named, num_groups=groups, epsilon=epsilon)
-            case Function() if not op.numbers:
-                yield made(op.kind, x)
             case _:
                 raise ValueError(f"{op.kind} is not written yet")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.lowering.clips import with_clipped_cotangent
-from lipcert.audit.lowering.elementwise import SOFTPLUS_GUARD
+from lipcert.audit.lowering.functions import SOFTPLUS_GUARD
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.entries import (
     AbsoluteError,

@@ -10,14 +10,13 @@ from lipcert.core import program as p
 from lipcert.geometry import Geometry, Window
 from lipcert.importer.views import Operands, middle
 from lipcert.operand import Operand
-from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.combine import Add, Concat, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.entrywise import Activation
+from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.move import Move
 from lipcert.ops.normalization import Lrn

@@ -1,14 +1,17 @@
-"""Functions of one number, applied entry by entry."""
+"""Functions of one number, applied entry by entry, and PRelu with its slope."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
+from lipcert.core.program import Shape
 from lipcert.evaluate import function_of
-from lipcert.ops.base import Entrywise
+from lipcert.operand import Operand
+from lipcert.ops.base import Entrywise, Op, aligned
 from lipcert.upper import FloatArray
 
 
@@ -30,3 +33,28 @@ class Activation(Entrywise):
         (x,) = inputs
         with np.errstate(all="ignore"):
             return function_of(self.name, self.numbers, x)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PRelu(Op):
+    """y = x for x ≥ 0, slope·x below; the trained slope broadcasts to the value."""
+
+    slope: Operand
+
+    def operands(self) -> Mapping[str, Operand]:
+        """The slope."""
+        return {"slope": self.slope}
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """That of the input, to which the slope must broadcast."""
+        (shape,) = inputs
+        if np.broadcast_shapes(shape, self.slope.shape) != shape:
+            raise ValueError(f"slope {self.slope.shape} does not broadcast to input {shape}")
+        return shape
+
+    def evaluate(self, *inputs: FloatArray) -> FloatArray:
+        """Either branch."""
+        (x,) = inputs
+        slope = aligned(self.slope.array[np.newaxis], x.ndim - 1)
+        return np.where(x >= 0.0, x, slope * x)

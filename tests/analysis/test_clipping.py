@@ -13,12 +13,11 @@ from lipcert.core.ledger.mechanism import BackpropClipping
 from lipcert.errors import UnsupportedModelError
 from lipcert.geometry import Window
 from lipcert.ir import Graph
-from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Shift
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv
-from lipcert.ops.functions import Relu
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.move import Move
 from lipcert.ops.shape import Pad, PadMode
@@ -41,7 +40,7 @@ def dense(name: str, bias: bool = True) -> Dense:
 
 
 def test_every_trained_layer_stands_between_two_clips() -> None:
-    graph = with_clips(chain((3,), dense("fc1"), Activation(Relu()), dense("fc2")), MECHANISM)
+    graph = with_clips(chain((3,), dense("fc1"), Activation("relu"), dense("fc2")), MECHANISM)
     layer = ["InputClip", "Gemm", "CotangentClip"]
     assert kinds(graph) == [*layer, "Relu", *layer]
     assert graph.output_name == graph.nodes[-1].output

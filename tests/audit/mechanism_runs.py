@@ -28,8 +28,7 @@ from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.ir import Graph
-from lipcert.ops.activation import Activation
-from lipcert.ops.functions import Relu
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.checks.runs import array_of, model_of
@@ -127,7 +126,7 @@ class Network(nn.Module):
             (SIZES[0],),
             [
                 ("h", dense(self.first, "first"), ("x",)),
-                ("r", Activation(Relu()), ("h",)),
+                ("r", Activation("relu"), ("h",)),
                 ("o", dense(self.last, "last"), ("r",)),
             ],
         )

@@ -24,10 +24,9 @@ from lipcert.audit.tally import Family
 from lipcert.errors import UsageError
 from lipcert.geometry import Window
 from lipcert.importer.load import load_model
-from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Scale
 from lipcert.ops.conv import Conv
-from lipcert.ops.functions import Relu, Tanh
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape, Sort
 from lipcert.settings import ConstraintSpec, Settings
@@ -157,7 +156,7 @@ def shared_network():
         (2, 5),
         [
             ("a", first, ("x",)),
-            ("b", Activation(Tanh()), ("a",)),
+            ("b", Activation("tanh"), ("a",)),
             ("c", second, ("b",)),
             ("d", Scale(trained("s", RNG.standard_normal((2, 5)))), ("c",)),
             ("e", Dense(trained("w", RNG.standard_normal((4, 5)))), ("d",)),
@@ -251,7 +250,7 @@ def test_inadmissible_starts_and_none():
 def test_where_nothing_rises():
     """Behind units that are all off, no norm depends on the example."""
     off = Dense(trained("w", np.ones((3, 4))), trained("b", np.full(3, -50.0)))
-    graph = chain((4,), off, Activation(Relu()), Dense(trained("v", np.ones((2, 3)))))
+    graph = chain((4,), off, Activation("relu"), Dense(trained("v", np.ones((2, 3)))))
     run = claimed(graph, input_norm=1.0)
     (found,) = attacked(run, steps=12)
     assert_inside(found.examples.x, run.settings)
@@ -263,7 +262,7 @@ def constrained_network():
     return chain(
         (1, 6, 6),
         Conv(trained("k", RNG.standard_normal((2, 1, 3, 3))), trained("b", np.ones(2)), window),
-        Activation(Relu()),
+        Activation("relu"),
         Reshape((72,)),
         Dense(trained("w", RNG.standard_normal((5, 72)))),
         Scale(trained("s", RNG.standard_normal(5))),

@@ -24,9 +24,9 @@ from lipcert.audit.gradient_norms.reductions import (
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Node
-from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.entrywise import PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.normalize import BatchNorm as StoredNorm

@@ -13,7 +13,7 @@ from torch.nn import functional
 from lipcert.audit.lowering.dispatch import Tensors, lower, obstacle
 from lipcert.ops.entrywise import Activation
 
-_GUARD: Final = 40.0
+SOFTPLUS_GUARD: Final = 40.0
 """above it ln(1 + e^x) and x are the same number even in float64"""
 
 
@@ -42,7 +42,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
         "sigmoid": torch.sigmoid,
         "tanh": torch.tanh,
         "atan": torch.atan,
-        "softplus": lambda x: functional.softplus(x, threshold=_GUARD),
+        "softplus": lambda x: functional.softplus(x, threshold=SOFTPLUS_GUARD),
         "softsign": functional.softsign,
         "erf": torch.erf,
         "sin": torch.sin,

@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.lowering.dispatch import Tensors, constants, lower, obstacle
-from lipcert.audit.lowering.elementwise import scalar_function
 from lipcert.audit.lowering.operands import operand_tensor, replaced
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
-from lipcert.ops.activation import Activation
 from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
@@ -146,9 +144,4 @@ def _missing(op: Op) -> str | None:
     """Why an op cannot be lowered; None: it can."""
     if lower.dispatch(type(op)) is lower.dispatch(Op):
         return f"{type(op).__name__} has no implementation in torch"
-    match op:
-        case Activation(function=function):
-            known = scalar_function.dispatch(type(function)) is not scalar_function.dispatch(object)
-        case _:
-            return obstacle(op)
-    return None if known else f"{type(op.function).__name__} has no implementation in torch"
+    return obstacle(op)

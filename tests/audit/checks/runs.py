@@ -19,8 +19,7 @@ from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.ir import Graph
-from lipcert.ops.activation import Activation
-from lipcert.ops.functions import Relu
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
@@ -66,7 +65,7 @@ class Network(nn.Module):
             (SIZES[0],),
             [
                 ("h", Dense(trained("first.weight", array_of(self.first.weight))), ("x",)),
-                ("r", Activation(Relu()), ("h",)),
+                ("r", Activation("relu"), ("h",)),
                 ("o", Dense(trained("last.weight", array_of(self.last.weight))), ("r",)),
             ],
         )

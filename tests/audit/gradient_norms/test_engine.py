@@ -22,12 +22,11 @@ from lipcert.errors import NoVerdictError
 from lipcert.geometry import Window
 from lipcert.ir import Graph, Node, Parameter
 from lipcert.operand import Operand
-from lipcert.ops.activation import Activation, PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.base import Op
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.functions import Relu
+from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.ops.shape import Reshape, Transpose
@@ -96,7 +95,7 @@ def test_tied_weights_are_added_up_before_the_norm() -> None:
     check(
         tokens(
             ("a", Dense(theta), ("x",)),
-            ("r", Activation(Relu()), ("a",)),
+            ("r", Activation("relu"), ("a",)),
             ("b", Dense(theta), ("r",)),
         )
     )
@@ -119,7 +118,7 @@ def test_uses_of_many_kinds(memory_limit: int) -> None:
     ):
         graph = tokens(
             ("a", Dense(first), ("x",)),
-            ("r", Activation(Relu()), ("a",)),
+            ("r", Activation("relu"), ("a",)),
             ("b", Dense(second), ("r",)),
             ("c", Add((1.0, 1.0)), ("a", "b")),
         )
@@ -174,7 +173,7 @@ def test_images_by_pixels(channels: int) -> None:
     graph = chain(
         (channels, 6, 6),
         Conv(trained("k1", weights(8, channels, 3, 3)), trained("b1", weights(8)), (even, even)),
-        Activation(Relu()),
+        Activation("relu"),
         Conv(trained("k2", weights(4, 4, 2, 3, seed=2)), None, (odd, even), 2),
         BatchNorm(
             Operand(weights(4)),

@@ -18,10 +18,9 @@ from lipcert.audit.recorded_names import Match, matched
 from lipcert.core.ledger.mechanism import BackpropClipping
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
-from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Shift
 from lipcert.ops.combine import Add
-from lipcert.ops.functions import Relu
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.shape import Reshape
 from lipcert.training.clipping import check_clips, install_clips
@@ -148,7 +147,7 @@ def dense(live: nn.Module, name: str) -> Dense:
 
 
 def graph_of(live: nn.Module) -> Graph:
-    return chain((4,), dense(live, "first"), Activation(Relu()), dense(live, "second"))
+    return chain((4,), dense(live, "first"), Activation("relu"), dense(live, "second"))
 
 
 def test_a_module_made_by_hand() -> None:
@@ -210,7 +209,7 @@ def test_other_radii_are_noticed() -> None:
 
 def test_a_layer_that_is_used_twice_is_refused() -> None:
     live = Two()
-    graph = chain((4,), dense(live, "first"), Activation(Relu()), dense(live, "first"))
+    graph = chain((4,), dense(live, "first"), Activation("relu"), dense(live, "first"))
     with pytest.raises(UsageError, match=r"first.weight.*first \(Linear\) is used 2 times"):
         installed(graph, live)
 
@@ -281,7 +280,7 @@ def test_branches_and_transposed_weights() -> None:
     )
     steps = [
         ("a", dense(live, "first"), ("x",)),
-        ("r", Activation(Relu()), ("a",)),
+        ("r", Activation("relu"), ("a",)),
         ("b", Dense(weight, operand(live, "second.bias")), ("r",)),
         ("y", Add((1.0, 1.0)), ("b", "r")),
         ("z", Reshape((2, 2)), ("y",)),

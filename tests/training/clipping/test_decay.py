@@ -16,10 +16,10 @@ from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import lowered
 from lipcert.geometry import Window
 from lipcert.operand import Operand
-from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.base import Op
 from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ops.entrywise import PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products

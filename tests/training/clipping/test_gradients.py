@@ -19,11 +19,10 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.geometry import Window
 from lipcert.ir import Graph, Parameter
 from lipcert.operand import Operand
-from lipcert.ops.activation import Activation
 from lipcert.ops.affine import Divide
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.functions import Relu
+from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import RmsNorm
 from lipcert.ops.reduction import ReduceSum
@@ -112,7 +111,7 @@ def tied(first: Operand, second: Operand, shape: tuple[int, ...]) -> Graph:
         (4, 6),
         [
             ("a", Dense(first), ("x",)),
-            ("r", Activation(Relu()), ("a",)),
+            ("r", Activation("relu"), ("a",)),
             ("b", Dense(second), ("r",)),
             ("c", Add((1.0, 1.0)), ("a", "b")),
         ],
@@ -161,7 +160,7 @@ def mlp() -> Graph:
     return chain(
         (5,),
         Dense(trained("u", weights(7, 5)), trained("a", weights(7))),
-        Activation(Relu()),
+        Activation("relu"),
         Dense(trained("v", weights(3, 7)), trained("b", weights(3))),
     )
 

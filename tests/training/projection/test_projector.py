@@ -19,9 +19,9 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.geometry import Window
 from lipcert.ir import Graph
 from lipcert.operand import Operand
-from lipcert.ops.activation import PRelu
 from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.conv import Conv
+from lipcert.ops.entrywise import PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import LayerNorm
 from lipcert.settings import ConstraintSpec, Settings

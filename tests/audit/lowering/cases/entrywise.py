@@ -27,8 +27,10 @@ TORCH = {
     ("relu", ()): torch.relu,
     ("abs", ()): torch.abs,
     ("leaky_relu", (0.1,)): lambda x: torch.where(x > 0, x, 0.1 * x),
+    ("leaky_relu", (3.0,)): lambda x: torch.where(x > 0, x, 3.0 * x),
     ("leaky_relu", (-2.0,)): lambda x: torch.where(x > 0, x, -2.0 * x),
     ("clip", (-0.5, 1.0)): lambda x: torch.minimum(torch.maximum(x, x * 0 - 0.5), x * 0 + 1),
+    ("clip", (0.5, 1.0)): lambda x: torch.clamp(x, 0.5, 1.0),
     ("clip", (0.5, math.inf)): lambda x: torch.clamp(x, min=0.5),
     ("clip", (-math.inf, 0.5)): lambda x: torch.clamp(x, max=0.5),
     ("soft_threshold", (0.3,)): lambda x: torch.sign(x) * torch.relu(x.abs() - 0.3),
@@ -55,6 +57,7 @@ TORCH = {
     ("quick_gelu", (-0.8,)): lambda x: x / (1.0 + torch.exp(0.8 * x)),
     ("mish", ()): lambda x: x * torch.tanh(functional.softplus(x)),
     ("exp", ()): torch.exp,
+    ("power", (0.0,)): torch.ones_like,
     ("power", (2.0,)): lambda x: x * x,
     ("power", (3.0,)): lambda x: x * x * x,
 }
@@ -64,6 +67,10 @@ POSITIVE = {
     ("reciprocal", ()): lambda x: 1.0 / x,
     ("power", (-0.5,)): lambda x: 1.0 / torch.sqrt(x),
     ("power", (2.5,)): lambda x: x * x * torch.sqrt(x),
+}
+NEGATIVE = {
+    ("reciprocal", ()): lambda x: 1.0 / x,
+    ("power", (-2.0,)): lambda x: 1.0 / (x * x),
 }
 BOXES = {"ball": None, "positive": (0.25, 1.5), "negative": (-2.0, -0.125), "mixed": (-0.5, 4.0)}
 
@@ -77,3 +84,4 @@ def case(key, reference, boxed) -> Case:
 
 CASES = [case(key, own, boxed) for key, own in TORCH.items() for boxed in BOXES]
 CASES += [case(key, own, "positive") for key, own in POSITIVE.items()]
+CASES += [case(key, own, "negative") for key, own in NEGATIVE.items()]
