@@ -28,8 +28,8 @@ from lipcert.operand import Operand
 from lipcert.ops.base import Op
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Reshape, Sort
-from tests.networks import chain, proved
+from lipcert.ops.sort import Sort
+from tests.networks import Maker, chain, proved, reshaped
 
 RADIUS = 4.8061
 SHALLOW, DEEP = (64, 128, 64, 10), (64, *[64] * 6, 10)
@@ -124,14 +124,14 @@ def trained(spec: Spec) -> Network:
     return Network(spec, [w.detach() for w in weights], [b.detach() for b in biases])
 
 
-def steps(network: Network) -> Iterator[Op]:
+def steps(network: Network) -> Iterator[Op | Maker]:
     for k, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
         shift = None if network.spec.sorts else Operand(bias.numpy(), f"bias{k}")
         yield Dense(Operand(weight.numpy(), f"weight{k}"), shift)
         if k + 1 == len(network.weights):
             return
         if network.spec.sorts:
-            yield from (Reshape((len(weight) // 2, 2)), Sort(1), Reshape((len(weight),)))
+            yield from (reshaped(len(weight) // 2, 2), Sort(1), reshaped(len(weight)))
         else:
             yield Activation("relu")
 

@@ -55,8 +55,8 @@ from lipcert.ops.reduction import (
     ReduceNorm,
     ReduceSum,
 )
-from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Sort, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
+from lipcert.ops.sort import Sort
 
 Tensors = Mapping[str, Tensor]
 Function = Callable[[Tensor], Tensor]
@@ -414,57 +414,8 @@ def _(op: Attention, x, operands):
 
 
 @_apply.register
-def _(op: Reshape, x, operands):
-    return x[0].reshape(op.shape)
-
-
-@_apply.register
-def _(op: Transpose, x, operands):
-    return x[0].permute(op.perm)
-
-
-@_apply.register
-def _(op: Select, x, operands):
-    return x[0].index_select(op.axis, torch.tensor(op.indices, dtype=torch.long))
-
-
-@_apply.register
-def _(op: Pad, x, operands):
-    y = x[0]
-    for axis, (begin, end) in enumerate(zip(op.begin, op.end, strict=True)):
-        length = y.shape[axis]
-        if op.mode is PadMode.CONSTANT:
-            widths = [0, 0] * (y.dim() - 1 - axis) + [begin, end]
-            y = functional.pad(y, widths, value=op.value)
-            continue
-        places = [_source(p, length, op.mode) for p in range(-begin, length + end)]
-        y = y.index_select(axis, torch.tensor(places, dtype=torch.long))
-    return y
-
-
-def _source(place: int, length: int, mode: PadMode) -> int:
-    if mode is PadMode.EDGE:
-        return min(max(place, 0), length - 1)
-    if mode is PadMode.WRAP:
-        return place % length
-    period = max(2 * (length - 1), 1)
-    place %= period
-    return min(place, period - place) if length > 1 else 0
-
-
-@_apply.register
-def _(op: Expand, x, operands):
-    return x[0].expand(op.shape)
-
-
-@_apply.register
-def _(op: Tile, x, operands):
-    return x[0].repeat(op.repeats)
-
-
-@_apply.register
 def _(op: Sort, x, operands):
-    return x[0].sort(dim=op.axis, descending=op.descending).values
+    return x[0].sort(dim=op.axis).values
 
 
 @_apply.register

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,10 +12,38 @@ from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.ir import Graph, Node, Parameter
 from lipcert.operand import Operand
 from lipcert.ops.base import Op
+from lipcert.ops.move import Move
 from lipcert.settings import Settings
 from tests.written import model_of
 
-Step = tuple[str, Op, tuple[str, ...]]
+Shape = tuple[int, ...]
+Maker = Callable[..., Op]
+"""an op, given the shapes of its inputs"""
+Step = tuple[str, Op | Maker, tuple[str, ...]]
+
+
+def moved(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Shape], Move]:
+    """The move that does to a value what a function does to indices of its entries."""
+
+    def of(shape: Shape) -> Move:
+        return Move(shape, np.asarray(function(np.arange(math.prod(shape)).reshape(shape))))
+
+    return of
+
+
+def reshaped(*shape: int) -> Maker:
+    return moved(lambda own: own.reshape(shape))
+
+
+def transposed(*perm: int) -> Maker:
+    return moved(lambda own: own.transpose(perm))
+
+
+def padded(begin: Shape, end: Shape, mode: str = "constant") -> Maker:
+    """With zeros, or as numpy calls it."""
+    widths = tuple(zip(begin, end, strict=True))
+    zeros = {"constant_values": -1} if mode == "constant" else {}
+    return moved(lambda own: np.pad(own, widths, mode, **zeros) if widths else own)
 
 
 def trained(name: str, array: np.ndarray) -> Operand:
@@ -24,8 +54,10 @@ def dag(input_shape: tuple[int, ...], steps: list[Step]) -> Graph:
     """Each step: (output name, op, input names); the input of the graph is called "x"."""
     shapes = {"x": input_shape}
     nodes, parameters = [], {}
-    for output, op, inputs in steps:
-        shapes[output] = op.output_shape([shapes[name] for name in inputs])
+    for output, given, inputs in steps:
+        read = [shapes[name] for name in inputs]
+        op = given if isinstance(given, Op) else given(*read)
+        shapes[output] = op.output_shape(read)
         nodes.append(Node(f"{output}_node", op, inputs, output, shapes[output]))
         for operand in op.operands().values():
             if operand.parameter is not None:
@@ -33,7 +65,7 @@ def dag(input_shape: tuple[int, ...], steps: list[Step]) -> Graph:
     return Graph("x", input_shape, steps[-1][0], tuple(nodes), parameters)
 
 
-def chain(input_shape: tuple[int, ...], *ops: Op) -> Graph:
+def chain(input_shape: tuple[int, ...], *ops: Op | Maker) -> Graph:
     names = ["x", *(f"v{i}" for i in range(len(ops)))]
     return dag(
         input_shape,

@@ -27,12 +27,12 @@ from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import ReduceLogSumExp, ReduceMean, ReduceNorm, ReduceSum
-from lipcert.ops.shape import Expand, Pad, PadMode, Reshape, Select, Sort, Tile, Transpose
 from lipcert.ops.softmax import LogSoftmax, Softmax
+from lipcert.ops.sort import Sort
 from lipcert.upper import Upper
 from tests.draws import Draws
 from tests.mirror import View
-from tests.networks import Step, dag
+from tests.networks import Maker, Step, dag, moved, padded, reshaped, transposed
 
 Shape = tuple[int, ...]
 LARGEST_VALUE = 60
@@ -94,9 +94,10 @@ class Builder(Draws):
     wide: bool = False
     """whether gates with numbers of their own and values of one number are drawn, too"""
 
-    def emit(self, op: Op, *inputs: str) -> str:
-        name = f"v{len(self.steps)}"
-        self.shapes[name] = op.output_shape([self.shapes[i] for i in inputs])
+    def emit(self, given: Op | Maker, *inputs: str) -> str:
+        name, shapes = f"v{len(self.steps)}", [self.shapes[i] for i in inputs]
+        op = given if isinstance(given, Op) else given(*shapes)
+        self.shapes[name] = op.output_shape(shapes)
         self.steps.append((name, op, inputs))
         return name
 
@@ -300,12 +301,12 @@ class Builder(Draws):
             case 6:
                 return self.emit(Extremum(self.chance(0.5)), value, self.pick(self.like(())))
             case _:
-                return self.emit(Pad((), ()), self.emit(Transpose(()), value))
+                return self.emit(padded((), ()), self.emit(transposed(), value))
 
     def from_single(self, value: str) -> str:
         """A vector made of a single number."""
-        row = self.emit(Reshape((1,)), self.single(value))
-        return self.dense(row) if self.chance(0.7) else self.emit(Expand((2,)), row)
+        row = self.emit(reshaped(1), self.single(value))
+        return self.dense(row) if self.chance(0.7) else self.emit(expanded(2), row)
 
     def broadcastable(self, shape: Shape) -> Shape:
         """A random shape that broadcasts into this one."""
@@ -354,25 +355,25 @@ class Builder(Draws):
         axis = self.whole(0, len(shape) - 1)
         kind = self.whole(0, 6)
         if kind == 0:
-            return self.emit(Transpose(tuple(map(int, self.rng.permutation(len(shape))))), value)
+            return self.emit(transposed(*self.rng.permutation(len(shape))), value)
         if kind == 1:
             count = self.whole(1, shape[axis] + 1)
-            indices = tuple(self.whole(0, shape[axis] - 1) for _ in range(count))
-            return self.emit(Select(axis, indices), value)
+            indices = [self.whole(0, shape[axis] - 1) for _ in range(count)]
+            return self.emit(moved(lambda own: own.take(indices, axis)), value)
         if kind == 2:
-            mode = self.pick(list(PadMode))
-            limit = [n - 1 if mode is PadMode.REFLECT else min(n, 2) for n in shape]
+            mode = self.pick(["constant", "reflect", "edge", "wrap"])
+            limit = [n - 1 if mode == "reflect" else min(n, 2) for n in shape]
             begin = tuple(self.whole(0, min(1, n)) for n in limit)
             end = tuple(self.whole(0, min(2, n)) for n in limit)
-            number = self.pick([0.0, 0.3, -1.0])
-            return self.emit(Pad(begin, end, mode, number), value)
+            return self.emit(padded(begin, end, mode), value)
         if kind == 3:
-            return self.emit(Tile(tuple(self.whole(1, 2) for _ in shape)), value)
+            repeats = [self.whole(1, 2) for _ in shape]
+            return self.emit(moved(lambda own: np.tile(own, repeats)), value)
         if kind == 4:
-            return self.emit(Sort(axis, self.chance(0.5)), value)
+            return self.emit(Sort(axis), value)
         if kind == 5:
-            return self.emit(Expand((self.whole(1, 2), *shape)), value)
-        return self.emit(Reshape(self.pick(_factorizations(math.prod(shape)))), value)
+            return self.emit(expanded(self.whole(1, 2), *shape), value)
+        return self.emit(reshaped(*self.pick(_factorizations(math.prod(shape)))), value)
 
     def reduce(self, value: str) -> str:
         shape = self.shapes[value]
@@ -386,7 +387,7 @@ class Builder(Draws):
         query, key, content = (self.dense(value, n) for n in (width, width, outputs))
         rank = len(self.shapes[value])
         swap = (*range(rank - 2), rank - 1, rank - 2)
-        turned = self.emit(Transpose(swap), key)
+        turned = self.emit(transposed(*swap), key)
         if self.chance(0.5):
             scores = self.emit(Softmax(-1), self.emit(MatMul(), query, turned))
             return self.emit(MatMul(), scores, content)
@@ -477,6 +478,10 @@ class Builder(Draws):
             self.shapes, self.steps, self.known, self.views = before
 
 
+def expanded(*shape: int) -> Maker:
+    return moved(lambda own: np.broadcast_to(own, shape))
+
+
 def power(exponent: float) -> Activation:
     return Activation("power", (exponent,))
 
@@ -552,7 +557,7 @@ def random_case(seed: int, ops: int = 7, *, wide: bool = False) -> Case:
         builder.grow()
     value = list(builder.shapes)[-1]
     if builder.chance(0.7):
-        value = builder.emit(Reshape((math.prod(builder.shapes[value]),)), value)
+        value = builder.emit(reshaped(math.prod(builder.shapes[value])), value)
         value = builder.dense(value, builder.whole(1, 5))
         if builder.chance(0.3):
             value = _decorated(builder, value)
@@ -571,7 +576,7 @@ def _decorated(builder: Builder, value: str) -> str:
     for _ in range(builder.whole(1, 2)):
         kind = builder.whole(0, 4)
         if kind == 0:
-            value = builder.emit(Reshape((1, classes)), value)
+            value = builder.emit(reshaped(1, classes), value)
         elif kind == 1:
             value = builder.emit(Shift(builder.tensor(classes)), value)
         elif kind == 2:

@@ -16,9 +16,9 @@ from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm
-from lipcert.ops.shape import Reshape, Sort
+from lipcert.ops.sort import Sort
 from lipcert.settings import ConstraintSpec
-from tests.networks import chain, dag, orthogonal, proved, trained
+from tests.networks import chain, dag, orthogonal, proved, reshaped, trained
 
 
 def total_norm(found: Bounded) -> float:
@@ -40,7 +40,7 @@ def test_group_sort_keeps_the_orthogonal_answer(depth: int) -> None:
     for k in range(depth):
         ops.append(Dense(trained(f"w{k}", orthogonal(16, k)), None))
         if k < depth - 1:
-            ops += [Reshape((8, 2)), Sort(1, descending=False), Reshape((16,))]
+            ops += [reshaped(8, 2), Sort(1), reshaped(16)]
     far = 2000.0  # logits so large that the loss gradient reaches √2
     found = proved(chain((16,), *ops), input_norm=far, loss="cross-entropy")
     assert total_norm(found) == pytest.approx(math.sqrt(2 * depth) * far, rel=1e-6)

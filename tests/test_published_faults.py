@@ -23,11 +23,10 @@ from lipcert.losses import make_loss
 from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Pad, PadMode
 from lipcert.settings import Settings
 from tests.core.losses import logits
 from tests.core.lower.cases import model, node
-from tests.networks import chain, proved, trained
+from tests.networks import chain, padded, proved, trained
 
 
 def at_least_and_within(bound: float, truth: float, factor: float = 1.05) -> None:
@@ -166,7 +165,7 @@ def test_reflect_padding_is_not_bounded_by_the_zero_padded_norm() -> None:
     window = Window(10, 3)
     graph = chain(
         (1, 8, 8),
-        Pad((0, 1, 1), (0, 1, 1), PadMode.REFLECT, 0.0),
+        padded((0, 1, 1), (0, 1, 1), "reflect"),
         Conv(trained("w", kernel.numpy()), None, (window, window), 1),
     )
     at_least_and_within(proved(graph, input_norm=1.0).derived.lipschitz, truth, 1.01)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,10 @@ from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
+from lipcert.ops.move import Move
 from lipcert.ops.normalization import BatchNorm, GroupNorm
 from lipcert.ops.reduction import ReduceNorm
-from lipcert.ops.shape import Pad, Reshape, Sort, Transpose
+from lipcert.ops.sort import Sort
 
 
 def model_of(graph: Graph) -> ImportedModel:
@@ -97,32 +100,48 @@ class _Writer:
                 yield made(op.kind, x)
             case Scale(scale=factor):
                 yield made("Mul", x, self.stored(factor))
-            case Shift(shift=offset):
+            case Shift(bias=offset):
                 yield made("Add", x, self.stored(offset))
             case Add(coefficients=(1.0, 1.0)):
                 yield made("Add", *node.inputs)
             case Concat(axis=axis):
                 yield made("Concat", *node.inputs, axis=axis + 1)
-            case Pad(begin=begins, end=ends, mode=mode):
-                yield made("Pad", x, self.numbers(0, *begins, 0, *ends), mode=mode.value)
             case BatchNorm(mean=mean, variance=variance, epsilon=epsilon, scale=scale, bias=bias):
                 named = [self.stored(operand) for operand in (scale, bias, mean, variance)]
                 yield made("BatchNormalization", x, *named, epsilon=epsilon)
-            case Reshape(shape=shape):
-                yield made("Reshape", x, self.numbers(0, *shape))
-            case Transpose(perm=axes):
-                yield made("Transpose", x, perm=[0, *(axis + 1 for axis in axes)])
+            case Move():
+                yield self.move(op, x, made)
             case ReduceNorm(p=p, axes=axes, keepdims=keepdims):
                 places = self.numbers(*(axis + 1 for axis in axes))
                 yield made(f"ReduceL{p}", x, places, keepdims=int(keepdims))
-            case Sort(axis=axis, descending=descending):
+            case Sort(axis=axis):
                 count = self.numbers(node.shape[axis])
-                yield made("TopK", x, count, axis=axis + 1, largest=int(descending), sorted=1)
+                yield made("TopK", x, count, axis=axis + 1, largest=0, sorted=1)
             case GroupNorm(groups=groups, epsilon=epsilon, scale=scale, bias=bias):
                 named = self.stored(scale), self.stored(bias)
                 yield made("GroupNormalization", x, *named, num_groups=groups, epsilon=epsilon)
             case _:
                 raise ValueError(f"{op.kind} is not written yet")
+
+    def move(self, op: Move, x: str, made) -> NodeProto:
+        """A reshape, a transposition, or a padding."""
+        if op.is_reshape:
+            return made("Reshape", x, self.numbers(0, *op.sources.shape))
+        size, full = op.shape, op.sources.shape
+        own = np.arange(math.prod(size)).reshape(size)
+        for axes in permutations(range(len(size))):
+            if np.array_equal(own.transpose(axes), op.sources):
+                return made("Transpose", x, perm=[0, *(axis + 1 for axis in axes)])
+        for begins in np.argwhere(op.sources == 0) if len(size) == len(full) else ():
+            ends = np.subtract(full, size) - begins
+            if min(ends) < 0:
+                continue
+            for mode in ("constant", "wrap", "reflect", "edge"):
+                zeros = {"constant_values": -1} if mode == "constant" else {}
+                found = np.pad(own, np.stack((begins, ends), axis=1), mode, **zeros)
+                if np.array_equal(found, op.sources):
+                    return made("Pad", x, self.numbers(0, *begins, 0, *ends), mode=mode)
+        raise ValueError(f"a move from {size} to {full} is not written yet")
 
     def dense(self, op: Dense, x: str, node: Node, made) -> Iterator[NodeProto]:
         weight = self.stored(op.weight)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import final
 
 from lipcert.analysis.groups import layer_of
 from lipcert.core.ledger import BackpropClipping
@@ -21,10 +21,7 @@ from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.move import Move, Padding
 from lipcert.ops.normalize import Normalize
-from lipcert.ops.shape import Pad, PadMode
 from lipcert.upper import Upper
-
-_REFUSED: Final = frozenset({PadMode.REFLECT, PadMode.EDGE})
 
 
 def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
@@ -112,7 +109,7 @@ def _is_arrangement(node: Node) -> bool:
 
 def _is_padded(node: Node, before: Node) -> bool:
     padded = isinstance(before.op, Move) and before.op.padding is not None
-    return isinstance(node.op, Conv) and (padded or isinstance(before.op, Pad))
+    return isinstance(node.op, Conv) and padded
 
 
 def _layer_key(graph: Graph, node: Node) -> str | None:
@@ -126,7 +123,7 @@ def _layer_key(graph: Graph, node: Node) -> str | None:
 def _reads_borders(layer: _Layer) -> bool:
     pad = layer.nodes[0].op
     repeats = isinstance(pad, Move) and pad.padding is Padding.REPEATED
-    return layer.is_convolution and (repeats or (isinstance(pad, Pad) and pad.mode in _REFUSED))
+    return layer.is_convolution and repeats
 
 
 def _refusal(layer: _Layer) -> Refusal:

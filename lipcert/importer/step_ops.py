@@ -31,8 +31,8 @@ from lipcert.ops.reduction import (
     ReduceNorm,
     ReduceSum,
 )
-from lipcert.ops.shape import Sort
 from lipcert.ops.softmax import LogSoftmax, Softmax
+from lipcert.ops.sort import Sort
 from lipcert.upper import Upper
 
 IMAGES: Final = p.Conv | p.BatchNorm | p.MaxPool | p.AveragePool | p.LpPool | p.LocalResponse

@@ -28,12 +28,12 @@ from lipcert.ops.affine import Scale
 from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Reshape, Sort
+from lipcert.ops.sort import Sort
 from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.lowering.cases import all_cases
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
 from tests.models.shipped import path_of
-from tests.networks import chain, dag, trained
+from tests.networks import chain, dag, reshaped, trained
 from tests.written import model_of
 
 CPU = torch.device("cpu")
@@ -160,7 +160,7 @@ def shared_network():
             ("c", second, ("b",)),
             ("d", Scale(trained("s", RNG.standard_normal((2, 5)))), ("c",)),
             ("e", Dense(trained("w", RNG.standard_normal((4, 5)))), ("d",)),
-            ("f", Reshape((8,)), ("e",)),
+            ("f", reshaped(8), ("e",)),
             (
                 "g",
                 Dense(trained("v", RNG.standard_normal((3, 8))), trained("u", np.ones(3))),
@@ -263,7 +263,7 @@ def constrained_network():
         (1, 6, 6),
         Conv(trained("k", RNG.standard_normal((2, 1, 3, 3))), trained("b", np.ones(2)), window),
         Activation("relu"),
-        Reshape((72,)),
+        reshaped(72),
         Dense(trained("w", RNG.standard_normal((5, 72)))),
         Scale(trained("s", RNG.standard_normal(5))),
         Dense(trained("v", RNG.standard_normal((3, 5))), trained("u", np.ones(3))),

@@ -26,10 +26,10 @@ from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import GroupNorm
 from lipcert.ops.reduction import ReduceNorm
-from lipcert.ops.shape import Reshape, Sort, Transpose
+from lipcert.ops.sort import Sort
 from lipcert.settings import Settings
 from tests import mirror
-from tests.networks import chain, dag, orthogonal, trained
+from tests.networks import chain, dag, orthogonal, reshaped, trained, transposed
 from tests.random_networks import Case, random_case
 from tests.written import model_of
 
@@ -181,7 +181,7 @@ def test_beside_a_kink_float32_speaks_of_its_own_branch_and_float64_tells() -> N
 def lipschitz_network() -> Graph:
     """Orthogonal layers around a sort: every bound is attained, up to the rounding of weights."""
     first, last = (Dense(trained(n, orthogonal(6, k))) for k, n in enumerate(("a", "b")))
-    return chain((6,), first, Reshape((3, 2)), Sort(1, False), Reshape((6,)), last)
+    return chain((6,), first, reshaped(3, 2), Sort(1), reshaped(6), last)
 
 
 def sphere(count: int, radius: float, dtype: type = np.float64) -> np.ndarray:
@@ -325,7 +325,7 @@ def test_group_norm_behind_a_transpose_is_computed_from_centred_values() -> None
     rng = np.random.default_rng(1)
     norm = GroupNorm(2, 1e-5, trained("s", np.ones(4)), trained("t", np.zeros(4)))
     last = Dense(trained("w", rng.standard_normal((3, 144))))
-    graph = chain((6, 6, 4), Transpose((2, 0, 1)), norm, Reshape((144,)), last)
+    graph = chain((6, 6, 4), transposed(2, 0, 1), norm, reshaped(144), last)
     x = (100.0 + 0.05 * rng.standard_normal((5, 6, 6, 4))).astype(np.float32)
     radius = float(np.linalg.norm(x.astype(float).reshape(5, -1), axis=1).max()) * 1.01
     claims = claims_of(graph, Settings(input_norm=radius))

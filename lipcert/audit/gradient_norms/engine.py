@@ -30,7 +30,6 @@ from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured
 from lipcert.ir import Graph, Node
 from lipcert.ops.move import Move
-from lipcert.ops.shape import Reshape, Transpose
 
 MEMORY_LIMIT: Final = 2**26
 """bytes of scratch memory, on top of what a training step holds"""
@@ -186,9 +185,7 @@ class NormEngine:
 
 def _rearranging(node: Node) -> str | None:
     """The name of a node whose output has the very entries of its input."""
-    op = node.op
-    same = isinstance(op, Reshape | Transpose) or (isinstance(op, Move) and op.is_permutation)
-    return node.name if same else None
+    return node.name if isinstance(node.op, Move) and node.op.is_permutation else None
 
 
 def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:

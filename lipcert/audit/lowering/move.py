@@ -1,4 +1,4 @@
-"""Moves of entries: views where the sources form a grid, gathered entry by entry elsewhere."""
+"""Entries in other places: views where the sources form a grid, gathered one by one elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.dispatch import Tensors, constants, lower
 from lipcert.audit.lowering.grid import Grid, Selection
+from lipcert.ops.combine import Concat
 from lipcert.ops.move import Move
+from lipcert.ops.sort import Sort
 
 _GRIDS: Final[WeakKeyDictionary[Move, Grid | None]] = WeakKeyDictionary()
 
@@ -32,7 +34,7 @@ def _move(op: Move, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     if grid is not None:
         return _on_grid(grid, x, tensors)
     flat = x.flatten(1)
-    if op.sources.min() < 0:
+    if op.sources.min(initial=0) < 0:
         flat = functional.pad(flat, (0, 1))
     return flat.index_select(1, tensors["sources"]).view(x.shape[0], *op.sources.shape)
 
@@ -84,3 +86,20 @@ def _run(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
         last = first + step * (count - 1)
         return _run(x, axis, last, count, -step).flip(axis)
     return x[(slice(None),) * axis + (slice(first, first + step * (count - 1) + 1, step),)]
+
+
+@lower.register
+def _concat(op: Concat, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    del tensors
+    return torch.cat(list(inputs), dim=op.axis + 1)
+
+
+@lower.register
+def _sort(op: Sort, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    """Pairs as torch.maximum and torch.minimum have them, which share cotangents at ties."""
+    del tensors
+    (x,), axis = inputs, op.axis + 1
+    if x.shape[axis] != 2:
+        return torch.sort(x, dim=axis).values
+    first, second = x.unbind(axis)
+    return torch.stack((torch.minimum(first, second), torch.maximum(first, second)), dim=axis)

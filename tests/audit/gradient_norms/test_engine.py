@@ -29,10 +29,9 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
-from lipcert.ops.shape import Reshape, Transpose
 from tests.audit.gradient_norms.oracle import CPU, assert_close, network_of, truth
 from tests.models.shipped import NAMES, path_of
-from tests.networks import chain, dag, trained
+from tests.networks import chain, dag, reshaped, trained, transposed
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
 SMALL = tuple(name for name in NAMES if name.startswith("digits"))
@@ -87,7 +86,7 @@ def tokens(*steps: tuple[str, Op, tuple[str, ...]]) -> Graph:
     """A network on [4 tokens, 6 features] that ends in 5 scores."""
     last = steps[-1][0]
     head = Dense(trained("head", weights(5, 24, seed=9)))
-    return dag((4, 6), [*steps, ("flat", Reshape((24,)), (last,)), ("scores", head, ("flat",))])
+    return dag((4, 6), [*steps, ("flat", reshaped(24), (last,)), ("scores", head, ("flat",))])
 
 
 def test_tied_weights_are_added_up_before_the_norm() -> None:
@@ -135,8 +134,8 @@ def test_a_value_that_is_passed_on_unchanged_keeps_its_own_cotangent() -> None:
     check(
         tokens(
             ("a", Dense(theta), ("x",)),
-            ("t", Transpose((0, 1)), ("a",)),
-            ("v", Reshape((4, 6)), ("t",)),
+            ("t", transposed(0, 1), ("a",)),
+            ("v", reshaped(4, 6), ("t",)),
             ("c", Add((1.0, 1.0)), ("v", "a")),
             ("d", Add((1.0, 1.0)), ("c", "t")),
         )
@@ -160,7 +159,7 @@ def test_a_convolutional_network_with_branches() -> None:
                 ("b", Conv(kernel[1], None, (window, window)), ("p",)),
                 ("c", Add((1.0, 1.0)), ("b", "n")),
                 ("o", Shift(trained("shift", weights(6))), ("c",)),
-                ("flat", Reshape((288,)), ("o",)),
+                ("flat", reshaped(288), ("o",)),
                 ("scores", Dense(trained("w", weights(4, 288))), ("flat",)),
             ],
         )
@@ -183,7 +182,7 @@ def test_images_by_pixels(channels: int) -> None:
             trained("t", weights(4, seed=4)),
         ),
         Conv(trained("k3", weights(5, 4, 3, 3)), None, (Window(3, 3, 1, 1, 1, 1), even)),
-        Reshape((90,)),
+        reshaped(90),
         Dense(trained("w", weights(3, 90))),
     )
     assert prefers_channels_last(graph, torch.float32, CPU)
@@ -195,9 +194,9 @@ def test_a_reshaped_value_that_is_normalised_by_channels() -> None:
     graph = chain(
         (2, 4, 6),
         Shift(trained("b", weights(2, 4, 6))),
-        Reshape((4, 12)),
+        reshaped(4, 12),
         GroupNorm(2, 1e-3, trained("s", weights(4)), trained("t", weights(4))),
-        Reshape((48,)),
+        reshaped(48),
         Dense(trained("w", weights(3, 48))),
     )
     check(graph)
@@ -207,7 +206,7 @@ def test_a_second_pass_where_the_first_left_doubts() -> None:
     graph = chain(
         (8, 4),
         Dense(trained("w", weights(3, 4))),
-        Reshape((24,)),
+        reshaped(24),
         Dense(trained("v", weights(2, 24))),
     )
     network = network_of(graph, torch.float32)

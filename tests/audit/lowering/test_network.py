@@ -21,7 +21,7 @@ from lipcert.ir import evaluate
 from lipcert.operand import Operand
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Sort
+from lipcert.ops.sort import Sort
 from tests.models.shipped import NAMES, path_of
 from tests.networks import chain, dag, trained
 

@@ -23,10 +23,10 @@ from lipcert.ops.clip import ClipNorm, CotangentClip
 from lipcert.ops.combine import Add, Extremum
 from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
+from lipcert.ops.move import Move
 from lipcert.ops.normalization import Lrn
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import ReduceLogSumExp, ReduceMax, ReduceMean, ReduceNorm, ReduceSum
-from lipcert.ops.shape import Expand, Select
 from lipcert.upper import Upper
 from tests import mirror
 from tests.audit.lowering.cases import all_cases
@@ -47,11 +47,7 @@ EXTRA: list[tuple[Op, tuple[tuple[int, ...], ...]]] = [
     (Add((1.0,)), ((2, 3),)),
     (Add((-0.5, 2.0, 1.0)), ((2, 3), (3,), (1, 3))),
     (Extremum(True), ((2, 3), (3,), (1, 1, 3))),
-    (Select(1, (2, 0, 0)), ((2, 3),)),
-    (Select(0, (3, 2, 1)), ((4, 2),)),
-    (Select(0, (0, 2)), ((4, 2),)),
-    (Select(0, ()), ((4, 2),)),
-    (Expand((4, 2, 3)), ((2, 1),)),
+    (Move((4, 2), np.zeros((0, 2), dtype=int)), ((4, 2),)),
     (CotangentClip(Upper(0.7), ClipNorm.L2), ((2, 3),)),
     (CotangentClip(Upper(0.7), ClipNorm.L15), ((2, 3),)),
 ]

@@ -22,10 +22,9 @@ from lipcert.ops.affine import Shift
 from lipcert.ops.combine import Add
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.shape import Reshape
 from lipcert.training.clipping import check_clips, install_clips
 from tests.models.shipped import module, path_of
-from tests.networks import chain, dag, trained
+from tests.networks import chain, dag, reshaped, trained
 
 BETA, C = 0.4, 0.2
 MECHANISM = BackpropClipping(BETA, C)
@@ -283,7 +282,7 @@ def test_branches_and_transposed_weights() -> None:
         ("r", Activation("relu"), ("a",)),
         ("b", Dense(weight, operand(live, "second.bias")), ("r",)),
         ("y", Add((1.0, 1.0)), ("b", "r")),
-        ("z", Reshape((2, 2)), ("y",)),
+        ("z", reshaped(2, 2), ("y",)),
     ]
     graph = dag((4,), steps)
     own = live.second

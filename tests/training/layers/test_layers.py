@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.func import jacrev, vmap
 
 from lipcert.audit.lowering import lowered
-from lipcert.ops.shape import Sort
+from lipcert.ops.sort import Sort
 from lipcert.training.layers import (
     BoundedGroupNorm,
     GroupSort,
