@@ -42,9 +42,7 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.move import Move
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
-from lipcert.ops.normalize import BatchNorm as StoredNorm
-from lipcert.ops.normalize import Normalize
+from lipcert.ops.normalize import BatchNorm, Lrn, Normalize
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import (
     Centre,
@@ -246,43 +244,6 @@ def _(op: LpPool, x, operands):
 
 
 @_apply.register
-def _(op: BatchNorm, x, operands):
-    def shaped(t):
-        return torch.as_tensor(t).reshape(-1, *[1] * (x[0].dim() - 1))
-
-    centred = x[0] - shaped(op.mean.array.copy())
-    deviation = torch.sqrt(shaped(op.variance.array.copy()) + op.epsilon)
-    return shaped(operands["scale"]) * centred / deviation + shaped(operands["bias"])
-
-
-@_apply.register
-def _(op: LayerNorm, x, operands):
-    axes = tuple(range(-op.axes, 0))
-    centred = x[0] - x[0].mean(axes, keepdim=True)
-    variance = (centred**2).mean(axes, keepdim=True)
-    y = centred / torch.sqrt(variance + op.epsilon)
-    return y * operands.get("scale", 1.0) + operands.get("bias", 0.0)
-
-
-@_apply.register
-def _(op: RmsNorm, x, operands):
-    square = (x[0] ** 2).mean(tuple(range(-op.axes, 0)), keepdim=True)
-    return x[0] / torch.sqrt(square + op.epsilon) * operands.get("scale", 1.0)
-
-
-@_apply.register
-def _(op: GroupNorm, x, operands):
-    grouped = x[0].reshape(op.groups, -1)
-    centred = grouped - grouped.mean(1, keepdim=True)
-    variance = (centred**2).mean(1, keepdim=True)
-    y = (centred / torch.sqrt(variance + op.epsilon)).reshape(x[0].shape)
-    shape = (-1, *[1] * (y.dim() - 1))
-    if "scale" in operands:
-        y = y * operands["scale"].reshape(shape)
-    return y + operands["bias"].reshape(shape) if "bias" in operands else y
-
-
-@_apply.register
 def _(op: PRelu, x, operands):
     return torch.where(x[0] > 0, x[0], operands["slope"] * x[0])
 
@@ -436,7 +397,7 @@ def _(op: Normalize, x, operands):
 
 
 @_apply.register
-def _(op: StoredNorm, x, operands):
+def _(op: BatchNorm, x, operands):
     shape = (-1, *[1] * (x[0].dim() - 1))
     centred = x[0] - torch.tensor(op.mean).reshape(shape)
     scale = operands["scale"] * torch.tensor(op.inverse)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.ir import Graph, Node, Parameter
 from lipcert.operand import Operand
+from lipcert.ops.affine import Scale
 from lipcert.ops.base import Op
 from lipcert.ops.move import Move
+from lipcert.ops.normalize import Normalize
 from lipcert.settings import Settings
 from tests.written import model_of
 
@@ -48,6 +51,33 @@ def padded(begin: Shape, end: Shape, mode: str = "constant") -> Maker:
 
 def trained(name: str, array: np.ndarray) -> Operand:
     return Operand(np.asarray(array, dtype=np.float64), name)
+
+
+def by_channel(operand: Operand, shape: Shape) -> Operand:
+    """[channels], placed as a value [channels, ...] of this shape needs it."""
+    return dataclasses.replace(operand, array=operand.array.reshape(-1, *[1] * (len(shape) - 1)))
+
+
+def group_norm(
+    shape: Shape, groups: int, epsilon: float, scale: Operand | None, bias: Operand | None = None
+) -> list[Op | Maker]:
+    """Over groups of channels of a value [channels, ...]; scale and bias: [channels]."""
+    split = (groups, shape[0] // groups, *shape[1:])
+    axes = tuple(range(1, len(split)))
+    ops = [reshaped(*split), Normalize(axes, epsilon, centred=True), reshaped(*shape)]
+    if scale is None:
+        return ops
+    own = None if bias is None else by_channel(bias, shape)
+    return [*ops, Scale(by_channel(scale, shape), own)]
+
+
+def in_steps(name: str, ops: Sequence[Op | Maker], source: str) -> list[Step]:
+    """One after the other, the last under this name."""
+    names = [source, *(f"{name}{number}" for number in range(1, len(ops))), name]
+    return [
+        (after, op, (before,))
+        for op, (before, after) in zip(ops, itertools.pairwise(names), strict=True)
+    ]
 
 
 def dag(input_shape: tuple[int, ...], steps: list[Step]) -> Graph:

@@ -24,7 +24,7 @@ from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotien
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
+from lipcert.ops.normalize import BatchNorm, Lrn, Normalize
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import ReduceLogSumExp, ReduceMean, ReduceNorm, ReduceSum
 from lipcert.ops.softmax import LogSoftmax, Softmax
@@ -32,7 +32,7 @@ from lipcert.ops.sort import Sort
 from lipcert.upper import Upper
 from tests.draws import Draws
 from tests.mirror import View
-from tests.networks import Maker, Step, dag, moved, padded, reshaped, transposed
+from tests.networks import Maker, Step, dag, group_norm, moved, padded, reshaped, transposed
 
 Shape = tuple[int, ...]
 LARGEST_VALUE = 60
@@ -202,9 +202,8 @@ class Builder(Draws):
             channels = shape[0]
             return self.emit(
                 BatchNorm(
-                    Operand(0.4 * self.rng.standard_normal(channels)),
-                    Operand(self.rng.uniform(0.3, 2.0, channels)),
-                    epsilon,
+                    0.4 * self.rng.standard_normal(channels),
+                    (self.rng.uniform(0.3, 2.0, channels) + epsilon) ** -0.5,
                     self.tensor(channels),
                     self.tensor(channels),
                 ),
@@ -212,17 +211,21 @@ class Builder(Draws):
             )
         if kind == 1:
             groups = self.pick([g for g in range(1, shape[0] + 1) if shape[0] % g == 0])
-            affine = self.chance(0.7)
-            scale = self.tensor(shape[0]) if affine else None
-            bias = self.tensor(shape[0], size=0.4) if affine else None
-            return self.emit(GroupNorm(groups, epsilon, scale, bias), value)
+            for op in group_norm(shape, groups, epsilon, None):
+                value = self.emit(op, value)
+            if self.chance(0.7):
+                placed = (shape[0], *[1] * (len(shape) - 1))
+                affine = self.tensor(*placed), self.tensor(*placed, size=0.4)
+                value = self.emit(Scale(*affine), value)
+            return value
         axes = self.whole(1, len(shape))
+        last = tuple(range(len(shape)))[-axes:]
+        value = self.emit(Normalize(last, epsilon, centred=kind == 3), value)
         places = shape[-axes:] if self.chance(0.7) else shape[-1:]
-        scale = self.tensor(*places) if self.chance(0.7) else None
-        if kind == 2:
-            return self.emit(RmsNorm(axes, epsilon, scale), value)
+        if not self.chance(0.7):
+            return value
         bias = self.tensor(*places, size=0.4) if self.chance(0.6) else None
-        return self.emit(LayerNorm(axes, epsilon, scale, bias), value)
+        return self.emit(Scale(self.tensor(*places), bias), value)
 
     def activate(self, value: str) -> str:
         number = self.rng.uniform

@@ -15,7 +15,7 @@ from lipcert.ops.combine import Add, Concat
 from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import BatchNorm
+from lipcert.ops.normalize import BatchNorm
 from lipcert.ops.sort import Sort
 from lipcert.settings import ConstraintSpec
 from tests.networks import chain, dag, orthogonal, proved, reshaped, trained
@@ -144,9 +144,8 @@ def test_pairs_beat_root_two_at_the_last_layer() -> None:
 def test_a_scale_that_starts_at_zero_is_bounded() -> None:
     """BatchNorm whose scale is 0, as residual branches are often initialised."""
     zero = BatchNorm(
-        Operand(np.zeros(4)),
-        Operand(np.ones(4)),
-        1e-5,
+        np.zeros(4),
+        np.ones(4),
         trained("g", np.zeros(4)),
         trained("h", np.zeros(4)),
     )
@@ -164,9 +163,8 @@ def test_a_scale_that_starts_at_zero_is_bounded() -> None:
 
 def test_a_batch_norm_beyond_float64_has_no_bound() -> None:
     huge = BatchNorm(
-        Operand(np.full(2, 1e200)),
-        Operand(np.ones(2)),
-        0.0,
+        np.full(2, 1e200),
+        np.ones(2),
         trained("g", np.full(2, 1e200)),
         trained("h", np.zeros(2)),
     )

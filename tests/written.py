@@ -22,7 +22,7 @@ from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
 from lipcert.ops.move import Move
-from lipcert.ops.normalization import BatchNorm, GroupNorm
+from lipcert.ops.normalize import BatchNorm, Normalize
 from lipcert.ops.reduction import ReduceNorm
 from lipcert.ops.sort import Sort
 
@@ -98,17 +98,21 @@ class _Writer:
                 )  # fmt: skip
             case Activation(numbers=()):
                 yield made(op.kind, x)
-            case Scale(scale=factor):
+            case Scale(scale=factor, bias=None):
                 yield made("Mul", x, self.stored(factor))
+            case Scale(scale=factor, bias=offset):
+                yield made("Mul", x, self.stored(factor), output=f"{out}_scaled")
+                yield made("Add", f"{out}_scaled", self.stored(offset))
             case Shift(bias=offset):
                 yield made("Add", x, self.stored(offset))
             case Add(coefficients=(1.0, 1.0)):
                 yield made("Add", *node.inputs)
             case Concat(axis=axis):
                 yield made("Concat", *node.inputs, axis=axis + 1)
-            case BatchNorm(mean=mean, variance=variance, epsilon=epsilon, scale=scale, bias=bias):
-                named = [self.stored(operand) for operand in (scale, bias, mean, variance)]
-                yield made("BatchNormalization", x, *named, epsilon=epsilon)
+            case BatchNorm(mean=mean, inverse=inverse, scale=scale, bias=bias):
+                constants = Operand(mean), Operand(inverse**-2.0)
+                named = [self.stored(operand) for operand in (scale, bias, *constants)]
+                yield made("BatchNormalization", x, *named, epsilon=0.0)
             case Move():
                 yield self.move(op, x, made)
             case ReduceNorm(p=p, axes=axes, keepdims=keepdims):
@@ -117,9 +121,11 @@ class _Writer:
             case Sort(axis=axis):
                 count = self.numbers(node.shape[axis])
                 yield made("TopK", x, count, axis=axis + 1, largest=0, sorted=1)
-            case GroupNorm(groups=groups, epsilon=epsilon, scale=scale, bias=bias):
-                named = self.stored(scale), self.stored(bias)
-                yield made("GroupNormalization", x, *named, num_groups=groups, epsilon=epsilon)
+            case Normalize(axes=axes, epsilon=epsilon, centred=True):
+                if axes != tuple(range(len(node.shape)))[axes[0] :]:
+                    raise ValueError(f"axes {axes} are not the last ones")
+                ones = self.stored(Operand(np.ones(node.shape[axes[0] :])))
+                yield made("LayerNormalization", x, ones, axis=axes[0] + 1, epsilon=epsilon)
             case _:
                 raise ValueError(f"{op.kind} is not written yet")
 

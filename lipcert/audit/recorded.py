@@ -37,8 +37,7 @@ from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.operand import Operand
-from lipcert.ops.normalization import BatchNorm
-from lipcert.ops.normalize import BatchNorm as StoredNorm
+from lipcert.ops.normalize import BatchNorm
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
@@ -344,14 +343,9 @@ def _require_statistics(
     }
     constants = [operand.array.reshape(-1) for operand in _constants(graph)]
     for node in graph.nodes:
-        stored: tuple[FloatArray | None, ...]
-        match node.op:
-            case BatchNorm(mean=mean, variance=variance):
-                stored = (mean.array, variance.array)
-            case StoredNorm(mean=own, variance=spread):
-                stored = (own, spread)
-            case _:
-                continue
+        if not isinstance(node.op, BatchNorm):
+            continue
+        stored = node.op.mean, node.op.variance
         match = names.get(node.op.scale.parameter or "")
         prefix = None if match is None else match.recorded.rpartition(".")[0]
         for kind, array in zip(_STATISTICS, stored, strict=True):

@@ -19,8 +19,7 @@ from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.move import Move
-from lipcert.ops.normalization import Lrn
-from lipcert.ops.normalize import BatchNorm, Normalize
+from lipcert.ops.normalize import BatchNorm, Lrn, Normalize
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import (
     Centre,

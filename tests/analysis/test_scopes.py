@@ -14,8 +14,8 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.ir import Graph
+from lipcert.ops.affine import Scale
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import LayerNorm
 from lipcert.settings import ConstraintSpec, Settings
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
@@ -32,7 +32,7 @@ def network() -> Graph:
         (2,),
         Dense(trained("w", np.eye(2)), trained("b", np.zeros(2))),
         Dense(trained("v", np.eye(2)), both),
-        LayerNorm(1, 0.1, both, trained("beta", np.zeros(2))),
+        Scale(both, trained("beta", np.zeros(2))),
     )
 
 

@@ -24,12 +24,12 @@ from lipcert.operand import Operand
 from lipcert.ops.affine import Scale
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import GroupNorm
+from lipcert.ops.normalize import Normalize
 from lipcert.ops.reduction import ReduceNorm
 from lipcert.ops.sort import Sort
 from lipcert.settings import Settings
 from tests import mirror
-from tests.networks import chain, dag, orthogonal, reshaped, trained, transposed
+from tests.networks import chain, dag, group_norm, orthogonal, reshaped, trained, transposed
 from tests.random_networks import Case, random_case
 from tests.written import model_of
 
@@ -323,9 +323,10 @@ def test_what_overflows_in_the_audited_arithmetic_is_judged_in_float64() -> None
 def test_group_norm_behind_a_transpose_is_computed_from_centred_values() -> None:
     """Channels last in memory: E x² − (E x)² would make norms ten times too large."""
     rng = np.random.default_rng(1)
-    norm = GroupNorm(2, 1e-5, trained("s", np.ones(4)), trained("t", np.zeros(4)))
+    affine = trained("s", np.ones(4)), trained("t", np.zeros(4))
+    norm = group_norm((4, 6, 6), 2, 1e-5, *affine)
     last = Dense(trained("w", rng.standard_normal((3, 144))))
-    graph = chain((6, 6, 4), transposed(2, 0, 1), norm, reshaped(144), last)
+    graph = chain((6, 6, 4), transposed(2, 0, 1), *norm, reshaped(144), last)
     x = (100.0 + 0.05 * rng.standard_normal((5, 6, 6, 4))).astype(np.float32)
     radius = float(np.linalg.norm(x.astype(float).reshape(5, -1), axis=1).max()) * 1.01
     claims = claims_of(graph, Settings(input_norm=radius))
@@ -333,6 +334,7 @@ def test_group_norm_behind_a_transpose_is_computed_from_centred_values() -> None
         assert violated(replayed(claims, x, np.arange(5) % 3, precision)) == set()
     moved = torch.from_numpy(x).permute(0, 3, 1, 2)
     assert moved.is_contiguous(memory_format=torch.channels_last)
-    plain = lowered(GroupNorm(2, 1e-5), [moved], {})
-    exact = lowered(GroupNorm(2, 1e-5), [moved.double()], {})
+    norm = Normalize((1, 2), 1e-5, centred=True)
+    plain = lowered(norm, [moved], {})
+    exact = lowered(norm, [moved.double()], {})
     assert float((plain - exact).norm() / exact.norm()) < 1e-2

@@ -18,15 +18,15 @@ from lipcert.audit.trace.tensors import stored
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Parameter
-from lipcert.operand import Operand
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import BatchNorm
+from lipcert.ops.normalize import BatchNorm
 from tests.networks import dag, trained
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
 )
 Tensors = Mapping[str, np.ndarray]
+VARIANCE = np.array([1.0, 4.0, 9.0])
 RANDOM = np.random.default_rng(0)
 FIRST = RANDOM.standard_normal((4, 3)).astype(np.float32)
 LAST = RANDOM.standard_normal((2, 4)).astype(np.float32)
@@ -163,11 +163,11 @@ def test_frozen_parameters_are_those_of_the_file(tmp_path: Path) -> None:
 
 def normalised() -> Graph:
     op = BatchNorm(
-        mean=Operand(np.array([1.0, 2.0, 3.0])),
-        variance=Operand(np.array([1.0, 4.0, 9.0])),
-        epsilon=1e-5,
+        mean=np.array([1.0, 2.0, 3.0]),
+        inverse=(VARIANCE + 1e-5) ** -0.5,
         scale=trained("bn.weight", np.ones(3)),
         bias=trained("bn.bias", np.zeros(3)),
+        variance=VARIANCE,
     )
     return dag((3,), [("o", op, ("x",))])
 

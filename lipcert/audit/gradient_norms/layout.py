@@ -15,7 +15,6 @@ from torch import Tensor
 
 from lipcert.ir import Graph
 from lipcert.ops.conv import Conv
-from lipcert.ops.normalization import GroupNorm
 from lipcert.ops.normalize import Normalize
 
 _PRODUCTS_PER_ENTRY: Final = 500
@@ -59,6 +58,6 @@ def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device
         match node.op:
             case Conv(weight=weight) if len(node.shape) == 3:
                 products += prod(node.shape) * prod(weight.shape[1:])
-            case GroupNorm() | Normalize():
+            case Normalize():
                 normalised += prod(node.shape)
     return products > _PRODUCTS_PER_ENTRY * normalised

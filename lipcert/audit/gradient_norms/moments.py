@@ -19,18 +19,7 @@ from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widene
 
 _BLOCK: Final = 64
 _LEAST_BLOCK: Final = 16
-_SQUARE_BLOCK: Final = 256
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Statistics:
-    """Per channel: m within mean_off, and r within inverse_off·r.  # broadcast to [examples, c]"""
-
-    mean: Tensor
-    mean_off: Tensor
-    inverse: Tensor
-    inverse_off: Tensor
+_INVERSE_OFF: Final = 2.0**-48
 
 
 @final
@@ -38,20 +27,16 @@ class Statistics:
 class ChannelSums:
     """Sums over the positions of each channel.  # float64 [examples, channels] each
 
-    a, b, product, square: of a, b, a·b and a²; a_norm, b_norm: upper bounds of the channels'
-    2-norms. The sums are within relative·√positions·a_norm, the same with b_norm,
-    relative·a_norm·b_norm and square_relative·a_norm² + lost.
+    b, product: of b and a·b; a_norm, b_norm: upper bounds of the channels' 2-norms. The sums are
+    within relative·√positions·b_norm + lost and relative·a_norm·b_norm + lost.
     """
 
-    a: Tensor
     b: Tensor
     product: Tensor
-    square: Tensor
     a_norm: Tensor
     b_norm: Tensor
     positions: int
     relative: float
-    square_relative: float
     lost: float
 
     @classmethod
@@ -64,45 +49,19 @@ class ChannelSums:
         in_double = gamma(positions // _LEAST_BLOCK + shape[1] + 16, torch.float64)
         b_sums, products = _sums_and_products(a, b)
         return cls(
-            a=_sums(a),
             b=b_sums,
             product=products,
-            square=a_squares.value.reshape(shape),
             a_norm=a_squares.upper.sqrt().reshape(shape),
             b_norm=b_squares.upper.sqrt().reshape(shape),
             positions=positions,
             relative=gamma(_BLOCK + 1, dtype) + in_double,
-            square_relative=gamma(_SQUARE_BLOCK + 8, dtype) + in_double,
             lost=positions * underflow(dtype),
         )
 
     def at(self, where: slice | Tensor) -> ChannelSums:
         """Those of some examples."""
-        tensors = ("a", "b", "product", "square", "a_norm", "b_norm")
+        tensors = ("b", "product", "a_norm", "b_norm")
         return replace(self, **{name: getattr(self, name)[where] for name in tensors})
-
-    def statistics(self, size: int, centred: bool, epsilon: float) -> Statistics:
-        """Of blocks of `size` entries, a whole number of channels each.
-
-        Proof: let q be the mean square. The sums of a are off by ρ√T‖a_c‖, so by Cauchy–Schwarz
-        |Δm| ≤ ρ√q; |Δq| ≤ σq, σ the constant of the squares; the variance q − m² is off by at
-        most |Δq| + 2√q|Δm| + |Δm|² ≤ (2σ + 4ρ)q. If s = v + ε is off by δs with δ ≤ 1/2, then
-        1/√s is by at most δ of itself; otherwise nothing is known.
-        """
-        examples, channels = self.a.shape
-        blocks = channels * self.positions // size
-        grouped = (examples, blocks, channels // blocks)
-        square = self.square.reshape(grouped).sum(2) / size
-        mean = self.a.reshape(grouped).sum(2) / size
-        if not centred:
-            mean = mean * 0.0
-        spread = (square - mean.square()).clamp_min(0.0) + epsilon
-        relative = 2.0 * self.square_relative + 4.0 * self.relative
-        off = (relative * square + self.lost) / spread
-        off = torch.where(off <= 0.5, off, torch.inf)
-        mean_off = self.relative * square.sqrt() * OUTWARD + self.lost
-        found = (mean, mean_off, spread.rsqrt(), off * OUTWARD + 2.0**-48)
-        return Statistics(*(entry.repeat_interleave(channels // blocks, 1) for entry in found))
 
     def bias_squares(self) -> Squares:
         """‖Σb‖² over all channels; each sum is off by ρ√T‖b_c‖."""
@@ -116,20 +75,17 @@ class ChannelSums:
         lost = self.lost * sqrt(self.b.shape[1])
         return widened(sum_of_squares(self.product), (distance + lost) * OUTWARD)
 
-    def scale_squares(self, of: Statistics) -> Squares:
-        """‖G‖².
+    def scale_squares(self, mean: Tensor, inverse: Tensor) -> Squares:
+        """‖G‖² for m = mean, and r within δ = 2⁻⁴⁸ of inverse, both [channels].
 
-        Proof: with d = Σab − mΣb, the computed d is off by ρ‖a_c‖‖b_c‖ + (|m| + |Δm|)ρ√T‖b_c‖ +
-        |Δm||Σb|, and G_c = r·d by r(1 + δ) times that, and by δ·r·|d|.
+        Proof: with d = Σab − mΣb, the computed d is off by ρ‖a_c‖‖b_c‖ + |m|ρ√T‖b_c‖, and G_c = r·d
+        by r(1 + δ) times that, and by δ·r·|d|.
         """
-        difference = self.product - of.mean * self.b
-        gradient = of.inverse * difference
-        sums = self.a_norm + (of.mean.abs() + of.mean_off) * sqrt(self.positions)
-        off = sums * self.b_norm * self.relative + of.mean_off * self.b.abs() + self.lost
-        off = of.inverse * (1.0 + of.inverse_off) * off + of.inverse_off * gradient.abs()
-        off = off + gamma(8, torch.float64) * of.inverse * (
-            self.product.abs() + (of.mean * self.b).abs()
-        )
+        gradient = inverse * (self.product - mean * self.b)
+        sums = self.a_norm + mean.abs() * sqrt(self.positions)
+        off = sums * self.b_norm * self.relative + self.lost
+        off = inverse * (1.0 + _INVERSE_OFF) * off + _INVERSE_OFF * gradient.abs()
+        off = off + gamma(8, torch.float64) * inverse * (self.product.abs() + (mean * self.b).abs())
         distance = off.square().sum(1).sqrt() * OUTWARD
         return widened(sum_of_squares(gradient), distance)
 

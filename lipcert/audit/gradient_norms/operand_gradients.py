@@ -14,7 +14,7 @@ from torch import Tensor
 from lipcert.audit.gradient_norms.convolution import KernelGradient
 from lipcert.audit.gradient_norms.dense import DenseWeight
 from lipcert.audit.gradient_norms.method import OperandGradient
-from lipcert.audit.gradient_norms.normalised import BlockScale, ChannelScale
+from lipcert.audit.gradient_norms.normalised import ChannelScale
 from lipcert.audit.gradient_norms.reductions import (
     BiasGradient,
     DivisorGradient,
@@ -28,8 +28,7 @@ from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import PRelu
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
-from lipcert.ops.normalize import BatchNorm as StoredNorm
+from lipcert.ops.normalize import BatchNorm
 
 
 def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> OperandGradient:
@@ -46,9 +45,9 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
             return KernelGradient(geometry, groups, transposed=False)
         case ConvTranspose(geometry=geometry, groups=groups), "weight":
             return KernelGradient(geometry, groups, transposed=True)
-        case ((Conv() | ConvTranspose() | BatchNorm() | StoredNorm() | GroupNorm()), "bias"):
+        case ((Conv() | ConvTranspose() | BatchNorm()), "bias"):
             return BiasGradient(channel)
-        case ((Dense() | Shift() | Scale() | LayerNorm()), "bias"):
+        case ((Dense() | Shift() | Scale()), "bias"):
             return BiasGradient(trailing)
         case Scale(), "scale":
             return ScaleGradient(trailing)
@@ -56,32 +55,11 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
             return DivisorGradient(trailing, tensors["divisor"])
         case PRelu(), "slope":
             return SlopeGradient(trailing)
-        case StoredNorm(mean=mean, inverse=inverse), "scale":
+        case BatchNorm(mean=mean, inverse=inverse), "scale":
             device = tensors["scale"].device
             return ChannelScale(*(torch.tensor(a, device=device) for a in (mean, inverse)))
-        case BatchNorm(), "scale":
-            return _stored_statistics(op, tensors["scale"].device)
-        case GroupNorm(groups=groups, epsilon=epsilon), "scale":
-            return BlockScale(channel, _size(node.shape) // groups, True, epsilon)
-        case LayerNorm(axes=axes, epsilon=epsilon), "scale":
-            return BlockScale(trailing, _size(node.shape[-axes:]), True, epsilon)
-        case RmsNorm(axes=axes, epsilon=epsilon), "scale":
-            return BlockScale(trailing, _size(node.shape[-axes:]), False, epsilon)
         case _:
             raise NoVerdictError(
                 f"node {node.name!r} ({op.kind}): no per-example gradient of its {slot} is known, "
                 "so this model cannot be audited; report the missing operation"
             )
-
-
-def _stored_statistics(op: BatchNorm, device: torch.device) -> ChannelScale:
-    variance = torch.tensor(op.variance.array, dtype=torch.float64, device=device)
-    mean = torch.tensor(op.mean.array, dtype=torch.float64, device=device)
-    return ChannelScale(mean, 1.0 / (variance + op.epsilon).sqrt())
-
-
-def _size(shape: Shape) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

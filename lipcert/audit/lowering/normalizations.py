@@ -1,4 +1,4 @@
-"""Normalizations: by stored statistics, over trailing axes, over groups of channels, local."""
+"""Normalizations: over axes, by stored statistics, local."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.lowering.dispatch import Tensors, constants, lower
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, Lrn, RmsNorm
-from lipcert.ops.normalize import BatchNorm as StoredNorm
-from lipcert.ops.normalize import Normalize
+from lipcert.ops.normalize import BatchNorm, Lrn, Normalize
 
 
 @lower.register
@@ -29,7 +27,7 @@ def _normalize(op: Normalize, inputs: Sequence[Tensor], tensors: Tensors) -> Ten
 
 
 @lower.register
-def _stored_norm(op: StoredNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+def _batch_norm(op: BatchNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     del op
     return functional.batch_norm(
         inputs[0],
@@ -43,61 +41,11 @@ def _stored_norm(op: StoredNorm, inputs: Sequence[Tensor], tensors: Tensors) -> 
 
 
 @constants.register
-def _stored_numbers(op: StoredNorm, dtype: torch.dtype, device: torch.device) -> Tensors:
+def _batch_norm_constants(op: BatchNorm, dtype: torch.dtype, device: torch.device) -> Tensors:
     return {
         "mean": torch.tensor(op.mean, dtype=dtype, device=device),
         "variance": torch.tensor(op.inverse**-2.0, dtype=dtype, device=device),
     }
-
-
-@lower.register
-def _batch_norm(op: BatchNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    return functional.batch_norm(
-        inputs[0],
-        tensors["mean"],
-        tensors["variance"],
-        tensors["scale"],
-        tensors["bias"],
-        training=False,
-        eps=op.epsilon,
-    )
-
-
-@constants.register
-def _batch_norm_constants(op: BatchNorm, dtype: torch.dtype, device: torch.device) -> Tensors:
-    return {
-        "mean": torch.tensor(op.mean.array, dtype=dtype, device=device),
-        "variance": torch.tensor(op.variance.array, dtype=dtype, device=device),
-    }
-
-
-@lower.register
-def _layer_norm(op: LayerNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    (x,) = inputs
-    block = x.shape[-op.axes :]
-    if all(tensors[slot].shape == block for slot in op.operands()):
-        return functional.layer_norm(
-            x, block, tensors.get("scale"), tensors.get("bias"), op.epsilon
-        )
-    return _scaled(functional.layer_norm(x, block, eps=op.epsilon), tensors)
-
-
-@lower.register
-def _rms_norm(op: RmsNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    (x,) = inputs
-    block = x.shape[-op.axes :]
-    if all(tensors[slot].shape == block for slot in op.operands()):
-        return functional.rms_norm(x, block, tensors.get("scale"), op.epsilon)
-    return _scaled(functional.rms_norm(x, block, eps=op.epsilon), tensors)
-
-
-@lower.register
-def _group_norm(op: GroupNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    # functional.group_norm refuses a single entry per group, which is merely constant; and where
-    # channels lie last in memory, torch takes the variance to be E x² − (E x)², which cancels
-    return torch.group_norm(
-        inputs[0].contiguous(), op.groups, tensors.get("scale"), tensors.get("bias"), op.epsilon
-    )
 
 
 @lower.register
@@ -109,10 +57,3 @@ def _lrn(op: Lrn, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     padded = functional.pad(squares, [0, 0, before, op.size - 1 - before])
     means = functional.avg_pool2d(padded, (op.size, 1), stride=1).reshape(x.shape)
     return x / (op.floor + op.strength * means) ** op.power
-
-
-def _scaled(normalised: Tensor, tensors: Tensors) -> Tensor:
-    """Scale and shift by operands that broadcast from the right."""
-    if "scale" in tensors:
-        normalised = normalised * tensors["scale"]
-    return normalised + tensors["bias"] if "bias" in tensors else normalised

@@ -28,10 +28,10 @@ from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import BatchNorm, GroupNorm, LayerNorm, RmsNorm
+from lipcert.ops.normalize import BatchNorm, Normalize
 from tests.audit.gradient_norms.oracle import CPU, assert_close, network_of, truth
 from tests.models.shipped import NAMES, path_of
-from tests.networks import chain, dag, reshaped, trained, transposed
+from tests.networks import chain, dag, group_norm, in_steps, reshaped, trained, transposed
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
 SMALL = tuple(name for name in NAMES if name.startswith("digits"))
@@ -126,7 +126,9 @@ def test_uses_of_many_kinds(memory_limit: int) -> None:
 
 def test_one_parameter_in_two_slots() -> None:
     theta = trained("s", weights(6))
-    check(tokens(("n", LayerNorm(1, 1e-3, theta, theta), ("x",)), ("m", Scale(theta), ("n",))))
+    norm = Normalize((1,), 1e-3, centred=True)
+    affine = Scale(theta, theta)
+    check(tokens(("n", norm, ("x",)), ("a", affine, ("n",)), ("m", Scale(theta), ("a",))))
 
 
 def test_a_value_that_is_passed_on_unchanged_keeps_its_own_cotangent() -> None:
@@ -145,16 +147,14 @@ def test_a_value_that_is_passed_on_unchanged_keeps_its_own_cotangent() -> None:
 def test_a_convolutional_network_with_branches() -> None:
     window = Window(6, 3, 1, 1, 1, 1)
     kernel = trained("k1", weights(8, 2, 3, 3)), trained("k2", weights(8, 8, 3, 3, seed=2))
+    affine = trained("s", weights(8)), trained("t", weights(8))
+    norm = group_norm((8, 6, 6), 2, 1e-3, *affine)
     check(
         dag(
             (2, 6, 6),
             [
                 ("a", Conv(kernel[0], trained("b1", weights(8)), (window, window)), ("x",)),
-                (
-                    "n",
-                    GroupNorm(2, 1e-3, trained("s", weights(8)), trained("t", weights(8))),
-                    ("a",),
-                ),
+                *in_steps("n", norm, "a"),
                 ("p", PRelu(trained("slope", np.full((8, 1, 1), 0.2))), ("n",)),
                 ("b", Conv(kernel[1], None, (window, window)), ("p",)),
                 ("c", Add((1.0, 1.0)), ("b", "n")),
@@ -175,9 +175,8 @@ def test_images_by_pixels(channels: int) -> None:
         Activation("relu"),
         Conv(trained("k2", weights(4, 4, 2, 3, seed=2)), None, (odd, even), 2),
         BatchNorm(
-            Operand(weights(4)),
-            Operand(np.full(4, 1.5)),
-            1e-5,
+            weights(4),
+            np.full(4, 0.8),
             trained("s", weights(4, seed=3)),
             trained("t", weights(4, seed=4)),
         ),
@@ -191,11 +190,12 @@ def test_images_by_pixels(channels: int) -> None:
 
 
 def test_a_reshaped_value_that_is_normalised_by_channels() -> None:
+    statistics = weights(4, seed=2), np.full(4, 0.8)
     graph = chain(
         (2, 4, 6),
         Shift(trained("b", weights(2, 4, 6))),
         reshaped(4, 12),
-        GroupNorm(2, 1e-3, trained("s", weights(4)), trained("t", weights(4))),
+        BatchNorm(*statistics, trained("s", weights(4)), trained("t", weights(4))),
         reshaped(48),
         Dense(trained("w", weights(3, 48))),
     )
@@ -260,7 +260,8 @@ def test_no_examples() -> None:
 def test_numbers_that_are_not_finite_show_in_their_own_example_only(bad: float) -> None:
     graph = tokens(
         ("a", Dense(trained("w", weights(6, 6)), trained("b", weights(6))), ("x",)),
-        ("n", LayerNorm(1, 1e-3, trained("s", weights(6)), trained("t", weights(6))), ("a",)),
+        ("n", Normalize((1,), 1e-3, centred=True), ("a",)),
+        ("m", Scale(trained("s", weights(6)), trained("t", weights(6))), ("n",)),
     )
     x, labels = batch(graph, 4)
     for dtype in DTYPES:
@@ -355,8 +356,7 @@ def test_under_autocast_the_norms_are_those_of_the_rounded_tensors() -> None:
 
 def test_every_op_with_operands_has_a_gradient() -> None:
     """By name: an op that gains operands must gain their gradients, and tests of them."""
-    known = {Dense, Conv, ConvTranspose, Scale, Divide, Shift, PRelu}
-    known |= {BatchNorm, GroupNorm, LayerNorm, RmsNorm}
+    known = {Dense, Conv, ConvTranspose, Scale, Divide, Shift, PRelu, BatchNorm}
     found = {op.__name__ for op in subclasses(Op) if op.operands is not Op.operands}
     assert found == {op.__name__ for op in known}
 

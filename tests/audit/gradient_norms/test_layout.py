@@ -14,9 +14,8 @@ from lipcert.audit.gradient_norms.layout import (
 )
 from lipcert.geometry import Window
 from lipcert.ops.conv import Conv
-from lipcert.ops.normalization import GroupNorm
 from tests.audit.gradient_norms.oracle import CPU
-from tests.networks import chain, trained
+from tests.networks import chain, group_norm, trained
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 3, 4), (1, 3, 1, 4), (2, 3, 4, 5), (3, 2, 1, 1)])
@@ -51,9 +50,10 @@ def test_group_normalisation_weighs_against_channels_last() -> None:
     kernel = torch.randn(4, 3, 3, 3).numpy().astype("float64")
     scale = torch.randn(4).numpy().astype("float64")
     conv = Conv(trained("k", kernel), None, (window, window))
-    norm = GroupNorm(2, 1e-3, trained("s", scale), None)
-    alone, both = chain((3, 5, 5), conv), chain((3, 5, 5), conv, norm)
+    alone = chain((3, 5, 5), conv)
+    both = chain((3, 5, 5), conv, *group_norm((4, 5, 5), 2, 1e-3, trained("s", scale)))
+    line = chain((4, 5), *group_norm((4, 5), 2, 1e-3, trained("s", scale)))
     assert prefers_channels_last(alone, torch.float32, CPU)
     assert not prefers_channels_last(both, torch.float32, CPU)
     assert not prefers_channels_last(alone, torch.float64, CPU)
-    assert not prefers_channels_last(chain((4, 5), norm), torch.float32, CPU)
+    assert not prefers_channels_last(line, torch.float32, CPU)

@@ -24,7 +24,7 @@ from lipcert.ops.combine import Add, Extremum
 from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.move import Move
-from lipcert.ops.normalization import Lrn
+from lipcert.ops.normalize import Lrn
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 from lipcert.ops.reduction import ReduceLogSumExp, ReduceMax, ReduceMean, ReduceNorm, ReduceSum
 from lipcert.upper import Upper
@@ -150,7 +150,7 @@ def test_nothing_lacks_a_lowering():
     for name in sorted(item.name for item in pkgutil.iter_modules(lipcert.ops.__path__)):
         importlib.import_module(f"lipcert.ops.{name}")
     ops = real(concrete(Op))
-    assert len(ops) > 35
+    assert len(ops) > 30
     assert {op for op in ops if lower.dispatch(op) is lower.dispatch(object)} == set()
     tried = {type(op) for op, _ in EXTRA} | {type(case.op) for case in CASES}
     assert {op.__name__ for op in ops - tried} == set()

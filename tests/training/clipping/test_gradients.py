@@ -19,12 +19,12 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.geometry import Window
 from lipcert.ir import Graph, Parameter
 from lipcert.operand import Operand
-from lipcert.ops.affine import Divide
+from lipcert.ops.affine import Divide, Scale
 from lipcert.ops.combine import Add
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import RmsNorm
+from lipcert.ops.normalize import Normalize
 from lipcert.ops.reduction import ReduceSum
 from lipcert.settings import Settings
 from lipcert.training.clipping import (
@@ -179,7 +179,8 @@ def test_no_examples() -> None:
 def test_an_example_that_is_not_finite_is_left_out(bad: float, decay: float) -> None:
     graph = chain(
         (4, 6),
-        RmsNorm(1, 0.0, trained("s", weights(6))),
+        Normalize((1,), 0.0, centred=False),
+        Scale(trained("s", weights(6))),
         Dense(trained("w", weights(3, 6)), trained("b", weights(3))),
     )
     x, y = oracle.batch(graph, 4)

@@ -23,7 +23,7 @@ from lipcert.ops.affine import Scale, Shift
 from lipcert.ops.conv import Conv
 from lipcert.ops.entrywise import PRelu
 from lipcert.ops.linear import Dense
-from lipcert.ops.normalization import LayerNorm
+from lipcert.ops.normalize import Normalize
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from lipcert.upper import Upper
@@ -160,7 +160,8 @@ def test_entrywise_constraints(kind: str) -> None:
         Scale(trained("s", np.ones(4))),
         Shift(trained("b", np.ones(4))),
         PRelu(trained("p", np.ones(4))),
-        LayerNorm(1, 0.1, trained("g", np.ones(4)), trained("h", np.ones(4))),
+        Normalize((0,), 0.1, centred=True),
+        Scale(trained("g", np.ones(4)), trained("h", np.ones(4))),
     )
     numbers = np.array([3.0, -4.0, 0.0, 0.5])
     weights = {name: floats(numbers) for name in "sbpgh"}

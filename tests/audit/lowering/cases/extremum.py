@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from lipcert.ops.combine import Extremum, Quotient
-from lipcert.ops.normalization import Lrn
+from lipcert.ops.normalize import Lrn
 from lipcert.ops.reduction import DivideByNorm, ReduceLogSumExp, ReduceNorm
 from tests.audit.lowering.cases.case import Case
 

@@ -41,6 +41,7 @@ def stored(name, shape, box=None) -> Case:
 
 CASES = [
     normalize("a line", (8,), (0,), 1e-2),
+    normalize("little", (16,), (0,), 1e-5),
     normalize("rows", (3, 6), (1,), 0.1),
     normalize("two axes", (2, 3, 4), (1, 2), 0.05),
     normalize("an axis in front", (3, 4), (0,), 0.05),
