@@ -37,7 +37,7 @@ from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
 from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
-from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotient
+from lipcert.ops.combine import Add, Concat, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
@@ -324,15 +324,6 @@ def _(op: Quotient, x, operands):
 
 
 @_apply.register
-def _(op: Extremum, x, operands):
-    choose = torch.maximum if op.largest else torch.minimum
-    chosen = x[0]
-    for other in x[1:]:
-        chosen = choose(chosen, other)
-    return chosen
-
-
-@_apply.register
 def _(op: Lrn, x, operands):
     channels, before = x[0].shape[0], (op.size - 1) // 2
     band = torch.zeros(channels, channels, dtype=torch.float64)
@@ -345,7 +336,7 @@ def _(op: Lrn, x, operands):
 @_apply.register
 def _(op: ReduceNorm, x, operands):
     powers = x[0].abs() if op.p == 1 else x[0] ** 2
-    summed = powers.sum(op.axes, keepdim=op.keepdims) + op.floor
+    summed = powers.sum(op.axes, keepdim=True) + op.floor
     return summed if op.p == 1 else torch.sqrt(summed + 1e-300)
 
 
@@ -363,7 +354,7 @@ def _(op: DivideByNorm, x, operands):
 
 @_apply.register
 def _(op: ReduceLogSumExp, x, operands):
-    return torch.logsumexp(x[0], op.axes, keepdim=op.keepdims)
+    return torch.logsumexp(x[0], op.axes, keepdim=True)
 
 
 @_apply.register
@@ -406,17 +397,17 @@ def _(op: BatchNorm, x, operands):
 
 @_apply.register
 def _(op: ReduceMax, x, operands):
-    return (torch.amin if op.minimum else torch.amax)(x[0], op.axes, keepdim=op.keepdims)
+    return (torch.amin if op.minimum else torch.amax)(x[0], op.axes, keepdim=True)
 
 
 @_apply.register
 def _(op: ReduceSum, x, operands):
-    return x[0].sum(op.axes, keepdim=op.keepdims)
+    return x[0].sum(op.axes, keepdim=True)
 
 
 @_apply.register
 def _(op: ReduceMean, x, operands):
-    return x[0].mean(op.axes, keepdim=op.keepdims)
+    return x[0].mean(op.axes, keepdim=True)
 
 
 @_apply.register

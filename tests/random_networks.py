@@ -20,13 +20,13 @@ from lipcert.operand import Operand
 from lipcert.ops.affine import Divide, Scale, Shift
 from lipcert.ops.attention import Attention
 from lipcert.ops.base import Op
-from lipcert.ops.combine import Add, Concat, Extremum, MatMul, Multiply, Quotient
+from lipcert.ops.combine import Add, Concat, MatMul, Multiply, Quotient
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.entrywise import Activation, PRelu
 from lipcert.ops.linear import Dense
 from lipcert.ops.normalize import BatchNorm, Lrn, Normalize
 from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
-from lipcert.ops.reduction import ReduceLogSumExp, ReduceMean, ReduceNorm, ReduceSum
+from lipcert.ops.reduction import ReduceLogSumExp, ReduceMax, ReduceMean, ReduceNorm, ReduceSum
 from lipcert.ops.softmax import LogSoftmax, Softmax
 from lipcert.ops.sort import Sort
 from lipcert.upper import Upper
@@ -279,13 +279,13 @@ class Builder(Draws):
             axes = tuple(range(len(shape)))
             reduction = self.pick(
                 [
-                    ReduceSum(axes, keepdims=False),
-                    ReduceMean(axes, keepdims=False),
-                    ReduceNorm(self.pick([1, 2]), axes, keepdims=False),
-                    ReduceLogSumExp(axes, keepdims=False),
+                    ReduceSum(axes),
+                    ReduceMean(axes),
+                    ReduceNorm(self.pick([1, 2]), axes),
+                    ReduceLogSumExp(axes),
                 ]
             )
-            value = self.emit(reduction, value)
+            value = self.emit(reshaped(), self.emit(reduction, value))
         for _ in range(self.whole(0, 3)):
             value = self.on_number(value)
         return value
@@ -302,7 +302,7 @@ class Builder(Draws):
             case 5:
                 return self.emit(Multiply(), value, self.pick(self.like(())))
             case 6:
-                return self.emit(Extremum(self.chance(0.5)), value, self.pick(self.like(())))
+                return self.extreme(value, self.pick(self.like(())))
             case _:
                 return self.emit(padded((), ()), self.emit(transposed(), value))
 
@@ -381,8 +381,14 @@ class Builder(Draws):
     def reduce(self, value: str) -> str:
         shape = self.shapes[value]
         axes = tuple(i for i in range(len(shape)) if self.chance(0.5)) or (0,)
-        op = self.pick([ReduceSum, ReduceMean])
-        return self.emit(op(axes, self.chance(0.5) or len(axes) == len(shape)), value)
+        op = self.pick([ReduceSum(axes), ReduceMean(axes), ReduceMax(axes, self.chance(0.5))])
+        return self.without(axes, self.emit(op, value))
+
+    def without(self, axes: Shape, value: str) -> str:
+        """Often without the axes of length 1 that a reduction leaves."""
+        shape = self.shapes[value]
+        rest = [length for axis, length in enumerate(shape) if axis not in axes]
+        return self.emit(reshaped(*rest), value) if rest and self.chance(0.5) else value
 
     def attend(self, value: str) -> str:
         """Several heads of softmax(q kᵀ) v over the last two axes, as one op or as three."""
@@ -403,14 +409,13 @@ class Builder(Draws):
         """Reductions that are not linear, and local response normalization."""
         shape = self.shapes[value]
         axes = tuple(i for i in range(len(shape)) if self.chance(0.5)) or (0,)
-        keep = self.chance(0.7) or len(axes) == len(shape)
         kind = self.whole(0, 3)
         if kind == 0:
-            return self.emit(ReduceLogSumExp(axes, keep), value)
+            return self.without(axes, self.emit(ReduceLogSumExp(axes), value))
         if kind == 1:
             low, high = self.pick([(0.5, 1.0), (0.1, 3.0), (2.0, 0.75)])
             return self.emit(Lrn(self.whole(1, 4), low, high, self.pick([0.5, 1.0])), value)
-        norm = self.emit(ReduceNorm(self.pick([1, 2]), axes, keepdims=True), value)
+        norm = self.emit(ReduceNorm(self.pick([1, 2]), axes), value)
         if kind == 2:
             return norm
         floor = self.emit(Activation("clip", (0.3, math.inf)), norm)
@@ -442,9 +447,16 @@ class Builder(Draws):
         """Maximum or quotient of two values."""
         other = self.pick(self.like(self.shapes[value]))
         if self.chance(0.6):
-            return self.emit(Extremum(self.chance(0.5)), value, other)
+            return self.extreme(value, other)
         divisor = self.emit(Activation("clip", (0.3, 2.0)), other)
         return self.emit(Quotient(), value, divisor)
+
+    def extreme(self, value: str, other: str) -> str:
+        """Maximum or minimum of two values of one shape."""
+        shape = self.shapes[value]
+        pair = [self.emit(reshaped(1, *shape), name) for name in (value, other)]
+        largest = self.emit(ReduceMax((0,), self.chance(0.5)), self.emit(Concat(0), *pair))
+        return self.emit(reshaped(*shape), largest)
 
     def soften(self, value: str) -> str:
         axis = self.whole(0, len(self.shapes[value]) - 1)

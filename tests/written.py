@@ -115,9 +115,9 @@ class _Writer:
                 yield made("BatchNormalization", x, *named, epsilon=0.0)
             case Move():
                 yield self.move(op, x, made)
-            case ReduceNorm(p=p, axes=axes, keepdims=keepdims):
+            case ReduceNorm(p=p, axes=axes):
                 places = self.numbers(*(axis + 1 for axis in axes))
-                yield made(f"ReduceL{p}", x, places, keepdims=int(keepdims))
+                yield made(f"ReduceL{p}", x, places, keepdims=1)
             case Sort(axis=axis):
                 count = self.numbers(node.shape[axis])
                 yield made("TopK", x, count, axis=axis + 1, largest=0, sorted=1)

@@ -122,13 +122,13 @@ class StepOp:
     def _of_axes(self, op: p.Op) -> Op:
         match op:
             case p.ReduceSum(axes, mean):
-                return (ReduceMean if mean else ReduceSum)(self._axes(axes), keepdims=True)
+                return (ReduceMean if mean else ReduceSum)(self._axes(axes))
             case p.ReduceMax(axes, minimum):
-                return ReduceMax(self._axes(axes), minimum, keepdims=True)
+                return ReduceMax(self._axes(axes), minimum)
             case p.ReduceNorm(axes, norm, floor):
-                return ReduceNorm(norm, self._axes(axes), keepdims=True, floor=floor)
+                return ReduceNorm(norm, self._axes(axes), floor=floor)
             case p.ReduceLogSumExp(axes):
-                return ReduceLogSumExp(self._axes(axes), keepdims=True)
+                return ReduceLogSumExp(self._axes(axes))
             case p.Centre(axes):
                 return Centre(self._axes(axes))
             case p.DivideByNorm(axes, share, floor):

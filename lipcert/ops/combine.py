@@ -1,4 +1,4 @@
-"""Several values: sums, products, quotients, extrema, products of matrices, concatenations."""
+"""Several values: sums, products, quotients, products of matrices, concatenations."""
 
 from __future__ import annotations
 
@@ -122,24 +122,3 @@ class MatMul(Op):
         a, b = of_one_rank(inputs)
         product: FloatArray = a @ b
         return product
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Extremum(Op):
-    """y = max(x_1, …, x_n) or the minimum, entry by entry, with broadcasting."""
-
-    largest: bool
-
-    @property
-    def kind(self) -> str:
-        """ONNX name."""
-        return "Max" if self.largest else "Min"
-
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """The broadcast shape."""
-        return broadcast_shape(inputs)
-
-    def evaluate(self, *inputs: FloatArray) -> FloatArray:
-        """Exact."""
-        return reduce(np.maximum if self.largest else np.minimum, of_one_rank(inputs))

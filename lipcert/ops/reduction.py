@@ -41,19 +41,15 @@ class _OverAxes(Op):
 
 
 class _Reduction(_OverAxes):
-    """Every slice becomes one number."""
+    """Every slice becomes one number, its axes are left with the length 1."""
 
     __slots__ = ()
-    keepdims: bool
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Without the axes, or with length 1 there."""
+        """With length 1 along the axes."""
         (shape,) = inputs
         self._require_axes(shape)
-        kept = [1 if axis in self.axes else length for axis, length in enumerate(shape)]
-        if self.keepdims:
-            return tuple(kept)
-        return tuple(length for axis, length in enumerate(kept) if axis not in self.axes)
+        return tuple(1 if axis in self.axes else length for axis, length in enumerate(shape))
 
 
 class _Unreduced(_OverAxes):
@@ -76,10 +72,9 @@ class ReduceSum(_Reduction):
     """Sum over axes."""
 
     axes: tuple[int, ...]
-    keepdims: bool = False
 
     def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
-        result: FloatArray = np.sum(array, axis=axes, keepdims=self.keepdims)
+        result: FloatArray = np.sum(array, axis=axes, keepdims=True)
         return result
 
 
@@ -89,7 +84,6 @@ class ReduceMean(_Reduction):
     """Mean over axes."""
 
     axes: tuple[int, ...]
-    keepdims: bool = False
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """As for the sum; a mean of no entries is not a number."""
@@ -98,7 +92,7 @@ class ReduceMean(_Reduction):
         return shape
 
     def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
-        result: FloatArray = np.mean(array, axis=axes, keepdims=self.keepdims)
+        result: FloatArray = np.mean(array, axis=axes, keepdims=True)
         return result
 
 
@@ -109,7 +103,6 @@ class ReduceNorm(_Reduction):
 
     p: int
     axes: tuple[int, ...]
-    keepdims: bool = False
     floor: float = 0.0
 
     def __post_init__(self) -> None:
@@ -123,7 +116,7 @@ class ReduceNorm(_Reduction):
 
     def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
         powers = np.abs(array) if self.p == 1 else array * array
-        summed: FloatArray = np.sum(powers, axis=axes, keepdims=self.keepdims) + self.floor
+        summed: FloatArray = np.sum(powers, axis=axes, keepdims=True) + self.floor
         return summed if self.p == 1 else np.sqrt(summed)
 
 
@@ -134,11 +127,10 @@ class ReduceMax(_Reduction):
 
     axes: tuple[int, ...]
     minimum: bool
-    keepdims: bool = False
 
     def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
         extreme = np.min if self.minimum else np.max
-        result: FloatArray = extreme(array, axis=axes, keepdims=self.keepdims)
+        result: FloatArray = extreme(array, axis=axes, keepdims=True)
         return result
 
 
@@ -148,13 +140,12 @@ class ReduceLogSumExp(_Reduction):
     """ln Σ e^x over axes."""
 
     axes: tuple[int, ...]
-    keepdims: bool = False
 
     def _value(self, array: FloatArray, axes: tuple[int, ...]) -> FloatArray:
         peak = np.max(array, axis=axes, keepdims=True)
         powers = np.sum(np.exp(array - peak), axis=axes, keepdims=True)
-        summed: FloatArray = np.log(powers) + peak
-        return summed if self.keepdims else np.squeeze(summed, axis=axes)
+        result: FloatArray = np.log(powers) + peak
+        return result
 
 
 @final

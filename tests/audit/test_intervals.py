@@ -35,7 +35,7 @@ from tests.written import model_of
 
 CPU = torch.device("cpu")
 EXACT, SINGLE, HALF = Precision.FLOAT64, Precision.FLOAT32, Precision.BFLOAT16
-KINKED_OPS = {"PRelu", "MaxPool", "LpPool", "Sort", "Extremum", "ReduceNorm"}
+KINKED_OPS = {"PRelu", "MaxPool", "LpPool", "Sort", "ReduceMax", "ReduceNorm"}
 KINKED = {"relu", "abs", "leaky_relu", "soft_threshold", "clip", "hard_sigmoid", "hard_swish"}
 KINKED_LOSSES = {"mae", "multiclass-hinge", "multi-margin", "hkr"}
 
@@ -255,7 +255,7 @@ def test_saturation_and_unit_vectors_attain_their_bounds() -> None:
         [
             ("large", Scale(Operand(np.array(1e4))), ("x",)),
             ("signs", Activation("tanh"), ("large",)),
-            ("length", ReduceNorm(2, (0,), True), ("signs",)),
+            ("length", ReduceNorm(2, (0,)), ("signs",)),
             ("scores", Dense(trained("w", np.ones((3, 1)))), ("length",)),
         ],
     )

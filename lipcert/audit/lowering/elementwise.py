@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
 import torch
 from torch import Tensor
 
 from lipcert.audit.lowering.dispatch import Tensors, aligned, lower
 from lipcert.ops.affine import Divide, Scale, Shift
-from lipcert.ops.combine import Add, Extremum, Multiply, Quotient
+from lipcert.ops.combine import Add, Multiply, Quotient
 from lipcert.ops.entrywise import PRelu
 
 
@@ -65,13 +64,6 @@ def _add(op: Add, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     for factor, term in zip(coefficients, others, strict=True):
         result = torch.add(result, term, alpha=factor)
     return result
-
-
-@lower.register
-def _extremum(op: Extremum, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    first, *others = _of_one_rank(inputs)
-    return reduce(torch.maximum if op.largest else torch.minimum, others, first.view_as(first))
 
 
 def _of_one_rank(inputs: Sequence[Tensor]) -> list[Tensor]:

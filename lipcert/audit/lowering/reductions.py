@@ -28,14 +28,14 @@ from lipcert.ops.softmax import LogSoftmax, Softmax
 def _reduce_sum(op: ReduceSum, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     del tensors
     (x,) = inputs
-    return x.sum(_axes(op, x), keepdim=op.keepdims) if op.axes else x.view_as(x)
+    return x.sum(_axes(op, x), keepdim=True) if op.axes else x.view_as(x)
 
 
 @lower.register
 def _reduce_mean(op: ReduceMean, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     del tensors
     (x,) = inputs
-    return x.mean(_axes(op, x), keepdim=op.keepdims) if op.axes else x.view_as(x)
+    return x.mean(_axes(op, x), keepdim=True) if op.axes else x.view_as(x)
 
 
 @lower.register
@@ -61,9 +61,9 @@ def _reduce_norm(op: ReduceNorm, inputs: Sequence[Tensor], tensors: Tensors) -> 
         return torch.abs(x)
     if op.floor:
         powers = torch.abs(x) if op.p == 1 else x * x
-        summed = powers.sum(_axes(op, x), keepdim=op.keepdims) + op.floor
+        summed = powers.sum(_axes(op, x), keepdim=True) + op.floor
         return summed if op.p == 1 else torch.sqrt(summed)
-    norms: Tensor = torch.linalg.vector_norm(x, ord=op.p, dim=_axes(op, x), keepdim=op.keepdims)
+    norms: Tensor = torch.linalg.vector_norm(x, ord=op.p, dim=_axes(op, x), keepdim=True)
     return norms
 
 
@@ -73,7 +73,7 @@ def _reduce_max(op: ReduceMax, inputs: Sequence[Tensor], tensors: Tensors) -> Te
     del tensors
     (x,) = inputs
     for axis in sorted(_axes(op, x), reverse=True):
-        x = (torch.min if op.minimum else torch.max)(x, dim=axis, keepdim=op.keepdims).values
+        x = (torch.min if op.minimum else torch.max)(x, dim=axis, keepdim=True).values
     return x.view_as(x)
 
 
@@ -81,7 +81,7 @@ def _reduce_max(op: ReduceMax, inputs: Sequence[Tensor], tensors: Tensors) -> Te
 def _log_sum_exp(op: ReduceLogSumExp, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
     del tensors
     (x,) = inputs
-    return torch.logsumexp(x, _axes(op, x), keepdim=op.keepdims) if op.axes else x.view_as(x)
+    return torch.logsumexp(x, _axes(op, x), keepdim=True) if op.axes else x.view_as(x)
 
 
 @lower.register

@@ -327,7 +327,7 @@ def test_frozen_parameters_have_no_gradient() -> None:
 
 
 def test_an_output_that_depends_on_nothing_trained() -> None:
-    graph = chain((3,), ReduceSum((0,), True))
+    graph = chain((3,), ReduceSum((0,)))
     graph = dataclasses.replace(graph, parameters={"n": Parameter("n", (2,))})
     live = LiveNetwork.of(graph, {"n": torch.ones(2).double()})
     for decay, expected in ((0.0, 0.0), (0.5, 1.5)):
