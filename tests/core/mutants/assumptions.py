@@ -143,6 +143,8 @@ def _mechanisms(case: Case) -> Iterator[Changed]:
         yield from _clips(premises, premises.layer_clip)
     elif held:
         yield "mechanism without constraints", _WEAK, {0}, other
+    elif premises.clip is not None:
+        yield "mechanism without its clip", _EITHER, {6}, other
     else:
         yield "mechanism", _FINE, set(), other
     if premises.stepwise is not None:
