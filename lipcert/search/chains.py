@@ -251,10 +251,11 @@ class _Search:
             return False
         inner, box = facts[start].box, found.box.broadcast(shapes[witness.stop])
         halves = np.broadcast_to(0.5 * inner.hi - 0.5 * inner.lo, shapes[start])
-        radius = _SMALLEST_BALL * min(float(np.linalg.norm(halves)), facts[start].norm)
-        if not math.isfinite(radius):
-            return True
-        swing = radius * np.linalg.norm(jacobian, axis=0)
+        with np.errstate(over="ignore"):
+            radius = _SMALLEST_BALL * min(float(np.linalg.norm(halves)), facts[start].norm)
+            if not math.isfinite(radius):
+                return True
+            swing = radius * np.linalg.norm(jacobian, axis=0)
         room = (0.5 * box.hi - 0.5 * box.lo).reshape(-1, len(swing))
         if (swing < room).any():
             return False

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lipcert.core.certificate import GroupClaim
 from lipcert.core.claims import GroupBound, group_bounds, joint_multiplier
+from lipcert.core.ledger import GradientClipping
 from tests.core.forged import PREMISES
 from tests.core.mutants.claims import claim_mutants
 from tests.core.mutants.networks import certified
@@ -66,19 +67,21 @@ def test_group_bounds(case):
     assert bound().sensitivity == bound().grad_norm
     assert bound(relation="replace-one").sensitivity == pytest.approx(2 * joint)
     assert bound(divisor=8).sensitivity == pytest.approx(joint / 8)
-    assert bound(clip=(1.0, "flat", "decoupled")).grad_norm == 1.0
-    assert bound(clip=(100.0, "flat", "decoupled")).grad_norm == pytest.approx(joint)
-    assert bound(clip=(100.0, "flat", "inside")).grad_norm == 100.0
+    assert bound(mechanism=GradientClipping(1.0, "flat", "decoupled")).grad_norm == 1.0
+    assert bound(mechanism=GradientClipping(100.0, "flat", "decoupled")).grad_norm == pytest.approx(
+        joint
+    )
+    assert bound(mechanism=GradientClipping(100.0, "flat", "inside")).grad_norm == 100.0
     parts = tuple(GroupClaim(n, (n,), 1, 0.0, 0.0, 0.0) for n in whole.parameters)
     shared = group_bounds(
         replace(certificate, groups=parts),
         gradients,
-        replace(PREMISES, clip=(1.0, "group", "inside")),
+        replace(PREMISES, mechanism=GradientClipping(1.0, "group", "inside")),
     )
     assert sum(found.grad_norm**2 for found in shared) == pytest.approx(1.0)
     split = group_bounds(
         replace(certificate, groups=parts),
         gradients,
-        replace(PREMISES, clip=(1.0, "flat", "inside")),
+        replace(PREMISES, mechanism=GradientClipping(1.0, "flat", "inside")),
     )
     assert all(found.grad_norm == math.inf for found in split)
