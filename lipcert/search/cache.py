@@ -28,7 +28,7 @@ from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.version import __version__
 
-_FORMAT: Final = "lipcert-proposals/1"
+_FORMAT: Final = "lipcert-proposals/2"
 _SLOW_SECONDS: Final = 0.05
 _LONGEST_ENTRY: Final = 4096
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
