@@ -158,10 +158,10 @@ class _Search:
             else:
                 high = middle
             middle = (low + high) // 2
-        if not low:
-            return None
-        edges = self._edges(*possible[low - 1], facts)
-        return None if edges is None else (possible[low - 1][0], edges)
+        for witness, steps in reversed(possible[:low]):
+            if (edges := self._edges(witness, steps, facts)) is not None:
+                return witness, edges
+        return None
 
     def _part(self, step: Step, facts: Mapping[str, Fact]) -> _Part | None:
         """What a step adds to a chain; None if it is no link of a size that can be handled."""
@@ -186,15 +186,16 @@ class _Search:
         runs = math.gcd(*(part.runs for part in parts))
         reads = Counter(name for step in steps for name in step.inputs)
         size, sparse, at_the_bottom = self._program.size(witness.stop) // runs, False, True
+        diagonal: dict[str, int] = {}
         for step, part in zip(steps, parts, strict=True):
-            at_the_bottom = (
-                at_the_bottom
-                and not part.matrices
-                and len(step.inputs) == reads[step.inputs[0]] == 1
-            )
+            is_alone = not part.matrices and len(step.inputs) == reads[step.inputs[0]] == 1
+            at_the_bottom = at_the_bottom and is_alone
             times = part.runs // runs
             if not at_the_bottom:
-                size += self._unknown(step, part, runs)
+                own = self._unknown(step, part, runs)
+                before = diagonal.get(step.inputs[0], 0) if is_alone else 0  # one link with this
+                diagonal[step.output] = max(own, before)
+                size += diagonal[step.output] - before
             for entries, others in part.matrices:
                 if entries * times**2 > _LARGEST_MATRIX:
                     return False
