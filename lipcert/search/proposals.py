@@ -27,20 +27,26 @@ from lipcert.search.torus import torus_norm
 @final
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Floating-point operations that a proof may cost: of a matrix, and of a map written out."""
+    """Floating-point operations that a proof may cost: of a matrix, and of a map written out.
+
+    worth: by which share the latter has to be smaller than the norm of a torus, where it costs.
+    """
 
     matrix: float
     explicit: float
     torus: bool
+    worth: float = 0.0
 
 
 _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
     {
         "quick": _Effort(matrix=3e10, explicit=0.0, torus=False),
-        "fast": _Effort(matrix=3e12, explicit=3e10, torus=True),
+        "fast": _Effort(matrix=3e12, explicit=3e10, torus=True, worth=1e-3),
         "tight": _Effort(matrix=1e13, explicit=1e12, torus=True),
     }
 )
+_CHEAP: Final = 2e9
+"""operations of the proof of a map written out that are always taken"""
 
 
 def proposals(kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
@@ -76,10 +82,13 @@ def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
         with np.errstate(over="ignore"):
             totals = np.abs(phases_of(frame, axes)).sum(axis=0)
         yield NormClaim(max(_norm(total, effort) for total in totals), "absolute")
-    if _explicit_cost(frame) <= effort.explicit and frame.is_small:
-        yield NormClaim(max(spectral_norm(block) for block in frame.bands()), "explicit")
-    elif effort.torus and (found := torus_norm(frame)) is not None:
+    cost = _explicit_cost(frame) if frame.is_small else math.inf
+    norm = max(map(spectral_norm, frame.bands())) if cost <= effort.explicit else math.inf
+    found = torus_norm(frame) if effort.torus and cost > _CHEAP else None
+    if found is not None and found.norm <= norm * (1.0 + effort.worth):
         yield NormClaim(found.norm, "torus", found.twists, found.counts)
+    elif math.isfinite(norm):
+        yield NormClaim(norm, "explicit")
 
 
 def _norm(matrix: Array, effort: _Effort) -> float:
