@@ -31,7 +31,7 @@ _MOST_LOOKS, _LEAST_LOOKS = 40, 6
 _LAST_LOOKS: Final = 0.4
 """the part of the looks that is taken from multipliers of a chain like this one"""
 _ALIKE: Final = 1.0001
-_WORK: Final = 9e9
+_WORK: Final = 1e10
 """numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
@@ -202,7 +202,8 @@ Memory: TypeAlias = dict[tuple[bool, tuple[Place, ...]], _Found]
 class _Problem:
     """The inequality of a descent, as a function of the multipliers.
 
-    blocks: from the lowest on, each with the end of what its elimination touches.
+    blocks: from the lowest on, each with the end of what its elimination touches. fixed: what
+    stands without any multiplier, for the variables at the bottom.
     """
 
     descent: Descent
@@ -219,13 +220,12 @@ class _Problem:
     def work(self) -> float:
         """Of a factor, in numbers times rows, and of the form."""
         spans = ((end - block.own.start) ** 2 * len(block.low) for block, end in self.blocks)
-        return float(3 * sum(spans) + 12 * self.descent.size**3)
+        return float(3 * sum(spans) + 4 * self.descent.size**3)
 
     @classmethod
     def of(cls, descent: Descent, hull: bool) -> _Problem:
         blocks, bottom = descent.blocks[::-1], descent.bottom.where
-        fixed = np.zeros((descent.total, descent.total))
-        fixed[bottom, bottom] = descent.bottom.rows.T @ descent.bottom.rows
+        fixed = descent.bottom.rows.T @ descent.bottom.rows
         stops = (bottom.stop, *(block.above.where.stop for block in blocks))
         ends = tuple(itertools.accumulate(stops, max))[1:]
         return cls(descent, tuple(zip(blocks, ends, strict=True)), fixed, hull)
@@ -261,7 +261,8 @@ class _Problem:
 
     def _eliminated(self, chosen: Callable[[Block, FloatArray], FloatArray]) -> _State | None:
         """Block by block from below. chosen: multipliers, from what blocks below leave of one."""
-        rest = self.fixed.copy()
+        rest = np.zeros((self.descent.total, self.descent.total))
+        rest[self.descent.bottom.where, self.descent.bottom.where] = self.fixed
         found: list[FloatArray] = []
         panels: list[_Panel] = []
         for block, end in self.blocks:
