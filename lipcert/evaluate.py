@@ -100,7 +100,7 @@ def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
     known = np.isfinite(x)
     image = function(name, tuple(numbers)).image(exact(x[known].astype(np.float64)))
     found = np.full(x.shape, np.nan)
-    found[known] = image.lo + (image.hi - image.lo) / 2
+    found[known] = member(image.lo, image.hi)
     return found if x.dtype == np.float64 else _strayed(found, x)
 
 
@@ -180,10 +180,14 @@ def of_one_rank(x: Sequence[Array]) -> list[Array]:
     return [item.reshape(len(item), *(1,) * (rank - item.ndim), *item.shape[1:]) for item in x]
 
 
+def member(lo: Array, hi: Array) -> Array:
+    """Numbers between two ends: these where they are equal, elsewhere the middle."""
+    return lo if lo is hi else np.where(lo == hi, lo, 0.5 * lo + 0.5 * hi)
+
+
 def _like(operand: p.Operand, x: Array) -> Array:
     """A member of the operand, in the arithmetic of a value."""
-    middle = operand.lo if operand.is_exact else (operand.lo + operand.hi) / 2
-    return middle.astype(x.dtype)
+    return member(operand.lo, operand.hi).astype(x.dtype)
 
 
 def _applied(step: p.Step, x: Sequence[Array]) -> Array:

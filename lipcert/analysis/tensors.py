@@ -18,6 +18,7 @@ from lipcert.core.coverage import operands, tensors
 from lipcert.core.program import Conv, Dense, Operand, Program, Step
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.errors import NoVerdictError
+from lipcert.importer.computed import numbers_of
 from lipcert.ir import Graph
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray
@@ -150,9 +151,8 @@ def exchanged_tensors(
                     f"the tensor {tensor!r} of the file arranges the parameter {name!r} in a way "
                     f"that is not understood; {SEPARATELY}"
                 )
-            exact = np.ascontiguousarray(arranged, dtype="<f8")
-            numbers_there = Tensor("float64", exact.shape, exact.tobytes())
-            differs = tensor in kept and not np.array_equal(before.values(), exact)
+            numbers_there = numbers_of(arranged)
+            differs = tensor in kept and not np.array_equal(before.values(), arranged)
             if differs or found.setdefault(tensor, numbers_there) != numbers_there:
                 raise NoVerdictError(
                     f"the file stores {name!r} and another parameter as one tensor, {tensor!r}, "

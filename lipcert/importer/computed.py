@@ -21,6 +21,7 @@ from lipcert.core.lower.lower import Walk
 from lipcert.core.lower.values import Constant, Data
 from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Branch, Model, Node, Tensor
+from lipcert.evaluate import member
 
 _SHARE: Final = 1e-6
 _NO_INPUT: Final = Data("", (1,), None)
@@ -195,9 +196,7 @@ def _counted(shape: tuple[int, ...]) -> FloatArray:
 def _middle(value: object) -> FloatArray:
     if not isinstance(value, Constant):
         raise TypeError("a constant is expected")
-    if value.lo is value.hi or not value.is_float:
-        return value.lo
-    return 0.5 * value.lo + 0.5 * value.hi
+    return member(value.lo, value.hi)
 
 
 def _scale(arrays: Sequence[FloatArray], own: FloatArray) -> float | None:

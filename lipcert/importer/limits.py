@@ -21,8 +21,6 @@ MAX_RANK: Final = 16
 """dimensions of a tensor"""
 MAX_VALUE_ELEMENTS: Final = 1 << 28
 """elements of a tensor that depends on the data"""
-MAX_CONSTANT_ELEMENTS: Final = 1 << 27
-"""elements of a constant that is computed while importing"""
 
 _MIB: Final = 1 << 20
 _BASE_SECONDS: Final = 8

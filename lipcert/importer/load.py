@@ -1,11 +1,11 @@
 """load_model: from an untrusted ONNX file to a verified graph.
 
-    path → container → gate → assemble → reading → agreement → ImportedModel
+    path → container → gate → assemble → agreement → ImportedModel
 
-A file is imported twice: first in a child process of limited memory and time, which also has the
-core read it and compares both readings with each other and with onnxruntime; then, if that went
-well, here, from the very same bytes. So code that hangs, crashes or devours memory does so in the
-child, and onnxruntime never sees the file here.
+A file is imported twice: first in a child process of limited memory and time, which also compares
+what the core read with onnxruntime, and the graph with that; then, if this went well, here, from
+the very same bytes. So code that hangs, crashes or devours memory does so in the child, and
+onnxruntime never sees the file here.
 
 Invariant: nothing but ModelFileError and UnsupportedModelError leaves this function because of
 what a file holds, UsageError only where it lacks the output asked for, and of a file that leaves it

@@ -1,6 +1,6 @@
 """Reading: the program that the core reads in the file of a model, of which all bounds are.
 
-Raised is `UnsupportedModelError` (LC028) where the core does not understand what the importer did.
+Raised is `UnsupportedModelError` (LC028) where the core does not understand it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ import numpy as np
 from lipcert.core import program as p
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.reader.records import Model, Tensor
+from lipcert.core.reader.records import Model
+from lipcert.evaluate import member
+from lipcert.importer.computed import numbers_of
 from lipcert.ir import Parameter
 from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray, Upper
@@ -122,10 +124,7 @@ def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
 
 def middle(operand: p.Operand) -> FloatArray:
     """A member of the operand."""
-    if operand.is_exact:
-        return operand.lo
-    with np.errstate(invalid="ignore"):  # a mask holds −∞
-        return np.where(operand.lo == operand.hi, operand.lo, (operand.lo + operand.hi) / 2)
+    return member(operand.lo, operand.hi)
 
 
 @final
@@ -176,7 +175,7 @@ class _Coded:
             return {}
         stored = self._model.initializers
         tensors = {
-            name: Tensor("float64", self._used[name].shape, array.astype("<f8").tobytes())
+            name: numbers_of(array.reshape(self._used[name].shape))
             for name, array in numbers.items()
         }
         nodes = tuple(  # a constant of the file may be a parameter

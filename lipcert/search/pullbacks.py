@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lipcert.core import program as p
 from lipcert.core.interval import exact
 from lipcert.core.rules.functions import function
-from lipcert.evaluate import batch_output, of_one_rank
+from lipcert.evaluate import batch_output, member, of_one_rank
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Pull: TypeAlias = Callable[[Array], list[Array]]
@@ -330,7 +330,7 @@ def _kernel_squares(g: Array, x: Array, window: p.Window, groups: int) -> Array:
 
 
 def _member(operand: p.Operand) -> Array:
-    return operand.lo if operand.is_exact else (operand.lo + operand.hi) / 2.0
+    return member(operand.lo, operand.hi)
 
 
 def _by_channel(operand: p.Operand, x: Array) -> Array:
