@@ -211,7 +211,7 @@ class _Search:
         if key not in self._counts:
             slopes = self._slopes[step.output].broadcast(step.shape)
             low, high = slopes.lo.reshape(runs, -1), slopes.hi.reshape(runs, -1)
-            together = Diagonal(Slopes(low.min(axis=0), high.max(axis=0)))
+            together = Diagonal(Slopes(low.min(axis=0), high.max(axis=0)), weighed=True)
             self._counts[key] = int(np.count_nonzero(unknown_slopes(together)))
         return self._counts[key]
 

@@ -25,6 +25,9 @@ from lipcert.core.interval import Array, norm_up, up
 from lipcert.core.rules.facts import lengths_up
 
 _KNOWN: Final = 2.0**-44
+_COMPUTED: Final = 2.0**-20
+"""relative widths of slopes that are known: with a multiplier; and without, as of a scale that is a
+root or a quotient, of which float32 arithmetic has another number"""
 _TINY: Final = 2.0**-1000
 _SAFE: Final = 1.0 + 2.0**-20
 _LARGEST_EXPONENT: Final = 200
@@ -118,15 +121,16 @@ class _Rows:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slopes:
-    """A diagonal: slopes known to within rounding, and unknown ones with their multipliers."""
+    """A diagonal: slopes known up to an error, and unknown ones with their multipliers."""
 
     link: Diagonal
     unknown: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, link: Diagonal) -> _Slopes:
-        largest = link.slopes.magnitude()
-        return cls(link, link.slopes.hi - link.slopes.lo > _KNOWN * largest)
+        """Unknown are those of which the interval is wide."""
+        width = _KNOWN if link.weighed else _COMPUTED
+        return cls(link, link.slopes.hi - link.slopes.lo > width * link.slopes.magnitude())
 
     def known(self, above: _Rows) -> _Rows:
         """Ds as if all slopes were known."""
@@ -158,7 +162,7 @@ def unknowns(edges: Sequence[Edge]) -> int:
 
 
 def unknown_slopes(link: Diagonal) -> npt.NDArray[np.bool_]:
-    """Which slopes are not known to within rounding."""
+    """Which slopes are not known."""
     return _Slopes.of(link).unknown
 
 

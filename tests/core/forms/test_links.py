@@ -142,6 +142,33 @@ def test_uncertain_operands() -> None:
         assert np.linalg.norm(inside, 2) <= form.over_ball()
 
 
+@pytest.mark.parametrize("width", [2.0**-24, 2.0**-21])
+def test_a_scale_that_is_computed(width: float) -> None:
+    """Between two matrices: the form holds for every factor in the interval, tightly."""
+    low = 0.5 + RNG.random((1, 6))
+    high = low * (1 + width)
+    program = program_of(
+        (1, 4), (Dense(operand(6, 4), None), (1, 6)), (Scale(Operand(low, high)), (1, 6)),
+        (Dense(operand(3, 6), None), (1, 3)),
+    )  # fmt: skip
+    form = chain_form("x", program.steps, program.shapes, {}, [], proof=definite_float)
+    assert form is not None
+    below, above = (step.op.weight.lo for step in program.steps[::2] if isinstance(step.op, Dense))
+    corners = [np.where(RNG.random(6) < 0.5, low, high) for _ in range(20)]
+    norms = [np.linalg.norm(above * factor @ below, 2) for factor in (low, high, *corners)]
+    assert max(norms) * (1 - 1e-12) <= form.over_ball() <= max(norms) * (1 + 100 * width)
+
+
+def test_a_scale_in_a_wide_interval() -> None:
+    """Is no link."""
+    factor = Operand(np.ones((1, 4)), np.full((1, 4), 1.001))
+    program = program_of(
+        (1, 4), (Dense(operand(4, 4), None), (1, 4)), (Scale(factor), (1, 4)),
+        (Dense(operand(3, 4), None), (1, 3)),
+    )  # fmt: skip
+    assert chain_form("x", program.steps, program.shapes, {}, [], proof=definite_float) is None
+
+
 def test_runs_that_steps_respect() -> None:
     """Positions with slopes of their own share the union of these; two widths share a divisor."""
     shape = (1, 4, 3)
