@@ -129,12 +129,17 @@ class Bench:
         )
 
     def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
-        """From logits to the loss of each example, its gradient clipped where the run does so."""
+        """From logits to the loss of each example, its gradient clipped where the run does so.
+
+        Always in float64: where an example is classified with confidence, its gradient p − e_y at
+        the logits cancels, and of that a short arithmetic would leave no share that a margin knows.
+        """
         loss, radius = self._claims.engine.loss, self._claims.settings.loss_clip
         targets = torch.from_numpy(labels).to(self._arithmetic.device)
 
         def losses_of(logits: Tensor) -> Tensor:
-            clipped = logits if radius is None else clipped_gradient(logits, radius)
+            exact = logits.double()
+            clipped = exact if radius is None else clipped_gradient(exact, radius)
             return per_example_loss(loss, clipped, targets)
 
         return losses_of

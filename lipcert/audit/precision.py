@@ -11,7 +11,8 @@ a proof about one network:
   terms could then be moved by the share 2^-20, and what cancels as a whole leaves about 2^-44·N.
   In turn, a network whose bound is exceeded by less than a millionth is not called a violation.
 - Every other arithmetic is a filter in front of float64: it settles only what lies within a bound
-  by its margin, and says of nothing that it violates.
+  by its margin, and says of nothing that it violates. Losses are computed in float64 all the same,
+  since their gradients cancel where a network is certain.
 """
 
 from __future__ import annotations

@@ -67,6 +67,21 @@ def test_the_largest_norms_are_those_of_autograd(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16, Precision.FLOAT16])
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_mixer"])
+def test_a_filter_is_no_further_off_than_its_margin(name: str, precision: Precision) -> None:
+    """Also at examples of which the network is certain, where the gradient of the loss cancels."""
+    wanted, data = claims(name), examples(name, 60)
+    exact, short = (
+        Bench(wanted, item, CPU, None, watch_values=False, timed=False).measure(data.x, data.y)
+        for item in (Precision.FLOAT64, precision)
+    )
+    for family in (Family.GRADIENT, Family.COTANGENT):
+        for key, measured in exact.of(family).items():
+            found = short.of(family)[key].norm
+            assert (measured.norm <= found * (1.0 + precision.margin) + precision.floor).all()
+
+
 @pytest.mark.parametrize("micro_batch", [1, 7, 64])
 def test_how_many_are_evaluated_at_once_does_not_matter(micro_batch: int) -> None:
     data = examples("digits_cnn")
