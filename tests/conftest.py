@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,19 @@ gc.disable()  # until all tests are collected: what they are made of stays
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+def pytest_runtest_setup() -> None:
+    """torch reads the sources of its table of operators at every export, for half of its time.
+
+    The table is the same each time (nothing here exports with one of its own): it is kept from the
+    second export of a process on.
+    """
+    exporter = sys.modules.get("torch.onnx._internal.exporter._registration")
+    if exporter is not None:
+        table = exporter.ONNXRegistry
+        if isinstance(vars(table)["from_torchlib"], classmethod):
+            table.from_torchlib = staticmethod(cache(table.from_torchlib))
 
 
 def is_slow(path: Path) -> bool:
