@@ -14,7 +14,7 @@ from lipcert.analysis.records import Analysis
 from lipcert.cli.json_file import read_json
 from lipcert.errors import NoVerdictError
 from lipcert.report.json import DOCUMENT, FieldError
-from lipcert.report.study.analysis import analysis_in
+from lipcert.report.study.reading import analysis_in
 
 _SCHEMA: Final = "lipcert.analysis/1"
 

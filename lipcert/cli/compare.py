@@ -61,7 +61,7 @@ def command(
 
 
 def _rendered(comparison: Comparison, output_format: str) -> str:
-    from lipcert.report.comparison_document import comparison_document, comparison_json
+    from lipcert.report.comparison import comparison_document, comparison_json
 
     if output_format == "json":
         return comparison_json(comparison)

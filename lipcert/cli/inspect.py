@@ -69,7 +69,7 @@ def _rendered(inspection: Inspection, output_format: str, color: bool) -> str:
 
             return inspection_mermaid(inspection)
         case _:
-            from lipcert.report.inspection_document import inspection_document
+            from lipcert.report.inspection import inspection_document
 
             document = inspection_document(inspection)
             return document_text(document, output_format, width=text_width(), color=color)

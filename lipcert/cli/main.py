@@ -173,7 +173,7 @@ def _refusal_lines(refusals: tuple[Refusal, ...]) -> list[str]:
     """Every reason, those of many nodes once; a single refusal in its own words."""
     if len(refusals) < 2:
         return [str(refusal) for refusal in refusals]
-    from lipcert.report.repeated import refusals_told
+    from lipcert.report.document import refusals_told
 
     lines = []
     for line in refusals_told(refusals):

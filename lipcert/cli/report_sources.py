@@ -22,7 +22,7 @@ from lipcert.core.certificate import (
     read_certificate,
 )
 from lipcert.errors import NoVerdictError
-from lipcert.report.study.privacy import plan_of
+from lipcert.report.study.reading import plan_of
 from lipcert.report.study.records import (
     CertificateFacts,
     LedgerEntry,

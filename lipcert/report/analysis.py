@@ -17,9 +17,9 @@ from lipcert.report import attribution
 from lipcert.report import document as doc
 from lipcert.report.ci import Case, CiReport, Finding, Outcome, by_level
 from lipcert.report.csv import csv_text
+from lipcert.report.document import diagnostics_told
 from lipcert.report.numbers import at_most, percent, shape_text
-from lipcert.report.privacy_statement import comparison_rows, privacy_promise, statement_rows
-from lipcert.report.repeated import diagnostics_told
+from lipcert.report.privacy import comparison_rows, privacy_promise, statement_rows
 from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
 
 CSV_COLUMNS: Final = (

@@ -1,31 +1,33 @@
 """JSON of an audit, version 1: other tools read these names; they are extended, never renamed.
 
-What enters: an audit. What leaves: one object with every field of the record and what is derived
-from it. Invariant: nothing is hidden: a number that is NaN or infinite is null at its place, and
-listed in `not_finite` with its path, so that the record can be read back exactly.
+What enters: an audit, or an object that claims to be one that was written here. What leaves: one
+object with every field of the record and what is derived from it; or the record, exactly, and
+NoVerdictError where a member is missing or of another type. Invariants: nothing is hidden: a number
+that is NaN or infinite is null at its place, and listed in `not_finite` with its path; nothing that
+is derived is believed: tightness, factors and findings are computed anew.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, cast, final
 
-from lipcert.audit.records import (
-    BINS_PER_OCTAVE,
-    HIGHEST_BIN,
-    LOWEST_BIN,
-    AuditReport,
-    Histogram,
-)
+from lipcert.audit.records import BINS_PER_OCTAVE, HIGHEST_BIN, LOWEST_BIN, AuditReport, Histogram
 from lipcert.core.codec import Codec, CodecError, Form, member
+from lipcert.diagnostics import CODES
+from lipcert.errors import NoVerdictError
 from lipcert.report.audit_findings import audit_findings
 from lipcert.report.audit_numbers import factor_of, report_factor, tightness_of
 from lipcert.report.json import FieldError, JsonObject, dump
 
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
 _Path = tuple[str | int, ...]
+_NOT_FINITE: Final = frozenset({"nan", "inf", "-inf"})
+_Members = Mapping[str, Any]
 
 
 def audit_json(report: AuditReport) -> str:
@@ -124,4 +126,59 @@ def _finite(item: object, path: _Path, odd: list[JsonObject]) -> object:
             return {key: _finite(value, (*path, key), odd) for key, value in item.items()}
         case Sequence():
             return [_finite(value, (*path, i), odd) for i, value in enumerate(item)]
+    return item
+
+
+def audit_from_json(text: str) -> AuditReport:
+    """The audit that a text of `lipcert audit --format json` holds."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoVerdictError(f"audit: not JSON ({error}); write it again") from error
+    return audit_from_document(document)
+
+
+def audit_from_document(document: object) -> AuditReport:
+    """The audit that an object of `lipcert.audit/1` describes."""
+    try:
+        found = _object(document)
+        if found.get("schema") != AUDIT_SCHEMA:
+            raise ValueError(f"its schema is not {AUDIT_SCHEMA}")
+        report = AUDIT.read(AuditReport, _restored(found), "audit")
+        if unknown := {check.code for check in report.checks} - CODES.keys():
+            raise ValueError(f"{min(unknown)!r} is no code")
+        return report
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise NoVerdictError(
+            f"audit: not a complete result of `lipcert audit --format json` ({error}); "
+            "write it again"
+        ) from error
+
+
+def _restored(found: _Members) -> _Members:
+    """The document with what is NaN or infinite at its place."""
+    document = copy.deepcopy(dict(found))
+    for item in found["not_finite"]:
+        entry = _object(item)
+        *path, last = entry["path"]
+        place: object = document
+        for step in path:
+            place = _container(place)[step]
+        number = entry["number"]
+        if number not in _NOT_FINITE or _container(place)[last] is not None:
+            raise ValueError("an entry of not_finite does not belong to this document")
+        _container(place)[last] = float(number)
+    return document
+
+
+def _container(item: object) -> dict[object, object]:
+    """An object or an array, for one step into it."""
+    if not isinstance(item, dict | list):
+        raise TypeError("a path of not_finite leads nowhere")
+    return cast("dict[object, object]", item)
+
+
+def _object(item: object) -> _Members:
+    if not isinstance(item, dict):
+        raise TypeError("an object is missing")
     return item

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.diagnostics import Level
 from lipcert.report import document as doc
+from lipcert.report.document import diagnostics_told
 from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
-from lipcert.report.repeated import diagnostics_told
 
 if TYPE_CHECKING:
     from lipcert.issue.certify import Issued

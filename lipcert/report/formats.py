@@ -37,7 +37,7 @@ def analysis_report(
 
             return analysis_csv(analysis)
         case "html":
-            from lipcert.report.html.writing import study_html
+            from lipcert.report.html import study_html
             from lipcert.report.study.joining import analysis_study
 
             return study_html(analysis_study(analysis))
@@ -67,14 +67,14 @@ def audit_report(report: AuditReport, name: str, *, width: int, color: bool, sho
 def study_report(study: Study, name: str) -> str:
     """The study as "html", "markdown" or "json"."""
     if name == "json":
-        from lipcert.report.study.json import study_json
+        from lipcert.report.study.joining import study_json
 
         return study_json(study)
     if name == "html":
-        from lipcert.report.html.writing import study_html
+        from lipcert.report.html import study_html
 
         return study_html(study)
-    from lipcert.report.page.building import study_document
+    from lipcert.report.page import study_document
 
     return document_text(study_document(study), name)
 

@@ -81,8 +81,7 @@ def test_a_check_rests_on_the_assumption(folder: Path) -> None:
 
 
 def test_an_audit_reads_back_with_its_warnings(folder: Path) -> None:
-    from lipcert.report.audit_json import audit_json
-    from lipcert.report.audit_reading import audit_from_json
+    from lipcert.report.audit_json import audit_from_json, audit_json
 
     written = call(*words("audit", folder), "--format", "json").stdout
     report = audit_from_json(written)

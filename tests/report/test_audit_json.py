@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from lipcert.audit.records import AuditReport
 from lipcert.errors import NoVerdictError
-from lipcert.report.audit_json import audit_json
-from lipcert.report.audit_reading import audit_from_json
+from lipcert.report.audit_json import audit_from_json, audit_json
 from tests.report.audit_samples import ALL, passed, violated, with_nan
 from tests.report.audit_strategies import reports
 

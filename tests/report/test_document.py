@@ -15,6 +15,7 @@ from lipcert.report.document import (
     Commands,
     Document,
     Findings,
+    Line,
     Listing,
     Ranking,
     Section,
@@ -26,8 +27,7 @@ from lipcert.report.document import (
     table,
 )
 from lipcert.report.formats import document_text
-from lipcert.report.html.writing import page_html
-from lipcert.report.repeated import Line
+from lipcert.report.html import page_html
 from tests.report.html.test_writing import check_inert as check_inert_page
 from tests.test_safe import check_inert, names
 

@@ -16,7 +16,7 @@ from lipcert.importer.load import load_model
 from lipcert.privacy.account import Account
 from lipcert.report.inspection import inspection_of
 from lipcert.report.json import analysis_json, error_json, inspection_json
-from lipcert.report.study.analysis import analysis_in
+from lipcert.report.study.reading import analysis_in
 from lipcert.settings import ConstraintSpec, Settings
 from tests.core.generated import SCALARS, values_of
 from tests.report.samples import inspection, refused, sample

@@ -9,10 +9,10 @@ from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.report.analysis import analysis_ci
+from lipcert.report.document import diagnostics_told, refusals_told
 from lipcert.report.formats import study_report
-from lipcert.report.html.writing import study_html
+from lipcert.report.html import study_html
 from lipcert.report.json import analysis_json
-from lipcert.report.repeated import diagnostics_told, refusals_told
 from lipcert.report.study.joining import analysis_study
 from tests.report.samples import refused, sample
 from tests.report.written import analysis_markdown, analysis_text, inspection_text

@@ -2,8 +2,7 @@
 
 from lipcert.analysis.records import Analysis
 from lipcert.report.formats import analysis_report, document_text
-from lipcert.report.inspection import Inspection
-from lipcert.report.inspection_document import inspection_document
+from lipcert.report.inspection import Inspection, inspection_document
 
 
 def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool) -> str:

@@ -9,10 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.report.charts.axis import LEGEND_HEIGHT, bottom_axis, legend
-from lipcert.report.charts.marks import Role, mark
-from lipcert.report.charts.scale import Scale, scale_from_zero, scale_of
-from lipcert.report.charts.svg import WIDTH, Drawing, element, fitted, line, text, text_width
+from lipcert.report.charts.scale import (
+    LEGEND_HEIGHT,
+    Scale,
+    bottom_axis,
+    legend,
+    scale_from_zero,
+    scale_of,
+)
+from lipcert.report.charts.svg import (
+    WIDTH,
+    Drawing,
+    Role,
+    element,
+    fitted,
+    line,
+    mark,
+    text,
+    text_width,
+)
 
 _ROW: Final = 22.0
 _THICK: Final = 12.0

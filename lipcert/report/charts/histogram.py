@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.report.charts.axis import LEGEND_HEIGHT, left_axis
-from lipcert.report.charts.marks import Role
-from lipcert.report.charts.scale import scale_from_zero, superscript
-from lipcert.report.charts.svg import WIDTH, Drawing, element, fitted, line, text, text_width
+from lipcert.report.charts.scale import LEGEND_HEIGHT, left_axis, scale_from_zero, superscript
+from lipcert.report.charts.svg import WIDTH, Drawing, Role, element, fitted, line, text, text_width
 
 _HEIGHT: Final = 170.0
 _BELOW: Final = 40.0

@@ -10,10 +10,16 @@ import math
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.report.charts.axis import LEGEND_HEIGHT, bottom_axis, left_axis, legend
-from lipcert.report.charts.marks import Role, mark
-from lipcert.report.charts.scale import Scale, scale_from_zero, scale_of
-from lipcert.report.charts.svg import WIDTH, Drawing, element, text, text_width
+from lipcert.report.charts.scale import (
+    LEGEND_HEIGHT,
+    Scale,
+    bottom_axis,
+    left_axis,
+    legend,
+    scale_from_zero,
+    scale_of,
+)
+from lipcert.report.charts.svg import WIDTH, Drawing, Role, element, mark, text, text_width
 
 _HEIGHT: Final = 190.0
 _BELOW: Final = 38.0

@@ -1,16 +1,19 @@
-"""Scales: where a number stands on an axis, and which numbers an axis names.
+"""Scales and axes: where a number stands, which numbers an axis names, and how it is drawn.
 
-What enters: the range of the data and of the picture. What leaves: coordinates and ticks. A scale
-is linear or logarithmic; numbers beyond it are drawn at its end.
+What enters: the range of the data and of the picture. What leaves: coordinates, ticks, axes and
+legends. A scale is linear or logarithmic; numbers beyond it are drawn at its end.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, final
+
+from lipcert.report.charts.svg import WIDTH, Role, line, mark, text, text_width
 
 _WIDE: Final = 50.0
 _DECADES: Final = 12
@@ -18,6 +21,9 @@ _SMALLEST: Final = 1e-290  # what is smaller is drawn as 0, what is larger at th
 _LARGEST: Final = 1e290
 _FEW: Final = 1.7  # decades with ticks at 1, 2 and 5
 _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+LEGEND_HEIGHT: Final = 22.0
+_GAP: Final = 14.0
+_COUNT: Final = 6
 
 
 @final
@@ -133,3 +139,47 @@ def _round_up(value: float) -> float:
 def _round_down(value: float) -> float:
     power = 10.0 ** math.floor(math.log10(value))
     return max(m * power for m in (0.5, 1.0, 2.0, 5.0) if m * power <= value * (1.0 + 1e-9))
+
+
+def bottom_axis(scale: Scale, top: float, bottom: float, title: str) -> str:
+    """Grid lines, numbers below them, and a title below these: 34 units high."""
+    parts = []
+    for tick in ticks_that_fit(scale, _COUNT):
+        x = scale.at(tick.value)
+        parts += [line(x, top, x, bottom, "grid"), text(tick.label, x, bottom + 14, "middle")]
+    parts.append(line(scale.start, bottom, scale.stop, bottom, "axis"))
+    middle = (scale.start + scale.stop) / 2.0
+    half = text_width(title) / 2.0
+    parts.append(text(title, min(max(middle, half), WIDTH - half), bottom + 30, "middle", "name"))
+    return "".join(parts)
+
+
+def left_axis(scale: Scale, left: float, right: float) -> str:
+    """Grid lines and numbers left of them; the scale runs upwards."""
+    parts = []
+    for tick in scale.ticks(_COUNT - 1):
+        y = scale.at(tick.value)
+        parts += [line(left, y, right, y, "grid"), text(tick.label, left - 6, y + 4, "end")]
+    return "".join(parts)
+
+
+def ticks_that_fit(scale: Scale, count: int) -> tuple[Tick, ...]:
+    """As many ticks as can be named side by side."""
+    while True:
+        ticks = scale.ticks(count)
+        places = [(scale.at(tick.value), text_width(tick.label) / 2.0) for tick in ticks]
+        overlap = any(
+            left[0] + left[1] + 6.0 > right[0] - right[1] for left, right in pairwise(places)
+        )
+        if not overlap or count == 1:
+            return ticks if not overlap else ticks[:: max(1, len(ticks) - 1)]
+        count -= 1
+
+
+def legend(entries: Sequence[tuple[Role, str]], left: float) -> str:
+    """Marks with their meaning, in one line above the chart."""
+    parts = []
+    for role, name in entries:
+        parts += [mark(role, left + 5.0, 8.0), text(name, left + 14.0, 12.0)]
+        left += 14.0 + text_width(name) + _GAP
+    return "".join(parts)

@@ -1,8 +1,8 @@
-"""SVG: elements as text, and the frame that makes a chart readable without seeing it.
+"""SVG: elements as text, the marks of numbers, and the frame that explains a chart in words.
 
 What enters: names, attributes, and texts that may come from a model. What leaves: well-formed SVG.
 Invariants: every text passes through `text` or the title of a figure, where it is made safe and
-escaped; equal charts give equal bytes.
+escaped; kinds of numbers differ in shape and not only in colour; equal charts give equal bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import html
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, final
 
 from lipcert.safe import safe, shortened
@@ -104,3 +105,28 @@ def _coordinate(value: float) -> str:
     """A tenth of a unit is enough."""
     rounded = f"{value:.1f}"
     return rounded.removesuffix(".0") if rounded != "-0.0" else "0"
+
+
+@final
+class Role(Enum):
+    """What a mark stands for; the value is its class in the style sheet."""
+
+    BOUND = "bound"
+    OBSERVED = "observed"
+    ATTACKED = "attacked"
+    OVER = "over"
+    """an observation above its bound"""
+
+
+def mark(role: Role, x: float, y: float) -> str:
+    """A dot, a diamond, a square or a cross around a place."""
+    match role:
+        case Role.OBSERVED:
+            return element("circle", {"cx": x, "cy": y, "r": 4.0, "class": role.value})
+        case Role.ATTACKED:
+            path = f"M{x:.1f} {y - 5:.1f}l5 5-5 5-5-5z"
+        case Role.OVER:
+            path = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0-8-8 8"
+        case Role.BOUND:
+            path = f"M{x - 4:.1f} {y - 4:.1f}h8v8h-8z"
+    return element("path", {"d": path, "class": role.value})

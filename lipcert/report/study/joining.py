@@ -1,7 +1,8 @@
-"""Joining: several documents of one model become one study.
+"""Joining: several documents of one model become one study, and one document `lipcert.report/1`.
 
-What enters: documents. What leaves: a `Study`. Invariant: documents of different models, two of one
-kind, or a check whose certificate is not among them are refused: one page has one subject.
+What enters: documents. What leaves: a `Study`; JSON that holds every document as it was. Invariant:
+documents of different models, two of one kind, or a check whose certificate is not among them are
+refused: one page has one subject.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.audit_findings import audit_findings
-from lipcert.report.audit_reading import audit_from_document
-from lipcert.report.json import FieldError, analysis_json
-from lipcert.report.study.analysis import findings_of, read_analysis
-from lipcert.report.study.check import read_check
-from lipcert.report.study.privacy import read_privacy
+from lipcert.report.audit_json import audit_from_document
+from lipcert.report.json import FieldError, JsonObject, analysis_json, dump
+from lipcert.report.study.reading import findings_of, read_analysis, read_check, read_privacy
 from lipcert.report.study.records import (
     AnalysisFacts,
     CertificateFacts,
@@ -29,6 +28,7 @@ from lipcert.report.study.records import (
     Source,
     Study,
 )
+from lipcert.version import __version__
 
 ANALYSIS: Final = "lipcert.analysis/1"
 CERTIFICATE: Final = "lipcert.certificate/1"
@@ -205,3 +205,21 @@ def _read(source: Source, reader: Callable[[Mapping[str, object]], _Part]) -> _P
             f"{source.path}: not a complete document ({error}); write it again with "
             f"`{KINDS[source.schema]}`"
         ) from error
+
+
+def study_document(study: Study) -> JsonObject:
+    """The study as an object of JSON."""
+    return {
+        "schema": "lipcert.report/1",
+        "tool": {"name": "lipcert", "version": __version__},
+        "model": {"path": study.model_path, "sha256": study.model_sha256},
+        "sources": [
+            {"path": source.path, "schema": source.schema, "document": source.document}
+            for source in study.sources
+        ],
+    }
+
+
+def study_json(study: Study) -> str:
+    """Its text."""
+    return dump(study_document(study))

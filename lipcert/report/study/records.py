@@ -1,8 +1,10 @@
 """Study: everything known of one model, as plain records that report formats print.
 
-What enters: what the readers of documents found. What leaves: a frozen `Study`. Invariant: all its
-parts speak of the model with the digest `model_sha256` (None: no document names one). Strings are
-those of the documents: whoever prints them makes them safe.
+What enters: what the readers of documents found. What leaves: a frozen `Study`, and a row for each
+of its groups, in the order of the network. Invariants: all its parts speak of the model with the
+digest `model_sha256` (None: no document names one); bound and observations of a row come from the
+same document, of an audit where there is one. Strings are those of the documents: whoever prints
+them makes them safe.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from typing import final
 
 from lipcert.analysis.records import Analysis, GroupReport
-from lipcert.audit.records import AuditReport
+from lipcert.audit.records import AuditReport, GroupAudit
 from lipcert.privacy.plan import TrainingPlan
 
 Rows = tuple[tuple[str, str], ...]
@@ -148,3 +150,50 @@ class Study:
     privacy: PrivacyFacts | None
     findings: tuple[Finding, ...]
     sources: tuple[Source, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group; release: its sensitivity and noise. audit: what was measured of it."""
+
+    name: str
+    dimension: int
+    grad_norm: float | None
+    release: GroupReport | None
+    audit: GroupAudit | None
+
+
+def group_rows(study: Study) -> tuple[GroupRow, ...]:
+    """Every group of the study."""
+    stated = _stated(study)
+    if study.audit is None or not study.audit.groups:
+        return tuple(
+            GroupRow(group.name, group.dimension, group.grad_norm, group, None) for group in stated
+        )
+    by_name = {group.name: group for group in stated}
+    return tuple(
+        GroupRow(item.name, item.dimension, item.grad_norm_bound, by_name.get(item.name), item)
+        for item in study.audit.groups
+    )
+
+
+def noise_shares(study: Study) -> dict[str, float]:
+    """The share of every group in the noise energy Σ d·s² (empty: not known of every group)."""
+    groups = _stated(study)
+    energies = {
+        group.name: group.dimension * (group.noise_std * group.noise_std)
+        for group in groups
+        if group.noise_std is not None
+    }
+    whole = sum(energies.values())
+    if len(energies) < len(groups) or not 0.0 < whole < float("inf"):
+        return {}
+    return {name: energy / whole for name, energy in energies.items()}
+
+
+def _stated(study: Study) -> tuple[GroupReport, ...]:
+    """Of the analysis, else of the certificate."""
+    if study.analysis is not None:
+        return study.analysis.analysis.groups
+    return study.certificate.groups if study.certificate is not None else ()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from lipcert.report.charts.bars import Bar, BarChart, bar_chart
 from lipcert.report.charts.histogram import Strip, histogram_chart, lowest_bin, strip_chart
 from lipcert.report.charts.lines import LineChart, Series, line_chart
-from lipcert.report.charts.marks import Role
-from lipcert.report.charts.svg import WIDTH, Drawing, figure, fitted, text_width
+from lipcert.report.charts.svg import WIDTH, Drawing, Role, figure, fitted, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 names = st.text(max_size=60)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.charts.axis import ticks_that_fit
 from lipcert.report.charts.histogram import ratio_label
-from lipcert.report.charts.scale import number_label, scale_from_zero, scale_of
+from lipcert.report.charts.scale import number_label, scale_from_zero, scale_of, ticks_that_fit
 from lipcert.report.charts.svg import text_width
 
 COLUMNS = 300.0

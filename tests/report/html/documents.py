@@ -6,7 +6,7 @@ from functools import cache
 
 from lipcert.audit.records import AuditReport
 from lipcert.report.audit_json import audit_json
-from lipcert.report.html.writing import study_html
+from lipcert.report.html import study_html
 from lipcert.report.json import analysis_json
 from lipcert.report.study.joining import joined
 from lipcert.report.study.records import Source

@@ -14,7 +14,7 @@ import pytest
 
 from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Diagnostic, Level
-from lipcert.report.html.writing import study_html
+from lipcert.report.html import study_html
 from lipcert.report.study.joining import analysis_study
 from tests.report import audit_samples
 from tests.report.html.documents import audit_source, full_page, page

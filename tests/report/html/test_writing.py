@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lipcert.report.html.writing import study_html
+from lipcert.report.html import study_html
 from lipcert.report.study.joining import analysis_study
 from tests.report import audit_samples
 from tests.report.html.documents import analysis_source, audit_source, full_page, page

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.report.html.writing import study_html
+from lipcert.report.html import study_html
 from lipcert.report.json import analysis_json
-from lipcert.report.study.analysis import read_analysis
 from lipcert.report.study.joining import joined
+from lipcert.report.study.reading import read_analysis
 from lipcert.report.study.records import Source
 from tests.report import audit_samples
 from tests.report.html.documents import RUN, analysis_source, audit_source, of_one_model

@@ -1,28 +1,55 @@
-"""Building: the report of a study as a document, in the order of reading.
+"""The report of a study as a document, in the order of reading.
 
-What enters: a study. What leaves: a `Document`: what is proved and found, the bounds of the whole,
-what they are conditional on, and then layer by layer and group by group where they come from.
+What enters: a study. What leaves: a `Document`: the answers, each with a word and sentences; the
+bounds of the whole, what they are conditional on, and then layer by layer and group by group where
+they come from; and the commands that make everything again, in which words that a shell would read
+are quoted. Invariant: "proved" is said of what the checker accepted, and of nothing else.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lipcert.report import document as doc
 from lipcert.report.analysis import nodes_table, parameters_table
-from lipcert.report.audit import DIMENSION, GROUP, MEASURED, checks_of, group_cells, values_table
-from lipcert.report.audit_statements import fact_rows
-from lipcert.report.document import Cell, Column, Section, Statement, Statements, Tone
-from lipcert.report.numbers import at_most, percent
-from lipcert.report.page.cards import cards_of
-from lipcert.report.page.commands import commands_of
-from lipcert.report.page.group_figures import group_figures, noise_figure
-from lipcert.report.page.network_figures import network_figures
-from lipcert.report.page.privacy_figures import privacy_figures
-from lipcert.report.repeated import Line, told_once
-from lipcert.report.study.groups import GroupRow, group_rows, noise_shares
-from lipcert.report.study.records import CertificateFacts, LedgerEntry, Study
+from lipcert.report.audit import (
+    DIMENSION,
+    GROUP,
+    MEASURED,
+    TONES,
+    answer,
+    checks_of,
+    fact_rows,
+    group_cells,
+    meaning,
+    values_table,
+)
+from lipcert.report.document import (
+    Answer,
+    Cell,
+    Column,
+    Line,
+    Section,
+    Statement,
+    Statements,
+    Tone,
+    told_once,
+)
+from lipcert.report.figures import group_figures, network_figures, noise_figure, privacy_figures
+from lipcert.report.numbers import NO_BOUND, at_most, percent
+from lipcert.report.study.joining import ANALYSIS, AUDIT, CERTIFICATE, CHECK, PRIVACY
+from lipcert.report.study.records import (
+    CertificateFacts,
+    CheckFacts,
+    GroupRow,
+    LedgerEntry,
+    PrivacyFacts,
+    Study,
+    group_rows,
+    noise_shares,
+)
 
 _MOST_FINDINGS: Final = 100
 _STATUS: Final[Mapping[str, Tone]] = {"checked": Tone.GOOD, "accepted": Tone.GOOD}
@@ -40,6 +67,18 @@ _VALUE_COLUMNS: Final = (
     Column("‖value‖", True),
     Column("‖cotangent‖", True),
 )
+_MOST_REASONS: Final = 5
+_CHECKED: Final[Mapping[str, tuple[Tone, str]]] = {
+    "valid": (Tone.GOOD, "Everything claimed is proved."),
+    "conditional": (
+        Tone.OPEN,
+        "Everything claimed is proved, if the declared assumptions hold that nobody checked.",
+    ),
+    "unknown": (Tone.OPEN, "The checker cannot tell."),
+    "invalid": (Tone.BAD, "What is claimed does not follow."),
+}
+_UNWRITTEN: Final = "analysis.json"
+"""what a document is called that was never written"""
 
 
 def study_document(study: Study, most: int | None = 300) -> doc.Document:
@@ -171,3 +210,99 @@ def _group(row: GroupRow, shares: dict[str, float], audited: bool) -> tuple[Cell
         return (row.name, f"{row.dimension:,}", row.grad_norm, *release, share, *measured)
     name, dimension, bound, *found = group_cells(row.audit)
     return (name, dimension, bound, *release, share, *found[: len(MEASURED)])
+
+
+def cards_of(study: Study) -> tuple[Answer, ...]:
+    """The answers, what is proved first."""
+    return tuple(_cards(study))
+
+
+def _cards(study: Study) -> Iterator[Answer]:
+    if study.check is not None:
+        yield _checked(study.check)
+    elif study.certificate is not None:
+        yield _claim_alone(study.certificate)
+    if study.analysis is not None:
+        is_lost = study.analysis.analysis.network.sensitivity is None
+        word, tone = ("NO BOUND", Tone.BAD) if is_lost else ("BOUNDED", Tone.PLAIN)
+        yield Answer(word, tone, "Analysis", (study.analysis.promise,))
+    if study.audit is not None:
+        report = study.audit
+        sentences = (answer(report), meaning(report), *report.reasons[:_MOST_REASONS])
+        yield Answer(report.verdict.value.upper(), TONES[report.verdict], "Audit", sentences)
+    if study.privacy is not None:
+        yield _private(study.privacy)
+
+
+def _checked(check: CheckFacts) -> Answer:
+    tone, sentence = _CHECKED[check.verdict]
+    reasons = check.reasons[:_MOST_REASONS]
+    if len(check.reasons) > _MOST_REASONS:
+        reasons = (*reasons, f"and {len(check.reasons) - _MOST_REASONS} more")
+    sentences = (sentence, *check.promise, *reasons)
+    return Answer(check.verdict.upper(), tone, "Certificate", sentences)
+
+
+def _claim_alone(certificate: CertificateFacts) -> Answer:
+    """A certificate without its check promises nothing yet."""
+    sentences = (
+        f"For {certificate.scope}, it claims a gradient norm of one example of "
+        f"{_at_most(certificate.grad_norm)} and a sensitivity of "
+        f"{_at_most(certificate.sensitivity)}.",
+        "No check of this certificate is part of this report: `lipcert check` makes one.",
+    )
+    return Answer("CLAIMED", Tone.OPEN, "Certificate", sentences)
+
+
+def _private(facts: PrivacyFacts) -> Answer:
+    if facts.epsilon is None:
+        return Answer("NO FINITE ε", Tone.BAD, "Privacy", ("The diagnostics say why.",))
+    epsilon = at_most(facts.epsilon)
+    sentence = (
+        f"The run is (ε, δ)-differentially private with ε = {epsilon} and δ = {facts.delta:g}, if "
+        "the assumptions hold."
+    )
+    return Answer(f"ε ≤ {epsilon}", Tone.PLAIN, "Privacy", (sentence,))
+
+
+def _at_most(value: float | None) -> str:
+    return NO_BOUND if value is None else f"at most {at_most(value)}"
+
+
+def commands_of(study: Study) -> tuple[tuple[str, str], ...]:
+    """Commands in the order in which they are given."""
+    model = shlex.quote(study.model_path or "MODEL.onnx")
+    paths = {source.schema: shlex.quote(source.path or _UNWRITTEN) for source in study.sources}
+    found = []
+    if study.model_sha256:
+        found.append((f"the model has to be {study.model_sha256[:16]}…", f"sha256sum {model}"))
+    if ANALYSIS in paths:
+        found += _analysed(model, paths[ANALYSIS])
+    if CERTIFICATE in paths:
+        command = f"lipcert check {paths[CERTIFICATE]} --model {model}"
+        found.append(("needs nothing but the two files", command))
+    if AUDIT in paths:
+        found.append(
+            ("with the data and the options named above", f"lipcert audit {model} --format json")
+        )
+    if ANALYSIS in paths and study.privacy is not None:
+        words = f"lipcert privacy {paths[ANALYSIS]} --curve steps --curve noise-multiplier"
+        found.append(("ε of the run, with curves by the tightest accountant", words))
+    order = (ANALYSIS, CERTIFICATE, CHECK, AUDIT, PRIVACY)
+    files = " ".join(paths[schema] for schema in order if schema in paths)
+    found.append(("this page", f"lipcert report {files} -o report.html"))
+    return tuple(found)
+
+
+def _analysed(model: str, path: str) -> list[tuple[str, str]]:
+    """To make the analysis, or to make it again and compare."""
+    note = "with the options that state the assumptions above, or their lipcert.toml"
+    if path == _UNWRITTEN:
+        return [(note, f"lipcert analyze {model} --format json -o {path}")]
+    return [
+        (note, f"lipcert analyze {model} --format json -o again.json"),
+        (
+            "leaves with 0 if nothing became weaker",
+            f"lipcert compare {path} again.json --fail-on-regression",
+        ),
+    ]

@@ -1,4 +1,4 @@
-"""Writing: a document as one HTML file.
+"""HTML: a document as one file that needs no other file, no network and no script.
 
 What enters: a document and its data. What leaves: HTML without scripts, links or other files; the
 data stand in it as JSON. Invariants: every text of a document is made safe and escaped by the
@@ -17,8 +17,8 @@ from markupsafe import Markup
 from lipcert.report.charts import svg
 from lipcert.report.document import Cell, Document, Figure, Part, cell_text
 from lipcert.report.json import JsonObject
-from lipcert.report.page.building import study_document
-from lipcert.report.study.json import study_document as study_object
+from lipcert.report.page import study_document
+from lipcert.report.study.joining import study_document as study_object
 from lipcert.report.study.records import Study
 from lipcert.safe import safe
 from lipcert.version import __version__
@@ -48,7 +48,7 @@ def _embedded(data: JsonObject) -> str:
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=PackageLoader("lipcert.report.html"),
+        loader=PackageLoader("lipcert.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_made_safe,

@@ -1,24 +1,36 @@
-"""Privacy of a study: the run that a document describes, and curves of its ε.
+"""Reading documents back: an analysis, a check, and the run that either describes.
 
-What enters: an object `privacy`. What leaves: its facts; curves that the document holds, or curves
-drawn from its plan. Drawn curves take the Rényi accountant where it is sound, because it answers
-at once: every point is a true ε of its run, and the ε that is stated is at most that of the curve.
+What enters: objects of `lipcert.analysis/1` and `lipcert.check/1`, or an object `privacy`. What
+leaves: the records they were written from (findings are read apart, since a later version may know
+more codes); facts of a run; curves of its ε that the document holds, or curves drawn from its plan.
+Drawn curves take the Rényi accountant where it is sound, because it answers at once: every point is
+a true ε of its run, and the ε that is stated is at most that of the curve.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, final
+from dataclasses import dataclass, replace
+from typing import Final, Literal, final
 
+from lipcert.analysis.records import Analysis
+from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import Accountant, accountants
 from lipcert.privacy.calibration import epsilon_over_noise, epsilon_over_steps
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.report.json import DOCUMENT, FieldError
-from lipcert.report.study.records import Curve, PrivacyFacts
+from lipcert.report.statements import answer_rows, assumption_rows, promise
+from lipcert.report.study.records import (
+    AnalysisFacts,
+    CheckFacts,
+    Curve,
+    Finding,
+    LedgerEntry,
+    PrivacyFacts,
+)
 
 ACCOUNTANTS: Final[Mapping[str, str]] = {
     "pld": "privacy loss distributions",
@@ -27,6 +39,90 @@ ACCOUNTANTS: Final[Mapping[str, str]] = {
 _MANY: Final = 16
 _FEW: Final = 4
 _OCTAVES: Final = 1.0
+
+
+def analysis_in(document: Mapping[str, object]) -> Analysis:
+    """The analysis in a document; `FieldError` where it is not a complete one."""
+    found = DOCUMENT.read(Analysis, {**document, "diagnostics": []}, "analysis", privacy=None)
+    loss = {name: said for name, said in found.assumptions.loss.items() if name != "reduction"}
+    levels = {level.value for level in Level}
+    return replace(
+        found,
+        assumptions=replace(found.assumptions, loss=loss),
+        diagnostics=tuple(
+            Diagnostic(item.code, Level(item.level), item.node, item.message, item.remedy)
+            for item in findings_of(document)
+            if item.code in CODES and item.level in levels
+        ),
+    )
+
+
+def read_analysis(document: Mapping[str, object]) -> AnalysisFacts:
+    """The same with its words."""
+    analysis = analysis_in(document)
+    try:
+        return AnalysisFacts(
+            analysis,
+            promise(analysis),
+            tuple(assumption_rows(analysis)),
+            tuple(answer_rows(analysis)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FieldError(f"analysis.assumptions: {error}") from error
+
+
+def findings_of(document: Mapping[str, object]) -> tuple[Finding, ...]:
+    """The list `diagnostics` of any document."""
+    found: tuple[Finding, ...] = DOCUMENT.read_any(
+        tuple[Finding, ...], document.get("diagnostics"), "diagnostics"
+    )
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Assumption:
+    id: str
+    status: str
+    text: str
+    open: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    name: str
+    ok: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Check:
+    verdict: Literal["valid", "conditional", "unknown", "invalid"]
+    certificate: str
+    reasons: tuple[str, ...]
+    promise: tuple[str, ...]
+    assumptions: tuple[_Assumption, ...]
+    steps: tuple[_Stage, ...]
+
+
+def read_check(document: Mapping[str, object]) -> CheckFacts:
+    """What the checker said; `FieldError` where the document is not complete."""
+    found = DOCUMENT.read(_Check, document, "check")
+    return CheckFacts(
+        verdict=found.verdict,
+        certificate=found.certificate,
+        reasons=found.reasons,
+        promise=found.promise,
+        ledger=tuple(LedgerEntry(item.id, _status(item), item.text) for item in found.assumptions),
+        stages=tuple((item.name, item.ok) for item in found.steps),
+    )
+
+
+def _status(item: _Assumption) -> str:
+    if item.status == "checked":
+        return item.status
+    return "declared" if item.open else "accepted"
 
 
 @final

@@ -1,8 +1,8 @@
-"""Figures about groups: bounds, observations, tightness, noise.
+"""Figures: bounds, observations and noise of groups, how bounds grow along the network, and ε.
 
-What enters: a study. What leaves: figures with their numbers. Large networks: the groups that are
-shown are chosen by what the figure is about, drawn in the order of the network, and the caption
-says so.
+What enters: a study. What leaves: figures with their numbers; of ε none where the run is not
+described completely. Large networks: the groups that are shown are chosen by what the figure is
+about, drawn in the order of the network, and the caption says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from lipcert.audit.records import BINS_PER_OCTAVE
+from lipcert.audit.records import BINS_PER_OCTAVE, AuditReport, Quantity
+from lipcert.report.attribution import Share, largest_gradients, stretches
 from lipcert.report.audit_numbers import factor_of, measured, tightness_of
 from lipcert.report.charts.bars import Bar, BarChart, bar_chart
 from lipcert.report.charts.histogram import (
@@ -21,11 +22,21 @@ from lipcert.report.charts.histogram import (
     ratio_label,
     strip_chart,
 )
-from lipcert.report.charts.marks import Role
+from lipcert.report.charts.lines import LineChart, Series, line_chart
+from lipcert.report.charts.scale import number_label
+from lipcert.report.charts.svg import Role
 from lipcert.report.document import Figure
 from lipcert.report.numbers import at_most, percent
-from lipcert.report.study.groups import GroupRow, group_rows, noise_shares
-from lipcert.report.study.records import Study
+from lipcert.report.study.reading import ACCOUNTANTS, curve_over_noise, curve_over_steps
+from lipcert.report.study.records import (
+    Curve,
+    GroupRow,
+    PrivacyFacts,
+    Study,
+    ValueBound,
+    group_rows,
+    noise_shares,
+)
 
 _MOST_BARS: Final = 30
 _MANY: Final = 10**15  # more observations than there can be
@@ -34,6 +45,18 @@ _TRIED: Final = (
     (Role.ATTACKED, "reached by attack"),
     (Role.OVER, "over"),
 )
+_MOST: Final = 12
+_TITLES: Final = {
+    Quantity.OUTPUT_NORM: (
+        *("values", "Values along the network", "norm of the output of a node"),
+        "Where the line rises steeply, the bound is lost.",
+    ),
+    Quantity.COTANGENT_NORM: (
+        *("cotangents", "Cotangents along the network", "norm of ∂loss/∂output"),
+        "Read from the right, as backpropagation runs: where the line rises steeply, the bound is "
+        "lost.",
+    ),
+}
 
 
 def group_figures(study: Study) -> Iterator[Figure]:
@@ -232,3 +255,148 @@ def _span(what: str, values: Sequence[float | None]) -> str:
     if not known:
         return f"{what}: none."
     return f"{what} of {len(known)} groups, from {min(known):.4g} to {max(known):.4g}."
+
+
+def network_figures(study: Study) -> Iterator[Figure]:
+    """Where bounds come from: nodes, parameters, and the way from input to output."""
+    if study.analysis is not None:
+        analysis = study.analysis.analysis
+        yield from _stretches(stretches(analysis, _MOST))
+        yield from _shares(largest_gradients(analysis, _MOST))
+    bounds = _bounds_along(study)
+    for quantity in Quantity:
+        yield from _profile(bounds, study.audit, quantity)
+
+
+def _stretches(found: Sequence[Share]) -> Iterator[Figure]:
+    """The nodes that stretch a change most: where the bound is lost."""
+    if not found:
+        return
+    bars = tuple(Bar(share.name, share.value, f"{at_most(share.value, 4)}×") for share in found)
+    yield Figure(
+        "stretch",
+        "Which node loses most",
+        f"The {len(found)} nodes with the largest Lipschitz constants above 1; their factors "
+        "multiply along a path.",
+        bar_chart(BarChart("factor by which a node may stretch a change", bars, floor=1.0)),
+        f"The largest is {found[0].value:.4g}, at {found[0].name}.",
+        (" node", " op", "Lipschitz"),
+        [(share.name, share.op, share.value) for share in found],
+    )
+
+
+def _shares(found: Sequence[Share]) -> Iterator[Figure]:
+    """The parameters that make up the squared gradient bound."""
+    if not found:
+        return
+    bars = tuple(Bar(share.name, share.value, percent(share.value)) for share in found)
+    yield Figure(
+        "shares",
+        "Which parameter the gradient bound comes from",
+        "The share of every parameter in the squared gradient bound of one example.",
+        bar_chart(BarChart("share of G²", bars, is_linear=True)),
+        f"The largest share is that of {found[0].name}.",
+        (" parameter", "share of G²"),
+        [(share.name, percent(share.value)) for share in found],
+    )
+
+
+def _profile(
+    bounds: tuple[ValueBound, ...], audit: AuditReport | None, quantity: Quantity
+) -> Iterator[Figure]:
+    """The bounds of values or cotangents from input to output, with what was observed."""
+    stated = [(item, _bound(item, quantity)) for item in bounds]
+    line = tuple(
+        (float(place), bound)
+        for place, (_, bound) in enumerate(stated, start=1)
+        if bound is not None and bound > 0.0
+    )
+    if len(line) < 2:
+        return
+    seen = _observations(audit, quantity)
+    dots = tuple(
+        (float(place), seen[item.value])
+        for place, (item, _) in enumerate(stated, start=1)
+        if 0.0 < seen.get(item.value, 0.0) < math.inf
+    )
+    key, title, axis, caption = _TITLES[quantity]
+    series = [Series("bound", Role.BOUND, line, has_marks=True)]
+    if dots:
+        name = "observed maximum"
+        series.append(Series(name, Role.OBSERVED, dots, has_line=False, has_marks=True))
+        caption += " A growing gap between line and dots is looseness, or data that do not try it."
+    across = "place in the network, from input to output"
+    low, high = min(y for _, y in line), max(y for _, y in line)
+    yield Figure(
+        key,
+        title,
+        caption,
+        line_chart(LineChart(across, axis, tuple(series), x_low=1.0)),
+        f"{len(line)} bounds between {low:.4g} and {high:.4g}.",
+        (" value", " node", "bound", "observed"),
+        [(item.value, item.node, bound, measured(seen.get(item.value))) for item, bound in stated],
+    )
+
+
+def _bounds_along(study: Study) -> tuple[ValueBound, ...]:
+    """Of the analysis, else of the certificate."""
+    if study.analysis is None:
+        return () if study.certificate is None else study.certificate.values
+    return tuple(
+        ValueBound(node.output, node.name, node.op, node.output_norm, node.cotangent_norm)
+        for node in study.analysis.analysis.nodes
+    )
+
+
+def _bound(item: ValueBound, quantity: Quantity) -> float | None:
+    return item.output_norm if quantity is Quantity.OUTPUT_NORM else item.cotangent_norm
+
+
+def _observations(audit: AuditReport | None, quantity: Quantity) -> dict[str, float]:
+    if audit is None:
+        return {}
+    return {
+        value.value: value.max_observed
+        for value in audit.values
+        if value.quantity is quantity and value.max_observed is not None
+    }
+
+
+def privacy_figures(study: Study) -> Iterator[Figure]:
+    """Both curves, as far as the run is known."""
+    facts = study.privacy
+    if facts is None:
+        return
+    steps, noise = curve_over_steps(facts), curve_over_noise(facts)
+    if steps is not None:
+        where = steps.points[-1][0] if facts.plan is None else facts.plan.releases
+        yield _curve_figure(("epsilon-steps", "ε over the run", "steps"), steps, facts, where, 0.0)
+    if noise is not None:
+        low, names = noise.points[0][0], ("epsilon-sigma", "ε over the noise", "noise multiplier σ")
+        yield _curve_figure(names, noise, facts, facts.noise_multiplier or low, low)
+
+
+def _curve_figure(
+    names: tuple[str, str, str], curve: Curve, facts: PrivacyFacts, where: float, low: float
+) -> Figure:
+    """A curve over an axis that begins at `low`; the run stands at `where`.
+
+    names: the key and the title of the figure, and what its axis shows.
+    """
+    key, title, axis = names
+    way = ACCOUNTANTS.get(curve.accountant, curve.accountant)
+    tip = None if facts.epsilon is None else (where, facts.epsilon, f"ε = {at_most(facts.epsilon)}")
+    series = Series(f"by {way}", Role.BOUND, curve.points, has_marks=True)
+    chart = LineChart(axis, f"ε at δ = {number_label(facts.delta)}", (series,), tip, low)
+    caption = f"Every point is an ε of such a run, by {way}."
+    if facts.accountant and facts.accountant != curve.accountant:
+        stated = ACCOUNTANTS.get(facts.accountant, facts.accountant)
+        caption += (
+            f" The dot is what this run costs by {stated}, which is tighter; "
+            "lipcert privacy --curve gives the whole curve so."
+        )
+    elif tip is not None:
+        caption += " The dot is this run."
+    ends = f"ε goes from {curve.points[0][1]:.4g} to {curve.points[-1][1]:.4g}."
+    rows = [(f"{place:,.6g}", epsilon) for place, epsilon in curve.points]
+    return Figure(key, title, caption, line_chart(chart), ends, (axis, "ε"), rows)

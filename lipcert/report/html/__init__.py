@@ -1,1 +1,0 @@
-"""HTML: a page as one file that needs no other file, no network and no script."""
