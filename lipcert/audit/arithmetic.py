@@ -15,7 +15,7 @@ from typing import Final, final
 import torch
 
 from lipcert.audit.precision import Precision
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
 
 _AUTOCAST: Final = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 _TF32_CAPABILITY: Final = (8, 0)
@@ -142,3 +142,22 @@ def _require_tf32(device: torch.device) -> None:
             f"precision tf32: device {str(device)!r} has no TF32 products; audit on an NVIDIA GPU "
             "of compute capability 8.0 or later, or in float32"
         )
+
+
+def device_named(name: str) -> torch.device:
+    """The device of that name; "auto": a GPU where there is one. UsageError for no device's name.
+
+    Whether the device is there is found out when arithmetic is done on it.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"device: {name!r} is no device; give cpu, cuda or auto") from error
+
+
+def use_gpu(device: torch.device, number: int) -> None:
+    """Of several GPUs, the one of this worker: its number on this machine, round and round."""
+    if device.type == "cuda" and device.index is None and torch.cuda.device_count() > 1:
+        torch.cuda.set_device(number % torch.cuda.device_count())

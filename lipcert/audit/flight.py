@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from lipcert.audit import observation
-from lipcert.audit.recorded_loss import examples_losses, reduction_of
-from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.observation import examples_losses, reduction_of
+from lipcert.audit.trace.blobs import Blob, StoredTensor
 from lipcert.audit.trace.records import Arithmetic, Batch, Gradients, IndexArray, Noise
-from lipcert.audit.trace.tensors import StoredTensor
 from lipcert.errors import UsageError
 
 _LONGEST_INDEX: Final = 1 << 20

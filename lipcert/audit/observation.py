@@ -1,24 +1,28 @@
 """Observation: what a recorder sees of torch, without touching it.
 
-What enters: tensors, modules, generators. What leaves: copies in main memory, digests, names and
-flags. Invariant: nothing here draws a random number, writes to a tensor, or builds a graph.
+What enters: tensors, modules, generators; a loss function of logits and labels. What leaves: copies
+in main memory, digests, names and flags; the results of the loss function, its reduction, and,
+where it can be asked for them, the losses of the single examples. Invariant: nothing here draws a
+random number, writes to a tensor, or builds a graph.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import inspect
 import platform
 import random
 from array import array
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipcert.audit.trace.records import Arithmetic
-from lipcert.audit.trace.tensors import StoredTensor, stored
+from lipcert.audit.trace.blobs import StoredTensor, stored
+from lipcert.audit.trace.records import Arithmetic, Reduction
 from lipcert.errors import UsageError
 from lipcert.version import __version__
 
@@ -32,6 +36,7 @@ _WRAPPERS: Final[Mapping[str, str]] = {
     "OptimizedModule": "_orig_mod",
 }
 """class of a wrapper → attribute that holds what it wraps"""
+Observer = Callable[[object, tuple[object, ...], object], None]
 
 
 def copied(tensor: Tensor) -> StoredTensor:
@@ -145,3 +150,71 @@ def _numpy_digest() -> str:
     digest = hashlib.sha256(np.asarray(numbers).data)
     digest.update(f"{kind} {rest}".encode("ascii"))
     return digest.hexdigest()[:_DIGITS]
+
+
+@final
+class RecordedLoss:
+    """Calls a function, and then whoever watches it."""
+
+    def __init__(self, loss_fn: Callable[..., Any], observer: Observer) -> None:
+        self._loss_fn = loss_fn
+        self._observer = observer
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """What the function returns."""
+        result = self._loss_fn(*arguments, **keywords)
+        self._observer(_Call(self._loss_fn, keywords), (*arguments, *keywords.values()), result)
+        return result
+
+
+@final
+class _Call:
+    """A function and the keywords it was called with."""
+
+    def __init__(self, loss_fn: Callable[..., Any], keywords: dict[str, Any]) -> None:
+        self.loss_fn = loss_fn
+        self.keywords = keywords
+
+
+def reduction_of(loss_fn: object, result: Tensor) -> Reduction | None:
+    """How the loss combines examples: as it says itself, or as its result shows; else None."""
+    if result.dim():
+        return Reduction.NONE
+    word = None
+    if isinstance(loss_fn, nn.Module):
+        word = getattr(loss_fn, "reduction", None)
+    elif isinstance(loss_fn, _Call):
+        word = loss_fn.keywords.get("reduction", _default(loss_fn.loss_fn))
+    return next((item for item in Reduction if item.value == word), None)
+
+
+@torch.no_grad()
+def examples_losses(
+    loss_fn: object, arguments: tuple[object, ...], result: Tensor
+) -> Tensor | None:
+    """One loss for each example; None where the loss cannot be asked for them.
+
+    Only losses that state a reduction are asked, by calling them without one.
+    """
+    if result.dim() == 1:
+        return result
+    single: object = None
+    if isinstance(loss_fn, nn.Module) and isinstance(getattr(loss_fn, "reduction", None), str):
+        alone: Any = copy.copy(loss_fn)
+        alone.reduction = "none"
+        single = alone.forward(*arguments)
+    elif isinstance(loss_fn, _Call) and _default(loss_fn.loss_fn) is not None:
+        positional = arguments[: len(arguments) - len(loss_fn.keywords)]
+        single = loss_fn.loss_fn(*positional, **{**loss_fn.keywords, "reduction": "none"})
+    if not isinstance(single, Tensor) or single.dim() != 1:
+        return None
+    return single
+
+
+def _default(loss_fn: Callable[..., Any]) -> object:
+    """The default of its parameter `reduction`; None where there is no such parameter."""
+    try:
+        parameter = inspect.signature(loss_fn).parameters.get("reduction")
+    except (TypeError, ValueError):
+        return None
+    return None if parameter is None else parameter.default

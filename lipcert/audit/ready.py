@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+import numpy as np
+
 from lipcert.analysis.bounded import Progress
+from lipcert.audit.attack.domain import Domain
+from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.audit.data import Examples, read_examples
 from lipcert.audit.job import Job, Unit, units_of
-from lipcert.audit.random_examples import random_examples
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
@@ -135,3 +138,13 @@ def _certificate(path: Path) -> Certificate:
         return read_certificate(read_certificate_file(path))
     except (CertificateFileError, CertificateFormatError) as error:
         raise NoVerdictError(f"audit: {path} is no certificate: {error}") from error
+
+
+def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
+    """Examples of the input domain; NoVerdictError where the labels of the loss are not known."""
+    random = np.random.default_rng(seed)
+    engine = claims.engine
+    domain = Domain.of(engine.graph.input_shape, claims.settings)
+    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
+    x = domain.settled(domain.drawn(count, random))
+    return Examples(x, labels.drawn(count, random), f"random inputs (seed {seed})", "")

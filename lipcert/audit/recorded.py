@@ -26,12 +26,11 @@ import numpy.typing as npt
 from lipcert.audit.admissibility import DRAWN_IN, settled
 from lipcert.audit.data import Examples, checked_examples
 from lipcert.audit.recorded_names import Match, Snapshot, matched
-from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
 from lipcert.audit.trace.files import steps_name
 from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Step
-from lipcert.audit.trace.tensors import StoredTensor, stored_as
 from lipcert.audit.viewed import is_shown
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError

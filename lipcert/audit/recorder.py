@@ -31,12 +31,12 @@ from torch.optim import Optimizer
 
 from lipcert.audit import observation
 from lipcert.audit.flight import Flight, index_of
-from lipcert.audit.recorded_loss import RecordedLoss
-from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.observation import RecordedLoss
+from lipcert.audit.trace.blobs import Blob, StoredTensor
 from lipcert.audit.trace.declaring import declaration_of, is_part, merged, word_of
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.keys import ExamplesKey
-from lipcert.audit.trace.manifest import read_manifest
+from lipcert.audit.trace.lines import read_manifest
 from lipcert.audit.trace.records import (
     Batch,
     Declaration,
@@ -46,7 +46,6 @@ from lipcert.audit.trace.records import (
     Reduction,
     Step,
 )
-from lipcert.audit.trace.tensors import StoredTensor
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.choices import check_nonnegative, check_positive
 from lipcert.conversion import number, table, whole

@@ -21,8 +21,8 @@ from lipcert.audit.admissibility import outside, settled
 from lipcert.audit.bench import Bench, Norms, clip_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.data import Examples
-from lipcert.audit.decision import Decision, decide
 from lipcert.audit.labels import checked_labels
+from lipcert.audit.measured import Decision, decide
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.tally import FAMILIES, Family, Places, Tallies, Tally, merged

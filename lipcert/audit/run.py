@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.arithmetic import Arithmetic
+from lipcert.audit.arithmetic import Arithmetic, device_named, use_gpu
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
-from lipcert.audit.devices import device_named, use_gpu
 from lipcert.audit.folder import WorkFolder
 from lipcert.audit.job import Job, Unit
 from lipcert.audit.ready import Ready, prepare

@@ -16,7 +16,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.decision import Decision
+from lipcert.audit.measured import Decision
 from lipcert.audit.records import (
     BINS_PER_OCTAVE,
     HIGHEST_BIN,

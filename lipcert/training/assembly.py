@@ -5,8 +5,9 @@
 
 What enters: ordinary PyTorch objects and a mechanism. What leaves: a `Private`. The data flow:
 module → exported and imported graph → bounds → noise → hooks around forward pass and optimizer.
-What does not fit is found before the folder of the run is made.
-Invariant: nothing is trained unless every group of parameters has a finite certified bound.
+What does not fit is found before the folder of the run is made. Invariants: nothing is trained
+unless every group of parameters has a finite certified bound; samples and noise come from two
+secrets that have nothing in common.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -35,9 +36,17 @@ from lipcert.errors import UsageError
 from lipcert.privacy.accounting import accountant_named
 from lipcert.progress import ProgressReport
 from lipcert.settings import Settings
-from lipcert.training.calibration import Calibration, calibrated, recalculated
-from lipcert.training.certification import as_certified, certified, write_certificate
-from lipcert.training.enforcement import enforced
+from lipcert.training.calibration import (
+    Calibration,
+    as_certified,
+    calibrated,
+    certified,
+    recalculated,
+)
+from lipcert.training.criterion import PrivateLoss
+from lipcert.training.enforcement import Enforcement, enforced
+from lipcert.training.guards import StepGuard
+from lipcert.training.hooks import Hooks
 from lipcert.training.intake import (
     FirstExamples,
     batch_size_of,
@@ -50,10 +59,12 @@ from lipcert.training.intake import (
 )
 from lipcert.training.ledger import Ledger
 from lipcert.training.ledger_lines import LedgerHeader
-from lipcert.training.likeness import require_gradients
+from lipcert.training.likeness import Likeness, require_gradients
+from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism
-from lipcert.training.network import TrainedNetwork, copy_file, trained_network
+from lipcert.training.network import TrainedNetwork, trained_network
 from lipcert.training.private import Private
+from lipcert.training.release import NoiseSource, Release
 from lipcert.training.run_folder import (
     CERTIFICATE,
     CHECKPOINT,
@@ -62,12 +73,13 @@ from lipcert.training.run_folder import (
     SETTINGS,
     TRACE,
     UNCERTIFIED,
+    copy_file,
     opened,
+    settings_text,
     usable,
+    write_whole,
 )
-from lipcert.training.sampling import Seed
-from lipcert.training.settings_file import write_settings
-from lipcert.training.wiring import Parts, wired
+from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.world import PATIENCE, World, checksum
 
 _MOST_AHEAD: Final = 16
@@ -187,13 +199,93 @@ def make_private(
             opened(place, stage)
         header = _header(calibration, network, mechanism, run, seed)
         ledger = _ledger(place, header, world)
-        parts = Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
+        parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
                        world, place, shown)  # fmt: skip
-        private = wired(parts, x, seed, max_physical_batch)
+        private = _wired(parts, x, seed, max_physical_batch)
         if place is not None:
             _write_down(private, place, record_every, store_data=record_data, resume=resume)
         private.settle()
         return private
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """What a run is put together from. trained: live parameters by the module's names."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    loader: DataLoader[Any]
+    network: TrainedNetwork
+    calibration: Calibration
+    enforcement: Enforcement
+    trained: Mapping[str, nn.Parameter]
+    ledger: Ledger
+    world: World
+    place: Path | None
+    progress: ProgressReport
+
+
+def _wired(parts: _Parts, x: Tensor, seed: int | None, max_physical_batch: int | None) -> Private:
+    """Hooks in place, nothing recorded yet."""
+    settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
+    likeness = Likeness(parts.model, parts.network, parts.calibration.bounds.graph, parts.trained)
+    guard = StepGuard(parts.network.module, parts.trained, settings, likeness)
+    hooks = Hooks(parts.model, guard, plan)
+    done = parts.ledger.releases
+    noise = NoiseSource(world.shared_secret(seed), done)
+    secret = world.shared_secret(seed)
+    release = Release(
+        parts.optimizer,
+        parts.trained,
+        {name: match.recorded for name, match in parts.network.matches.items()},
+        module=parts.network.module,
+        enforcement=parts.enforcement,
+        guard=guard,
+        hooks=hooks,
+        ledger=parts.ledger,
+        noise=noise,
+        world=world,
+        divisor=float(plan.batch),
+    )
+    sampler = Sampler(
+        plan,
+        Seed.shared(secret) if seed is None else Seed.given(seed),
+        rank=world.rank,
+        ranks=world.ranks,
+        first=done,
+        examples=len(parts.loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
+    )
+    return Private(
+        model=parts.model,
+        optimizer=parts.optimizer,
+        loader=PrivateLoader(parts.loader, sampler, parts.ledger, hooks.drawn, parts.progress),
+        criterion=_criterion(parts, guard),
+        calibration=parts.calibration,
+        network=parts.network,
+        ledger=parts.ledger,
+        world=world,
+        guard=guard,
+        enforcement=parts.enforcement,
+        release=release,
+        hooks=hooks,
+        recorder=None,
+        folder=parts.place,
+        max_physical_batch=max_physical_batch,
+        example=x,
+    )
+
+
+def _criterion(parts: _Parts, guard: StepGuard) -> PrivateLoss:
+    bounds, enforcement = parts.calibration.bounds, parts.enforcement
+    return PrivateLoss(
+        bounds.loss,
+        bounds.graph.output_shape,
+        float(parts.calibration.plan.batch),
+        bounds.loss_clip,
+        guard=guard,
+        gradients=enforcement.gradients,
+    )
 
 
 @contextmanager
@@ -248,7 +340,7 @@ def _certificate(
     if isinstance(made, str):
         (stage / UNCERTIFIED).write_text(f"{made}\n", encoding="utf-8")
         return None
-    write_certificate(made.data, stage / CERTIFICATE)
+    write_whole(stage / CERTIFICATE, lambda file: file.write(made.data))
     return made.certificate
 
 
@@ -289,6 +381,7 @@ def _write_down(
     if resume and (place / CHECKPOINT).exists():
         private.restore()
     if private.world.is_first:
-        write_settings(private.settings, place / SETTINGS)
+        settings = settings_text(private.settings).encode()
+        write_whole(place / SETTINGS, lambda file: file.write(settings))
     if record_every is not None:
         private.record(place / TRACE, place / MODEL, record_every, store_data=store_data)

@@ -2,12 +2,15 @@
 
 What enters: an imported model and the settings of a run. What leaves: for each group its members,
 the bound of its per-example gradient, its sensitivity, and the standard deviation of the noise on
-the released mean. Invariant: every number of a `Calibration` is the one that `lipcert analyze`
-reports under the same settings or, where the run has a certificate, the one that it states.
+the released mean; a certificate that the checker has accepted, whose bounds exceed those that were
+derived by a margin for rounding on other machines. Invariant: every number of a `Calibration` is
+the one that `lipcert analyze` reports under the same settings or, where the run has a certificate,
+the one that it states.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
@@ -17,8 +20,10 @@ from lipcert.analysis.findings import absence_of, findings
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.scopes import constraints_of
-from lipcert.errors import NoVerdictError, UsageError
+from lipcert.core.certificate import Certificate
+from lipcert.errors import CertificationError, NoVerdictError, UsageError
 from lipcert.importer.model import ImportedModel
+from lipcert.issue.certify import Issued, issued
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import Upper
@@ -137,3 +142,35 @@ def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:
 def literal(name: str) -> str:
     """A name as a glob that matches nothing else."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+@final
+class CertificateWarning(UserWarning):
+    """A run that is bounded and has no certificate."""
+
+
+def certified(model: ImportedModel, settings: Settings, found: Bounded) -> Issued | str:
+    """A certificate of bounds that were derived; where there can be none, why, with a warning."""
+    try:
+        made = issued(model, settings, found)
+    except (NoVerdictError, CertificationError) as error:
+        reason = str(error)
+    else:
+        if made.certificate.groups or not found.groups:
+            return made
+        reason = "the file does not hold the trained parameters as tensors of their own"
+    warn_uncertified(reason)
+    return reason
+
+
+def as_certified(planned: Calibration, certificate: Certificate) -> Calibration:
+    """The same run, noised for what is stated of its groups."""
+    stated = {claim.name: claim.grad_norm for claim in certificate.groups}
+    return recalculated(planned, [stated[group.name] for group in planned.groups])
+
+
+def warn_uncertified(reason: str) -> None:
+    """Told when a run begins, and again at its end, when the beginning is long scrolled away."""
+    warnings.warn(
+        f"the run is bounded, and has no certificate: {reason}", CertificateWarning, stacklevel=4
+    )

@@ -2,11 +2,15 @@
 
 What enters: a network, the planned noise, a mechanism. What leaves: what projects the weights after
 each step, what noise the present weights ask for, and how the gradients of single examples are
-clipped. Invariant: each mechanism enforces what its bounds suppose, no more and no less.
+clipped. Invariants: each mechanism enforces what its bounds suppose, no more and no less. Where
+the noise follows the weights (weight clipping), these lie within the radii that the bounds were
+taken for, so that they are bounds at these weights; radii follow from weights that were noised, and
+are public.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -16,8 +20,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.errors import UsageError
-from lipcert.training.adaptive import AdaptiveNoise
-from lipcert.training.calibration import Calibration
+from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping import (
     ClippedGradients,
     ClipRule,
@@ -35,9 +38,61 @@ from lipcert.training.mechanisms import (
 )
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.projection import Projector
+from lipcert.upper import Upper
 
+_LEAST: Final = 1e-3
+"""of a radius: norms below it are taken for it, so that weights may start at 0"""
 _EUCLIDEAN: Final = 1.0 + 2.0**-20
 """over the computed norm of at most 2^24 float64 numbers, whose error is below 2^-27 of it"""
+
+
+@final
+class AdaptiveNoise:
+    """Calibrations that are made anew when the weights have left the radii of the last one.
+
+    norms: certified upper bounds for every trained parameter. caps: radii that training enforces.
+    slack: by how much the radii exceed the norms when they are chosen.
+    """
+
+    def __init__(
+        self,
+        planned: Calibration,
+        norms: Callable[[], Mapping[str, float]],
+        caps: Mapping[str, float],
+        slack: float,
+    ) -> None:
+        self._planned = planned
+        self._norms = norms
+        self._caps = caps
+        self._slack = slack
+        self._radii: Mapping[str, float] = {}
+        self._current = planned
+
+    def present(self) -> Calibration:
+        """The noise for a release at the present weights."""
+        norms = {name: self._held(name, norm) for name, norm in self._norms().items()}
+        wanted = {name: self._radius(name, norm) for name, norm in norms.items()}
+        if not (self._radii and self._serve(norms, wanted)):
+            self._radii = wanted
+            self._current = recalibrated(self._planned, self._radii)
+        return self._current
+
+    def _held(self, name: str, norm: float) -> float:
+        """A norm that is held within its cap is at most that, however its bound was rounded."""
+        return min(norm, self._caps.get(name, norm))
+
+    def _radius(self, name: str, norm: float) -> float:
+        cap = self._caps.get(name)
+        least = _LEAST * (1.0 if cap is None else cap)
+        wide = max((Upper(norm) * Upper(1.0 + self._slack)).value, least)
+        return wide if cap is None else min(wide, cap)
+
+    def _serve(self, norms: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+        """Whether no norm left its radius, and new radii would not be much smaller altogether."""
+        if any(norm > self._radii[name] for name, norm in norms.items()):
+            return False
+        fallen = sum(math.log(self._radii[name] / radius) for name, radius in wanted.items())
+        return fallen <= len(wanted) * math.log1p(self._slack)
 
 
 @final

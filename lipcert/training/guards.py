@@ -1,36 +1,137 @@
 """Guards: what happens between two releases, and what must not.
 
 What enters: every event of a training step: a batch drawn, a forward pass, a loss, a backward
-pass, the optimizer's step. What leaves: a `UsageError` that names what would make the released
-noise too small, before anything is released. Invariant: a release goes through only if every
-example of the batch that was drawn went through the network in training mode, through the
-criterion and back exactly once, at the weights that the last step left, and if the gradient is
-what the criterion left there, and nothing else.
+pass, the optimizer's step. What leaves: a copy of each output, which leads back to nothing; a
+`UsageError` that names what would make the released noise too small, before anything is released.
+Invariants: a release goes through only if every example of the batch that was drawn went through
+the network in training mode, through the criterion and back exactly once, at the weights that the
+last step left, and if the gradient is what the criterion left there, and nothing else; only the
+criterion has an output itself, so that no hook and no further term of the loss reaches the network
+through what the caller has. What is active around a pass (autocast, modes that take over functions
+or kernels of torch, hooks on saved tensors) is let through where it changes no number: the default
+device, and torch's own ways to keep saved tensors elsewhere or to compute them again.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import Function, FunctionCtx
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings import Settings
-from lipcert.training.comparing import are_equal, is_finite
+from lipcert.training.comparing import KeptNumbers, are_equal, is_finite
 from lipcert.training.dropout import refused_parts
 from lipcert.training.inputs import admitted
-from lipcert.training.kept_numbers import KeptNumbers
 from lipcert.training.likeness import Likeness
-from lipcert.training.shown import NO_NUMBER, Shown
-from lipcert.training.surroundings import refuse_autocast, refuse_modes
 
+_KEEPING: Final = ("torch.autograd.graph", "torch.utils.checkpoint")
+"""modules whose hooks give saved tensors back as they were"""
+NO_NUMBER: Final = (
+    "NaN or infinite, which no noise hides; lower the learning rate, or look for examples that are "
+    "not finite"
+)
+_OTHER_TERM: Final = (
+    "training: something besides private.criterion depends on the output of the network, so its "
+    "gradient is not the one that was bounded; leave out further terms of the loss, and hooks and "
+    "changes of the output"
+)
 _ORDER: Final = (
     "in each step: draw a batch from private.loader, then optimizer.zero_grad(), "
     "private.criterion(model(x), y).backward(), optimizer.step(); evaluate under torch.no_grad()"
 )
+
+
+def refuse_autocast(device: torch.device) -> None:
+    """16-bit products change gradients by up to 2^-8 of them, and no bound covers that."""
+    if torch.is_autocast_enabled(device.type):
+        raise UsageError(
+            "training: under autocast the gradient of one example may be longer than its "
+            "bound, by what 16-bit products round; leave autocast out, or use GradientClipping"
+        )
+
+
+def refuse_modes() -> None:
+    """Modes and hooks that are active in this thread, and see every operation."""
+    functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in functions if type(mode) is not DeviceContext]
+    modes += _get_current_dispatch_mode_stack()
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    what = ""
+    if modes:
+        what = f"the mode {type(modes[-1]).__name__}"
+    elif hooks is not None and any(hook.__module__ not in _KEEPING for hook in hooks):
+        what = f"saved_tensors_hooks ({', '.join(hook.__qualname__ for hook in hooks)})"
+    if what:
+        raise UsageError(
+            f"training: {what} is active around the forward or the backward pass, and may change "
+            "what is computed, so the gradient may not be that of the network that was bounded; "
+            "leave the `with` block before the step, or close it around evaluation alone"
+        )
+
+
+@final
+class Shown:
+    """One output. output: what the criterion takes. given: the copy, while its caller keeps it."""
+
+    def __init__(self, output: Tensor) -> None:
+        self.output = output
+        if output.requires_grad:
+            output.register_hook(_refuse_no_number)  # type: ignore[no-untyped-call]
+        self._caller: weakref.ref[Tensor] | None = None
+
+    def copied(self) -> Tensor:
+        """For the caller."""
+        anchor = torch.empty(0, requires_grad=True)
+        given: Tensor = _Apart.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
+        self._caller = weakref.ref(given)
+        return given
+
+    def is_of(self, logits: Tensor) -> bool:
+        """Whether these are the copy, and still what it was; what is no number may be anything."""
+        if self._caller is None or self._caller() is not logits:
+            return False
+        if logits.shape != self.output.shape:
+            return False
+        with torch.no_grad():
+            return are_equal(logits, self.output) or bool(
+                ((logits == self.output) | self.output.isnan()).all()
+            )
+
+    def refuse_hooks(self) -> None:
+        """A hook on the copy would never run."""
+        given = None if self._caller is None else self._caller()
+        if given is not None and given._backward_hooks:
+            raise UsageError(_OTHER_TERM)
+
+
+class _Apart(Function):
+    """A copy with a history of its own, in which nothing may be differentiated."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, anchor: Tensor, output: Tensor) -> Tensor:
+        """The output's numbers."""
+        del ctx, anchor
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *cotangents: Any) -> tuple[None, None]:
+        """Nobody but the criterion differentiates the output."""
+        del ctx, cotangents
+        raise UsageError(_OTHER_TERM)
+
+
+def _refuse_no_number(cotangent: Tensor) -> None:
+    if not is_finite(cotangent):
+        raise NoVerdictError(f"training: the loss gradient at the output is {NO_NUMBER}")
 
 
 @final

@@ -1,24 +1,57 @@
 """Hooks around the forward pass: what the guards and the recorder learn of it.
 
-What enters: a module. What leaves: the same module, whose forward passes in training mode are seen
-and whose inputs are admitted, and whose gradients stay in their process. Invariant: passes in
-evaluation mode, or without gradients, are left alone.
+What enters: a module, which may be wrapped for parallel training. What leaves: the same module,
+whose forward passes in training mode are seen and whose inputs are admitted, and whose gradients
+stay in their process until the release adds them up. Invariants: passes in evaluation mode, or
+without gradients, are left alone; ranks meet in `World` alone, where it is known who is missing.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.training.apart import apart
 from lipcert.training.guards import StepGuard
+
+
+@contextmanager
+def apart(module: nn.Module) -> Iterator[None]:
+    """Within it, DistributedDataParallel leaves gradients and buffers of every rank to that rank.
+
+    It would exchange gradients in the backward pass, for which it waits without end where a rank
+    drew no example, has more slices than another, or clips gradients itself. `Release` adds them up
+    once all ranks are known to be there.
+    """
+    if not isinstance(module, DistributedDataParallel):
+        yield
+        return
+    if module.static_graph or module.mixed_precision is not None:
+        raise UsageError(
+            "training: DistributedDataParallel with static_graph or mixed_precision exchanges or "
+            "converts gradients on its own; leave these options out"
+        )
+    if module.process_group.size() != torch.distributed.get_world_size():
+        raise UsageError(
+            f"training: DistributedDataParallel holds {module.process_group.size()} of "
+            f"{torch.distributed.get_world_size()} ranks; one run takes all ranks of the default "
+            "process group"
+        )
+    syncs_buffers = module.require_forward_param_sync
+    module.require_forward_param_sync = False
+    try:
+        with module.no_sync():
+            yield
+    finally:
+        module.require_forward_param_sync = syncs_buffers
 
 
 @final

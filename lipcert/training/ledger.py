@@ -1,10 +1,11 @@
 """Ledger: how many noised gradients were given away, counted before each of them is.
 
 What enters: what a run is (its `LedgerHeader`), and a word before every release. What leaves: the
-number of all releases ever, by this process and those before it, and what ε they cost. Invariant:
-the count is never below the number of releases, whatever kills the process, because a release is
-on the disk before it is made. It may be above: a release that was counted and lost with the process
-stays counted, since nobody knows who has seen what it gave.
+number of all releases ever, by this process and those before it, what ε they cost, and how many
+there may be. Invariants: the count is never below the number of releases, whatever kills the
+process, because a release is on the disk before it is made. It may be above: a release that was
+counted and lost with the process stays counted, since nobody knows who has seen what it gave. With
+a target, no number of releases is allowed whose ε was not evaluated and found at most the target.
 
 A changed line is refused when the ledger is opened. Nothing can be noticed of whole lines that were
 cut off at the end, or of a file that was removed: whoever may write to the folder is trusted.
@@ -12,13 +13,15 @@ cut off at the end, or of a file that was removed: whoever may write to the fold
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn, Self, final
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy.plan import Sampling
-from lipcert.training.budget import PrivacyBudget
+from lipcert.privacy.accounting import Accountant, check_multiplier, epsilon
+from lipcert.privacy.calibration import steps_for_epsilon
+from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.ledger_file import LedgerFile
 from lipcert.training.ledger_lines import (
     LedgerHeader,
@@ -28,6 +31,70 @@ from lipcert.training.ledger_lines import (
     spending_line,
 )
 from lipcert.training.sampling import batches_per_epoch
+
+
+@final
+class PrivacyBudget:
+    """ε by number of releases; evaluating one takes up to a second, so that the last is kept."""
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        noise_multiplier: float,
+        target: float | None,
+        accountant: Accountant | None,
+    ) -> None:
+        check_multiplier(noise_multiplier)
+        self._plan, self._sigma = plan, noise_multiplier
+        self._target, self._accountant = target, accountant
+        self._known = (0, 0.0)
+
+    def epsilon(self, releases: int) -> float:
+        """Returns ε such that the first `releases` of the run are (ε, δ)-DP; 0 for none.
+
+        Hypothesis: that it is these many was not decided by what the others showed. A run that is
+        ended early because of how it went has the ε of the whole plan.
+        """
+        if releases == 0:
+            return 0.0
+        if self._known[0] != releases:
+            found = epsilon(_first(self._plan, releases), self._sigma, self._accountant)
+            self._known = (releases, found)
+        return self._known[1]
+
+    @cached_property
+    def whole(self) -> float:
+        """ε of the whole plan."""
+        return self.epsilon(self._plan.releases)
+
+    @cached_property
+    def planned(self) -> int:
+        """How many releases the run makes: those of its plan, fewer if the target allows fewer."""
+        if self._target is None or self.whole <= self._target:
+            return self._plan.releases
+        return self._affordable
+
+    @cached_property
+    def most(self) -> int:
+        """How many releases there may be at all: without a target, those of the plan."""
+        return self.planned if self._target is None else max(self.planned, self._affordable)
+
+    @cached_property
+    def _affordable(self) -> int:
+        target = self._target or 0.0
+        return steps_for_epsilon(self._plan, self._sigma, target, self._accountant).steps
+
+
+def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
+    """The run that consists of the first releases alone.
+
+    Of shuffled data, k of them begin ⌈k/⌈N/B⌉⌉ epochs, in each of which an example is at most once:
+    `Sampler` keeps the short batch at the end, and begins no epoch before one is through.
+    """
+    if plan.sampling is Sampling.SHUFFLE:
+        begun = -(-releases // batches_per_epoch(plan))
+        return replace(plan, steps=None, epochs=float(begun))
+    return plan.with_steps(releases)
 
 
 @final

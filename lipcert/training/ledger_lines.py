@@ -6,10 +6,10 @@
     {"kind":"torn","number":…}               an unfinished line stood here; it counts as a release
     {"kind":"epoch","number":…}              the rest of a shuffled epoch that was not gone on with
 
-Every line holds the digest of the one before (`audit.trace.chain`). What enters: bytes that anybody
-may have written. What leaves: the header and a count; NoVerdictError with the line at the first
-thing that is not in order. Invariant: what is counted never falls, but for what "unused" gives back
-of the line right before it.
+Every line holds the digest of the one before (`audit.trace.spelling`). What enters: bytes that
+anybody may have written. What leaves: the header and a count; NoVerdictError with the line at the
+first thing that is not in order. Invariant: what is counted never falls, but for what "unused"
+gives back of the line right before it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Self, final
 
-from lipcert.audit.trace.chain import links, sealed
-from lipcert.audit.trace.faults import FormError, TraceError
-from lipcert.audit.trace.spelling import Json, JsonObject
+from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError, links, sealed
 from lipcert.choices import check_positive
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, check_multiplier

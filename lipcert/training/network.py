@@ -166,16 +166,6 @@ def _save(program: torch.onnx.ONNXProgram | None, path: Path) -> None:
     program.save(path, external_data=False)
 
 
-def copy_file(source: Path, path: Path) -> None:
-    """Copy an ONNX file in one go; NoVerdictError where it cannot be read."""
-    partial = path.with_suffix(".partial")
-    try:
-        partial.write_bytes(source.read_bytes())
-    except OSError as error:
-        raise NoVerdictError(f"training: cannot read {source}: {error.strerror}") from error
-    os.replace(partial, path)
-
-
 def _bare_copy(module: nn.Module) -> nn.Module:
     """A copy without the hooks around its forward passes, which belong to a run."""
     kinds = ("_forward_hooks", "_forward_pre_hooks")

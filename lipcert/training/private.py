@@ -6,12 +6,14 @@
         optimizer.step()
 
 What enters: what `make_private` has put together. What leaves: batches, the loss, the ε that is
-spent, checkpoints, and the trained network as a file. Invariant: every number that is told of the
-run's privacy comes from its ledger.
+spent, checkpoints, and the trained network as a file. Invariants: every number that is told of the
+run's privacy comes from its ledger; all ranks of its trace count alike, also after they were killed
+in the midst of a step.
 """
 
 from __future__ import annotations
 
+import time
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,12 +24,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lipcert.audit.recorder import Chosen, Recorder
+from lipcert.audit.trace.files import MANIFEST
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.records import Step
+from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 from lipcert.training.batches import split
-from lipcert.training.calibration import Calibration
-from lipcert.training.certification import warn_uncertified
-from lipcert.training.checkpoint import Stateful, read_checkpoint, write_checkpoint
+from lipcert.training.calibration import Calibration, warn_uncertified
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard
@@ -37,9 +41,30 @@ from lipcert.training.likeness import require_numbers
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.network import TrainedNetwork, export
 from lipcert.training.release import Release
-from lipcert.training.run_folder import CHECKPOINT, UNCERTIFIED
-from lipcert.training.step_numbers import level
+from lipcert.training.run_folder import (
+    CHECKPOINT,
+    UNCERTIFIED,
+    Stateful,
+    read_checkpoint,
+    write_checkpoint,
+)
 from lipcert.training.world import World
+
+
+def level(folder: Path, world: World) -> None:
+    """Add the steps that other ranks recorded and this one did not; all ranks must call it."""
+    if world.ranks == 1:
+        return
+    trace = read_trace(folder) if (folder / MANIFEST).exists() else None
+    is_ours = trace is not None and world.rank in trace.ranks
+    own = sum(1 for _ in trace.steps(world.rank)) if trace is not None and is_ours else 0
+    most = world.most(own)
+    if trace is None or own == most:
+        return
+    writer = TraceWriter(folder, trace.manifest, world.rank)
+    for number in range(own, most):
+        writer.append(Step(world.rank, number, time.time()))
+    writer.abandon()
 
 
 @final

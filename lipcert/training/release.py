@@ -3,15 +3,23 @@
     guards → ranks assembled → ledger → sum over ranks → noise → the optimizer's step → projection
 
 What enters: an optimizer, whose step is hooked. What leaves: the same optimizer, any optimizer,
-which steps along noised gradients of a batch. Invariant: the ledger counts a release before it is
-made, and the optimizer never sees a gradient without noise.
+which steps along noised gradients of a batch. Invariants: the ledger counts a release before it is
+made, and the optimizer never sees a gradient without noise; a parameter without a gradient gets one
+of noise alone, so that an empty batch looks like any other.
+
+The noise comes from a counter-based generator (Philox) whose key is taken from the operating
+system. torch's own generator on a CPU uses but 32 bits of its seed, few enough to try them all.
+That pseudo-random numbers stand for random ones, and floating-point numbers for real ones, are
+assumptions of every (ε, δ) that is stated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, Final, final
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -23,8 +31,44 @@ from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
-from lipcert.training.noise import NoiseSource, with_gradients
 from lipcert.training.world import World, checksum
+
+_OWN: Final = 1
+"""tells this stream from those that samplers draw from the same seed"""
+
+
+@final
+class NoiseSource:
+    """Draws from one generator; all ranks that have its seed draw the same.
+
+    first: the number of the release that is noised first, so that a run that is gone on with never
+    repeats what it drew, even from a seed that was given.
+    """
+
+    def __init__(self, seed: int, first: int = 0) -> None:
+        sequence = np.random.SeedSequence(seed, spawn_key=(first, 0, _OWN))
+        self.generator = np.random.Generator(np.random.Philox(sequence))
+
+    @torch.no_grad()
+    def add(self, gradients: Mapping[str, Tensor], stds: Mapping[str, float]) -> None:
+        """gradients: by name; stds: likewise."""
+        for name, gradient in gradients.items():
+            wide = gradient.dtype is torch.float64
+            drawn = self.generator.standard_normal(
+                tuple(gradient.shape), dtype=np.float64 if wide else np.float32
+            )
+            noise = torch.from_numpy(np.asarray(drawn)).to(gradient.device, gradient.dtype)
+            gradient.add_(noise, alpha=stds[name])
+
+
+def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
+    """The gradient of every parameter, made where there is none."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        found[name] = parameter.grad
+    return found
 
 
 @final

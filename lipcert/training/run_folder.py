@@ -1,17 +1,29 @@
-"""The folder of a private run: the names of its files, and whether it may be used.
+"""The folder of a private run: its files, each written in one go, and whether it may be used.
 
-What enters: a folder, and whether a run in it is to be gone on with. What leaves: the same folder,
-which is made once it is known that there is a run; or a UsageError. Invariant: a run in a folder is
-never begun a second time.
+What enters: a folder, and whether a run in it is to be gone on with; settings; everything with a
+`state_dict`. What leaves: the folder, which is made once it is known that there is a run; TOML that
+`lipcert --config FILE` reads back as the same settings; a checkpoint, or the same things as they
+were. Invariants: a run in a folder is never begun a second time; neither seeds nor states of
+generators are written: who could read them would know the noise. So a run that goes on draws new
+batches and new noise, and the ledger, a file of its own, has counted what was done since the
+checkpoint.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
 import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final, Protocol
 
-from lipcert.errors import UsageError
+import torch
+
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.settings import Settings
 
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"
@@ -21,6 +33,18 @@ CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
 UNCERTIFIED: Final = "no_certificate.txt"
 """why there is no certificate, where there is none"""
+_TABLES: Final = ("constraints", "noise_multipliers")
+_HEAD: Final = "# The settings of a private training run: lipcert certify MODEL --config THIS\n"
+
+
+class Stateful(Protocol):
+    """A module, an optimizer, a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it holds."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take it back."""
 
 
 def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
@@ -42,3 +66,78 @@ def opened(folder: Path, stage: Path) -> None:
     for name in (MODEL, CERTIFICATE, UNCERTIFIED):
         if folder != stage and (stage / name).exists():
             shutil.move(stage / name, folder / name)
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write the file in one go: whoever reads it finds the old content or all of the new."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def copy_file(source: Path, path: Path) -> None:
+    """Copy a file in one go; NoVerdictError where it cannot be read."""
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise NoVerdictError(f"training: cannot read {source}: {error.strerror}") from error
+    write_whole(path, lambda file: file.write(data))
+
+
+def settings_text(settings: Settings) -> str:
+    """TOML with every value that is not the default."""
+    default = Settings()
+    lines = [_HEAD]
+    for item in fields(Settings):
+        value = getattr(settings, item.name)
+        if item.name not in _TABLES and value != getattr(default, item.name):
+            lines.append(f"{_key(item.name)} = {_value(value)}\n")
+    for table in _TABLES:
+        entries: tuple[tuple[str, object], ...] = getattr(settings, table)
+        if entries:
+            lines.append(f"\n[{_key(table)}]\n")
+            lines += [f"{json.dumps(name)} = {_value(value)}\n" for name, value in entries]
+    return "".join(lines)
+
+
+def write_checkpoint(path: Path, parts: Mapping[str, Stateful], releases: int) -> None:
+    """Write all parts, and how many releases were made when they were as they are."""
+    states = {name: part.state_dict() for name, part in parts.items()}
+    content = {"releases": releases, "parts": states}
+    write_whole(path, lambda file: torch.save(content, file))
+
+
+def read_checkpoint(path: Path, parts: Mapping[str, Stateful]) -> int:
+    """Give every part its state; the number of releases when it was written."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        releases, states = int(found["releases"]), found["parts"]
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError,
+            pickle.UnpicklingError) as error:  # fmt: skip
+        raise NoVerdictError(
+            f"training: {path} is no checkpoint of a private run: {error}"
+        ) from error
+    missing = sorted(parts.keys() - states.keys())
+    if missing:
+        raise UsageError(f"training: the checkpoint {path} holds no {', '.join(missing)}")
+    for name, part in parts.items():
+        part.load_state_dict(states[name])
+    return releases
+
+
+def _key(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case tuple():
+            return "[" + ", ".join(_value(item) for item in value) + "]"
+    return json.dumps(str(value))

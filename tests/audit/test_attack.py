@@ -18,7 +18,7 @@ from lipcert.audit.data import Examples
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
-from lipcert.audit.random_examples import random_examples
+from lipcert.audit.ready import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.errors import UsageError

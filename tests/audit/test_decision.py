@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.audit.decision import decide, joint, largest_of
-from lipcert.audit.measured import Measured
+from lipcert.audit.measured import Measured, decide, joint, largest_of
 from lipcert.audit.precision import Precision
 
 sizes = st.floats(min_value=0.0, max_value=1e30)

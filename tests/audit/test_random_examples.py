@@ -11,7 +11,7 @@ from lipcert.audit.admissibility import outside
 from lipcert.audit.attack.domain import Domain, lengths
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.labels import checked_labels
-from lipcert.audit.random_examples import random_examples
+from lipcert.audit.ready import random_examples
 from lipcert.ops.linear import Dense
 from lipcert.settings import Settings
 from lipcert.upper import Upper, norm

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
+from lipcert.audit.trace.blobs import stored
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Manifest, Step
-from lipcert.audit.trace.tensors import stored
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Parameter

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.audit.decision import decide
-from lipcert.audit.measured import Measured
+from lipcert.audit.measured import Measured, decide
 from lipcert.audit.records import HIGHEST_BIN, LOWEST_BIN
 from lipcert.audit.tally import Tally
 from lipcert.audit.unit_result import UNITS

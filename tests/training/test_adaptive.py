@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.training import adaptive
-from lipcert.training.adaptive import AdaptiveNoise
+from lipcert.training import enforcement
+from lipcert.training.enforcement import AdaptiveNoise
 
 CAPS = {"w": 1.0, "b": 2.0}
 ABOVE = 1.0 + 2.0**-50
@@ -23,7 +23,7 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, slack: float) -> None:
         self.made: list[Mapping[str, float]] = []
         self.norms: dict[str, float] = {}
-        monkeypatch.setattr(adaptive, "recalibrated", self._recalibrated)
+        monkeypatch.setattr(enforcement, "recalibrated", self._recalibrated)
         planned: Any = None
         self.noise = AdaptiveNoise(planned, lambda: self.norms, CAPS, slack)
 

@@ -27,7 +27,7 @@ from lipcert.audit.trace.verification import verify
 from lipcert.cli.sources import effective_settings
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import Private, assembly, network
-from lipcert.training.noise import NoiseSource
+from lipcert.training.release import NoiseSource
 from lipcert.training.world import World, WorldError, checksum
 from tests.training.runs import BATCH, STEPS, Small, clipless, train
 from tests.training.test_private import MECHANISMS, _clipped_sums

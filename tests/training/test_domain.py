@@ -25,7 +25,7 @@ from lipcert.training import (
     TrainingMechanism,
     WeightClipping,
 )
-from lipcert.training.certification import CertificateWarning
+from lipcert.training.calibration import CertificateWarning
 from tests.commands import lipcert
 from tests.training.runs import clipless, data, private_run, train
 

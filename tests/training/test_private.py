@@ -34,9 +34,9 @@ from lipcert.training import (
     assembly,
 )
 from lipcert.training.assembly import SeedWarning
-from lipcert.training.certification import CertificateWarning
+from lipcert.training.calibration import CertificateWarning
 from lipcert.training.intake import UntrainedWarning
-from lipcert.training.noise import NoiseSource
+from lipcert.training.release import NoiseSource
 from tests.training.runs import BATCH, STEPS, Small, clipless, data, private_run, train
 
 MECHANISMS: dict[str, TrainingMechanism] = {
@@ -356,7 +356,7 @@ def test_a_run_without_a_certificate_says_so_at_its_end_too(
     def refused(*_: object, **__: object) -> None:
         raise NoVerdictError("certify: the checker has no rule for this")
 
-    monkeypatch.setattr("lipcert.training.certification.issued", refused)
+    monkeypatch.setattr("lipcert.training.calibration.issued", refused)
     with pytest.warns(CertificateWarning, match="no rule for this"):
         run = private_run(tmp_path)
     train(run)

@@ -1,11 +1,101 @@
 """Attacks: examples, and weights, constructed to come close to the bounds of an audit.
 
-What enters: claims and a few examples. What leaves: proposals. An attack proves nothing and judges
-nothing: what it proposes is replayed like any other example.
+What enters: claims, weights, a few examples. What leaves: admissible examples and labels, the best
+met for every group. An attack proves nothing and judges nothing: what it proposes is replayed like
+any other example. The data flow: starts → ascent over examples → the best of every group; where
+weights move, again for every group with its own weights.
 """
 
 from __future__ import annotations
 
-from lipcert.audit.attack.proposal import Progress, Proposal, proposals
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, final
 
-__all__ = ["Progress", "Proposal", "proposals"]
+import numpy as np
+import torch
+
+from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
+from lipcert.audit.attack.domain import Domain
+from lipcert.audit.attack.field import Field
+from lipcert.audit.attack.label_sets import label_set
+from lipcert.audit.attack.weight_ascent import climb_weights, weight_starts
+from lipcert.audit.attack.weight_set import WeightSet
+from lipcert.audit.bounds import Claims
+from lipcert.audit.data import Examples
+from lipcert.audit.labels import checked_labels
+from lipcert.upper import FloatArray
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is done, how many steps of it are done, and how many there are."""
+
+_ROWS: Final = 16
+_SOURCE: Final = "attack"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """Examples worth replaying. weights: at these; None for those that the attack was given."""
+
+    examples: Examples
+    weights: Mapping[str, FloatArray] | None
+
+
+def proposals(
+    claims: Claims,
+    weights: Mapping[str, FloatArray] | None,
+    start: Examples,
+    steps: int,
+    *,
+    move_weights: bool,
+    device: torch.device,
+    observe: Progress | None = None,
+    seed: int = 0,
+) -> Iterator[Proposal]:
+    """Attack the bounds of every group.
+
+    start: examples to begin with; those outside the domain are moved into it. steps: of every
+    ascent. Where weights move, nothing is proposed at given ones that disobey their constraints.
+    Raises UsageError where weights shall move but the bounds speak of one point only.
+    """
+    watch = observe or _unobserved
+    movable = WeightSet.of(claims) if move_weights else None
+    engine = claims.engine
+    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
+    domain = Domain.of(engine.graph.input_shape, claims.settings)
+    field = Field(claims, weights, device)
+    ground = Ground(field, domain, labels, np.random.default_rng(seed))
+    best = Best(field.objectives)
+    x = np.asarray(start.x, dtype=np.float64)
+    own = checked_labels(engine.loss, start.y, engine.graph.output_shape)
+    rows = starting_rows(ground, (x, own), best, _ROWS)
+    told = partial(_told, watch, "examples", steps)
+    climb(ground, rows, best, steps, told)
+    if movable is None or movable.contains(field.weights):
+        yield _proposal(domain, best.rows(), None)
+    if movable is None:
+        return
+    starts = weight_starts(ground, movable, best.rows())
+    for objective in range(field.objectives):
+        told = partial(_told, watch, f"weights for {_name(claims, objective)}", steps)
+        first = max(starts, key=lambda start, k=objective: start.best.norms[k])  # type: ignore[misc]
+        moved, found = climb_weights(ground, movable, first, (objective, steps), told)
+        yield _proposal(domain, found, moved)
+
+
+def _name(claims: Claims, objective: int) -> str:
+    return claims.groups[objective].name if objective < len(claims.groups) else "the network"
+
+
+def _proposal(domain: Domain, rows: Rows, weights: Mapping[str, FloatArray] | None) -> Proposal:
+    return Proposal(Examples(domain.settled(rows.x), rows.labels, _SOURCE, ""), weights)
+
+
+def _told(watch: Progress, what: str, steps: int, done: int) -> None:
+    watch(what, done, steps)
+
+
+def _unobserved(what: str, done: int, steps: int) -> None:
+    del what, done, steps

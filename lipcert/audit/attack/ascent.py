@@ -1,8 +1,9 @@
 """The ascent: rows of examples that climb, each its own objective, and the best of all they meet.
 
-What enters: a field, a domain, a set of labels, rows to start from. What leaves: per objective the
-best rows met anywhere. Deterministic. Invariants: rows stay in the domain; nothing that was found
-is lost, so that the best is never below the best start.
+What enters: a field, a domain, a set of labels, examples given. What leaves: rows to start from, a
+few per objective, of different examples and labels; per objective the best rows met anywhere.
+Deterministic. Invariants: rows stay in the domain; nothing that was found is lost, also of what is
+tried for a start, so that the best is never below the best start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _LEAP: Final = 64.0
 _SHORTEST: Final = 0.01
 _SHORTER: Final = 0.25
 _FLAT: Final = 1e-100
+_TRIED: Final = 640
+"""so many pairs of an example and a label are tried"""
+_ALIKE: Final = 2
+"""so many rows of an objective start from one example, or from one label"""
 
 
 @final
@@ -185,3 +190,56 @@ def _put_slopes(old: Slopes, new: Slopes, where: _Mask) -> Slopes:
     norms, x, labels = old.norms.copy(), old.x.copy(), old.labels.copy()
     norms[:, where], x[where], labels[where] = new.norms[:, where], new.x[where], new.labels[where]
     return Slopes(norms, x, labels)
+
+
+def starting_rows(
+    ground: Ground, given: tuple[FloatArray, Labels], best: Best, per_objective: int
+) -> Rows:
+    """The best pairs of an example and a label, of those given, those farther out, and random ones.
+
+    given: examples and their own labels, all of which are tried with those labels.
+    """
+    field, domain, random = ground.field, ground.domain, ground.random
+    x, own = domain.projected(given[0]), given[1]
+    if len(x):
+        best.meet(x, own, field.norms(x, own))
+    examples = np.concatenate([x, domain.outward(x), domain.drawn(max(len(x), 32), random)])
+    choices = len(ground.labels.promising(field.logits(examples[:1]), random))
+    examples = _spread(examples, max(_TRIED // choices, per_objective))
+    tried = ground.labels.promising(field.logits(examples), random)
+    pairs, targets = np.concatenate([examples] * len(tried)), np.concatenate(tried)
+    sources = np.tile(np.arange(len(examples)), len(tried))
+    norms = field.norms(pairs, targets)
+    best.meet(pairs, targets, norms)
+    kinds = np.repeat(np.arange(len(tried)), len(examples)) if targets.ndim > 1 else targets
+    picked = [_picked(row, sources, kinds, per_objective) for row in norms]
+    wanted = np.repeat(np.arange(field.objectives), [len(rows) for rows in picked])
+    chosen = np.concatenate(picked)
+    return Rows(pairs[chosen], targets[chosen], wanted)
+
+
+def _spread(examples: FloatArray, count: int) -> FloatArray:
+    """At most so many, evenly from all."""
+    if len(examples) <= count:
+        return examples
+    return examples[np.linspace(0, len(examples) - 1, count).astype(np.int64)]
+
+
+def _picked(
+    norms: FloatArray, sources: Labels, kinds: Labels, count: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The largest norms, few of one example or one label; all others after those."""
+    order = np.argsort(-np.nan_to_num(norms, nan=np.inf), kind="stable")
+    uses: dict[tuple[str, int], int] = {}
+    fresh, spare = [], []
+    for place in order:
+        keys = (("example", int(sources[place])), ("label", int(kinds[place])))
+        if all(uses.get(key, 0) < _ALIKE for key in keys):
+            fresh.append(int(place))
+            for key in keys:
+                uses[key] = uses.get(key, 0) + 1
+        else:
+            spare.append(int(place))
+        if len(fresh) == count:
+            break
+    return np.array((fresh + spare)[:count], dtype=np.int64)

@@ -13,8 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.attack.ascent import Best, Ground, Rows, climb
-from lipcert.audit.attack.starts import starting_rows
+from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
 from lipcert.audit.attack.weight_set import Weights, WeightSet
 from lipcert.upper import FloatArray
 

@@ -31,10 +31,9 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.checks.batches import Release, releases
+from lipcert.audit.checks.batches import Release, decay_of, releases
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
-from lipcert.audit.checks.units import decay_of
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob

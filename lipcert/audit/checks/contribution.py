@@ -21,12 +21,17 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.checks.batches import Batch, batch_of
+from lipcert.audit.checks.batches import (
+    Batch,
+    batch_of,
+    claimed_divisor,
+    decay_of,
+    group_stds,
+    moved,
+)
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.checks.units import claimed_divisor, decay_of, group_stds, moved
-from lipcert.audit.decision import decide, joint, largest_of
-from lipcert.audit.measured import Measured
+from lipcert.audit.measured import Measured, decide, joint, largest_of
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.settled import Settled
 from lipcert.errors import NoVerdictError

@@ -2,12 +2,14 @@
 
 What enters: claims, weights, an arithmetic, examples. What leaves: weighted sums of gradients; and
 ⟨∇ℓ_i, θ⟩, the product of ∂ℓ_i/∂logits with the derivative of the logits in the direction θ, which
-forward differentiation gives for all examples at once.
+forward differentiation gives for all examples at once. With it, where the decay is inside the clip
+and ∇ℓ_i + λθ stands for ∇ℓ_i, the norm of that, group by group, by
+‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖². Invariant: each norm is off by its error at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
@@ -23,6 +25,7 @@ from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.audit.measured import Measured
 from lipcert.upper import FloatArray
 
 _Array = npt.NDArray[Any]
@@ -127,3 +130,49 @@ def _in_own_direction(parameter: Tensor) -> Tensor:
     theta = parameter.detach()
     dual: Tensor = forward_ad.make_dual(theta, theta.clone())  # type: ignore[no-untyped-call]
     return dual
+
+
+@final
+class Decay:
+    """λθ at one set of weights; λ = 0 where no decay is clipped."""
+
+    def __init__(self, network: DifferentiableNetwork, factor: float) -> None:
+        self._network = network
+        self._factor = factor
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return self._factor != 0.0
+
+    def of(self, name: str) -> FloatArray:
+        """λθ of one parameter."""
+        decayed: FloatArray = self._factor * self._network.theta(name)
+        return decayed
+
+    def length(self, names: Iterable[str]) -> float:
+        """λ‖θ‖ over some parameters."""
+        squares = sum(np.sum(self._network.theta(name) ** 2) for name in names)
+        return self._factor * float(np.sqrt(squares))
+
+    def added(
+        self, plain: Measured, names: tuple[str, ...], x: Tensor, targets: Tensor
+    ) -> Measured:
+        """‖∇ℓ_i + λθ‖ of one group, given ‖∇ℓ_i‖.  # [examples]
+
+        Of the square, a share of the largest it could be is conceded to rounding: 2^-40, or 8·N·u,
+        N the longest sum in a product with these parameters, where u is so large. Its root is then
+        off by at most min(√d, d/root), d what is conceded.
+        """
+        length = self.length(names)
+        product = self._factor * self._network.products(names, x, targets)
+        a, e = plain.norm, plain.error
+        root = np.sqrt(np.maximum(a * a + 2.0 * product + length * length, 0.0))
+        off = 2.0 * (a + length) * e + e * e + self._share(names) * (a + length) ** 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.fmin(np.sqrt(off), off / root)
+        return Measured(root, error)
+
+    def _share(self, names: tuple[str, ...]) -> float:
+        shapes = [self._network.parameters[name].shape for name in names]
+        sums = [shape.numel() // max(1, min(shape, default=1)) for shape in shapes]
+        return max(2.0**-40, 8.0 * max(sums) * self._network.arithmetic.precision.unit)

@@ -21,13 +21,10 @@ from torch import Tensor
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bench import clip_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.batches import Batch
-from lipcert.audit.checks.decayed import Decay
-from lipcert.audit.checks.differentiable import DifferentiableNetwork
-from lipcert.audit.checks.units import Scale
-from lipcert.audit.decision import joint
+from lipcert.audit.checks.batches import Batch, Scale
+from lipcert.audit.checks.differentiable import Decay, DifferentiableNetwork
 from lipcert.audit.gradient_norms.engine import NormEngine
-from lipcert.audit.measured import Measured
+from lipcert.audit.measured import Measured, joint
 from lipcert.audit.precision import Precision
 from lipcert.upper import FloatArray
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from lipcert.audit.checks.subject import Checked
 from lipcert.audit.records import CheckReport, Verdict
-from lipcert.audit.trace.faults import FaultKind
 from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.spelling import FaultKind
 from lipcert.audit.trace.verification import verify
 
 _NAME = "trace-integrity"

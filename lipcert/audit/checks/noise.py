@@ -1,7 +1,8 @@
 """Noise (LC314): whether what was added is Gaussian noise of the stated standard deviation.
 
-Statement: noised − clean has independent entries N(0, s²), independent of the clean gradient.
-Compared, for each tensor and each step as a whole, d being the difference of p entries:
+Statement: noised − clean has independent entries N(0, s²), independent of the clean gradient. What
+several ranks hold of one release is one noise. Compared, for each tensor and each step as a whole,
+d being the difference of p entries:
 
     size       ‖d‖²/s² with χ²_p, on either side
     mean       Σd/(s√p) with N(0, 1)
@@ -25,20 +26,76 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import chi2, kstwo, norm
 
+from lipcert.audit.checks.batches import noise_stds
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.noises import AddedNoise, added_noises
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
+_BFLOAT16: Final = 2.0**-8
 _NAME: Final = "noise"
 _SHAPE_FROM: Final = 1000
 _SHAPE_UP_TO: Final = 1_000_000
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class AddedNoise:
+    """Noise on one tensor: noised − clean. moved: bound of what rounding added to it, entrywise.
+
+    std: as stated; None where nothing is stated of this tensor.
+    """
+
+    step: str
+    rank: int
+    number: int
+    tensor: str
+    noise: FloatArray
+    clean: FloatArray
+    moved: FloatArray
+    std: float | None
+
+
+def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
+    """Of every tensor that was recorded before and after, flat."""
+    seen: set[tuple[int, str, str]] = set()
+    for step in run.steps:
+        before, after = step.gradients.clean, step.gradients.noised
+        if before is None or after is None:
+            continue
+        release = (step.number, before.sha256, after.sha256)
+        if release in seen:
+            continue
+        seen.add(release)
+        clean, noised = before.tensors(), after.tensors()
+        stds = noise_stds(run, step)
+        for name in sorted(clean.keys() & noised.keys()):
+            unit = storage_unit(step, noised[name])
+            first = clean[name].astype(np.float64).reshape(-1)
+            second = noised[name].astype(np.float64).reshape(-1)
+            yield AddedNoise(
+                run.name(step),
+                step.rank,
+                step.number,
+                name,
+                second - first,
+                first,
+                2.0 * unit * (np.abs(first) + np.abs(second)),
+                stds.get(name),
+            )
+
+
+def storage_unit(step: Step, recorded: npt.NDArray[Any]) -> float:
+    """Relative error of storing an entry of a recorded gradient; bfloat16 is read as float32."""
+    halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
+    return max(float(np.finfo(recorded.dtype).eps), _BFLOAT16 if halved else 0.0)
 
 
 @final

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from lipcert.audit.checks.batches import claimed_divisor, decays_inside, scale_of, stated_noise
 from lipcert.audit.checks.sampling import sampling_faults
 from lipcert.audit.checks.stated_noise import STORED, noise_faults
 from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.checks.units import claimed_divisor, decays_inside, scale_of, stated_noise
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.privacy.plan import Sampling

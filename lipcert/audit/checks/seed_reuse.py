@@ -40,7 +40,7 @@ from lipcert.audit.checks.correlation import (
     shifts,
     unshifted,
 )
-from lipcert.audit.checks.noises import AddedNoise, added_noises
+from lipcert.audit.checks.noise import AddedNoise, added_noises
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Final
 
 from lipcert.audit.bounds import Claims, are_made_anew, bounded_at
+from lipcert.audit.checks.batches import group_stds, scale_of, stated_noise
 from lipcert.audit.checks.subject import RecordedRun
-from lipcert.audit.checks.units import group_stds, scale_of, stated_noise
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.settled import Settled
 from lipcert.audit.trace.records import Step

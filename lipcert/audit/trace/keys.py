@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self, final
 
+from lipcert.audit.trace.blobs import StoredTensor, bytes_of
 from lipcert.audit.trace.files import MANIFEST, open_regular, replace_durably
-from lipcert.audit.trace.tensors import StoredTensor, bytes_of
 from lipcert.errors import NoVerdictError, UsageError
 
 _BYTES: Final = 32

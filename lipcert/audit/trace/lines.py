@@ -1,11 +1,14 @@
-"""Lines: the events of a trace as objects of JSON, and back.
+"""Lines: the manifest and the events of a trace as objects of JSON, and back.
 
-What enters: an `Event`, or the members of a line. What leaves: members without what was not
-recorded, or the event; `FormError` where the members are not those of an event.
+What enters: a `Manifest`, an `Event`, or bytes and members that claim to be one. What leaves:
+members without what was not recorded, the manifest with the digest of its bytes, or the event;
+`FormError` or TraceError where they are not of this schema. Manifests are compared when recording
+goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -13,10 +16,11 @@ from typing import Any, Final, final
 import numpy as np
 
 from lipcert.audit.trace.blobs import Blob, Expected
-from lipcert.audit.trace.faults import FormError
+from lipcert.audit.trace.files import MANIFEST, open_regular
 from lipcert.audit.trace.records import (
     Batch,
     Close,
+    Declaration,
     Event,
     Gradients,
     IndexArray,
@@ -25,7 +29,18 @@ from lipcert.audit.trace.records import (
     Start,
     Step,
 )
-from lipcert.audit.trace.spelling import FORMS, LARGEST, MEMBERS, JsonObject
+from lipcert.audit.trace.spelling import (
+    FORMS,
+    LARGEST,
+    MEMBERS,
+    Fault,
+    FaultKind,
+    FormError,
+    JsonObject,
+    TraceError,
+    spelled,
+    understood,
+)
 from lipcert.core.codec import Codec, Form, Sha256
 
 _KINDS: Final[dict[str, type[Event]]] = {
@@ -37,6 +52,7 @@ _KINDS: Final[dict[str, type[Event]]] = {
 _NUMBERS: Final = MEMBERS.form(tuple[int, ...])
 _DIGEST: Final = MEMBERS.form(Sha256)
 _WORDS: Final = {kind: word for word, kind in _KINDS.items()}
+_MAX_BYTES: Final = 1 << 26
 
 
 def event_members(event: Event) -> JsonObject:
@@ -105,3 +121,38 @@ def _codec(folder: Path) -> Codec:
 
 
 _WRITER: Final = _codec(Path())
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The content of the file."""
+    return spelled(MEMBERS.write(manifest)) + b"\n"
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest of a trace and its digest."""
+    try:
+        with open_regular(folder / MANIFEST) as file:
+            data = file.read(_MAX_BYTES + 1)
+        manifest = manifest_in(data)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        message = f"no trace can be read here: {reason}"
+        file_name = str(folder / MANIFEST)
+        raise TraceError(Fault(FaultKind.UNREADABLE, file_name, 0, message)) from error
+    return manifest, hashlib.sha256(data).hexdigest()
+
+
+def manifest_in(data: bytes) -> Manifest:
+    """The manifest that a file of this content is; `FormError` where it is none."""
+    if len(data) > _MAX_BYTES or not data.endswith(b"\n"):
+        raise FormError(f"not one line of at most {_MAX_BYTES} bytes")
+    manifest = MEMBERS.read(Manifest, understood(data[:-1]), "manifest")
+    if set(manifest.parameters) & set(manifest.buffers):
+        raise FormError("a parameter and a buffer have one name")
+    return manifest
+
+
+def declared_members(declaration: Declaration) -> JsonObject:
+    """A declaration, without what is not declared."""
+    members: JsonObject = MEMBERS.write(declaration)
+    return members

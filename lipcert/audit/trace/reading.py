@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from lipcert.audit.trace.chain import Link, links
-from lipcert.audit.trace.faults import Fault, FaultKind, FormError, TraceError
 from lipcert.audit.trace.files import open_regular, steps_name
-from lipcert.audit.trace.lines import EventReader
-from lipcert.audit.trace.manifest import read_manifest
+from lipcert.audit.trace.lines import EventReader, read_manifest
 from lipcert.audit.trace.records import Close, Event, Manifest, Resume, Start, Step
+from lipcert.audit.trace.spelling import Fault, FaultKind, FormError, Link, TraceError, links
 
 
 @final

@@ -20,8 +20,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.trace.blobs import Blob
-from lipcert.audit.trace.faults import FaultKind
+from lipcert.audit.trace.blobs import Array, Blob, stored
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import (
     Batch,
@@ -34,7 +33,7 @@ from lipcert.audit.trace.records import (
     Start,
     Step,
 )
-from lipcert.audit.trace.tensors import Array, stored
+from lipcert.audit.trace.spelling import FaultKind
 from lipcert.audit.trace.verification import verify
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError, UsageError

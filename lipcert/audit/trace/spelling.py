@@ -1,19 +1,28 @@
-"""Spelling: objects of JSON written in exactly one way, and read strictly.
+"""Spelling: objects of JSON in exactly one way, chained line by line, and what can be wrong.
 
-What enters: an object, or untrusted bytes. What leaves: ASCII bytes with sorted keys, no blanks and
-no null, or the object in them; `FormError` for anything else. A number that is not finite is one of
-three words, because JSON has no number for it and a recorded loss may be one.
+What enters: an object and the digest of what precedes it, or untrusted bytes. What leaves: ASCII
+bytes with sorted keys, no blanks and no null, in a line that holds the digest of the line before it
+and its own at its end; or the objects in them. `FormError` for anything that is not so spelt; a
+`Fault`, which names a file of the trace and, of lines, the number, raised as a `TraceError` at the
+first line whose chain does not hold. Invariant: a changed, moved, inserted or removed line breaks
+the chain at that line or the next; only whole lines at the end can go unnoticed, and a line of kind
+"close" says that there were none. A number that is not finite is one of three words, because JSON
+has no number for it and a recorded loss may be one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping
-from typing import Final, NoReturn, TypeAlias
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import BinaryIO, Final, NoReturn, TypeAlias, final
 
-from lipcert.audit.trace.faults import FormError
 from lipcert.core.codec import Codec, CodecError, Form
+from lipcert.errors import NoVerdictError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json]"
 JsonObject: TypeAlias = "dict[str, Json]"
@@ -23,6 +32,53 @@ _WORDS: Final[Mapping[str, float]] = {
     "Infinity": math.inf,
     "-Infinity": -math.inf,
 }
+MAX_LINE: Final = 1 << 26
+"""bytes of a line"""
+_SEAL: Final = re.compile(rb',"h":"([0-9a-f]{64})"\}\n')
+_SEAL_LENGTH: Final = 73
+
+
+@final
+class FaultKind(Enum):
+    """What a fault means for the trace."""
+
+    UNREADABLE = "unreadable"
+    """there is no trace of a known form here"""
+    CHAIN = "chain"
+    """lines were changed, cut, moved or are not what a recorder writes"""
+    TORN = "torn"
+    """the last line is unfinished: the recorder was interrupted, or the file was cut"""
+    BLOB = "blob"
+    """tensors are missing, changed, or not those that the line speaks of"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong; line: counted from 1, 0 for the file as a whole."""
+
+    kind: FaultKind
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}, line {self.line}" if self.line else self.file
+        return f"{where}: {self.message}"
+
+
+@final
+class TraceError(NoVerdictError):
+    """A trace that cannot be read on: exit 3, unless the fault is the answer."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(str(fault))
+
+
+@final
+class FormError(ValueError):
+    """Bytes or members that are not of the form; the caller knows the file and the line."""
 
 
 def spelled(members: Mapping[str, Json]) -> bytes:
@@ -82,3 +138,56 @@ FORMS: Final[Mapping[object, Form]] = {float: Form(lambda x: spelled_number(floa
 LARGEST: Final = 1 << 62
 MEMBERS: Final = Codec(FormError, FORMS, largest=LARGEST)
 """how records stand in the objects of a trace: what is not recorded is left out"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A line: its number from 1, its members, its digest, and the byte behind it."""
+
+    number: int
+    members: JsonObject
+    digest: str
+    end: int
+
+
+def sealed(members: Mapping[str, Json], previous: str) -> tuple[bytes, str]:
+    """The line that says this after the previous one, and its digest."""
+    body = spelled({**members, "prev": previous})
+    digest = hashlib.sha256(body).hexdigest()
+    return b'%s,"h":"%s"}\n' % (body[:-1], digest.encode("ascii")), digest
+
+
+def links(file: BinaryIO, name: str, previous: str) -> Iterator[Link]:
+    """The whole lines of a file in order; a last one without an end is left to the caller."""
+    number = end = 0
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise _broken(name, number + 1, f"is longer than {MAX_LINE} bytes")
+        if not line.endswith(b"\n"):
+            return
+        number += 1
+        end += len(line)
+        try:
+            members, previous = _unsealed(line, previous)
+        except FormError as error:
+            raise _broken(name, number, str(error)) from error
+        yield Link(number, members, previous, end)
+
+
+def _unsealed(line: bytes, previous: str) -> tuple[JsonObject, str]:
+    seal = _SEAL.fullmatch(line[-_SEAL_LENGTH:])
+    if seal is None:
+        raise FormError("the line does not end in its digest")
+    body = line[:-_SEAL_LENGTH] + b"}"
+    digest = hashlib.sha256(body).hexdigest()
+    if digest != seal.group(1).decode("ascii"):
+        raise FormError("the chain is broken: the line was changed")
+    members = understood(body)
+    if members.pop("prev", None) != previous:
+        raise FormError("the chain is broken: the line does not follow what stands before it")
+    return members, digest
+
+
+def _broken(name: str, number: int, message: str) -> TraceError:
+    return TraceError(Fault(FaultKind.CHAIN, name, number, message))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import final
 
 from lipcert.audit.trace.blobs import Blob
-from lipcert.audit.trace.faults import Fault, FaultKind, TraceError
 from lipcert.audit.trace.files import BLOBS, steps_name
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Close, Step
+from lipcert.audit.trace.spelling import Fault, FaultKind, TraceError
 from lipcert.core.codec import is_sha256
 
 

@@ -20,9 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self, final
 
-from lipcert.audit.trace.blobs import Blob, BlobStore
-from lipcert.audit.trace.chain import MAX_LINE, sealed
-from lipcert.audit.trace.faults import FormError, TraceError
+from lipcert.audit.trace.blobs import Blob, BlobStore, StoredTensor
 from lipcert.audit.trace.files import (
     FILE_MODE,
     MANIFEST,
@@ -31,11 +29,10 @@ from lipcert.audit.trace.files import (
     steps_name,
     sync_folder,
 )
-from lipcert.audit.trace.lines import event_members
-from lipcert.audit.trace.manifest import manifest_bytes, manifest_in, read_manifest
+from lipcert.audit.trace.lines import event_members, manifest_bytes, manifest_in, read_manifest
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Close, Declaration, Event, Manifest, Resume, Start, Step
-from lipcert.audit.trace.tensors import StoredTensor
+from lipcert.audit.trace.spelling import MAX_LINE, FormError, TraceError, sealed
 from lipcert.errors import NoVerdictError, UsageError
 
 SYNC_LINES: Final = 256

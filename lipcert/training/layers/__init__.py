@@ -12,17 +12,13 @@ constraint on the weight holds the norm of the convolution itself).
 
 from __future__ import annotations
 
-from lipcert.training.layers.bias import AddBias
-from lipcert.training.layers.centering import LayerCentering
-from lipcert.training.layers.colour import ColourSpace
 from lipcert.training.layers.gradient_clip import LossGradientClip
-from lipcert.training.layers.householder import Householder
-from lipcert.training.layers.inputs import InputClip, InputNormalization
+from lipcert.training.layers.inputs import ColourSpace, InputClip, InputNormalization
 from lipcert.training.layers.mixer import MixerBlock
 from lipcert.training.layers.normalization import BoundedGroupNorm, BoundedLayerNorm
 from lipcert.training.layers.pooling import ScaledL2NormPool2d
-from lipcert.training.layers.residual import HalfResidual, Residual
-from lipcert.training.layers.sorting import GroupSort, MaxMin
+from lipcert.training.layers.sorting import GroupSort, Householder, MaxMin
+from lipcert.training.layers.sums import AddBias, HalfResidual, LayerCentering, Residual
 
 __all__ = [
     "AddBias",

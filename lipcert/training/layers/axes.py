@@ -1,11 +1,13 @@
-"""Axes of a batch on which a layer may work: all but the first, which counts the examples.
+"""What layers ask of a batch and of the moment: axes of an example, and whether there is an export.
 
-What enters: an axis as the caller wrote it. What leaves: the axis counted from the front, or a
-UsageError. Invariant: it is never the axis of the examples.
+Axes: as the caller wrote them, counted from the front, or a UsageError; never that of the examples.
+Exports: a layer may compute the same function in two ways: for the exporter in nodes that an
+importer recognises as a whole, and otherwise in the operations that are fastest, backwards too.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from lipcert.errors import UsageError
@@ -32,3 +34,8 @@ def divided(layer: str, what: str, size: int, parts: int) -> int:
 def unflattened(x: Tensor, axis: int, *sizes: int) -> Tensor:
     """One axis as several of these sizes."""
     return x.reshape(*x.shape[:axis], *sizes, *x.shape[axis + 1 :])
+
+
+def is_exporting() -> bool:
+    """Whether torch.onnx or torch.export is tracing."""
+    return bool(torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lipcert.audit.lowering.clips import with_clipped_cotangent
 from lipcert.choices import check_positive
-from lipcert.training.layers.exporting import is_exporting
+from lipcert.training.layers.axes import is_exporting
 
 
 @final

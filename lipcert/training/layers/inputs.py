@@ -1,18 +1,33 @@
-"""What keeps the norm of inputs under control: a clip to a ball, and normalisation to a sphere.
+"""What stands before a network: a clip to a ball, normalisation to a sphere, colour spaces.
 
-What enters: a batch. What leaves: examples of bounded norm, each from itself alone. Invariant:
-‖f(x)‖ ≤ radius for every finite x, up to the rounding of one division.
-(Béthune et al. 2024, Section 4: projection onto the ball, projection onto the sphere.)
+What enters: a batch; for colours, images [examples, 3, height, width] in RGB. What leaves: examples
+of bounded norm, each from itself alone (‖f(x)‖ ≤ radius for every finite x, up to the rounding of
+one division); the same image by a fixed linear map of its colours, which is the same for all pixels
+and is not trained. (Béthune et al. 2024, Section 4: projection onto the ball, onto the sphere.)
 """
 
 from __future__ import annotations
 
-from typing import final
+from types import MappingProxyType
+from typing import Final, Literal, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipcert.choices import check_positive
+from lipcert.errors import UsageError
+
+ColourName = Literal["grey", "yiq", "yuv"]
+
+_LUMINANCE: Final = (0.299, 0.587, 0.114)
+_MATRICES: Final = MappingProxyType(
+    {
+        "grey": (_LUMINANCE,),
+        "yiq": (_LUMINANCE, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)),
+        "yuv": (_LUMINANCE, (-0.14713, -0.28886, 0.436), (0.615, -0.51499, -0.10001)),
+    }
+)
 
 
 @final
@@ -67,3 +82,39 @@ def _lengths(x: Tensor) -> Tensor:
     axes = tuple(range(1, x.dim()))
     lengths: Tensor = torch.linalg.vector_norm(x, dim=axes, keepdim=True)
     return lengths
+
+
+@final
+class ColourSpace(nn.Module):
+    """RGB to YIQ or YUV (BT.470), or to the luminance Y alone.
+
+    Lipschitz constant ‖M‖₂ of the matrix of the colours, output norm ‖M‖₂·X: 0.8572 for YIQ and
+    YUV, 0.6686 for grey. Proof: the same matrix acts on every pixel (Béthune et al. 2024, Section
+    4). HSV is not offered: the hue jumps where red begins, and near grey the least change of a
+    colour changes it arbitrarily, so that no Lipschitz constant exists.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, space: ColourName) -> None:
+        super().__init__()
+        if space not in _MATRICES:
+            raise UsageError(
+                f"ColourSpace: {space!r} is none of {', '.join(_MATRICES)} (HSV has no Lipschitz "
+                "constant)"
+            )
+        self.space = space
+        self.register_buffer("matrix", torch.tensor(_MATRICES[space])[:, :, None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The colours of every pixel, mapped."""
+        if x.dim() != 4 or x.shape[1] != 3:
+            raise UsageError(
+                "ColourSpace: give images [examples, 3, height, width] in RGB, not a batch of "
+                f"shape {tuple(x.shape)}"
+            )
+        return functional.conv2d(x, self.matrix)
+
+    def extra_repr(self) -> str:
+        """The space."""
+        return self.space

@@ -10,8 +10,8 @@ from typing import final
 
 from torch import Tensor, nn
 
-from lipcert.training.layers.residual import HalfResidual
 from lipcert.training.layers.sorting import MaxMin
+from lipcert.training.layers.sums import HalfResidual
 
 
 @final

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert.errors import UsageError
-from lipcert.training.layers.axes import unflattened
-from lipcert.training.layers.exporting import is_exporting
+from lipcert.training.layers.axes import is_exporting, unflattened
 
 _SAFE: Final = 2.0**32
 """sums of squares so many times the smallest normal number do not suffer from underflow"""

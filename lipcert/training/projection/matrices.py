@@ -21,14 +21,15 @@ from lipcert.geometry import IndexArray
 from lipcert.operand import Operand
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
-from lipcert.training.projection.eigenvalues import Matrix
-from lipcert.training.projection.polyphase import live_kernels, polyphase
+from lipcert.training.projection.proof import Matrix
 from lipcert.training.projection.torus import (
     TWIDDLE_ERROR,
     Boxes,
     Torus,
     cosine_squared,
     extended_axes,
+    live_kernels,
+    polyphase,
     reduced_angles,
     torus_size,
 )

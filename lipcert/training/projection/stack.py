@@ -18,10 +18,16 @@ import numpy as np
 from lipcert.geometry import IndexArray
 from lipcert.ops.conv import Conv, ConvTranspose
 from lipcert.ops.linear import Dense
-from lipcert.training.projection.eigenvalues import BoolArray, Matrix, estimate_largest
 from lipcert.training.projection.matrices import Matrices, matrices_of
 from lipcert.training.projection.measure import Measure, Numbers
-from lipcert.training.projection.proof import below, frobenius_norms, product_margin
+from lipcert.training.projection.proof import (
+    BoolArray,
+    Matrix,
+    below,
+    estimate_largest,
+    frobenius_norms,
+    product_margin,
+)
 from lipcert.training.projection.uses import Use
 from lipcert.upper import FloatArray
 

@@ -9,9 +9,9 @@ import pytest
 
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.records import Verdict
+from lipcert.audit.trace.blobs import stored
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Manifest, Step
-from lipcert.audit.trace.tensors import stored
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from tests.audit.checks.runs import Network, array_of, bad, claims_for, only
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lipcert.audit.trace.blobs import stored
 from lipcert.audit.trace.records import (
     Arithmetic,
     Batch,
@@ -17,7 +18,6 @@ from lipcert.audit.trace.records import (
     Reduction,
     Step,
 )
-from lipcert.audit.trace.tensors import stored
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.privacy.plan import Sampling
 

@@ -22,10 +22,10 @@ from hypothesis import given
 from safetensors.numpy import load, save
 
 from lipcert.audit.precision import Precision
-from lipcert.audit.trace.faults import FormError
+from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start, Step
-from lipcert.audit.trace.tensors import StoredTensor, bytes_of, stored, tensors_in
+from lipcert.audit.trace.spelling import FormError
 from lipcert.audit.trace.verification import verify
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError, UsageError

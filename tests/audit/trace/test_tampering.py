@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.audit.trace.chain import sealed
-from lipcert.audit.trace.faults import FaultKind, TraceError
 from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.spelling import FaultKind, TraceError, sealed
 from lipcert.audit.trace.verification import Verification, verify
 from tests.audit.trace.made import made, opened, step
 
