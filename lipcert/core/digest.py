@@ -153,8 +153,9 @@ def _packed(item: object) -> bytes:
 
 
 def _tensor(tensor: Tensor) -> str:
-    header = write_canonical([tensor.dtype, *tensor.dims])
-    return hashlib.sha256(header + b"\n" + tensor.content).hexdigest()
+    digest = hashlib.sha256(write_canonical([tensor.dtype, *tensor.dims]) + b"\n")
+    digest.update(tensor.content)
+    return digest.hexdigest()
 
 
 def _inputs(inputs: tuple[Input, ...]) -> Json:

@@ -159,7 +159,7 @@ class _Safetensors:
         dtype, dims, content = self._entry(name)
         if dtype not in _TYPES or len(content) != math.prod(dims) * Tensor.item_size(_TYPES[dtype]):
             raise _not_understood(name)
-        return Tensor(_TYPES[dtype], dims, bytes(content))
+        return Tensor(_TYPES[dtype], dims, content)
 
     def like(self, name: str, model: Model, tensor: str) -> Tensor:
         """A tensor in the shape of the model's; under its own name it has that shape."""

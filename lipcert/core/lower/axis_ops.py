@@ -12,7 +12,7 @@ from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
-from lipcert.core.lower.values import Constant, Data, Value, indices
+from lipcert.core.lower.values import Array, Constant, Data, Value, indices
 from lipcert.core.program import (
     LocalResponse,
     Normalize,
@@ -164,7 +164,10 @@ def _affine(call: Call, value: Data, shape: Shape, repeats: int = 1) -> Data:
 
 
 def _fitted(constant: Constant, shape: Shape, repeats: int) -> Constant:
-    index = np.repeat(indices(constant.shape), repeats) if repeats > 1 else indices(constant.shape)
-    if index.size != math.prod(shape) or constant.place is not None:
+    if constant.lo.size * repeats != math.prod(shape) or constant.place is not None:
         raise Unsupported("a parameter does not fit the value")
-    return constant.rearranged(index.reshape(shape), None)
+
+    def repeated(entries: Array) -> Array:
+        return (entries if repeats == 1 else np.repeat(entries, repeats)).reshape(shape)
+
+    return constant.rearranged(repeated, None, repeats)

@@ -7,7 +7,7 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes
-from lipcert.core.lower.values import FIXED, Constant, Value, check_size, indices
+from lipcert.core.lower.values import FIXED, Array, Constant, Value, check_size, indices
 from lipcert.core.program import IndexArray, Place, Shape
 
 
@@ -29,17 +29,27 @@ def depth_to_space(call: Call) -> Value:
         split, order = (count, depth, size, size, height, width), (0, 1, 4, 2, 5, 3)
     else:
         raise Unsupported("its mode is not known")
-    index = indices(value.shape).reshape(split).transpose(order)
-    return call.move(value, index.reshape(count, depth, height * size, width * size), value.place)
+    shape = (count, depth, height * size, width * size)
+
+    def blocks(entries: Array) -> Array:
+        return entries.reshape(split).transpose(order).reshape(shape)
+
+    return call.arrange(value, blocks, value.place)
 
 
 def space_to_depth(call: Call) -> Value:
     """Blocks of positions become blocks of channels."""
     value, (count, channels, height, width), size = _image(call)
     rows, columns = height // size, width // size
-    index = indices(value.shape).reshape(count, channels, rows, size, columns, size)
-    index = index.transpose(0, 3, 5, 1, 2, 4).reshape(count, channels * size**2, rows, columns)
-    return call.move(value, index, value.place)
+    split, shape = (
+        (count, channels, rows, size, columns, size),
+        (count, channels * size**2, rows, columns),
+    )
+
+    def blocks(entries: Array) -> Array:
+        return entries.reshape(split).transpose(0, 3, 5, 1, 2, 4).reshape(shape)
+
+    return call.arrange(value, blocks, value.place)
 
 
 def triangle(call: Call) -> Value:

@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from lipcert.core.lower.errors import MixingError, Unsupported
-from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
+from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size, indices
 from lipcert.core.program import IndexArray, Move, Op, Place, Shape, Step
 from lipcert.core.reader.records import Attribute, Node, Tensor, shown
 
@@ -180,10 +180,16 @@ class Call:
         self.sink.steps.append(Step(op, names, name, shape, self._position))
         return Data(name, shape, place)
 
+    def arrange(self, value: Value, act: Arrange, place: Place | None, copies: int = 1) -> Value:
+        """The entries as `act` arranges them, none of them more than `copies` times."""
+        if isinstance(value, Constant):
+            return value.rearranged(act, place, copies)
+        return self.moved(value, act(indices(value.shape)), place)
+
     def move(self, value: Value, index: IndexArray, place: Place | None) -> Value:
         """Entry k of the result is entry index[k] of the value, or 0 where that is −1."""
         if isinstance(value, Constant):
-            return value.rearranged(index, place)
+            return value.gathered(index, place)
         return self.moved(value, index, place)
 
     def moved(self, value: Data, index: IndexArray, place: Place | None) -> Data:

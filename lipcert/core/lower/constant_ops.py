@@ -41,7 +41,6 @@ from lipcert.core.lower.values import (
     Value,
     broadcast,
     check_size,
-    indices,
 )
 
 Array = npt.NDArray[Any]
@@ -96,7 +95,8 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     if operation == "Add":
         for source, other in ((first, second), (second, first)):
             if not other.sources and not (other.lo.any() or other.hi.any()):
-                return source.rearranged(np.broadcast_to(indices(source.shape), shape), place)
+                copies = math.prod(shape) // max(math.prod(source.shape), 1)
+                return source.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
     left, right = interval(first), interval(second)
     if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")  # 0·∞ is not a number

@@ -59,7 +59,7 @@ def _filled(
         else:
             slab = np.full(whole.shape, -1, dtype=np.int64)
             slab[position : position + size] = np.moveaxis(indices(value.shape), axis, 0)
-            slabs.append(value.rearranged(np.moveaxis(slab, 0, axis), value.place))
+            slabs.append(value.gathered(np.moveaxis(slab, 0, axis), value.place))
         position += size
     result = call.moved(total, np.moveaxis(whole, 0, axis), total.place)
     return combined(call, [result, *slabs], (1,) * (1 + len(slabs)))

@@ -13,8 +13,8 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
-from lipcert.core.lower.values import FIXED, Constant, Data, Value, check_size, indices, reshaped
-from lipcert.core.program import IndexArray, Place, Shape
+from lipcert.core.lower.values import FIXED, Data, Value, check_size, reshaped
+from lipcert.core.program import Place, Shape
 
 
 def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def check_kept(value: Value, axes: Sequence[int]) -> None:
 def same_order(call: Call, value: Value, shape: Shape, grows: Sequence[bool]) -> Value:
     """The entries in the same row-major order."""
     place = reshaped(value, shape, grows)
-    return call.move(value, indices(value.shape).reshape(shape), place)
+    return call.arrange(value, lambda entries: entries.reshape(shape), place)
 
 
 def _batch_axis(value: Value) -> int:
@@ -118,7 +118,7 @@ def permuted(call: Call, value: Value, order: Sequence[int]) -> Value:
     if sorted(order) != list(range(len(value.shape))):
         raise Unsupported("the axes are no permutation")
     place = value.place and Place(list(order).index(value.place.axis), value.place.before)
-    return call.move(value, np.transpose(indices(value.shape), order), place)
+    return call.arrange(value, lambda entries: entries.transpose(order), place)
 
 
 def transpose(call: Call) -> Value:
@@ -139,18 +139,23 @@ def expand(call: Call) -> Value:
     shape = check_size(np.broadcast_shapes(value.shape, sizes))
     grown = [axis + len(shape) - len(sizes) for axis in np.flatnonzero(target.grows).tolist()]
     own = grown[0] - len(shape) + len(value.shape)
-    index = np.broadcast_to(indices(value.shape), shape)
     if len(grown) == 1 and value.place is not None:
         place = Place(grown[0], value.place.before)
         if own == value.place.axis and shape[grown[0]] == sizes[grown[0] - len(shape)]:
             if value.shape[own] != shape[grown[0]]:
                 raise Unsupported(FIXED)
-            return call.move(value, index, place)
-    return _repeated(value, index, grown, own)
+            return _repeated(call, value, shape, place)
+    return _repeated(call, value, shape, _for_every_example(value, grown, own))
 
 
-def _repeated(value: Value, index: IndexArray, grown: Sequence[int], own: int) -> Constant:
-    """A constant that is the same for all examples, and now stretches over them.
+def _repeated(call: Call, value: Value, shape: Shape, place: Place | None) -> Value:
+    """Along axes of size 1 and in front of the others, to a shape that is not too large."""
+    copies = math.prod(shape) // max(math.prod(value.shape), 1)
+    return call.arrange(value, lambda entries: np.broadcast_to(entries, shape), place, copies)
+
+
+def _for_every_example(value: Value, grown: Sequence[int], own: int) -> Place:
+    """Of a constant that is the same for all examples, and now stretches over them.
 
     Proof: along the growing axis it had the size 1, so all its entries there are equal, and any
     split of that axis into before·N·after gives every example the same.
@@ -159,7 +164,7 @@ def _repeated(value: Value, index: IndexArray, grown: Sequence[int], own: int) -
         raise Unsupported("data, or several axes, are repeated as often as there are examples")
     if own >= 0 and value.shape[own] != 1:
         raise Unsupported(FIXED)
-    return value.rearranged(index, Place(int(grown[0])))
+    return Place(int(grown[0]))
 
 
 def _broadcast_to(call: Call, value: Value, sizes: Shape) -> Value:
@@ -172,7 +177,7 @@ def _broadcast_to(call: Call, value: Value, sizes: Shape) -> Value:
         if fixed >= 0 and sizes[fixed] != 1:
             raise Unsupported(FIXED)
         place = Place(axis, value.place.before)
-    return call.move(value, np.broadcast_to(indices(value.shape), shape), place)
+    return _repeated(call, value, shape, place)
 
 
 def tile(call: Call) -> Value:
@@ -182,10 +187,10 @@ def tile(call: Call) -> Value:
     if len(counts) != len(value.shape) or min(counts, default=1) < 1:
         raise Unsupported("the numbers of repetitions do not fit")
     check_size(tuple(a * b for a, b in zip(counts, value.shape, strict=True)))
-    index = np.tile(indices(value.shape), counts)
+    place = value.place
     if times.grows is not None and times.grows.any():
         grown = np.flatnonzero(times.grows).tolist()
-        return _repeated(value, index, grown, grown[0])
-    if value.place is not None and counts[value.place.axis] != 1:
+        place = _for_every_example(value, grown, grown[0])
+    elif place is not None and counts[place.axis] != 1:
         raise MixingError("it repeats the batch axis")
-    return call.move(value, index, value.place)
+    return call.arrange(value, lambda entries: np.tile(entries, counts), place, math.prod(counts))

@@ -33,14 +33,14 @@ def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
     """The last axis times a vector: a matrix of one row, whose axis of size 1 is dropped."""
     if weight.place is not None:
         raise Unsupported(FIXED)
-    row = weight.rearranged(indices(weight.shape).reshape(1, -1), None)
+    row = weight.rearranged(lambda entries: entries.reshape(1, -1), None)
     product = _dense(call, value, row)
     return call.moved(product, indices(product.shape)[..., 0], product.place)
 
 
 def _turned(weight: Constant) -> Constant:
     """A matrix, transposed."""
-    return weight.rearranged(indices(weight.shape).T, None)
+    return weight.rearranged(np.transpose, None)
 
 
 def _matrix(weight: Constant, rank: int) -> Constant:
@@ -49,7 +49,7 @@ def _matrix(weight: Constant, rank: int) -> Constant:
         raise Unsupported(FIXED)
     if len(weight.shape) < 2 or len(weight.shape) > rank:
         raise Unsupported("a product with a constant vector, or with matrices of a higher rank")
-    return weight.rearranged(indices(weight.shape).reshape(weight.shape[-2:]), None)
+    return weight.rearranged(lambda entries: entries.reshape(weight.shape[-2:]), None)
 
 
 def matmul(call: Call) -> Value:

@@ -25,7 +25,7 @@ from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
 from lipcert.core.lower.reals import literal
 from lipcert.core.lower.rewriter import needed_steps
 from lipcert.core.lower.types import has_halves
-from lipcert.core.lower.values import Constant, Data, Value
+from lipcert.core.lower.values import Constant, Data, Value, is_finite, made_entries
 from lipcert.core.program import Attention, Operand, Place, Program, Shape, Step, kept_entries
 from lipcert.core.reader.records import Branch, Input, Model, Node, shown, with_nested
 
@@ -217,7 +217,8 @@ class Walk:
         results = found if isinstance(found, list) else [found]
         spend(sum(map(kept_entries, sink.steps[start:])))
         if node.op_type != "Constant":  # which the file holds
-            spend(sum(value.lo.size for value in results if isinstance(value, Constant)))
+            given = [value for value in inputs if isinstance(value, Constant)]
+            spend(made_entries([value for value in results if isinstance(value, Constant)], given))
         own = {step.output: place for place, step in enumerate(sink.steps) if place >= start}
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
@@ -254,7 +255,7 @@ def _check_finite(step: Step, model: Model) -> None:
         return
     operands = [getattr(step.op, item.name) for item in fields(step.op)]
     for operand in operands:
-        if isinstance(operand, Operand) and not np.isfinite((operand.lo, operand.hi)).all():
+        if isinstance(operand, Operand) and not (is_finite(operand.lo) and is_finite(operand.hi)):
             raise _at(model.nodes[step.node], Unsupported("a constant is not finite"))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
-from lipcert.core.lower.values import Constant, Value, check_size, indices
+from lipcert.core.lower.values import Arrange, Constant, Value, check_size, indices
 from lipcert.core.program import IndexArray, Operand, Place, Shift, Sort
 
 _ENDLESS = 2**31 - 1
@@ -19,9 +19,23 @@ _ENDLESS = 2**31 - 1
 def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:
     """Entries of one axis, which is not that of the batch."""
     check_kept(value, (axis,))
-    check_size((*value.shape[:axis], len(places), *value.shape[axis + 1 :]))
-    index = np.take(indices(value.shape), np.asarray(places, dtype=np.int64), axis=axis)
-    return call.move(value, index, value.place)
+    if isinstance(places, range):
+        return call.arrange(value, _ranged(axis, places), value.place)
+    return _taken(call, value, axis, np.asarray(places, dtype=np.int64), value.place)
+
+
+def _ranged(axis: int, places: range) -> Arrange:
+    """Entries at a range of places that lie within the axis."""
+    stop = places.stop if places.stop >= 0 else None
+    chosen = (*[slice(None)] * axis, slice(places.start, stop, places.step))
+    return lambda entries: entries[chosen if len(places) else (*chosen[:-1], slice(0, 0))]
+
+
+def _taken(call: Call, value: Value, axis: int, places: IndexArray, place: Place | None) -> Value:
+    """Entries at places that lie within the axis, which their axes replace."""
+    check_size((*value.shape[:axis], places.size, *value.shape[axis + 1 :]))
+    copies = int(np.bincount(places.reshape(-1)).max()) if places.size else 0
+    return call.arrange(value, lambda entries: np.take(entries, places, axis), place, copies)
 
 
 def slice_(call: Call) -> Value:
@@ -89,12 +103,10 @@ def gather(call: Call) -> Value:
     wanted = np.asarray(places.whole(), dtype=np.int64).reshape(places.shape)
     if places.place is not None or ((wanted < -size) | (wanted >= size)).any():
         raise Unsupported("an index is out of range")
-    check_size((*value.shape[:axis], wanted.size, *value.shape[axis + 1 :]))
-    index = np.take(indices(value.shape), wanted % size, axis=axis)
     place = value.place
     if place is not None and place.axis > axis:
         place = Place(place.axis + wanted.ndim - 1, place.before)
-    return call.move(value, index, place)
+    return _taken(call, value, axis, wanted % size, place)
 
 
 def pad(call: Call) -> Value:

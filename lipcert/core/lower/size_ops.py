@@ -153,7 +153,7 @@ def one_hot(call: Call) -> Value:
         raise Unsupported("an index is not a whole number")
     wanted = np.where(wanted < 0, wanted + depth, wanted)
     hot = np.moveaxis(wanted[..., None] == np.arange(depth), -1, axis)
-    return values.rearranged(hot.astype(np.int64), None)
+    return values.gathered(hot.astype(np.int64), None)
 
 
 def identity_matrix(call: Call) -> Value:

@@ -39,8 +39,8 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     count, pixels = math.prod(stack), math.prod(split[axis] for axis in free)
     grows = [place is not None, False, False]
     flat = same_order(call, permuted(call, wide, order), (1, count * inputs, pixels), grows)
-    index = indices(turned.shape).reshape(count * outputs, inputs, 1)
-    kernel = only_constant(turned).rearranged(index, None)
+    kernels = (count * outputs, inputs, 1)
+    kernel = only_constant(turned).rearranged(lambda entries: entries.reshape(kernels), None)
     window = Window((1,), (1,), (1,), (0,), (pixels,))
     op = Conv(kernel.operand(3), None, window, count, transposed=False)
     apart = None if place is None else Place(0)

@@ -11,7 +11,7 @@ if that remains true of its output, with example i's output computed from exampl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 from weakref import WeakValueDictionary
@@ -27,6 +27,11 @@ from lipcert.core.program import IndexArray, Operand, Place, Shape
 FIXED = "it has sizes that fit one batch size only"
 MAX_SIZE = 1 << 25
 _TABLES: WeakValueDictionary[int, IndexArray] = WeakValueDictionary()
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrange: TypeAlias = Callable[[Array], Array]
+"""The entries of an array of a known shape in another arrangement, whatever they are: a view of
+them where numpy has one"""
 
 
 @final
@@ -48,14 +53,14 @@ class Constant:
     are to be multiplied by N, for sizes read off other tensors (None: none).
     """
 
-    lo: npt.NDArray[Any]
-    hi: npt.NDArray[Any]
+    lo: Array
+    hi: Array
     sources: Mapping[str, float] = field(default_factory=dict)
     place: Place | None = None
     grows: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        if self.is_float and (np.isnan(self.lo).any() or np.isnan(self.hi).any()):
+        if self.is_float and (is_undefined(self.lo) or is_undefined(self.hi)):
             raise Unsupported("a constant is not a number")
 
     @property
@@ -97,25 +102,28 @@ class Constant:
         high = low if self.lo is self.hi else self.hi.reshape(shape)
         return Operand(low, high, self.sources)
 
-    def rearranged(self, index: IndexArray, place: Place | None) -> Constant:
-        """Entry k is entry index[k] of this one, or 0 where that is −1.
+    def rearranged(self, act: Arrange, place: Place | None, copies: int = 1) -> Constant:
+        """The entries as `act` arranges them, none of them more than `copies` times.
 
-        Linear, with the norm √m if no entry is read more than m times.
+        Linear, with the norm √copies: each entry of this one is added to a square that often.
         """
+        low = act(self.lo)
+        high = low if self.lo is self.hi else act(self.hi)
+        grows = None if self.grows is None else act(self.grows)
+        return Constant(low, high, self._spread(copies), place, grows)
 
-        def taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def gathered(self, index: IndexArray, place: Place | None) -> Constant:
+        """Entry k is entry index[k] of this one, or 0 where that is −1."""
+
+        def taken(array: Array) -> Array:
             return np.append(array.reshape(-1), np.zeros(1, array.dtype))[index]
 
-        low = taken(self.lo)
-        high = low if self.lo is self.hi else taken(self.hi)
-        grows = None if self.grows is None else taken(self.grows)
-        return Constant(low, high, self._spread(index), place, grows)
-
-    def _spread(self, index: IndexArray) -> Mapping[str, float]:
-        if not self.sources:
-            return {}
         read = index[index >= 0]
-        copies = int(np.bincount(read).max()) if read.size else 0
+        return self.rearranged(taken, place, int(np.bincount(read).max()) if read.size else 0)
+
+    def _spread(self, copies: int) -> Mapping[str, float]:
+        if not self.sources or copies == 1:
+            return self.sources
         gain = sqrt_up(float(copies))
         return {name: multiply_up(own, gain) for name, own in self.sources.items()}
 
@@ -144,6 +152,30 @@ def indices(shape: Shape) -> IndexArray:
         table.setflags(write=False)
         _TABLES[size] = table
     return table.reshape(shape)
+
+
+def is_undefined(array: Array) -> bool:
+    """Whether a real number is NaN, found without another array of that size."""
+    return bool(np.isnan(array.min(initial=np.inf)))
+
+
+def is_finite(array: Array) -> bool:
+    """Whether all numbers are finite, found without another array of that size."""
+    return bool(np.isfinite(array.min(initial=0.0)) and np.isfinite(array.max(initial=0.0)))
+
+
+def owner(array: Array) -> Array:
+    """The array whose memory an array shows: itself, if it is no view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def made_entries(constants: Sequence[Constant], given: Sequence[Constant]) -> int:
+    """Entries of these constants that take room which none of the given ones has taken."""
+    known = {id(owner(array)) for item in given for array in (item.lo, item.hi)}
+    made = {id(own): own.size for item in constants for own in map(owner, (item.lo, item.hi))}
+    return sum(size for place, size in made.items() if place not in known)
 
 
 def check_size(shape: Shape) -> Shape:

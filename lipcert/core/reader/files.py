@@ -62,14 +62,14 @@ def _decompressed(content: bytes) -> bytes:
 class Folder:
     """The folder of a model and the external data read from it.
 
-    The budget bounds the files that are read, and likewise the tensors copied out of them, which
-    may overlap.
+    The budget bounds the files that are read, and likewise the tensors taken out of them, which
+    may overlap but are each converted by themselves.
     """
 
     def __init__(self, path: Path, budget: int) -> None:
         self._path = path
         self._unread = budget
-        self._uncopied = budget
+        self._untaken = budget
         self._contents: dict[str, bytes] = {}
 
     def read(self, location: str) -> bytes:
@@ -81,9 +81,9 @@ class Folder:
         return self._contents[location]
 
     def take(self, size: int) -> None:
-        """Count the bytes of a tensor that is copied out of a file."""
-        self._uncopied -= size
-        if self._uncopied < 0:
+        """Count the bytes of a tensor that lies in a file."""
+        self._untaken -= size
+        if self._untaken < 0:
             raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all")
 
     def files(self) -> tuple[ExternalFile, ...]:

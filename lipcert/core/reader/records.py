@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -46,13 +47,16 @@ _STORED: Final = {
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tensor:
-    """Numbers: their type, their shape, and their little-endian bytes in row-major order."""
+    """Numbers: their type, their shape, and their little-endian bytes in row-major order.
+
+    content: perhaps a part of a larger file, which is not copied.
+    """
 
     dtype: str
     dims: tuple[int, ...]
-    content: bytes
+    content: bytes | memoryview
 
     def __post_init__(self) -> None:
         if len(self.content) != math.prod(self.dims) * self.item_size(self.dtype):
@@ -64,13 +68,21 @@ class Tensor:
         return np.dtype(_STORED[dtype]).itemsize
 
     def values(self) -> npt.NDArray[Any]:
-        """The numbers, exactly: float64 for every float type, the type itself for the others."""
+        """The numbers, exactly: float64 for every float type, the type itself for the others.
+
+        One array for all who ask, which cannot be written to: what shares its memory shows it.
+        """
+        return self._values
+
+    @cached_property
+    def _values(self) -> npt.NDArray[Any]:
         stored = np.frombuffer(self.content, dtype=_STORED[self.dtype]).reshape(self.dims)
         if self.dtype == "bfloat16":  # the upper half of a float32
             stored = (stored.astype(np.uint32) << 16).view(np.float32)
-        if stored.dtype.kind == "f":
-            return stored.astype(np.float64)
-        return stored.astype(stored.dtype.newbyteorder("="))
+        wanted = np.float64 if stored.dtype.kind == "f" else stored.dtype.newbyteorder("=")
+        values = stored.astype(wanted, copy=not stored.flags.aligned)
+        values.setflags(write=False)
+        return values
 
     @property
     def size(self) -> int:

@@ -73,13 +73,14 @@ def _read(proto: TensorProto, folder: Folder) -> Tensor:
         raise ModelReadError("it has data in several places")
     if proto.HasField("segment") or proto.string_data:
         raise ModelReadError("it is segmented or holds text")
+    content: bytes | memoryview
     if external:
         content = _external(proto, folder)
     elif typed:
         content = _typed(proto, dtype, typed[0])
     else:
         content = proto.raw_data
-    if dtype == "bool" and content.translate(None, b"\x00\x01"):
+    if dtype == "bool" and bytes(content).translate(None, b"\x00\x01"):
         raise ModelReadError("a truth value is neither 0 nor 1")
     return Tensor(dtype, dims, content)
 
@@ -99,7 +100,7 @@ def _typed(proto: TensorProto, dtype: str, field: str) -> bytes:
     return narrow.astype(narrow.dtype.newbyteorder("<")).tobytes()
 
 
-def _external(proto: TensorProto, folder: Folder) -> bytes:
+def _external(proto: TensorProto, folder: Folder) -> memoryview:
     entries = {entry.key: entry.value for entry in proto.external_data}
     if proto.data_location != TensorProto.EXTERNAL or len(entries) < len(proto.external_data):
         raise ModelReadError("its external data are not marked as such, or have a key twice")
@@ -111,7 +112,7 @@ def _external(proto: TensorProto, folder: Folder) -> bytes:
     if not 0 <= start <= start + length <= len(whole):
         raise ModelReadError(f"its external file has {len(whole)} bytes, fewer than it claims")
     folder.take(length)
-    return whole[start : start + length]
+    return memoryview(whole)[start : start + length]
 
 
 def _count(text: str) -> int:
