@@ -1,23 +1,29 @@
 """Operands of a program as views of the parameters that they show.
 
 What enters: a model, its program, and which initializers are parameters. What leaves: for each
-operand of each step an `operand.Operand`. How an operand arranges its parameter is seen by what it
-becomes when numbers that tell the entries apart stand in the place of the parameter.
+operand of each step an `operand.Operand`.
+
+Lowering moves constants without copying them, so most operands lie in the memory of the very array
+that holds the numbers of their parameter, and their strides say which entries they show. How any
+other operand arranges its parameter is seen by what it becomes when numbers that tell the entries
+apart stand in the place of the parameter. Numbers that happen to be equal decide nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final, final
 
 import numpy as np
 
 from lipcert.core import program as p
+from lipcert.core.coverage import tensors
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.reader.records import Model
+from lipcert.core.lower.values import owner
+from lipcert.core.reader.records import Model, Tensor
 from lipcert.evaluate import member
 from lipcert.importer.computed import numbers_of
 from lipcert.ir import Parameter
@@ -63,15 +69,22 @@ class Operands:
             slot: sorted(parameters.keys() & operand.sources.keys() - program.untracked)
             for slot, operand in operands_of(program)
         }
-        used = {name: parameters[name] for names in shown.values() for name in names}
-        coded = _Coded(program, model, used)
         self.parameters = dict(parameters)
         self._model = model
         self._views: dict[Slot, View] = {}
+        alone = {slot: names[0] for slot, names in shown.items() if len(names) == 1}
+        stored = tensors(model)
         for slot, operand in operands_of(program):
-            if not shown[slot]:
+            tensor = stored.get(alone.get(slot, ""))
+            if tensor is not None and operand.is_exact and lies_in(operand.lo, tensor):
+                places = places_in(operand.lo, tensor)
+                self._views[slot] = View(alone[slot], places, 1.0, inverted=False)
+        others = {slot: name for slot, name in alone.items() if slot not in self._views}
+        coded = _Coded(program, model, {name: parameters[name] for name in others.values()})
+        for slot, operand in operands_of(program):
+            if not shown[slot] or slot in self._views:
                 continue
-            view = coded.view(slot, shown[slot][0], operand) if len(shown[slot]) == 1 else None
+            view = coded.view(slot, others[slot], operand) if slot in others else None
             self._views[slot] = view or self._computed(program, slot, operand)
 
     def _computed(self, program: p.Program, slot: Slot, operand: p.Operand) -> View:
@@ -122,6 +135,26 @@ def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
                 yield (number, item.name), operand
 
 
+def lies_in(array: FloatArray, tensor: Tensor) -> bool:
+    """Whether an array shows entries of a stored tensor: the memory of its numbers, no copy."""
+    return tensor.is_float and owner(array) is owner(tensor.values())
+
+
+def places_in(array: FloatArray, tensor: Tensor) -> PlaceArray | None:
+    """Which entries an array shows that lies in a tensor; None for all of them in order."""
+    if array.flags.c_contiguous and array.size == tensor.size:
+        return None
+    unit, start = array.itemsize, _address(array) - _address(tensor.values())
+    places = np.asarray(start // unit)
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        places = places[..., None] + np.arange(size) * (stride // unit)
+    return places.astype(np.int32)
+
+
+def _address(array: FloatArray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
 def middle(operand: p.Operand) -> FloatArray:
     """A member of the operand."""
     return member(operand.lo, operand.hi)
@@ -139,7 +172,7 @@ class _Coded:
         self._program = program
         self._model = model
         self._used = used
-        self._coded = self._with({name: _codes(item.size) for name, item in used.items()})
+        self._coded = self._with(_codes)
         self._ones: Mapping[Slot, FloatArray] | None = None
 
     def view(self, slot: Slot, name: str, operand: p.Operand) -> View | None:
@@ -164,24 +197,24 @@ class _Coded:
     def _scale(self, slot: Slot) -> float:
         """By what number the entries are multiplied; 0 where that is not one number."""
         if self._ones is None:
-            self._ones = self._with({name: np.ones(item.size) for name, item in self._used.items()})
+            self._ones = self._with(np.ones)
         units = self._ones.get(slot)
         largest = 0.0 if units is None else float(units.flat[np.argmax(np.abs(units))])
         return largest if units is not None and np.isin(units, (0.0, largest)).all() else 0.0
 
-    def _with(self, numbers: Mapping[str, FloatArray]) -> Mapping[Slot, FloatArray]:
+    def _with(self, numbers: Callable[[int], FloatArray]) -> Mapping[Slot, FloatArray]:
         """The operands; none where other numbers make another program."""
-        if not numbers:
+        if not self._used:
             return {}
         stored = self._model.initializers
-        tensors = {
-            name: numbers_of(array.reshape(self._used[name].shape))
-            for name, array in numbers.items()
+        marked = {
+            name: numbers_of(numbers(item.size).reshape(item.shape))
+            for name, item in self._used.items()
         }
         nodes = tuple(  # a constant of the file may be a parameter
-            node for node in self._model.nodes if tensors.keys().isdisjoint(node.outputs)
+            node for node in self._model.nodes if marked.keys().isdisjoint(node.outputs)
         )
-        model = replace(self._model, nodes=nodes, initializers={**stored, **tensors})
+        model = replace(self._model, nodes=nodes, initializers={**stored, **marked})
         try:
             other = lower(model, self._program.output)
         except Unsupported:
