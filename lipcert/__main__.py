@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from typing import Final
 
 from lipcert.cli.main import cli
+
+_ALLOCATIONS: Final = 50_000
+"""after so many new objects garbage is looked for: classes and records are none"""
 
 
 def main() -> None:
@@ -15,6 +20,7 @@ def main() -> None:
     """
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    gc.set_threshold(_ALLOCATIONS)
     cli.main(prog_name="lipcert")
 
 
