@@ -50,7 +50,7 @@ from lipcert.core.program import Program
 from lipcert.core.promise import promise
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, shown
-from lipcert.core.refinements import COTANGENTS, VALUES
+from lipcert.core.refinements import COTANGENTS, USES
 from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict
 from lipcert.core.witnesses import ENGINES, Proved, prove
 
@@ -174,7 +174,7 @@ def _read(state: _State) -> Iterator[str]:
         yield "the scope is neither the weights of the file nor a set of constraints"
     if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:
         yield "a constraint is of an unknown kind, or of a tensor that is not trained"
-    if {chain.use for chain in certificate.chains} - {COTANGENTS, VALUES}:
+    if not {chain.use for chain in certificate.chains} <= USES:
         yield "a chain is of an unknown use"
     if certificate.privacy is not None and not certificate.groups:
         yield "an epsilon is claimed, and nothing is released"

@@ -19,7 +19,7 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
-from lipcert.core.interval import Interval, clip, exact, hull
+from lipcert.core.interval import Array, Interval, clip, exact, hull
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import Activation, Add, Conv, Dense, PRelu, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from lipcert.core.forms.form import Form
 
 VALUES: Final = "values"
+RAISED: Final = "raised"
 COTANGENTS: Final = "cotangents"
 """what a chain is used for"""
+USES: Final = frozenset({VALUES, RAISED, COTANGENTS})
 
 _LARGEST_POINTS: Final = 1 << 20
 _LARGEST_SQUARED: Final = 1e100
@@ -62,7 +64,7 @@ class Listed:
         self._values: dict[str, list[ChainWitness]] = {}
         self._cotangents = [chain for chain in chains if chain.use == COTANGENTS]
         for chain in chains:
-            if chain.use == VALUES:
+            if chain.use != COTANGENTS:
                 self._values.setdefault(chain.stop, []).append(chain)
 
     def of_value(
@@ -204,15 +206,14 @@ class Witnessed(Refinement):
 
     def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
         """What chains, a run of affine steps, and a ReLU behind one say of a value."""
-        found = self.centred.fact(value, found, facts)
         shape = self.program.shapes[value]
         if value in self.runs.ends:
             found = found.meet(self._affine(*self.runs.ends[value], facts, clips=False), shape)
         step = self.makers[value]
-        if isinstance(step.op, Activation) and step.op.name == "relu":
+        if is_relu(step):
             for steps, bound in self._affine_below(step.inputs[0]):
                 found = found.meet(self._affine(steps, bound, facts, clips=True), shape)
-        return found
+        return self.centred.fact(value, found, facts)
 
     def _affine_below(self, value: str) -> Iterator[tuple[tuple[Step, ...], float]]:
         """Runs of affine steps that end at a value, with their norms."""
@@ -267,9 +268,21 @@ def chain_steps(
     """
     if witness.start not in program.shapes or witness.stop not in program.shapes:
         return None
-    found = steps_between if witness.use == VALUES else steps_on_ways
+    found = steps_on_ways if witness.use == COTANGENTS else steps_between
     steps = found(program, witness.start, witness.stop)
     return None if steps is None or tensors_read(steps) & free else steps
+
+
+def is_relu(step: Step) -> bool:
+    """Whether it is max(x, 0), entry by entry."""
+    return isinstance(step.op, Activation) and step.op.name == "relu"
+
+
+def constants_of(zeros: Zeros, start: str, steps: Sequence[Step], runs: int) -> Array:
+    """Upper limits of what steps make of 0, for every run."""
+    end = steps[-1]
+    box = zeros.images(steps, start)[end.output].box.broadcast(end.shape)
+    return np.asarray(box.hi.reshape(runs, -1).max(axis=0))
 
 
 def slopes_between(
@@ -327,11 +340,10 @@ class Centres:
             steps = chain_steps(self.program, witness, self.evidence.free)
             if steps is None:
                 continue
-            if self.balls is None:
-                self.balls = list(self._begun(facts[self.program.input]))
             before = found
-            for near in self._near(witness, steps, facts):
-                found = found.meet(near, shape)
+            said = self._raised if witness.use == RAISED else self._near
+            for more in said(witness, steps, facts):
+                found = found.meet(more, shape)
             if found.norm < before.norm or not _equal({"": found.box}, {"": before.box}):
                 self.used.append(witness)
         return found
@@ -356,8 +368,10 @@ class Centres:
 
         start, stop = witness.start, witness.stop
         shape = self.program.shapes[stop]
+        if self.balls is None:
+            self.balls = list(self._begun(facts[self.program.input]))
         known, form = slopes_between(steps, facts), None
-        balls = [ball for ball in self.balls or () if start in ball[1]]
+        balls = [ball for ball in self.balls if start in ball[1]]
         if known is not None and balls:
             form = _form(self.program, steps, witness, known, self.evidence)
         if form is not None:
@@ -376,6 +390,30 @@ class Centres:
             form = _form(self.program, steps, witness, chords, self.evidence)
         if form is not None:
             yield fact_around(images[stop].box, shape, form, facts[start].norm)
+
+    def _raised(
+        self, witness: ChainWitness, steps: tuple[Step, ...], facts: Mapping[str, Fact]
+    ) -> Iterator[Fact]:
+        """Of a ReLU behind affine steps, where no entry below them is negative."""
+        from lipcert.core.forms.raised import affine_of, raised_of  # noqa: PLC0415  for these only
+
+        start, stop = witness.start, witness.stop
+        shapes = self.program.shapes
+        below = facts[start]
+        if not is_relu(steps[-1]) or len(steps) < 2 or not (below.box.lo >= 0.0).all():
+            return
+        affine = affine_of(start, steps[:-1], shapes)
+        if affine is None:
+            return
+        constants = constants_of(self.zeros, start, steps[:-1], affine.runs)
+        norms = self.evidence.engine.norms
+        raised = raised_of(affine, constants, witness.multipliers, norms)
+        if raised is None:
+            return
+        run = math.inf
+        if affine.upper.shape == (shapes[stop][-1], shapes[start][-1]):
+            run = raised.times(below.run, 1)
+        yield Fact.of(shapes[stop], raised.times(below.norm, affine.runs), run=run)
 
     def _carry(self, points: dict[str, Fact], steps: Sequence[Step]) -> None:
         """The values of a point, as far as these steps go."""

@@ -20,6 +20,7 @@ from lipcert.core.derive import Derived, derive
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
+from lipcert.core.forms.raised import affine_of
 from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger import Premises
 from lipcert.core.program import (
@@ -40,9 +41,12 @@ from lipcert.core.program import (
 )
 from lipcert.core.refinements import (
     COTANGENTS,
+    RAISED,
     VALUES,
     Zeros,
     chain_steps,
+    constants_of,
+    is_relu,
     slopes_between,
 )
 from lipcert.core.rules.facts import Fact
@@ -51,6 +55,7 @@ from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.multipliers import Memory, multipliers, steepest
+from lipcert.search.raising import numbers_to_raise
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
@@ -100,14 +105,38 @@ class _Search:
     def of_value(
         self, value: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
-        """The longest window that ends at a value, unless it cannot say more than was found."""
+        """The longest window that ends at a value, and weights to raise below a ReLU.
+
+        Unless they cannot say more than was found.
+        """
         if isinstance(self._makers[value].op, Move):
             return []
+        return [*self._window(value, found, facts), *self._raised(value, found, facts)]
+
+    def _window(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainWitness]:
         ends = ((start, value) for start in self._below[value])
         best = self._longest(VALUES, ends, facts)
-        if best is None or self._is_hopeless(*best, found, facts):
-            return []
-        return list(self._tuned(*best))
+        if best is not None and not self._is_hopeless(*best, found, facts):
+            yield from self._tuned(*best)
+
+    def _raised(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainWitness]:
+        """From the nearest value without negative entries, if only affine steps lie between."""
+        if not is_relu(self._makers[value]):
+            return
+        for start in self._below[value][1:]:
+            if not (facts[start].box.lo >= 0.0).all():
+                continue
+            witness = ChainWitness(RAISED, start, value, ())
+            steps = chain_steps(self._program, witness, self._free)
+            affine = None if steps is None else affine_of(start, steps[:-1], self._program.shapes)
+            if steps is None or affine is None:
+                return
+            constants = constants_of(self._zeros, start, steps[:-1], affine.runs)
+            norm = facts[start].norm
+            numbers = numbers_to_raise(affine.upper, constants, norm, affine.runs, found.norm)
+            if numbers is not None:
+                yield replace(witness, multipliers=numbers)
+            return
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is asked for, and where windows end.

@@ -335,7 +335,7 @@ class _Look:
 
     @classmethod
     def of(cls, problem: _Problem, state: _State, width: float, guard: float) -> _Look:
-        smoothed = _smoothed_hull if problem.hull else _smoothed_ball
+        smoothed = _smoothed_hull if problem.hull else smoothed_ball
         value, cases = smoothed(state.form, width)
         return cls(problem, state, cases, guard, value + state.guarded(guard) - state.value)
 
@@ -368,7 +368,7 @@ class _Look:
         return t * (allowed - reached) + self.guard, t * (allowed + reached) + self.guard
 
 
-def _smoothed_ball(form: FloatArray, width: float) -> tuple[float, FloatArray]:
+def smoothed_ball(form: FloatArray, width: float) -> tuple[float, FloatArray]:
     """The largest eigenvalue, or a little more; and cases."""
     values, vectors = _uppermost(form)
     largest = float(values[-1])

@@ -370,6 +370,12 @@ DERIVATION = [
         Kill.of(oracles.a_run_with_a_bias),
     ),
     Mutation(
+        "refinements:Centres._raised",
+        "or not (below.box.lo >= 0.0).all()",
+        "",
+        Kill.of(oracles.raised_weights_of_negative_numbers),
+    ),
+    Mutation(
         "refinements:slopes_between",
         "box = hull(below.box, points[step.inputs[0]].box)",
         "box = below.box",

@@ -214,6 +214,14 @@ def a_run_with_a_bias() -> None:
     assert found.facts["y"].norm >= 6.0
 
 
+def raised_weights_of_negative_numbers() -> None:
+    """relu(−x) is 1 at x = (−1, 0), and 0 with the weight −1 raised to 0."""
+    numbers = ((1e-9, 1e-9), (1e-9, 1e-9, 1e-9), (1e-9,))
+    steps = (_dense(-np.eye(2)), "x", "a"), (Activation("relu"), "a", "y")
+    found = _derived(*steps, chains=(ChainWitness("raised", "x", "y", numbers),))
+    assert found.facts["y"].norm >= 1.0
+
+
 def chords_that_leave_a_box() -> None:
     """From relu(−3) to relu(2) the slope is 0.4, though all values lie in [1, 2]."""
     step = Step(Activation("relu"), ("h",), "y", (1, 1), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lipcert.core.norms.definite import definite_exact, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
-from tests.core.forms import test_forms, test_links, test_regions
+from tests.core.forms import test_forms, test_links, test_raised, test_regions
 from tests.core.norms import (
     test_convolution,
     test_engines,
@@ -305,6 +305,24 @@ FORMS = [
         "box = rows + Interval(-swing, swing)",
         "box = rows",
         Kill.seeds(test_forms.test_centred_facts, count=6),
+    ),
+    Mutation(
+        "forms.raised:raised_of",
+        "np.maximum(whole, -np.outer(p, q))",
+        "np.minimum(whole, np.outer(p, q))",
+        Kill.seeds(test_raised.test_no_numbers_prove_what_is_false),
+    ),
+    Mutation(
+        "forms.raised:Raised.times",
+        "runs * Fraction(self.tau) ** 2",
+        "Fraction(self.tau) ** 2",
+        Kill.of(test_raised.test_squares_of_runs_add_up),
+    ),
+    Mutation(
+        "forms.raised:affine_of",
+        "+ descent.bottom.errors[:, None]",
+        "- descent.bottom.errors[:, None]",
+        Kill.of(test_raised.test_upper_limits_of_every_entry),
     ),
 ]
 PROOFS = [*NORMS, *FORMS]

@@ -1,0 +1,143 @@
+"""Which weights to raise: p, q and τ for which max([W, b/τ], −pqᵀ) has a small norm.
+
+What enters: W, b, and how long x ≥ 0 may be. What leaves: numbers for `core.forms.raised`, none of
+which is trusted. The logarithm of ‖A‖·√(‖x‖² + τ²) is made small in the logarithms of all numbers,
+by quasi-Newton steps, with the maximum over directions smoothed less and less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.search.multipliers import smoothed_ball
+from lipcert.search.quasi_newton import descend
+
+FloatArray = npt.NDArray[np.float64]
+_PHASES: Final = ((0.03, 0.35), (0.01, 0.55), (0.003, 1.0))
+"""how far the maximum is smoothed, as a part of a sum, and its part of the looks left"""
+_MOST_LOOKS, _LEAST_LOOKS = 40, 10
+_WORK: Final = 1e9
+"""multiplications of all looks"""
+_LEAST_GAIN: Final = 1e-4
+_ROUNDS: Final = 12
+_LARGEST: Final = 1e50
+"""of numbers whose products are far from the ends of what float64 holds"""
+_WORTH: Final = 0.98
+"""of the bound that is known, what must be possible"""
+
+
+def numbers_to_raise(
+    matrix: FloatArray, constants: FloatArray, norm: float, runs: int, known: float
+) -> tuple[tuple[float, ...], ...] | None:
+    """p, q and (τ,); None where a bound below the one that is known is not to be had.
+
+    norm: of all runs of x together.
+    """
+    rows, columns = matrix.shape
+    small = min(rows, columns + 1)
+    looks = int(min(_WORK / (4 * rows * columns * small + 10 * small**3), _MOST_LOOKS))
+    scale = float(np.abs(matrix).mean()) if matrix.size else 0.0
+    sizes = (scale, norm, float(np.abs(constants).max()) + 1.0)
+    if looks < _LEAST_LOOKS or not all(1.0 / _LARGEST < size < _LARGEST for size in sizes):
+        return None
+    above, below, reached = _best(matrix, constants, norm, runs)
+    if reached >= _WORTH * known:
+        return None
+    problem = _Problem(matrix, constants, norm, runs)
+    tau = (0.3 if constants.any() else 1e-6) * norm / runs**0.5
+    point = np.log(
+        np.concatenate(
+            [
+                scale**0.5 * np.maximum(above / above.max(), 0.1),
+                scale**0.5 * np.append(np.maximum(below / below.max(), 0.1), 1.0),
+                [tau],
+            ]
+        )
+    )
+    for width, share in _PHASES:
+        some = max(1, round(share * looks))
+        looks -= some
+
+        def look(where: FloatArray, width: float = width) -> _Look:
+            return problem.look(where, width)
+
+        for found in descend(look, look(point), some, _LEAST_GAIN):
+            point = found.point
+    p, q, tau = problem.numbers(point)
+    return tuple(p.tolist()), tuple(q.tolist()), (tau,)
+
+
+def _best(
+    matrix: FloatArray, constants: FloatArray, norm: float, runs: int
+) -> tuple[FloatArray, FloatArray, float]:
+    """relu(Wx + b) for a good x of all runs alike, the x that it comes from, and its norm."""
+    own = norm / runs**0.5
+    below = np.maximum(matrix, 0.0).sum(axis=0) + 1e-300
+    above, reached = np.ones(len(matrix)), 0.0
+    for _ in range(_ROUNDS):
+        below = below * (own / max(float(np.linalg.norm(below)), 1e-300))
+        value = np.maximum(matrix @ below + constants, 0.0)
+        if not value.any():
+            break
+        above, reached = value, float(np.linalg.norm(value)) * runs**0.5
+        next_below = np.maximum(matrix.T @ value, 0.0)
+        if not next_below.any():
+            break
+        below = next_below
+    return above, below, reached
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """The bound as a function of the logarithms of p, q and τ, one after the other."""
+
+    matrix: FloatArray
+    constants: FloatArray
+    norm: float
+    runs: int
+
+    def numbers(self, point: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+        """p, q and τ."""
+        found, rows = np.exp(point), len(self.matrix)
+        return found[:rows], found[rows:-1], float(found[-1])
+
+    def look(self, point: FloatArray, width: float) -> _Look:
+        """At a point. width: of the smoothed maximum."""
+        p, q, tau = self.numbers(point)
+        whole = np.concatenate([self.matrix, (self.constants / tau)[:, None]], axis=1)
+        level = -np.outer(p, q)
+        raised = np.maximum(whole, level)
+        wide = raised.shape[0] < raised.shape[1]
+        square = raised @ raised.T if wide else raised.T @ raised
+        largest, cases = smoothed_ball(square, width * float(np.trace(square)))
+        slopes = cases @ (cases.T @ raised) if wide else (raised @ cases) @ cases.T
+        slopes *= 2.0 / largest
+        length = self.norm**2 + self.runs * tau**2
+        by_level = np.where(whole < level, slopes * level, 0.0)
+        by_tau = -float((slopes * np.where(whole < level, 0.0, whole))[:, -1].sum())
+        gradient = np.concatenate([by_level.sum(axis=1), by_level.sum(axis=0), [by_tau]])
+        gradient[-1] += 2.0 * self.runs * tau**2 / length
+        sizes = np.abs(by_level)
+        curvature = np.concatenate([sizes.sum(axis=1), sizes.sum(axis=0), [abs(by_tau) + 2.0]])
+        curvature = np.maximum(curvature, 0.01 * float(curvature.max()))
+        return _Look(point, float(np.log(largest) + np.log(length)), gradient, curvature)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """The bound and its derivatives at a point."""
+
+    point: FloatArray
+    value: float
+    gradient: FloatArray
+    curvature: FloatArray
+
+    def slopes(self) -> tuple[FloatArray, FloatArray]:
+        """The gradient, and what the second derivative may be."""
+        return self.gradient, self.curvature
