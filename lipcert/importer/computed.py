@@ -3,14 +3,16 @@
 What enters: a model and the names of the initializers that may be trained. What leaves: the model
 with an initializer in place of every constant that its nodes compute from parameters in another
 way than by moving, repeating or scaling the entries of one; so what a node reads is then a
-parameter, a view of one, or a computed tensor. The nodes are evaluated by the core, and a view is
-told by other numbers in its parameter: array = scale·θ[places] for ones, for 1..n and as it is.
+parameter, a view of one, or a computed tensor. The nodes are evaluated by the core. A view lies in
+the memory of its parameter, or is told by other numbers there: array = scale·θ[places] for ones,
+for 1..n and as it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
@@ -22,6 +24,7 @@ from lipcert.core.lower.values import Constant, Data
 from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Branch, Model, Node, Tensor
 from lipcert.evaluate import member
+from lipcert.importer.memory import lies_in
 
 _SHARE: Final = 1e-6
 _NO_INPUT: Final = Data("", (1,), None)
@@ -94,27 +97,25 @@ def numbers_of(array: FloatArray) -> Tensor:
 
 @final
 class _Search:
-    """The nodes so far, walked with the numbers of the file, with ones, and with 1..n."""
+    """The nodes so far, walked with the numbers of the file, and where needed with others.
+
+    Of a node behind parameters it is first seen in the memory of its results what they show.
+    """
 
     def __init__(self, model: Model, trained: Set[str]) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.views: dict[str, Shown] = {}
         self.absorbed: set[str] = set()
         self._trained = set(trained)
-        own = {name: item for name, item in model.initializers.items() if name in trained}
-        self._walks = [
-            _walk(replace(model, initializers={**model.initializers, **numbers}))
-            for numbers in (
-                {},
-                {name: numbers_of(np.ones(item.dims)) for name, item in own.items()},
-                {name: numbers_of(_counted(item.dims)) for name, item in own.items()},
-            )
-        ]
+        self._model = model
+        self._file = _walk(model)
+        self._past: list[tuple[Node, int, bool]] = []
+        self._made: list[_Filled] = []
 
     def visit(self, node: Node, position: int) -> None:
         """Walk a node; what it refuses is refused again where the file is read."""
-        first, *others = self._walks
-        given = [first.values.get(name) for name in node.inputs]
+        file = self._file
+        given = [file.values.get(name) for name in node.inputs]
         entering = {
             name
             for item in given
@@ -122,36 +123,53 @@ class _Search:
             for name in item.sources
             if name in self._trained
         }
-        numbers = set(first.sink.untracked)
+        before = set(file.sink.untracked)
         try:
-            first.node(node, position)
+            file.node(node, position)
         except Unsupported:
             return
-        found = {name: first.values.get(name) for name in filter(None, node.outputs)}
-        if not entering:
-            for walk in others:
-                walk.values.update({k: v for k, v in found.items() if v is not None})
-            return
-        entering.update((first.sink.untracked - numbers) & self._trained)
-        views = self._views(node, position, entering)
-        if views is not None:
-            self.views |= views
-            return
-        self.absorbed |= entering
-        for name, value in found.items():
-            if isinstance(value, Constant):
-                self._replace(name, value)
+        numbers = (file.sink.untracked - before) & self._trained if entering else set[str]()
+        views = self._seen(node) if entering and not numbers else None
+        is_told = bool(entering) and views is None
+        if is_told:
+            views = self._told(node, position, entering | numbers)
+        if entering and views is None:
+            self.absorbed |= entering | numbers
+            self._replace(node)
+        self.views |= views or {}
+        self._past.append((node, position, views is not None))
+        if not is_told or views is None:
+            self._follow(self._made, *self._past[-1])
 
-    def _views(self, node: Node, position: int, entering: Set[str]) -> Mapping[str, Shown] | None:
-        """What the outputs of a node show; None where one is computed in another way."""
-        try:
-            for walk in self._walks[1:]:
-                walk.node(node, position)
-        except Unsupported:
-            return None
+    def _seen(self, node: Node) -> Mapping[str, Shown] | None:
+        """What the outputs of a node show that lie in tensors, or depend on none."""
         views: dict[str, Shown] = {}
         for name in filter(None, node.outputs):
-            triple = [walk.values.get(name) for walk in self._walks]
+            value = self._file.values.get(name)
+            if not isinstance(value, Constant):
+                return None
+            if self._trained.isdisjoint(value.sources):
+                continue  # a shape
+            origin, *others = value.sources
+            tensor = self.tensors.get(origin) or self._model.initializers.get(origin)
+            if others or tensor is None or value.lo is not value.hi:
+                return None
+            if not lies_in(value.lo, tensor):
+                return None
+            views[name] = Shown(origin, 1.0, value.lo)
+        return views
+
+    def _told(self, node: Node, position: int, entering: Set[str]) -> Mapping[str, Shown] | None:
+        """What the outputs show, by other numbers in the parameters; None where nothing."""
+        if not self._made:
+            self._made = [_Filled(self._model, self._trained, fill) for fill in (np.ones, _counted)]
+            for item in self._past:
+                self._follow(self._made, *item)
+        self._follow(self._made, node, position, follows=True)
+        walks = [self._file, *(made.walk for made in self._made)]
+        views: dict[str, Shown] = {}
+        for name in filter(None, node.outputs):
+            triple = [walk.values.get(name) for walk in walks]
             arrays = [_middle(item) for item in triple if isinstance(item, Constant)]
             if len(arrays) < len(triple):
                 return None
@@ -165,24 +183,51 @@ class _Search:
             views[name] = view
         return views
 
+    def _follow(self, walks: Sequence[_Filled], node: Node, position: int, follows: bool) -> None:
+        """A node in other walks: again with their numbers, or with its results in the file."""
+        for made in walks:
+            if follows:
+                with suppress(Unsupported):
+                    made.walk.node(node, position)
+                continue
+            for name in filter(None, node.outputs):
+                value = self._file.values.get(name)
+                if name in self.tensors:
+                    numbers = made.fill(self.tensors[name].dims)
+                    value = Constant(numbers, numbers, {name: 1.0})
+                if value is not None:
+                    made.walk.values[name] = value
+
     def _view(self, origin: str, arrays: Sequence[FloatArray]) -> Shown | None:
-        own = _middle(self._walks[0].values[origin]).reshape(-1)
+        own = _middle(self._file.values[origin]).reshape(-1)
         scale = _scale(arrays, own) if arrays[0].dtype.kind == "f" else None
         return None if scale is None else Shown(origin, scale, arrays[0])
 
-    def _replace(self, name: str, value: Constant) -> None:
-        """Take a computed tensor for one of the file."""
-        array = _middle(value)
-        if not value.is_float or not np.isfinite(array).all():
-            for walk in self._walks:
-                walk.values[name] = value
-            return
-        self.tensors[name] = numbers_of(array)
-        self._trained.add(name)
-        for walk, numbers in zip(
-            self._walks, (array, np.ones(array.shape), _counted(array.shape)), strict=True
-        ):
-            walk.values[name] = Constant(numbers, numbers, {name: 1.0})
+    def _replace(self, node: Node) -> None:
+        """Take computed tensors for some of the file."""
+        for name in filter(None, node.outputs):
+            value = self._file.values.get(name)
+            if not isinstance(value, Constant) or not value.is_float:
+                continue
+            array = _middle(value)
+            if np.isfinite(array).all():
+                self.tensors[name] = numbers_of(array)
+                self._trained.add(name)
+                numbers = self.tensors[name].values()
+                self._file.values[name] = Constant(numbers, numbers, {name: 1.0})
+
+
+@final
+class _Filled:
+    """The same nodes with other numbers in the parameters, by their shapes."""
+
+    def __init__(
+        self, model: Model, trained: Set[str], fill: Callable[[tuple[int, ...]], FloatArray]
+    ) -> None:
+        self.fill = fill
+        stored = model.initializers
+        numbers = {n: numbers_of(fill(stored[n].dims)) for n in stored.keys() & trained}
+        self.walk = _walk(replace(model, initializers={**stored, **numbers}))
 
 
 def _walk(model: Model) -> Walk:

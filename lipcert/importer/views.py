@@ -22,10 +22,10 @@ from lipcert.core import program as p
 from lipcert.core.coverage import tensors
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.lower.values import owner
-from lipcert.core.reader.records import Model, Tensor
+from lipcert.core.reader.records import Model
 from lipcert.evaluate import member
 from lipcert.importer.computed import numbers_of
+from lipcert.importer.memory import lies_in, places_in
 from lipcert.ir import Parameter
 from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray, Upper
@@ -133,26 +133,6 @@ def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
             operand = getattr(step.op, item.name)
             if isinstance(operand, p.Operand):
                 yield (number, item.name), operand
-
-
-def lies_in(array: FloatArray, tensor: Tensor) -> bool:
-    """Whether an array shows entries of a stored tensor: the memory of its numbers, no copy."""
-    return tensor.is_float and owner(array) is owner(tensor.values())
-
-
-def places_in(array: FloatArray, tensor: Tensor) -> PlaceArray | None:
-    """Which entries an array shows that lies in a tensor; None for all of them in order."""
-    if array.flags.c_contiguous and array.size == tensor.size:
-        return None
-    unit, start = array.itemsize, _address(array) - _address(tensor.values())
-    places = np.asarray(start // unit)
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        places = places[..., None] + np.arange(size) * (stride // unit)
-    return places.astype(np.int32)
-
-
-def _address(array: FloatArray) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def middle(operand: p.Operand) -> FloatArray:
