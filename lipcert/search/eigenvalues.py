@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from lipcert.core.norms.strips import Strip
 
 Array = npt.NDArray[np.float64]
 Matrices = npt.NDArray[np.float64] | npt.NDArray[np.complex128] | npt.NDArray[np.complex64]
@@ -13,12 +16,12 @@ Matrices = npt.NDArray[np.float64] | npt.NDArray[np.complex128] | npt.NDArray[np
 _DIRECT: Final = 320
 """side of a Gram matrix up to which all eigenvalues are computed"""
 _TINY: Final = 24
-_SPARSE: Final = 8
-"""times as many entries as non-zero ones: a matrix that is better held without the others"""
 _LONG: Final = 3
 """from this quotient of the sides, products by the Gram matrix are worth its making"""
 _RESIDUAL: Final = 1e-6
-"""of Lanczos vectors; the error of the value is of its square"""
+"""of Ritz vectors; the error of the value is of its square"""
+_FIRST_LOOK: Final = 12
+_MOST_LANCZOS: Final = 600
 _MOST_STEPS: Final = 96
 _BETWEEN_LOOKS: Final = 6
 
@@ -39,6 +42,27 @@ def spectral_norm(matrix: Matrices) -> float:
         square = _lanczos(scaled)
     with np.errstate(over="ignore"):
         return float(np.ldexp(np.sqrt(max(square, 0.0)), exponent))
+
+
+def strips_norm(strips: Sequence[Strip], columns: int) -> float:
+    """The norm of the matrix of these strips, as `spectral_norm` has it."""
+    largest = max((float(np.abs(strip.rows).max(initial=0.0)) for strip in strips), default=0.0)
+    if not 0.0 < largest < np.inf:
+        return largest
+    exponent = int(np.frexp(largest)[1])
+    parts = []
+    for strip in strips:
+        rows = _over_power(strip.rows, exponent)
+        places = np.array(strip.starts)[:, None] + np.arange(rows.shape[1])
+        parts.append((places, np.asarray(rows.T @ rows)))
+
+    def gram(vector: Array) -> Array:
+        images = [(places.ravel(), (vector[places] @ part).ravel()) for places, part in parts]
+        joined, weights = (np.concatenate(each) for each in zip(*images, strict=True))
+        return np.asarray(np.bincount(joined, weights, columns), dtype=np.float64)
+
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(np.sqrt(largest_eigenvalue(gram, columns)), exponent))
 
 
 def estimated_squares(stack: Matrices, accuracy: float) -> Array:
@@ -97,26 +121,38 @@ def _gram(matrix: Matrices) -> Matrices:
 
 def _lanczos(matrix: Matrices) -> float:
     """The largest eigenvalue of the smaller Gram matrix, which is formed if W is long."""
-    from scipy.sparse import csr_array  # noqa: PLC0415  slow to import, and small nets need none
-    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh  # noqa: PLC0415
+    tall: Any = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    if len(tall) >= _LONG * tall.shape[1]:
+        gram: Any = _gram(tall)
+        return largest_eigenvalue(lambda vector: gram @ vector, len(gram), tall.dtype)
+    back = tall.conj().T
+    return largest_eigenvalue(lambda vector: back @ (tall @ vector), len(back), tall.dtype)
 
-    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    side = tall.shape[1]
-    is_sparse = np.count_nonzero(tall) * _SPARSE < tall.size
-    forth = csr_array(tall) if is_sparse else tall
-    back = forth.conj().T
-    operator: Any
-    if is_sparse or len(tall) < _LONG * side:
 
-        def gram(vector: Matrices) -> Matrices:
-            return np.asarray(back @ (forth @ np.ravel(vector)))
+def largest_eigenvalue(operator: Callable[[Any], Any], side: int, kind: Any = np.float64) -> float:
+    """Of a Hermitian operator without negative eigenvalues, to about ten digits.
 
-        operator = LinearOperator((side, side), matvec=gram, dtype=tall.dtype)
-    else:
-        operator = _gram(tall)
-    start: Any = np.asarray(np.random.default_rng(0).standard_normal(side), dtype=tall.dtype)
-    try:
-        found = eigsh(operator, 1, ncv=32, tol=_RESIDUAL, v0=start, return_eigenvectors=False)
-        return float(found[0])
-    except ArpackError:
-        return float(np.linalg.eigvalsh(_gram(tall))[-1])
+    Lanczos vectors are not held, and lose their orthogonality to early ones: the largest Ritz value
+    may turn up again, which does not change it.
+    """
+    vector = np.random.default_rng(0).standard_normal(side).astype(kind)
+    vector /= np.linalg.norm(vector)
+    before, length, top = np.zeros_like(vector), 0.0, 0.0
+    diagonal: list[float] = []
+    beside: list[float] = []
+    look = _FIRST_LOOK
+    for step in range(1, _MOST_LANCZOS + 1):
+        image = operator(vector) - length * before
+        diagonal.append(float(np.vdot(vector, image).real))
+        image -= diagonal[-1] * vector
+        length = float(np.linalg.norm(image))
+        if step in (look, _MOST_LANCZOS) or length <= _RESIDUAL * max(diagonal):
+            look += look // 3
+            ritz = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+            values, vectors = np.linalg.eigh(ritz)
+            top = float(values[-1])
+            if length * abs(float(vectors[-1, -1])) <= _RESIDUAL * top:
+                break
+        beside.append(length)
+        before, vector = vector, image / length
+    return top

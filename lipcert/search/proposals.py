@@ -7,8 +7,9 @@ true upper bounds, none of them raised: what a proof needs besides, the caller a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from types import MappingProxyType
 from typing import Final, final
 
@@ -18,9 +19,9 @@ from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import axes_of, phases_of
-from lipcert.core.norms.residual import PANEL
 from lipcert.core.norms.steps import Kernel
-from lipcert.search.eigenvalues import Array, spectral_norm
+from lipcert.core.norms.strips import PANEL, Strip
+from lipcert.search.eigenvalues import Array, spectral_norm, strips_norm
 from lipcert.search.torus import torus_norm
 
 
@@ -82,8 +83,11 @@ def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
         with np.errstate(over="ignore"):
             totals = np.abs(phases_of(frame, axes)).sum(axis=0)
         yield NormClaim(max(_norm(total, effort) for total in totals), "absolute")
-    cost = _explicit_cost(frame) if frame.is_small else math.inf
-    norm = max(map(spectral_norm, frame.bands())) if cost <= effort.explicit else math.inf
+    norm, cost = math.inf, math.inf
+    if effort.explicit and frame.is_small:
+        blocks = list(frame.strips())
+        cost = sum(starmap(_strips_cost, blocks))
+        norm = max(starmap(strips_norm, blocks)) if cost <= effort.explicit else math.inf
     found = torus_norm(frame) if effort.torus and cost > _CHEAP else None
     if found is not None and found.norm <= norm * (1.0 + effort.worth):
         yield NormClaim(found.norm, "torus", found.twists, found.counts)
@@ -105,18 +109,10 @@ def _cost(small: int, large: int) -> float:
     return 2.0 * small**2 * (large + small)
 
 
-def _explicit_cost(frame: Convolution) -> float:
-    """Of all groups, in bands: what lies apart along the longest axis does not meet."""
-    outer = len(frame.kernel) // frame.groups * math.prod(frame.window.outputs)
-    inner = frame.kernel.shape[1] * math.prod(frame.size)
-    small, large = sorted((outer, inner))
-    axis, window = frame.longest_axis, frame.window
-    span = (window.taps[axis] - 1) * window.dilations[axis]
-    count, reach = frame.size[axis], span
-    if outer <= inner:
-        count, reach = window.outputs[axis], span // window.strides[axis]
-    band = 1.0 if frame.moved else min(1.0, (reach + 1) / count + PANEL / small)
-    return frame.groups * band**2 * _cost(small, large)
+def _strips_cost(strips: Sequence[Strip], columns: int) -> float:
+    """Operations of the factor of a Gram matrix that lies in a band."""
+    band = max((strip.rows.shape[1] for strip in strips), default=0)
+    return 2.0 * columns * min(columns, band + PANEL) ** 2
 
 
 def _has_full_window(frame: Convolution) -> bool:

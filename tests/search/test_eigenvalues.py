@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lipcert.search import eigenvalues
-from lipcert.search.eigenvalues import estimated_squares, spectral_norm
+from lipcert.core.norms.convolution import Convolution
+from lipcert.search.eigenvalues import (
+    estimated_squares,
+    largest_eigenvalue,
+    spectral_norm,
+    strips_norm,
+)
+from tests.core.norms.convolutions import window_of
 
 SHAPES = [(1, 7), (7, 1), (5, 5), (40, 90), (400, 350), (350, 700), (330, 1100)]
 
@@ -31,15 +37,31 @@ def test_complex_and_sparse_matrices(dense):
     assert spectral_norm(matrix.real) == pytest.approx(np.linalg.norm(matrix.real, 2), rel=1e-8)
 
 
-def test_a_search_that_does_not_converge_is_replaced(monkeypatch):
-    import scipy.sparse.linalg
+@pytest.mark.parametrize("size", [1, 2, 30, 500])
+def test_operators_of_every_spectrum(size):
+    """Many equal values at the top, a gap, nearly the same values, zero."""
+    line = np.linspace(0.0, 1.0, size)
+    for values in (np.ones(size), np.minimum(line, 0.9), np.maximum(line, 0.3), 0.0 * line):
+        found = largest_eigenvalue(lambda vector, values=values: values * vector, size)
+        assert found == pytest.approx(values.max(), rel=1e-8, abs=0.0)
 
-    def failing(*args, **options):
-        raise scipy.sparse.linalg.ArpackError(-9999)
 
-    monkeypatch.setattr(scipy.sparse.linalg, "eigsh", failing)
-    matrix = np.random.default_rng(3).standard_normal((340, 340))
-    assert eigenvalues.spectral_norm(matrix) == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-9)
+def test_a_crowded_spectrum():
+    """Of a long path: the top values differ by a part in 10^5."""
+    found = largest_eigenvalue(lambda v: 2.0 * v - np.roll(v, 1) - np.roll(v, -1), 1000)
+    assert 4.0 * (1.0 - 1e-5) < found < 4.0 * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize("exponent", [-500, 0, 500])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_norms_of_strips(exponent, groups):
+    kernel = np.random.default_rng(5).standard_normal((4, 6 // groups, 3, 2))
+    window = window_of((3, 2), (30, 7), strides=(1, 2), before=(1, 0), after=(0, 1))
+    conv = Convolution(np.ldexp(kernel, exponent), (30, 7), window, groups)
+    found = max(strips_norm(*block) for block in conv.strips())
+    truth = np.linalg.norm(np.ldexp(conv.matrix(), -exponent), 2)
+    assert np.ldexp(found, -exponent) == pytest.approx(truth, rel=1e-9)
+    assert strips_norm((), 3) == 0.0
 
 
 def test_zero_and_not_finite():

@@ -35,6 +35,7 @@ from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.definite import Definite, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
+from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.norms.torus import torus_at_most
 from lipcert.core.program import Activation, Add, Dense, Op, Operand, Place, Program, Scale, Step
 from lipcert.core.refinements import slopes_between
@@ -65,6 +66,13 @@ def wrong_factors(check: Check) -> None:
     with pytest.MonkeyPatch.context() as patch:
         _with_shifted_factors(patch)
         assert not check(matrix, claim)
+
+
+def in_strips(matrix: np.ndarray, claim: float) -> bool:
+    """A check of matrices, row by row: a last strip of zeros makes it more than one panel."""
+    size = 100 + matrix.shape[1]
+    rows = [Strip(row[None, :], (100,)) for row in matrix]
+    return strips_at_most_float((*rows, Strip(np.zeros((1, size)), (0,))), size, claim)
 
 
 def wrong_lowest_eigenvalue(proof: Definite) -> None:

@@ -8,6 +8,7 @@ from lipcert.core.norms.integer_engine import norm_at_most_exact
 from tests.core.forms import test_forms, test_links, test_raised, test_regions
 from tests.core.norms import (
     test_convolution,
+    test_definite,
     test_engines,
     test_fused,
     test_roots,
@@ -18,7 +19,9 @@ from tests.core.norms import (
 from tests.weakenings import oracles
 from tests.weakenings.mutation import Kill, Mutation
 
-BANDS = Kill.of(test_convolution.test_claims_about_bands_of_many_panels, 2, 1)
+STRIPS = Kill.of(
+    test_convolution.test_claims_about_strips_of_many_panels, *test_convolution.LONG[0]
+)
 
 NORMS = [
     Mutation(
@@ -41,27 +44,51 @@ NORMS = [
     ),
     Mutation(
         "norms.residual:square_sum",
-        "1 - gamma(flat.size)",
+        "1 - gamma(size)",
         "9",
         Kill.of(oracles.norms_slightly_too_small),
-    ),
-    Mutation(
-        "norms.float_engine:_gram",
-        "max(columns.start, start)",
-        "start + 1",
-        BANDS,
     ),
     Mutation(
         "norms.residual:extent",
         "int(found[-1]) + 1",
         "int(found[-1])",
-        BANDS,
+        Kill.of(test_definite.test_bands, definite_float),
     ),
     Mutation(
-        "norms.convolution:Convolution.bands",
-        "in self.blocks():",
-        "in [0.9 * block for block in self.blocks()]:",
-        BANDS,
+        "norms.strips:strips_at_most_float",
+        "Fraction(level) + rest + error <= target",
+        "True",
+        Kill.of(oracles.wrong_factors, oracles.in_strips),
+    ),
+    Mutation(
+        "norms.strips:_Panels.unexplained",
+        "return measured + product_error + U * measured + 2 * size * ETA",
+        "return Fraction(0)",
+        Kill.of(oracles.wrong_factors, oracles.in_strips),
+    ),
+    Mutation(
+        "norms.strips:_Panels.gram",
+        "strip.rows.T @ strip.rows",
+        "0.9 * strip.rows.T @ strip.rows",
+        STRIPS,
+    ),
+    Mutation(
+        "norms.strips:_add",
+        "+= part",
+        "= part",
+        STRIPS,
+    ),
+    Mutation(
+        "norms.convolution:Convolution.strips",
+        "matrix.T if flipped else matrix",
+        "0.9 * (matrix.T if flipped else matrix)",
+        STRIPS,
+    ),
+    Mutation(
+        "norms.convolution:_strips",
+        "= matrices[tap]",
+        "= matrices[0]",
+        STRIPS,
     ),
     Mutation(
         "norms.integer_engine:norm_at_most_exact",

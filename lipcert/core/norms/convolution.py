@@ -8,14 +8,15 @@ paddings, also of an input whose entries were moved about before:
   ‖T‖ ≤ √r·‖K‖ (T = 0 if r = 0); with groups, T is block diagonal and the largest group counts.
   Attained where a kernel matrix is an isometry on the windows of an input whose entries all lie
   in r of them.
-* explicit: T written out as a matrix, entry by entry, where it is small enough. Exact.
+* explicit: T written out as a matrix, entry by entry, where it is small enough; the float engine
+  takes it in strips, of which most are alike. Exact.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -24,6 +25,8 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_down, sqrt_up
 from lipcert.core.norms.claim import FloatMatrix
+from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.program import IndexArray, Window
 
 NormCheck = Callable[[FloatMatrix, float], bool]
@@ -108,11 +111,12 @@ class Convolution:
         return all(check(matrix, share) for matrix in matrices)
 
     def by_matrix(self, claim: float, check: NormCheck) -> bool:
-        """Whether T can be written out, and ‖T‖₂ ≤ claim.
-
-        Rows and columns are permuted, which leaves the norm as it is.
-        """
-        return self.is_small and all(check(block, claim) for block in self.bands())
+        """Whether T can be written out, and ‖T‖₂ ≤ claim; the float engine takes strips of it."""
+        if not self.is_small:
+            return False
+        if check is norm_at_most_float:
+            return all(strips_at_most_float(*block, claim) for block in self.strips())
+        return all(check(block, claim) for block in self.blocks())
 
     @property
     def is_small(self) -> bool:
@@ -122,6 +126,10 @@ class Convolution:
         few = entries <= MAX_ENTRIES and math.prod(self.window.taps) <= _MAX_TAPS
         return few and self._reads_once()
 
+    def _require_small(self) -> None:
+        if not self.is_small:
+            raise ValueError("a convolution of this size is not written out as a matrix")
+
     def _reads_once(self) -> bool:
         """Whether no window reads an entry through two taps, so that no entry of T is a sum."""
         tables = [np.sort(self.reads(axis), axis=1) for axis in range(len(self.size))]
@@ -129,8 +137,7 @@ class Convolution:
 
     def matrix(self) -> FloatMatrix:
         """T itself: rows by output channel and position, columns by input channel and position."""
-        if not self.is_small:
-            raise ValueError("a convolution of this size is not written out as a matrix")
+        self._require_small()
         blocks = list(self.blocks())
         rows, columns = blocks[0].shape
         result = np.zeros((self.groups, rows, self.groups, columns))
@@ -140,39 +147,81 @@ class Convolution:
 
     def blocks(self) -> Iterator[FloatMatrix]:
         """T by groups, which act on different channels: ‖T‖ is the largest norm of these."""
-        m, n = math.prod(self.window.outputs), math.prod(self.size)
         for kernel in np.split(self.kernel, self.groups):
-            yield self._block(kernel, m, n)
+            block = self._block(kernel, range(len(self.size)))
+            yield block.reshape(block.shape[0] * block.shape[1], -1)
 
-    def bands(self) -> Iterator[FloatMatrix]:
-        """These blocks, channels last and the positions along the longest axis first.
+    def strips(self) -> Iterator[tuple[tuple[Strip, ...], int]]:
+        """These blocks or their transposes, whichever have fewer columns: strips, and how many.
 
-        So the entries of T, and of its Gram matrices, lie in a band around the diagonal.
+        Positions along one axis come first and channels last, so that each position of an output
+        reads neighbouring columns only: rows and columns are permuted, which leaves the norm.
+        Rows that read nothing are left out.
         """
-        first = self.longest_axis + 1
-        rank = len(self.size) + 1
-        order = (first, *(axis for axis in range(1, rank) if axis != first), 0)
-        for block in self.blocks():
-            split = block.reshape(-1, *self.window.outputs, self.kernel.shape[1], *self.size)
-            moved = split.transpose(*order, *(axis + rank for axis in order))
-            yield np.ascontiguousarray(moved.reshape(block.shape))
+        self._require_small()
+        outputs, inputs = len(self.kernel) // self.groups, self.kernel.shape[1]
+        inner, outer = inputs * math.prod(self.size), outputs * math.prod(self.window.outputs)
+        flipped = outer < inner
+        short, lengths = (outer, self.window.outputs) if flipped else (inner, self.size)
+        tables = [_joined(self.reads(axis), flipped) for axis in range(len(self.size))]
+        widths = [_widest(*table) * short // n for table, n in zip(tables, lengths, strict=True)]
+        axis = int(np.argmin(widths))
+        others = [a for a in range(len(self.size)) if a != axis]
+        for kernel in np.split(self.kernel, self.groups):
+            taps = []
+            for tap in range(kernel.shape[axis + 2]):
+                block = self._block(np.take(kernel, tap, axis + 2), others)
+                matrix = block.transpose(1, 0, 3, 2).reshape(-1, block.shape[2] * block.shape[3])
+                taps.append(matrix.T if flipped else matrix)
+            yield tuple(_strips(*tables[axis], taps)), short
 
-    @property
-    def longest_axis(self) -> int:
-        """The one with the most outputs."""
-        return int(np.argmax(self.window.outputs))
-
-    def _block(self, kernel: FloatMatrix, m: int, n: int) -> FloatMatrix:
-        """The matrix of one group, with m output and n input positions."""
+    def _block(self, kernel: FloatMatrix, axes: Sequence[int]) -> FloatMatrix:
+        """[outputs, output positions, inputs, input positions] of one group along some axes."""
+        above = [self.window.outputs[axis] for axis in axes]
+        below = [self.size[axis] for axis in axes]
         outputs, inputs = kernel.shape[:2]
-        result = np.zeros((outputs, m, inputs, n))
+        result = np.zeros((outputs, math.prod(above), inputs, math.prod(below)))
         taps = kernel.reshape(outputs, inputs, -1)
-        axes = [_pairs(self.reads(axis)) for axis in range(len(self.size))]
-        for tap, pairs in enumerate(itertools.product(*axes)):
-            y = _flat([pair[0] for pair in pairs], self.window.outputs)
-            x = _flat([pair[1] for pair in pairs], self.size)
+        pairs = [_pairs(self.reads(axis)) for axis in axes]
+        for tap, each in enumerate(itertools.product(*pairs)):
+            y = _flat([pair[0] for pair in each], above)
+            x = _flat([pair[1] for pair in each], below)
             result[:, y, :, x] = taps[:, :, tap]
-        return result.reshape(outputs * m, inputs * n)
+        return result
+
+
+def _joined(reads: IndexArray, flipped: bool) -> tuple[IndexArray, IndexArray, IndexArray]:
+    """Output positions, input positions and taps that join them along an axis; or flipped."""
+    outputs, taps = np.nonzero(reads >= 0)
+    inputs = reads[outputs, taps]
+    return (inputs, outputs, taps) if flipped else (outputs, inputs, taps)
+
+
+def _widest(rows: IndexArray, columns: IndexArray, _: IndexArray) -> int:
+    """How many columns lie between the first and the last one of a row, at most, both counted."""
+    last = np.full(rows.max(initial=0) + 1, -1)
+    first = np.full(len(last), columns.max(initial=0))
+    np.maximum.at(last, rows, columns)
+    np.minimum.at(first, rows, columns)
+    return max(1, int((last - first).max()) + 1)
+
+
+def _strips(
+    rows: IndexArray, columns: IndexArray, taps: IndexArray, matrices: Sequence[FloatMatrix]
+) -> Iterator[Strip]:
+    """The matrices of the taps of each row side by side; rows that look alike once."""
+    height, width = matrices[0].shape
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    order = np.argsort(rows, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
+        first = int(columns[own].min(initial=len(order)))
+        look = tuple(zip((columns[own] - first).tolist(), taps[own].tolist(), strict=True))
+        alike.setdefault(look, []).append(first * width)
+    for look, starts in alike.items():
+        strip = np.zeros((height, max((place + 1 for place, _ in look), default=0) * width))
+        for place, tap in look:
+            strip[:, place * width : (place + 1) * width] = matrices[tap]
+        yield Strip(strip, tuple(starts))
 
 
 def _pairs(table: IndexArray) -> list[tuple[npt.NDArray[np.intp], IndexArray]]:
@@ -182,7 +231,9 @@ def _pairs(table: IndexArray) -> list[tuple[npt.NDArray[np.intp], IndexArray]]:
 
 
 def _flat(
-    places: list[npt.NDArray[np.intp]] | list[IndexArray], shape: tuple[int, ...]
+    places: list[npt.NDArray[np.intp]] | list[IndexArray], shape: Sequence[int]
 ) -> npt.NDArray[np.intp]:
     """Flat indices of a grid of positions, one array for each dimension."""
-    return np.ravel_multi_index(np.ix_(*places), shape).ravel()
+    if not shape:
+        return np.zeros(1, dtype=np.intp)
+    return np.ravel_multi_index(np.ix_(*places), tuple(shape)).ravel()

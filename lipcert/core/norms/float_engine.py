@@ -32,7 +32,7 @@ import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.norms.claim import FloatMatrix, NormClaim
-from lipcert.core.norms.residual import ETA, PANEL, U, extent, gamma, norm, square_sum, unexplained
+from lipcert.core.norms.residual import ETA, U, gamma, norm, square_sum, unexplained
 
 
 def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
@@ -47,30 +47,10 @@ def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
     frobenius = square_sum(A)
     if frobenius <= target:
         return True
-    G = _gram(A)
+    G: FloatMatrix = A.T @ A
     gram_error = gamma(rows) * frobenius + 4 * rows * columns**2 * ETA
     level = float(target - 2 * (gram_error + gamma(columns) * columns))
     B: FloatMatrix = level * np.eye(columns) - G
     rest = unexplained(B)
     error = gram_error + U * norm(B)
     return rest is not None and Fraction(level) + rest + error <= target
-
-
-def _gram(A: FloatMatrix) -> FloatMatrix:
-    """AᵀA. Where A is mostly zero, columns meet others only in rows in which they are not.
-
-    Proof: what is left out of a sum, or not formed at all, are products by 0.
-    """
-    if np.count_nonzero(A) > A.size // 2:
-        return np.asarray(A.T @ A)
-    G = np.zeros((A.shape[1], A.shape[1]))
-    for start in range(0, len(G), PANEL):
-        spend()
-        own = slice(start, min(start + PANEL, len(G)))
-        rows = extent(A[:, own], 1)
-        columns = extent(A[rows], 0)
-        below = slice(max(columns.start, start), columns.stop)
-        block = A[rows, below].T @ A[rows, own]
-        G[below, own] = block
-        G[own, below] = block.T
-    return G

@@ -44,16 +44,19 @@ def unexplained(B: FloatMatrix) -> Fraction | None:
     return measured + product_error + U * measured + 2 * n * ETA
 
 
-def norm(array: FloatMatrix) -> Fraction:
-    """An upper bound of the Frobenius norm."""
-    return Fraction(sqrt_up(square_sum(array)))
+def norm(*arrays: FloatMatrix) -> Fraction:
+    """An upper bound of the Frobenius norm of all of them together."""
+    return Fraction(sqrt_up(square_sum(*arrays)))
 
 
-def square_sum(array: FloatMatrix) -> Fraction:
-    """An upper bound of Σ v²: (fl(Σv²) + 2Nη)/(1 − γ_N)."""
-    flat = array.ravel()
-    computed = Fraction(float(np.dot(flat, flat)))
-    return (computed + 2 * flat.size * ETA) / (1 - gamma(flat.size))
+def square_sum(*arrays: FloatMatrix) -> Fraction:
+    """An upper bound of Σ v² over all of them: (fl(Σv²) + 2Nη)/(1 − γ_N), in any order."""
+    size, computed = 0, 0.0
+    for array in arrays:
+        flat = array.ravel()
+        size += flat.size
+        computed += float(np.dot(flat, flat))
+    return (Fraction(computed) + 2 * size * ETA) / (1 - gamma(size))
 
 
 def gamma(terms: int) -> Fraction:

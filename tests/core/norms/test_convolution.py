@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
+from lipcert.core.norms.strips import strips_at_most_float
 from lipcert.core.program import Window
 
 from .convolutions import applied, convolutions, window_of
@@ -41,20 +42,85 @@ def test_claims_about_convolutions(conv):
         assert norm == 0.0 or not conv.by_windows(norm * (1.0 - 1e-6), check)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_claims_about_bands_of_many_panels(stride, groups):
-    """Rows and columns in another order, and a Gram matrix of a band, have the same norm."""
+@settings(max_examples=80, deadline=None)
+@given(convolutions())
+def test_strips_are_the_matrix_in_another_order(conv):
+    """Row by row and column by column the same numbers, but for rows of zeros."""
+    whole = conv.matrix()
+    stood = np.zeros((0, 0))
+    for strips, columns in conv.strips():
+        block = written(strips, columns)
+        stood = np.block(
+            [
+                [stood, np.zeros((len(stood), columns))],
+                [np.zeros((len(block), stood.shape[1])), block],
+            ]
+        )
+    gram, other = stood.T @ stood, whole.T @ whole
+    if len(gram) != len(other):
+        other = whole @ whole.T
+    assert np.allclose(np.linalg.eigvalsh(gram), np.linalg.eigvalsh(other), atol=1e-12)
+    assert np.allclose(np.sort(stood[stood != 0.0]), np.sort(whole[whole != 0.0]), atol=0.0)
+
+
+def written(strips, columns):
+    """The matrix of strips, row upon row."""
+    rows = [np.zeros((0, columns))]
+    for strip in strips:
+        for start in strip.starts:
+            block = np.zeros((len(strip.rows), columns))
+            block[:, start : start + strip.rows.shape[1]] = strip.rows
+            rows.append(block)
+    return np.concatenate(rows)
+
+
+LONG = [
+    # channels, size, taps, stride, groups, moved: many panels, and one; along either axis
+    ((6, 6), (3, 70), (3, 3), 1, 1, False),
+    ((6, 6), (3, 70), (3, 3), 2, 2, False),
+    ((6, 3), (70, 3), (2, 3), 1, 1, False),
+    ((3, 8), (70, 3), (3, 1), 1, 1, False),
+    ((2, 3), (400,), (9,), 1, 1, False),
+    ((1, 1), (700,), (2,), 1, 1, False),
+    ((2, 2), (1, 150), (1, 3), 1, 1, True),
+]
+
+
+@pytest.mark.parametrize(("channels", "size", "taps", "stride", "groups", "moved"), LONG)
+def test_claims_about_strips_of_many_panels(channels, size, taps, stride, groups, moved):
+    """Of the norm that the matrix has, to eight digits; circular lines are no band."""
     rng = np.random.default_rng(stride)
-    kernel = rng.standard_normal((6, 6 // groups, 3, 3))
-    window = window_of((3, 3), (3, 70), strides=(1, stride), before=(1, 1), after=(1, 1))
-    conv = Convolution(kernel, (3, 70), window, groups)
+    kernel = rng.standard_normal((channels[0], channels[1] // groups, *taps))
+    lines, padding = (), tuple(n // 2 for n in taps)
+    if moved:
+        lines = tuple(np.arange(-p, n + p) % n for n, p in zip(size, padding, strict=True))
+        padding = (0,) * len(size)
+    seen = tuple(map(len, lines)) if moved else size
+    strides = (*(1 for _ in size[1:]), stride)
+    window = window_of(taps, seen, strides=strides, before=padding, after=padding)
+    conv = Convolution(kernel, size, window, groups, lines)
     norm = float(np.linalg.norm(conv.matrix(), 2))
-    for block in conv.bands():
-        rows, columns = block.nonzero()
-        assert np.abs(columns / block.shape[1] - rows / block.shape[0]).max() < 0.1
     assert conv.by_matrix(norm * (1.0 + 1e-8), norm_at_most_float)
     assert not conv.by_matrix(norm * (1.0 - 1e-8), norm_at_most_float)
+    assert not conv.by_matrix(norm * 0.5, norm_at_most_float)
+    assert not conv.by_matrix(norm * 1e-3, norm_at_most_float)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_claims_about_strips_of_any_magnitude(scale):
+    kernel = scale * np.random.default_rng(0).standard_normal((2, 2, 3))
+    conv = Convolution(kernel, (200,), window_of((3,), (200,), before=(1,), after=(1,)))
+    norm = float(np.linalg.norm(conv.matrix() / scale, 2)) * scale
+    assert conv.by_matrix(norm * (1.0 + 1e-8), norm_at_most_float)
+    assert not conv.by_matrix(norm * (1.0 - 1e-8), norm_at_most_float)
+
+
+def test_strips_of_what_is_no_number():
+    conv = Convolution(np.full((1, 1, 2), np.nan), (4,), window_of((2,), (4,)))
+    with pytest.raises(ValueError, match="NaN"):
+        conv.by_matrix(1.0, norm_at_most_float)
+    with pytest.raises(ValueError, match="not a bound"):
+        strips_at_most_float((), 4, np.nan)
 
 
 def test_large_convolutions_are_bounded_by_their_windows():
