@@ -55,7 +55,7 @@ from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.multipliers import Memory, multipliers, steepest
-from lipcert.search.raising import numbers_to_raise
+from lipcert.search.raising import is_worth_a_search, numbers_to_raise
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
@@ -127,11 +127,18 @@ class _Search:
             if not (facts[start].box.lo >= 0.0).all():
                 continue
             witness = ChainWitness(RAISED, start, value, ())
-            steps = chain_steps(self._program, witness, self._free)
-            affine = None if steps is None else affine_of(start, steps[:-1], self._program.shapes)
-            if steps is None or affine is None:
+            steps = (chain_steps(self._program, witness, self._free) or ())[:-1]
+            parts = [part for step in steps if (part := self._part(step, facts)) is not None]
+            if not steps or len(parts) < len(steps):
                 return
-            constants = constants_of(self._zeros, start, steps[:-1], affine.runs)
+            runs = math.gcd(*(part.runs for part in parts))
+            sizes = (self._program.size(name) // runs for name in (value, start))
+            if not is_worth_a_search(*sizes):
+                return
+            affine = affine_of(start, steps, self._program.shapes)
+            if affine is None:
+                return
+            constants = constants_of(self._zeros, start, steps, affine.runs)
             norm = facts[start].norm
             numbers = numbers_to_raise(affine.upper, constants, norm, affine.runs, found.norm)
             if numbers is not None:

@@ -17,10 +17,11 @@ from lipcert.search.multipliers import smoothed_ball
 from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
-_PHASES: Final = ((0.03, 0.35), (0.01, 0.55), (0.003, 1.0))
-"""how far the maximum is smoothed, as a part of a sum, and its part of the looks left"""
-_MOST_LOOKS, _LEAST_LOOKS = 40, 10
-_WORK: Final = 1e9
+_PHASES: Final = ((0.03, 0.4, 1.3), (0.01, 0.5, 1.15), (0.003, 1.0, 1.1))
+"""how far the maximum is smoothed, as a part of a sum, its part of the looks left, and up to how
+many times the known bound what it ends with is of use"""
+_MOST_LOOKS, _LEAST_LOOKS = 30, 8
+_WORK: Final = 3e9
 """multiplications of all looks"""
 _LEAST_GAIN: Final = 1e-4
 _ROUNDS: Final = 12
@@ -38,45 +39,57 @@ def numbers_to_raise(
     norm: of all runs of x together.
     """
     rows, columns = matrix.shape
-    small = min(rows, columns + 1)
-    looks = int(min(_WORK / (4 * rows * columns * small + 10 * small**3), _MOST_LOOKS))
     scale = float(np.abs(matrix).mean()) if matrix.size else 0.0
     sizes = (scale, norm, float(np.abs(constants).max()) + 1.0)
-    if looks < _LEAST_LOOKS or not all(1.0 / _LARGEST < size < _LARGEST for size in sizes):
+    if not is_worth_a_search(rows, columns) or not all(
+        1.0 / _LARGEST < size < _LARGEST for size in sizes
+    ):
         return None
+    looks = int(min(_WORK / _work(rows, columns), _MOST_LOOKS))
     above, below, reached = _best(matrix, constants, norm, runs)
     if reached >= _WORTH * known:
         return None
     problem = _Problem(matrix, constants, norm, runs)
     tau = (0.3 if constants.any() else 1e-6) * norm / runs**0.5
-    point = np.log(
-        np.concatenate(
-            [
-                scale**0.5 * np.maximum(above / above.max(), 0.1),
-                scale**0.5 * np.append(np.maximum(below / below.max(), 0.1), 1.0),
-                [tau],
-            ]
-        )
+    p, q = (
+        4.0 * scale**0.5 * np.maximum(part / part.max(), 0.1)
+        for part in (above, np.append(below, below.max()))
     )
-    for width, share in _PHASES:
+    point = np.log(np.concatenate([p, q, [tau]]))
+    for width, share, hope in _PHASES:
         some = max(1, round(share * looks))
         looks -= some
 
         def look(where: FloatArray, width: float = width) -> _Look:
             return problem.look(where, width)
 
-        for found in descend(look, look(point), some, _LEAST_GAIN):
-            point = found.point
+        here = look(point)
+        for found in descend(look, here, some, _LEAST_GAIN):
+            here = found
+        if here.value > 2.0 * np.log(hope * known):
+            return None
+        point = here.point
     p, q, tau = problem.numbers(point)
     return tuple(p.tolist()), tuple(q.tolist()), (tau,)
+
+
+def is_worth_a_search(rows: int, columns: int) -> bool:
+    """Whether a matrix of this size can be looked at often enough."""
+    return _LEAST_LOOKS * _work(rows, columns) <= _WORK
+
+
+def _work(rows: int, columns: int) -> int:
+    """Multiplications of a look."""
+    small = min(rows, columns + 1)
+    return 4 * rows * columns * small + 10 * small**3
 
 
 def _best(
     matrix: FloatArray, constants: FloatArray, norm: float, runs: int
 ) -> tuple[FloatArray, FloatArray, float]:
     """relu(Wx + b) for a good x of all runs alike, the x that it comes from, and its norm."""
-    own = norm / runs**0.5
-    below = np.maximum(matrix, 0.0).sum(axis=0) + 1e-300
+    own, positive = norm / runs**0.5, np.maximum(matrix, 0.0)
+    below = positive[np.argmax(own * np.linalg.norm(positive, axis=1) + constants)] + 1e-300
     above, reached = np.ones(len(matrix)), 0.0
     for _ in range(_ROUNDS):
         below = below * (own / max(float(np.linalg.norm(below)), 1e-300))

@@ -83,7 +83,7 @@ def test_searched_numbers_are_next_to_what_is_attained() -> None:
         if reached > 0.0:
             ratios.append(found.times(radius, 1) / reached)
     assert np.median(ratios) <= 1.02
-    assert max(ratios) <= 2.0
+    assert np.quantile(ratios, 0.9) <= 1.2
 
 
 def test_a_matrix_of_signs_by_chance() -> None:
