@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import distribution
 from pathlib import Path
@@ -26,6 +27,14 @@ TRUSTED = ("lipcert.core", "lipcert.core.certificate")
 @pytest.fixture(name="file")
 def _file(tmp_path: Path) -> Path:
     file = tmp_path / "c.json"
+    file.write_bytes(certificate_bytes())
+    return file
+
+
+@pytest.fixture(name="issued", scope="module")
+def _issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate that no test changes, so that one run of the program serves all that ask."""
+    file = tmp_path_factory.mktemp("issued") / "c.json"
     file.write_bytes(certificate_bytes())
     return file
 
@@ -185,8 +194,8 @@ def test_what_must_be_trusted_is_listed() -> None:
 
 
 @pytest.mark.parametrize("check", ["verb", "program"])
-def test_what_a_verdict_rests_on_is_what_the_check_has_loaded(file: Path, check: str) -> None:
-    words = [file, "--model", MODEL, "--tcb"]
+def test_what_a_verdict_rests_on_is_what_the_check_has_loaded(issued: Path, check: str) -> None:
+    words = [issued, "--model", MODEL, "--tcb"]
     done = call("check", *words) if check == "verb" else program(*words)
     assert last_line(done.stdout) == last_line(program(*words[:3]).stdout)
     listed = {line.split()[2]: line.split() for line in done.stdout.splitlines() if "  lip" in line}
@@ -246,6 +255,7 @@ def digest_of(name: str) -> str:
     return sha256((ROOT / name).read_bytes()).hexdigest()
 
 
+@cache
 def program(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """`lipcert-check` as a process of its own, with the names of its modules on standard error."""
     code = (
@@ -274,9 +284,9 @@ def is_of(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in packages)
 
 
-def test_the_program_agrees_with_the_verb_and_imports_nothing_of_the_engine(file: Path) -> None:
-    done = program(file, "--model", MODEL, "--accept-assumption", declared())
-    verb = call("check", file, "--model", MODEL, "--accept-assumption", declared())
+def test_the_program_agrees_with_the_verb_and_imports_nothing_of_the_engine(issued: Path) -> None:
+    done = program(issued, "--model", MODEL, "--accept-assumption", declared())
+    verb = call("check", issued, "--model", MODEL, "--accept-assumption", declared())
     assert (done.returncode, done.stdout) == (0, verb.stdout)
     found = modules(done)
     assert "numpy" in found
@@ -291,16 +301,18 @@ def test_listing_what_is_trusted_needs_the_standard_library_alone() -> None:
 
 
 @pytest.mark.parametrize("output_format", ["text", "json"])
-def test_the_program_prints_the_same_whatever_the_encoding(file: Path, output_format: str) -> None:
-    words = [file, "--model", MODEL, "--format", output_format]
+def test_the_program_prints_the_same_whatever_the_encoding(
+    issued: Path, output_format: str
+) -> None:
+    words = [issued, "--model", MODEL, "--format", output_format]
     done = program(*words, PYTHONIOENCODING="ascii", PATH="")
     assert done.returncode == 3
     assert done.stdout == program(*words).stdout
 
 
-def test_the_program_leaves_with_the_codes_of_the_verb(file: Path, tmp_path: Path) -> None:
-    assert program(file, "--model", MODEL).returncode == 3
-    assert program(file, "--model", OTHER).returncode == 1
+def test_the_program_leaves_with_the_codes_of_the_verb(issued: Path, tmp_path: Path) -> None:
+    assert program(issued, "--model", MODEL).returncode == 3
+    assert program(issued, "--model", OTHER).returncode == 1
     absent = program(tmp_path / "absent.json", "--model", MODEL)
     assert (absent.returncode, absent.stdout) == (3, "")
     assert absent.stderr.startswith("lipcert-check: error: ")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import resource
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +17,7 @@ from lipcert.core.digest import structural_digest
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Verdict
+from tests.checkers import checker
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node
 from tests.core.models import SHIPPED
@@ -141,23 +139,12 @@ def saved(folder, nodes, shape, constants):
     return path
 
 
-def confined():
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_end_in_a_verdict(case, tmp_path, name):
     path, certificate = saved(tmp_path, *HOSTILE[name]), tmp_path / "c.json"
     certificate.write_bytes(about(case.certificate, path))
     limit = [] if name == "transposes and reshapes" else ["--max-entries", str(1 << 25)]
-    done = subprocess.run(
-        [sys.executable, "-m", "lipcert.core.main", certificate, "--model", path, *limit],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=confined,
-    )
+    done = checker([certificate, "--model", path, *limit], tmp_path, MEMORY, SECONDS)
     assert done.returncode == 3, done.stdout + done.stderr
     assert not done.stderr
     assert "LIPCERT-CHECK: UNKNOWN" in done.stdout

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
 
 from lipcert.core.certificate import ChainWitness, NormClaim, RunWitness, write_certificate
 from lipcert.core.ledger import Premises, Run
+from tests.checkers import checker
 from tests.core.mutants.assumptions import rewritten
 from tests.core.mutants.claims import with_value_claims
 from tests.core.mutants.networks import certified
 
 MEMORY = 2 << 30
 SECONDS = 12
-"""of processor time, with the start of the interpreter; a check itself is to take 5 at most"""
+"""of processor time; a check is to take 5 at most"""
 
 
 @pytest.fixture(scope="module")
@@ -26,28 +23,15 @@ def case(tmp_path_factory):
     return certified("mlp", tmp_path_factory.mktemp("hostile"), constrained=False)
 
 
-def limited():
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-
-
 def run(data, model, tmp_path):
     path = tmp_path / "c.lipcert.json"
     path.write_bytes(data)
-    start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "lipcert.core.main", str(path), "--model", str(model)],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=limited,
-        timeout=4 * SECONDS,
-    )
+    done = checker([path, "--model", model], tmp_path, MEMORY, SECONDS)
     assert done.returncode in {1, 3}, done.stderr
     assert not done.stderr
     tokens = [line for line in done.stdout.splitlines() if "LIPCERT-CHECK" in line]
     assert tokens == done.stdout.splitlines()[-1:]
-    return done.stdout, time.perf_counter() - start
+    return done.stdout
 
 
 def with_run(certificate, run_):
@@ -134,7 +118,7 @@ def test_nothing_speaks_for_the_checker(case, tmp_path, text):
         replace(certificate, assumptions=ledger),
         replace(certificate, nodes=renamed),
     ):
-        said, _ = run(write_certificate(changed), case.path, tmp_path)
+        said = run(write_certificate(changed), case.path, tmp_path)
         assert said.isascii()
         assert "\x1b" not in said
 
@@ -147,7 +131,7 @@ def test_places_of_external_files_are_not_opened(case, tmp_path, location):
     entry = f'"external":[{{"location":"{location}","sha256":"{digest}","size":1}}]'
     changed = data.replace(b'"external":[]', entry.encode(), 1)
     assert changed != data
-    said, _ = run(changed, case.path, tmp_path)
+    said = run(changed, case.path, tmp_path)
     assert "passwd" not in said
 
 
@@ -156,9 +140,9 @@ def test_models_that_are_no_models(case, tmp_path):
     for content in (b"", b"\xff" * 1000, case.path.read_bytes()[:-3]):
         path = tmp_path / "m.onnx"
         path.write_bytes(content)
-        said, _ = run(data, path, tmp_path)
+        said = run(data, path, tmp_path)
         assert "UNKNOWN" in said.splitlines()[-1]
-    said, _ = run(data, tmp_path / "absent.onnx", tmp_path)
+    said = run(data, tmp_path / "absent.onnx", tmp_path)
     assert "UNKNOWN" in said.splitlines()[-1]
-    said, _ = run(data, tmp_path, tmp_path)
+    said = run(data, tmp_path, tmp_path)
     assert "UNKNOWN" in said.splitlines()[-1]
