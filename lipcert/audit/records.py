@@ -6,8 +6,9 @@ is none". Norms are 2-norms of one example's tensors. This module loads nothing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, final
 
@@ -16,6 +17,18 @@ from lipcert.diagnostics import Diagnostic
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80
 HIGHEST_BIN: Final = 16
+
+
+def largest(*norms: float | None) -> float | None:
+    """The largest of those that exist; NaN is larger than every number."""
+    found = [norm for norm in norms if norm is not None]
+    if any(math.isnan(norm) for norm in found):
+        return math.nan
+    return max(found, default=None)
+
+
+def _over(norm: float | None, bound: float | None) -> float | None:
+    return None if norm is None or not bound else norm / bound
 
 
 class Verdict(Enum):
@@ -80,17 +93,17 @@ class GroupAudit:
 
     @property
     def tightness(self) -> float | None:
-        """Largest observed or attacked norm over the bound; above 1 is a violation."""
-        found = [norm for norm in (self.max_observed, self.max_attacked) if norm is not None]
-        if not found or not self.grad_norm_bound:
-            return None
-        return max(found) / self.grad_norm_bound
+        """The largest norm that was found over the bound; None where there is none to compare."""
+        return _over(largest(self.max_observed, self.max_attacked), self.grad_norm_bound)
 
     @property
     def detectable_error_factor(self) -> float | None:
-        """A bound too small by this factor or more would have been caught."""
-        tightness = self.tightness
-        return 1.0 / tightness if tightness else None
+        """A bound too small by this factor or more would have been noticed; None: not known."""
+        share = self.tightness
+        if share is None or not 0.0 < share < math.inf:
+            return None
+        factor = 1.0 / share
+        return factor if math.isfinite(factor) else None
 
 
 class Quantity(Enum):
@@ -116,10 +129,8 @@ class ValueAudit:
 
     @property
     def tightness(self) -> float | None:
-        """Largest observed norm over the bound."""
-        if self.max_observed is None or not self.bound:
-            return None
-        return self.max_observed / self.bound
+        """The largest norm that was found over the bound; None where there is none to compare."""
+        return _over(self.max_observed, self.bound)
 
 
 @final
@@ -141,6 +152,39 @@ class CheckReport:
     measured: float | None = None
     expected: float | None = None
     remedy: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check by its code and name, and what to do where it fails: it makes its reports.
+
+    numbers: the two compared, measured and expected.
+    """
+
+    code: str
+    name: str
+    remedy: str = ""
+
+    def passed(
+        self, message: str, where: str = "", numbers: tuple[float, float] | None = None
+    ) -> CheckReport:
+        """That it holds."""
+        measured, expected = map(float, numbers) if numbers else (None, None)
+        return CheckReport(self.code, self.name, Verdict.PASS, message, where, measured, expected)
+
+    def failed(
+        self,
+        message: str,
+        where: str = "",
+        numbers: tuple[float, float] | None = None,
+        *,
+        verdict: Verdict = Verdict.VIOLATION,
+        remedy: str = "",
+    ) -> CheckReport:
+        """That it does not, or cannot be told. remedy: instead of the general one."""
+        report = replace(self.passed(message, where, numbers), verdict=verdict)
+        return replace(report, remedy=remedy or self.remedy)
 
 
 @final
@@ -188,7 +232,7 @@ class AuditReport:
 
     @property
     def detectable_error_factor(self) -> float | None:
-        """Of the group that was tried least well; None where a group was not tried at all."""
+        """Of the group that was tried least well; None where it is not known of one of them."""
         factors = [group.detectable_error_factor for group in self.groups]
         known = [factor for factor in factors if factor is not None]
         return max(known) if known and len(known) == len(factors) else None

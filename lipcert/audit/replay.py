@@ -24,7 +24,7 @@ from lipcert.audit.data import Examples
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.measured import Decision, decide
 from lipcert.audit.precision import Precision
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import FAMILIES, Family, Places, Tallies, Tally, merged
 from lipcert.upper import FloatArray
 
@@ -165,13 +165,11 @@ class Replayer:
             return ()
         constrained = self._claims.settings.scope == "constraint-set"
         return (
-            CheckReport(
-                code="LC310" if constrained else "LC319",
-                name="replay",
-                verdict=Verdict.INCONCLUSIVE,
-                message=f"the bounds could not be shown to speak of the weights of {self._name}: "
+            Check("LC310" if constrained else "LC319", "replay").failed(
+                f"the bounds could not be shown to speak of the weights of {self._name}: "
                 "norms were measured there, and held against nothing",
-                where=self._name,
+                self._name,
+                verdict=Verdict.INCONCLUSIVE,
                 remedy="bound the weights that are audited, with the constraints that they obey",
             ),
         )
@@ -184,13 +182,10 @@ class Replayer:
         named = "; ".join(f"example {start + index} {why}" for index, why in inadmissible[:_NAMED])
         more = f"; and {len(inadmissible) - _NAMED} more" if len(inadmissible) > _NAMED else ""
         return (
-            CheckReport(
-                code="LC304",
-                name="admissibility",
-                verdict=Verdict.VIOLATION,
-                message=f"{len(inadmissible)} of {count} examples lie outside the declared input "
+            Check("LC304", "admissibility").failed(
+                f"{len(inadmissible)} of {count} examples lie outside the declared input "
                 f"domain, of which alone the bounds speak: {named}{more}",
-                where=self._name,
+                self._name,
                 remedy="clip or rescale the inputs before the network, in training too, or declare "
                 "the domain that they are in (--input-norm, --input-box)",
             ),

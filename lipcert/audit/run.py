@@ -17,7 +17,7 @@ from lipcert.audit.conclusion import conclude
 from lipcert.audit.folder import WorkFolder
 from lipcert.audit.job import Job, Unit
 from lipcert.audit.ready import Ready, prepare
-from lipcert.audit.records import AuditReport, CheckReport, Verdict
+from lipcert.audit.records import AuditReport, Check, Verdict
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import audit_unit, speed_of
 from lipcert.audit.workers import Worker
@@ -55,7 +55,13 @@ def audit(
     if not worker.reports:
         return None
     ratio = speed_of(ready) if compare_speed else None
-    return _concluded(ready, results, found, time.monotonic() - started, ratio)
+    return conclude(
+        ready,
+        total_of(results),
+        found,
+        seconds=time.monotonic() - started,
+        plain_step_ratio=ratio,
+    )
 
 
 @one_thread()
@@ -66,7 +72,8 @@ def merged_report(folder: Path, observe: Progress | None = None) -> AuditReport:
     ready = prepare(job, observe)
     results = WorkFolder.opened(folder, job, ready.digest).results()
     here = replace(ready, job=replace(job, device="cpu"))  # whatever the workers had
-    return _concluded(ready, results, run_checks(here), time.monotonic() - started, None)
+    checked = run_checks(here)
+    return conclude(ready, total_of(results), checked, seconds=time.monotonic() - started)
 
 
 def _results(
@@ -83,12 +90,9 @@ def _results(
 
 def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:
     """What the checks found explains why the run cannot be replayed; both are told."""
-    obstacle = CheckReport(
-        code="LC318",
-        name="replay",
+    obstacle = Check("LC318", "replay", "see the other findings first").failed(
+        f"no unit counts, because the run cannot be replayed: {error}",
         verdict=Verdict.INCONCLUSIVE,
-        message=f"no unit counts, because the run cannot be replayed: {error}",
-        remedy="see the other findings first",
     )
     return Checked((*found.reports, obstacle), found.not_done)
 
@@ -98,19 +102,3 @@ def _done(ready: Ready, unit: Unit, observe: Progress | None) -> UnitResult:
     if observe is not None:
         observe(f"{unit.kind.value} at {unit.weights}", unit.number + 1, len(ready.units))
     return result
-
-
-def _concluded(
-    ready: Ready,
-    results: list[UnitResult],
-    found: Checked,
-    seconds: float,
-    ratio: float | None,
-) -> AuditReport:
-    return conclude(
-        ready,
-        total_of(results),
-        found,
-        seconds=seconds,
-        plain_step_ratio=ratio,
-    )

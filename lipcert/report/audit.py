@@ -33,11 +33,8 @@ from lipcert.report.audit_findings import (
 )
 from lipcert.report.audit_numbers import (
     beside,
-    factor_of,
     measured,
-    report_factor,
     share_of,
-    tightness_of,
 )
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
 from lipcert.report.document import Line, told_once
@@ -156,7 +153,7 @@ def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]
 def group_cells(group: GroupAudit) -> tuple[str, ...]:
     """A group: its name and dimension, its bound, what was measured, what is not settled."""
     norms = (group.max_observed, group.max_attacked)
-    factor = factor_of(group)
+    factor = group.detectable_error_factor
     return (
         group.name,
         f"{group.dimension:,}",
@@ -198,7 +195,7 @@ def _reached(report: AuditReport) -> doc.Ranking:
         tuple(
             _bar(group, share)
             for group in chosen_groups(report, _MOST_BARS)
-            if (share := tightness_of(group)) is not None
+            if (share := group.tightness) is not None
         )
     )
 
@@ -384,7 +381,7 @@ def _broken(report: AuditReport) -> str:
 
 
 def _worth(report: AuditReport) -> str:
-    factor = report_factor(report)
+    factor = report.detectable_error_factor
     if factor is None:
         return "How wrong a bound could be unnoticed is not known: see the groups."
     least = at_most(factor, _DIGITS)

@@ -20,9 +20,10 @@ from lipcert.audit.records import (
     Quantity,
     ValueAudit,
     Verdict,
+    largest,
 )
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.audit_numbers import beside, largest, measured, tightness_of
+from lipcert.report.audit_numbers import beside, measured
 from lipcert.report.ci import Finding, by_level
 
 QUANTITIES: Final = MappingProxyType(
@@ -104,7 +105,7 @@ def held_value(value: ValueAudit) -> Held:
 
 def rank(item: Held) -> tuple[bool, bool, float]:
     """A key that sorts the worst first: violations, then what is undecided, then the tightest."""
-    share = tightness_of(item.audit)
+    share = item.audit.tightness
     worst = -1.0 if share is None else math.inf if math.isnan(share) else share
     return (item.audit.violations == 0, item.audit.undecided == 0, -worst)
 
@@ -146,7 +147,7 @@ def _finding(item: Held, code: str, level: Level, message: str) -> Finding:
 
 
 def _exceeds(item: Held) -> str:
-    share = tightness_of(item.audit)
+    share = item.audit.tightness
     times = f" {measured(share)} times" if share is not None and share > 1.0 else " over"
     return f"{item.subject} is{times} its bound{_beside(item)}"
 

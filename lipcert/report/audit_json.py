@@ -21,7 +21,6 @@ from lipcert.core.codec import Codec, CodecError, Form, member
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_findings import audit_findings
-from lipcert.report.audit_numbers import factor_of, report_factor, tightness_of
 from lipcert.report.json import FieldError, JsonObject, dump
 
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
@@ -47,14 +46,14 @@ def audit_document(report: AuditReport) -> JsonObject:
 def _document(report: AuditReport) -> JsonObject:
     members = AUDIT.write(report)
     for group, found in zip(members["groups"], report.groups, strict=True):
-        group["tightness"] = tightness_of(found)
-        group["detectable_error_factor"] = factor_of(found)
+        group["tightness"] = found.tightness
+        group["detectable_error_factor"] = found.detectable_error_factor
     for value, measured in zip(members["values"], report.values, strict=True):
-        value["tightness"] = tightness_of(measured)
+        value["tightness"] = measured.tightness
     return {
         "schema": AUDIT_SCHEMA,
         **members,
-        "detectable_error_factor": report_factor(report),
+        "detectable_error_factor": report.detectable_error_factor,
         "diagnostics": [
             {
                 "code": finding.code,

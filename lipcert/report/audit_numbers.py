@@ -11,44 +11,11 @@ import decimal
 import math
 from typing import Final
 
-from lipcert.audit.records import AuditReport, GroupAudit, ValueAudit
+from lipcert.audit.records import GroupAudit, ValueAudit
 from lipcert.report.numbers import at_most
 
 _DIGITS: Final = 4
 _NONE: Final = "–"
-
-
-def largest(*norms: float | None) -> float | None:
-    """The largest of those that exist; NaN is larger than every number."""
-    found = [norm for norm in norms if norm is not None]
-    if any(math.isnan(norm) for norm in found):
-        return math.nan
-    return max(found, default=None)
-
-
-def tightness_of(item: GroupAudit | ValueAudit) -> float | None:
-    """The largest norm that was found over its bound; None where there is none to compare."""
-    attacked = item.max_attacked if isinstance(item, GroupAudit) else None
-    norm, bound = largest(item.max_observed, attacked), _bound(item)
-    if norm is None or not bound:
-        return None
-    return norm / bound
-
-
-def factor_of(group: GroupAudit) -> float | None:
-    """A bound too small by this factor or more would have been noticed; None: not known."""
-    share = tightness_of(group)
-    if share is None or not 0.0 < share < math.inf:
-        return None
-    factor = 1.0 / share
-    return factor if math.isfinite(factor) else None
-
-
-def report_factor(report: AuditReport) -> float | None:
-    """Of the group that was tried least well; None where it is not known of one of them."""
-    factors = [factor_of(group) for group in report.groups]
-    known = [factor for factor in factors if factor is not None]
-    return max(known) if known and len(known) == len(factors) else None
 
 
 def measured(value: float | None, digits: int = _DIGITS) -> str:
@@ -85,12 +52,8 @@ def _in_full(norm: float | None) -> str:
 
 def share_of(item: GroupAudit | ValueAudit) -> str:
     """The tightness; in full where rounding would hide on which side of 1 it lies."""
-    share = tightness_of(item)
+    share = item.tightness
     if share is None or not math.isfinite(share):
         return measured(share)
     text = measured(share)
     return repr(share) if text == "1" and share != 1.0 else text
-
-
-def _bound(item: GroupAudit | ValueAudit) -> float | None:
-    return item.grad_norm_bound if isinstance(item, GroupAudit) else item.bound

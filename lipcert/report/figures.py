@@ -13,7 +13,7 @@ from typing import Final
 
 from lipcert.audit.records import BINS_PER_OCTAVE, AuditReport, Quantity
 from lipcert.report.attribution import Share, largest_gradients, stretches
-from lipcert.report.audit_numbers import factor_of, measured, tightness_of
+from lipcert.report.audit_numbers import measured
 from lipcert.report.charts.bars import Bar, BarChart, bar_chart
 from lipcert.report.charts.histogram import (
     Strip,
@@ -220,7 +220,7 @@ def _observed(row: GroupRow) -> tuple[str, str]:
 
 
 def _tightness(row: GroupRow) -> float | None:
-    return None if row.audit is None else tightness_of(row.audit)
+    return None if row.audit is None else row.audit.tightness
 
 
 def _tightness_bar(row: GroupRow) -> Bar:
@@ -234,7 +234,7 @@ def _tightness_bar(row: GroupRow) -> Bar:
 def _factor(row: GroupRow) -> str:
     if not _is_good(row):
         return "violation"
-    factor = None if row.audit is None else factor_of(row.audit)
+    factor = None if row.audit is None else row.audit.detectable_error_factor
     return "–" if factor is None else f"{at_most(factor, 3)}×"
 
 

@@ -27,6 +27,8 @@ from lipcert.audit.data import Examples
 from lipcert.audit.labels import checked_labels
 from lipcert.upper import FloatArray
 
+__all__ = ["Progress", "Proposal", "proposals"]
+
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many steps of it are done, and how many there are."""
 

@@ -28,7 +28,7 @@ from lipcert.audit.data import Examples
 from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.ready import Ready
 from lipcert.audit.recorded import examples_gap
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.errors import NoVerdictError
 
@@ -113,15 +113,9 @@ def _other_model(trace: Trace, sha256: str) -> Checked:
     recorded = trace.manifest.model_sha256
     if recorded is None or recorded == sha256:
         return Checked()
-    return Checked(
-        (
-            CheckReport(
-                code="LC319",
-                name="agreement",
-                verdict=Verdict.MISMATCH,
-                message=f"the run was recorded with the model file {recorded[:16]}…, and "
-                f"{sha256[:16]}… was bounded",
-                remedy="audit with the file that was named to the recorder",
-            ),
-        )
+    message = (
+        f"the run was recorded with the model file {recorded[:16]}…, and {sha256[:16]}… was bounded"
     )
+    remedy = "audit with the file that was named to the recorder"
+    check = Check("LC319", "agreement", remedy)
+    return Checked((check.failed(message, verdict=Verdict.MISMATCH),))

@@ -8,11 +8,19 @@ False alarms: none. Batches that are replayed are checked there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from lipcert.audit.admissibility import outside
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.recorded import INPUT
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport
+
+_CHECK: Final = Check(
+    "LC304",
+    "admissibility",
+    "clip or scale the inputs before the network, or declare the domain that they are in "
+    "(--input-norm, --input-box)",
+)
 
 
 def admissible_batches(run: RecordedRun) -> Checked:
@@ -41,14 +49,9 @@ def _reports(run: RecordedRun) -> Iterator[CheckReport]:
             inadmissible = outside(tensors[INPUT], run.settings) if INPUT in tensors else []
             if inadmissible:
                 index, why = inadmissible[0]
-                yield CheckReport(
-                    code="LC304",
-                    name="admissibility",
-                    verdict=Verdict.VIOLATION,
-                    message=f"{len(inadmissible)} examples of {run.name(step)} lie outside the "
+                yield _CHECK.failed(
+                    f"{len(inadmissible)} examples of {run.name(step)} lie outside the "
                     f"declared input domain; example {start + index} {why}",
-                    where=run.name(step),
-                    remedy="clip or scale the inputs before the network, or declare the domain "
-                    "that they are in (--input-norm, --input-box)",
+                    run.name(step),
                 )
             start += batch.examples or 0

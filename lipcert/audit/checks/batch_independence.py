@@ -13,21 +13,23 @@ stored statistics of a layer that normalises by its batch move, and by nothing e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.errors import UsageError
 
-_NAME: Final = "batch-independence"
 _STATISTICS: Final = (".running_mean", ".running_var")
 _Array = npt.NDArray[Any]
-_REMEDY: Final = (
-    "normalise each example by itself (GroupNorm), or keep the layer in evaluation mode"
+_CHECK: Final = Check(
+    "LC316",
+    "batch-independence",
+    "normalise each example by itself (GroupNorm), or keep the layer in evaluation mode",
 )
 
 
@@ -44,7 +46,7 @@ def batch_independence(function: Callable[[_Array], _Array], x: _Array) -> Check
         )
     if not np.array_equal(first, second, equal_nan=True):
         message = "the function gives another result when it is called again; is dropout active?"
-        return CheckReport("LC316", _NAME, Verdict.INCONCLUSIVE, message)
+        return replace(_CHECK.passed(message), verdict=Verdict.INCONCLUSIVE)
     worst, difference = 0, 0.0
     for index in range(count):
         others = np.roll(x, 1, axis=0)
@@ -56,16 +58,11 @@ def batch_independence(function: Callable[[_Array], _Array], x: _Array) -> Check
                 worst, difference = index, moved
     if difference == 0.0:
         message = f"none of {count} rows changed when the other examples of the batch did"
-        return CheckReport("LC316", _NAME, Verdict.PASS, message)
-    return CheckReport(
-        "LC316",
-        _NAME,
-        Verdict.VIOLATION,
+        return _CHECK.passed(message)
+    return _CHECK.failed(
         f"row {worst} moved by {difference:.4g} when only other examples of the batch changed",
         f"example {worst}",
-        difference,
-        0.0,
-        _REMEDY,
+        (difference, 0.0),
     )
 
 
@@ -78,17 +75,12 @@ def moving_statistics(run: RecordedRun) -> Checked:
                 continue
             known, value = first.setdefault(name, (where, item))
             if not np.array_equal(value, item, equal_nan=True):
-                report = CheckReport(
-                    code="LC316",
-                    name=_NAME,
-                    verdict=Verdict.VIOLATION,
-                    message=f"{name!r} moved between {known} and {where}: the layer normalises by "
-                    "the statistics of its batch, so that examples influence each other, and "
-                    "stores them without noise",
-                    where=where,
-                    measured=float(np.linalg.norm(item.astype(np.float64) - value)),
-                    expected=0.0,
-                    remedy=_REMEDY,
+                report = _CHECK.failed(
+                    f"{name!r} moved between {known} and {where}: the layer normalises by the "
+                    "statistics of its batch, so that examples influence each other, and stores "
+                    "them without noise",
+                    where,
+                    (float(np.linalg.norm(item.astype(np.float64) - value)), 0.0),
                 )
                 return Checked((report,))
     return Checked()

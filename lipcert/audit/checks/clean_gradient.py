@@ -35,11 +35,13 @@ from lipcert.audit.checks.batches import Release, decay_of, releases
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.precision import Precision
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.upper import FloatArray
 
 _NAME: Final = "agreement"
+_CHECK: Final = Check("LC317", _NAME)
+_CONTRIBUTED: Final = Check("LC312", _NAME, "clip the gradient of each example before the sum")
 _FACTOR: Final = 8.0
 _KINKS: Final = 1.0 / 16.0
 
@@ -91,18 +93,14 @@ def _lengths_of(run: RecordedRun, release: Release, clean: Blob) -> list[CheckRe
         outer = max((s.outer for b in release.batches for _, s in b.scales), default=0.0)
         most = release.examples * (group.grad_norm or math.inf) * outer * (1.0 + 2.0**-20)
         passes = length <= most
+        told = _CONTRIBUTED.passed if passes else _CONTRIBUTED.failed
         reports.append(
-            CheckReport(
-                "LC312",
-                _NAME,
-                Verdict.PASS if passes else Verdict.VIOLATION,
+            told(
                 f"the clean gradient of {release.name}, group {group.name}, has the norm "
                 f"{length:.4g}, and {release.examples} clipped gradients add up to {most:.4g} at "
                 "most",
                 release.name,
-                measured=length,
-                expected=most,
-                remedy="" if passes else "clip the gradient of each example before the sum",
+                (length, most),
             )
         )
     return reports
@@ -111,12 +109,10 @@ def _lengths_of(run: RecordedRun, release: Release, clean: Blob) -> list[CheckRe
 def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:
     if len(release.cleans) > 1 or len(release.starts) > 1:
         what = "weights" if len(release.cleans) == 1 else "clean gradients"
-        return CheckReport(
-            code="LC317",
-            name=_NAME,
+        return _CHECK.failed(
+            f"the ranks hold different {what} at {release.name}, which all of them share",
+            release.name,
             verdict=Verdict.INCONCLUSIVE,
-            message=f"the ranks hold different {what} at {release.name}, which all of them share",
-            where=release.name,
             remedy="add the gradients of all ranks up, record the sum as clean in each, and apply "
             "one noised gradient everywhere",
         )
@@ -129,19 +125,14 @@ def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:
 def _of_nothing(release: Release, clean: Blob) -> CheckReport:
     """The gradient of an empty batch, which is 0."""
     length = _norm(np.concatenate([np.ravel(x) for x in clean.tensors().values()] or [np.zeros(1)]))
-    is_zero = length == 0.0
-    return CheckReport(
-        code="LC317",
-        name=_NAME,
-        verdict=Verdict.PASS if is_zero else Verdict.VIOLATION,
-        message=f"the clean gradient of the empty batch of {release.name} "
-        + ("is 0" if is_zero else f"has the norm {length:.4g}: no example of it made that"),
-        where=release.name,
-        measured=length,
-        expected=0.0,
-        remedy=""
-        if is_zero
-        else "set gradients to 0 in every step, also where no example is drawn",
+    what = f"the clean gradient of the empty batch of {release.name}"
+    if length == 0.0:
+        return _CHECK.passed(f"{what} is 0", release.name, (length, 0.0))
+    return _CHECK.failed(
+        f"{what} has the norm {length:.4g}: no example of it made that",
+        release.name,
+        (length, 0.0),
+        remedy="set gradients to 0 in every step, also where no example is drawn",
     )
 
 
@@ -204,7 +195,7 @@ def _report(release: Release, found: _Distance) -> CheckReport:
     d, a = found.d, found.a
     off = abs(found.alpha - 1.0) * found.length
     is_factor = off > _FACTOR * (found.residual + a)
-    code, verdict, remedy = "LC317", Verdict.PASS, ""
+    check, verdict, remedy = _CHECK, Verdict.PASS, ""
     message = (
         f"the clean gradient of {release.name} is the sum of the gradients of its examples, up to "
         f"{d / found.added if found.added else d:.2g} of what is added up"
@@ -217,7 +208,7 @@ def _report(release: Release, found: _Distance) -> CheckReport:
         )
         remedy = "bound the network that is trained, or freeze the tensor"
     elif is_factor and found.alpha > 1.0:
-        code, verdict = "LC312", Verdict.VIOLATION
+        check, verdict = _CONTRIBUTED, Verdict.VIOLATION
         message = (
             f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
             "should add up to: each contributes so many times what it is thought to"
@@ -241,9 +232,7 @@ def _report(release: Release, found: _Distance) -> CheckReport:
             "look for layers that mix examples (batch statistics), dropout, or another loss or "
             "network than the exported one"
         )
-    return CheckReport(
-        code, _NAME, verdict, message, release.name, measured=d, expected=a, remedy=remedy
-    )
+    return check.failed(message, release.name, (d, a), verdict=verdict, remedy=remedy)
 
 
 def _comparable(used: Precision | None, device: str) -> Precision:

@@ -32,12 +32,18 @@ from lipcert.audit.checks.batches import (
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.measured import Measured, decide, joint, largest_of
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.settled import Settled
 from lipcert.errors import NoVerdictError
 from lipcert.upper import FloatArray
 
 _NAME: Final = "contribution"
+_CHECK: Final = Check(
+    "LC312",
+    _NAME,
+    "compute the sensitivity of what is noised: a sensitivity divided by the batch size belongs to "
+    "gradients that were divided after every clip",
+)
 _STORED: Final = 1.0 + 2.0**-22
 
 
@@ -194,7 +200,7 @@ def _together(parts: list[Measured]) -> Measured:
 def _report(found: list[_Excess], kind: str) -> CheckReport:
     mine = [item for item in found if item.kind == kind]
     worst = max(mine, key=lambda item: (item.violating > 0, item.measured / item.expected))
-    ratio = worst.measured / worst.expected
+    ratio, numbers = worst.measured / worst.expected, (worst.measured, worst.expected)
     if kind == "claim":
         what = f"{worst.measured:.6g} to the quantity that is noised, {ratio:.4g} of the claimed"
         what += f" sensitivity {worst.expected:.6g} of one gradient"
@@ -203,24 +209,11 @@ def _report(found: list[_Excess], kind: str) -> CheckReport:
         what += f" {worst.expected:.6g}: the noise is {1.0 / ratio if ratio else np.inf:.4g} times"
         what += " what this example requires"
     if not worst.violating:
-        return CheckReport(
-            "LC312",
-            _NAME,
-            Verdict.PASS,
-            f"the largest contribution of an example is {what}",
-            worst.where,
-            worst.measured,
-            worst.expected,
-        )
-    return CheckReport(
-        code="LC312",
-        name=_NAME,
-        verdict=Verdict.VIOLATION,
-        message=f"{worst.violating} of {worst.examples} examples of {worst.where} contribute more "
-        f"than is claimed; the largest contribution is {what}",
-        where=worst.where,
-        measured=worst.measured,
-        expected=worst.expected,
-        remedy="compute the sensitivity of what is noised: a sensitivity divided by the batch "
-        "size belongs to gradients that were divided after every clip",
+        message = f"the largest contribution of an example is {what}"
+        return _CHECK.passed(message, worst.where, numbers)
+    return _CHECK.failed(
+        f"{worst.violating} of {worst.examples} examples of {worst.where} contribute more than is "
+        f"claimed; the largest contribution is {what}",
+        worst.where,
+        numbers,
     )

@@ -9,12 +9,12 @@ missing at the end of a rank that does not say that it ended.
 from __future__ import annotations
 
 from lipcert.audit.checks.subject import Checked
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.spelling import FaultKind
 from lipcert.audit.trace.verification import verify
 
-_NAME = "trace-integrity"
+_CHECK = Check("LC320", "trace-integrity", "take an intact copy, or record the run again")
 
 
 def integrity(trace: Trace) -> Checked:
@@ -23,13 +23,10 @@ def integrity(trace: Trace) -> Checked:
     damages = [fault for fault in found.faults if fault.kind is not FaultKind.TORN]
     if damages:
         reports = tuple(
-            CheckReport(
-                code="LC320",
-                name=_NAME,
+            _CHECK.failed(
+                f"the trace is damaged: {fault}",
+                f"{fault.file}:{fault.line}" if fault.line else fault.file,
                 verdict=Verdict.MISMATCH,
-                message=f"the trace is damaged: {fault}",
-                where=f"{fault.file}:{fault.line}" if fault.line else fault.file,
-                remedy="take an intact copy, or record the run again",
             )
             for fault in damages
         )
@@ -43,5 +40,4 @@ def integrity(trace: Trace) -> Checked:
         )
     lines = sum(item.lines for item in found.ranks)
     message = f"{lines} lines and {found.blobs} files of tensors are as they were recorded"
-    report = CheckReport("LC320", _NAME, Verdict.PASS, message)
-    return Checked((report,), not_done)
+    return Checked((_CHECK.passed(message),), not_done)

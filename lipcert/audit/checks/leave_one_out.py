@@ -22,13 +22,19 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport
 from lipcert.errors import UsageError
 
 _Array: TypeAlias = npt.NDArray[Any]
 GradientFunction: TypeAlias = Callable[[_Array, _Array], Mapping[str, _Array]]
 """examples and labels → the quantity that is noised, by name of the tensor"""
 _WITHIN_ONE: Final = 2.0**-10
+_CHECK: Final = Check(
+    "LC313",
+    "leave-one-out",
+    "divide by a public constant and not by the number of examples; see which layer or loss mixes "
+    "the examples of a batch",
+)
 
 
 def leave_one_out(
@@ -58,19 +64,8 @@ def leave_one_out(
         f"most, {moves[worst] / sensitivity if sensitivity else math.inf:.4g} of the claimed "
         f"sensitivity {sensitivity:.6g}"
     )
-    return CheckReport(
-        code="LC313",
-        name="leave-one-out",
-        verdict=Verdict.VIOLATION if over else Verdict.PASS,
-        message=message,
-        where=f"example {worst}",
-        measured=moves[worst],
-        expected=sensitivity,
-        remedy="divide by a public constant and not by the number of examples; see which layer or "
-        "loss mixes the examples of a batch"
-        if over
-        else "",
-    )
+    told = _CHECK.failed if over else _CHECK.passed
+    return told(message, f"example {worst}", (moves[worst], sensitivity))
 
 
 def _copied(gradients: Mapping[str, _Array]) -> dict[str, _Array]:

@@ -35,12 +35,18 @@ from scipy.stats import chi2, kstwo, norm
 from lipcert.audit.checks.batches import noise_stds
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
 _BFLOAT16: Final = 2.0**-8
 _NAME: Final = "noise"
+_CHECK: Final = Check(
+    "LC314",
+    _NAME,
+    "add independent Gaussian noise of the stated deviation to every tensor that is released, and "
+    "record the gradients directly before and after it",
+)
 _SHAPE_FROM: Final = 1000
 _SHAPE_UP_TO: Final = 1_000_000
 
@@ -140,7 +146,7 @@ def noise(run: RecordedRun) -> Checked:
             f"{len(tests)} tests of the noise on {len(found)} tensors agree with the stated "
             f"standard deviations; the rarest has the probability {worst.chance:.2g}"
         )
-        reports = (CheckReport("LC314", _NAME, Verdict.PASS, message, worst.where),)
+        reports = (_CHECK.passed(message, worst.where),)
     return Checked(reports, tuple(not_done))
 
 
@@ -225,14 +231,6 @@ def _std(item: AddedNoise) -> float:
 
 def _report(test: _Test) -> CheckReport:
     chance = f", which chance gives with at most {test.chance:.1e}" if test.chance > 0.0 else ""
-    return CheckReport(
-        code="LC314",
-        name=_NAME,
-        verdict=test.verdict,
-        message=f"{test.where}: {test.message}{chance}",
-        where=test.where,
-        measured=test.measured,
-        expected=test.expected,
-        remedy="add independent Gaussian noise of the stated deviation to every tensor that is "
-        "released, and record the gradients directly before and after it",
-    )
+    message = f"{test.where}: {test.message}{chance}"
+    numbers = (test.measured, test.expected)
+    return _CHECK.failed(message, test.where, numbers, verdict=test.verdict)

@@ -25,12 +25,15 @@ import numpy.typing as npt
 
 from lipcert.audit.checks.noise import storage_unit
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
 _NAME: Final = "release"
+_CHECK: Final = Check(
+    "LC314", _NAME, "let the optimizer take the noised gradient, and record what it takes"
+)
 _ROUNDINGS: Final = 8.0
 _Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -52,7 +55,7 @@ def released(run: RecordedRun) -> Checked:
         return Checked(not_done=(text,) if run.steps else ())
     if not reports:
         message = f"the optimizer applied the noised gradients at {compared} recorded steps"
-        return Checked((CheckReport("LC314", _NAME, Verdict.PASS, message),))
+        return Checked((_CHECK.passed(message),))
     return Checked(shortened(reports))
 
 
@@ -65,13 +68,10 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
             continue
         name, known = first.setdefault(step.number, (run.name(step), noised))
         if known != noised:
-            yield CheckReport(
-                code="LC314",
-                name=_NAME,
-                verdict=Verdict.VIOLATION,
-                message=f"{name} and {run.name(step)} hold different noised gradients: every rank "
-                "makes a release of its own, and one was accounted for",
-                where=run.name(step),
+            yield _CHECK.failed(
+                f"{name} and {run.name(step)} hold different noised gradients: every rank makes a "
+                "release of its own, and one was accounted for",
+                run.name(step),
                 remedy="draw the noise in one rank, and apply what it noised in all of them",
             )
 
@@ -89,20 +89,13 @@ def _faults(
         if off <= _ROUNDINGS * unit * length:
             continue
         plain = name in clean and _is_closer(a, _exact(clean[name]), n)
-        yield CheckReport(
-            code="LC314",
-            name=_NAME,
+        what = "the gradient without its noise"
+        yield _CHECK.failed(
+            f"{run.name(step)}, {name}: the optimizer applied "
+            f"{what if plain else 'something else than the noised gradient'}",
+            f"{run.name(step)}, {name}",
+            (off, _ROUNDINGS * unit * length),
             verdict=Verdict.VIOLATION if plain else Verdict.INCONCLUSIVE,
-            message=f"{run.name(step)}, {name}: the optimizer applied "
-            + (
-                "the gradient without its noise"
-                if plain
-                else "something else than the noised gradient"
-            ),
-            where=f"{run.name(step)}, {name}",
-            measured=off,
-            expected=_ROUNDINGS * unit * length,
-            remedy="let the optimizer take the noised gradient, and record what it takes",
         )
 
 

@@ -23,12 +23,17 @@ from lipcert.audit.checks.batch_sizes import size_surprises
 from lipcert.audit.checks.chance import SHARE, Surprise
 from lipcert.audit.checks.memberships import Members, member_surprises
 from lipcert.audit.checks.subject import RecordedRun
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
 _TESTS: Final = 7
 """four of sizes, three of members"""
+_CHECK: Final = Check(
+    "LC311",
+    "schedule",
+    "draw batches as they were accounted for, or account for the way they were drawn",
+)
 _Index = npt.NDArray[np.int64]
 
 
@@ -94,7 +99,7 @@ def _size_faults(
     for number, size in sizes.items():
         is_short_end = way is Sampling.SHUFFLE and size > 0 and full >= epoch
         if size != expected and not (size < expected and (is_short_end or not fills)):
-            yield _fault(
+            yield _CHECK.failed(
                 f"the batch of step {number} holds {size} examples, and {way.value} sampling with "
                 f"{expected} was accounted for",
                 f"step {number}",
@@ -108,16 +113,15 @@ def _index_faults(dataset: int, members: Members) -> Iterator[CheckReport]:
     """An example that there is not, or one that stands in a batch twice."""
     for number, index in members:
         if len(index) and int(index.max()) >= dataset:
-            yield _fault(
+            yield _CHECK.failed(
                 f"example {int(index.max())} at step {number} is none of the {dataset} that were "
                 "accounted for",
                 f"step {number}",
-                None,
             )
             return
         if len(np.unique(index)) < len(index):
             twice, count = Counter(index.tolist()).most_common(1)[0]
-            yield _fault(
+            yield _CHECK.failed(
                 f"example {twice} stands {count} times in the batch of step {number}: it moves "
                 "the gradient as much as so many examples",
                 f"step {number}",
@@ -147,17 +151,16 @@ def _epoch_faults(
         while begun and again is not None and begun[0][0] <= last.get(again, -1):
             begun.popleft()
         if not begun:
-            yield _fault(
+            yield _CHECK.failed(
                 f"example {again} at step {number} was already in one of the {place - first} "
                 "batches before it, so that the batches of an epoch are not disjoint",
                 f"step {number}",
-                None,
             )
             return
         last.update(dict.fromkeys(index.tolist(), place))
     epochs = begun[0][1] if begun else 0
     if most is not None and epochs > most:
-        yield _fault(
+        yield _CHECK.failed(
             f"{epochs} epochs were begun, and {most} were accounted for: an example takes part in "
             "each, also in one that is broken off",
             "",
@@ -175,7 +178,7 @@ def _rarest(surprises: Iterable[Surprise]) -> Iterator[CheckReport]:
     """A report of it."""
     found = too_rare(surprises)
     if found is not None:
-        yield _fault(found.message, found.where, found.numbers)
+        yield _CHECK.failed(found.message, found.where, found.numbers)
 
 
 def _sizes(run: RecordedRun) -> dict[int, int] | None:
@@ -226,17 +229,3 @@ def _epochs(run: RecordedRun, epoch: int) -> int | None:
         return run.plan.participations
     steps = run.declared.steps if run.settings.steps is None else run.settings.steps
     return None if steps is None else -(-steps // max(1, epoch))
-
-
-def _fault(message: str, where: str, numbers: tuple[float, float] | None) -> CheckReport:
-    measured, expected = (None, None) if numbers is None else numbers
-    return CheckReport(
-        "LC311",
-        "schedule",
-        Verdict.VIOLATION,
-        message,
-        where,
-        None if measured is None else float(measured),
-        None if expected is None else float(expected),
-        "draw batches as they were accounted for, or account for the way they were drawn",
-    )

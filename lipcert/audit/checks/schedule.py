@@ -18,11 +18,12 @@ from lipcert.audit.checks.batches import claimed_divisor, decays_inside, scale_o
 from lipcert.audit.checks.sampling import sampling_faults
 from lipcert.audit.checks.stated_noise import STORED, noise_faults
 from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.privacy.plan import Sampling
 
 _NAME: Final = "schedule"
+_CHECK: Final = Check("LC311", _NAME)
 _RATE: Final = 1.0 + 2.0**-40
 
 
@@ -42,7 +43,7 @@ def schedule(run: RecordedRun) -> Checked:
     ]
     if not faults and compared:
         message = f"the recorded run is the one that was accounted for: {', '.join(compared)}"
-        faults = [CheckReport("LC311", _NAME, Verdict.PASS, message)]
+        faults = [_CHECK.passed(message)]
     return Checked(tuple(faults), tuple(not_done))
 
 
@@ -53,11 +54,11 @@ def _length(run: RecordedRun, compared: list[str], not_done: list[str]) -> Itera
     limits = {"were accounted for": planned, "are declared": run.declared.steps}
     for what, limit in limits.items():
         if limit is not None and taken > limit:
-            yield _fault(
+            yield _CHECK.failed(
                 f"{taken} steps were recorded, and {limit} {what}",
                 "",
                 (taken, limit),
-                "account for all steps, also for those after a restart",
+                remedy="account for all steps, also for those after a restart",
             )
     if any(limit is not None for limit in limits.values()):
         compared.append(f"{taken} steps")
@@ -75,27 +76,26 @@ def _statements(run: RecordedRun) -> Iterator[CheckReport]:
     ]
     for what, claimed, said in pairs:
         if claimed is not None and said is not None and claimed != said:
-            yield _fault(
+            yield _CHECK.failed(
                 f"{what} is {said} in the run and {claimed} in the account",
                 "the declaration",
-                None,
-                "account for the run as it was",
+                remedy="account for the run as it was",
             )
     sigma, said_sigma = run.multiplier, declared.noise_multiplier
     if sigma is not None and said_sigma is not None and said_sigma * STORED < sigma:
-        yield _fault(
+        yield _CHECK.failed(
             f"the run declares the noise multiplier {said_sigma:.9g}, the account has {sigma:.9g}",
             "the declaration",
             (said_sigma, sigma),
-            "account for the multiplier that was used",
+            remedy="account for the multiplier that was used",
         )
     if declared.weight_decay and not decays_inside(settings):
-        yield _fault(
+        yield _CHECK.failed(
             f"the run clips gradients together with the decay {declared.weight_decay:g}·θ, and "
             "the claims are of gradients alone",
             "the declaration",
-            None,
-            "state it (--decay inside), or let the optimizer decay the weights after the noise",
+            remedy="state it (--decay inside), or let the optimizer decay the weights after the "
+            "noise",
         )
 
 
@@ -109,22 +109,21 @@ def _sampler(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iter
         return
     for step, batch in stated:
         if batch.sampler is not expected and batch.sampler is not None:
-            yield _fault(
+            yield _CHECK.failed(
                 f"the batch of {run.name(step)} was drawn by {batch.sampler.value} sampling, and "
                 f"{expected.value} sampling was accounted for (LC402)",
                 run.name(step),
-                None,
-                f"draw {expected.value} batches, or state the ε of {batch.sampler.value}",
+                remedy=f"draw {expected.value} batches, or state the ε of {batch.sampler.value}",
             )
             return
         is_random = expected is Sampling.POISSON and batch.rate is not None
         if is_random and rate is not None and (batch.rate or 0.0) > rate * _RATE:
-            yield _fault(
+            yield _CHECK.failed(
                 f"the batch of {run.name(step)} was drawn at the rate {batch.rate:.9g}, and "
                 f"{rate:.9g} was accounted for",
                 run.name(step),
                 (batch.rate or 0.0, rate),
-                "account for the rate that was used",
+                remedy="account for the rate that was used",
             )
             return
     compared.append(f"{expected.value} sampling")
@@ -155,38 +154,22 @@ def _divisor(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iter
         step, batch = found[smallest]
         is_mean = batch.reduction is Reduction.MEAN and batch.divisor is None
         why = ", the size of the batch at hand" if is_mean else ""
-        yield _fault(
+        yield _CHECK.failed(
             f"gradients are divided by {smallest:g} at {run.name(step)} and by {largest:g} at "
             f"{run.name(found[largest][0])}{why}: a divisor must be one public constant (LC401)",
             run.name(step),
             (smallest, largest),
-            "sum the losses and divide by the expected batch size",
+            remedy="sum the losses and divide by the expected batch size",
         )
         return
     claimed = claimed_divisor(run.settings)
     states_noise = any(True for _ in stated_noise(run))
     if smallest < claimed / _RATE and not states_noise:
-        yield _fault(
+        yield _CHECK.failed(
             f"gradients are divided by {smallest:g}, the sensitivity is claimed for {claimed:g}",
             "",
             (smallest, claimed),
-            "divide by the constant that is claimed, or compute the sensitivity of the sum",
+            remedy="divide by the constant that is claimed, or compute the sensitivity of the sum",
         )
         return
     compared.append(f"the divisor {smallest:g}")
-
-
-def _fault(
-    message: str, where: str, numbers: tuple[float, float] | None, remedy: str
-) -> CheckReport:
-    measured, expected = (None, None) if numbers is None else numbers
-    return CheckReport(
-        "LC311",
-        _NAME,
-        Verdict.VIOLATION,
-        message,
-        where,
-        None if measured is None else float(measured),
-        None if expected is None else float(expected),
-        remedy,
-    )

@@ -42,9 +42,15 @@ from lipcert.audit.checks.correlation import (
 )
 from lipcert.audit.checks.noise import AddedNoise, added_noises
 from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport
 
 _NAME: Final = "seed-reuse"
+_CHECK: Final = Check(
+    "LC315",
+    _NAME,
+    "seed the generator of the noise once for the whole run, differently in every rank, and draw "
+    "each entry of each tensor anew from it",
+)
 _MOST_RELEASES: Final = 24
 _WHOLE: Final = 1 << 20
 _WINDOW: Final = 1 << 11
@@ -124,7 +130,7 @@ def seed_reuse(run: RecordedRun) -> Checked:
             f"the noise of {len(stated)} steps was drawn from different states of the generator, "
             f"and in {pairs} comparisons of recorded noises, at {tests} shifts, none are correlated"
         )
-        faults = [CheckReport("LC315", _NAME, Verdict.PASS, message)]
+        faults = [_CHECK.passed(message)]
     return Checked(tuple(faults))
 
 
@@ -135,7 +141,7 @@ def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
         if state is None:
             continue
         if state in first:
-            yield _fault(
+            yield _CHECK.failed(
                 f"the noise of {run.name(step)} is drawn from the state of the generator from "
                 f"which that of {first[state]} was drawn",
                 run.name(step),
@@ -218,23 +224,9 @@ def _correlated(comparisons: Iterable[_Comparisons], tests: int) -> Iterator[Che
         on = "" if first.tensor == second.tensor else f"on {second.tensor!r} "
         what = f"{one} and that {on}at {second.step}"
         what += f", shifted by {like.shift} entries," if like.shift else ""
-    yield _fault(
+    yield _CHECK.failed(
         f"{what} have the correlation {like.cosine:.6g}, which chance gives with at most "
         f"{like.chance:.1e}",
         second.step,
-        like.cosine,
-    )
-
-
-def _fault(message: str, where: str, correlation: float | None = None) -> CheckReport:
-    return CheckReport(
-        code="LC315",
-        name=_NAME,
-        verdict=Verdict.VIOLATION,
-        message=message,
-        where=where,
-        measured=correlation,
-        expected=None if correlation is None else 0.0,
-        remedy="seed the generator of the noise once for the whole run, differently in every rank, "
-        "and draw each entry of each tensor anew from it",
+        (like.cosine, 0.0),
     )

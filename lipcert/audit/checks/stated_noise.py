@@ -18,7 +18,7 @@ from typing import Final
 from lipcert.audit.bounds import Claims, are_made_anew, bounded_at
 from lipcert.audit.checks.batches import group_stds, scale_of, stated_noise
 from lipcert.audit.checks.subject import RecordedRun
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.settled import Settled
 from lipcert.audit.trace.records import Step
 from lipcert.privacy.noise import Neighbouring, Reduction, effective_multiplier, sensitivity
@@ -27,6 +27,9 @@ from lipcert.upper import Lower, Upper
 STORED: Final = 1.0 + 2.0**-22
 """what rounding a number to float32 may take away"""
 _NAME: Final = "schedule"
+_CHECK: Final = Check(
+    "LC311", _NAME, "multiply the sensitivity of what is noised by the noise multiplier"
+)
 
 
 def noise_faults(
@@ -147,14 +150,9 @@ def _falls_short(found: Lower, sigma: float) -> bool:
 
 
 def _fault(where: str, found: Lower, sigma: float) -> CheckReport:
-    return CheckReport(
-        code="LC311",
-        name=_NAME,
-        verdict=Verdict.VIOLATION,
-        message=f"the noise that {where} states has the multiplier {found.value:.6g}, and "
-        f"{sigma:.6g} was accounted for",
-        where=where.partition(",")[0],
-        measured=found.value,
-        expected=sigma,
-        remedy="multiply the sensitivity of what is noised by the noise multiplier",
+    return _CHECK.failed(
+        f"the noise that {where} states has the multiplier {found.value:.6g}, and {sigma:.6g} was "
+        "accounted for",
+        where.partition(",")[0],
+        (found.value, sigma),
     )

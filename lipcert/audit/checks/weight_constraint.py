@@ -23,11 +23,12 @@ from lipcert.audit.bounds import Claims, are_made_anew
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.constrained import Excess, excesses, storage_unit
 from lipcert.audit.recorded import checkpoints
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.viewed import is_shown
 from lipcert.upper import FloatArray
 
 _NAME: Final = "weight-constraint"
+_CHECK: Final = Check("LC310", _NAME)
 _MODEL: Final = "model"
 
 
@@ -64,13 +65,11 @@ def _at_the_point(run: RecordedRun, names: list[str]) -> Checked:
         for parameter, numbers in run.weights(name).items():
             if is_shown(run.graph, parameter, numbers):
                 continue
-            report = CheckReport(
-                code="LC319",
-                name=_NAME,
+            report = Check("LC319", _NAME).failed(
+                f"the bounds hold at the weights of the file alone, and {parameter!r} at {name} "
+                "differs from them",
+                name,
                 verdict=Verdict.MISMATCH,
-                message=f"the bounds hold at the weights of the file alone, and {parameter!r} at "
-                f"{name} differs from them",
-                where=name,
                 remedy="declare the constraints that training enforces (--scope constraint-set), "
                 "or audit an export of each step",
             )
@@ -100,19 +99,8 @@ def _reported(found: list[Excess], outside: Verdict) -> Checked:
         if worst.weights != _MODEL
         else f"the weights of the file obey their constraints{over}"
     )
-    return Checked(
-        (
-            CheckReport(
-                code="LC310",
-                name=_NAME,
-                verdict=Verdict.PASS,
-                message=message,
-                where=f"{worst.weights}: {worst.parameter}",
-                measured=worst.upper * radius,
-                expected=radius,
-            ),
-        )
-    )
+    where = f"{worst.weights}: {worst.parameter}"
+    return Checked((_CHECK.passed(message, where, (worst.upper * radius, radius)),))
 
 
 def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
@@ -135,14 +123,11 @@ def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
     remedy = "project after every step of the optimizer, before the next forward pass"
     if violated and outside is Verdict.MISMATCH:
         remedy = "export weights that were projected, or bound the weights of the file"
-    return CheckReport(
-        code="LC310",
-        name=_NAME,
+    return _CHECK.failed(
+        message,
+        f"{worst.weights}: {worst.parameter}",
+        ((worst.lower if violated else worst.upper) * radius, radius),
         verdict=outside if violated else Verdict.INCONCLUSIVE,
-        message=message,
-        where=f"{worst.weights}: {worst.parameter}",
-        measured=worst.lower * radius if violated else worst.upper * radius,
-        expected=radius,
         remedy=remedy,
     )
 
