@@ -13,7 +13,7 @@ from typing import Final
 from lipcert.privacy.account import Account, account_for
 from lipcert.privacy.accounting import accountant_named
 from lipcert.privacy.calibration import noise_for_epsilon
-from lipcert.privacy.lints import POINT_ONLY
+from lipcert.privacy.declaration import POINT_ONLY
 from lipcert.privacy.noise import NoiseGroup, joint_multiplier
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings

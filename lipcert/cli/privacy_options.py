@@ -225,7 +225,7 @@ class RunOptions:
 
     def findings(self) -> tuple[Diagnostic, ...]:
         """What is to be said of the analysis as a source."""
-        from lipcert.privacy.lints import POINT_ONLY
+        from lipcert.privacy.declaration import POINT_ONLY
 
         return (POINT_ONLY,) if self.point_only else ()
 

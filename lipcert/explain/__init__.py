@@ -1,20 +1,150 @@
 """explain: the page behind a diagnostic code or a rule name.
 
-What enters: `LC003`, or a rule as certificates (`dense/1`) or analyses name it. What leaves: text:
-for a code its meaning and remedy, for a rule of the core the docstrings of what applies it.
+    dense/1, activation.relu/1, …   the class of a kind of step, and the function of an activation
+    norm.dense, norm.torus, …       the proof that a claimed operator norm names
+    loss.cross-entropy, …           the gradient of a loss
+
+What enters: `LC003`, or a rule as certificates or analyses name it. What leaves: text: for a code
+its meaning and remedy, for a rule of the core the docstrings of what applies it. Sources are read
+and not imported; the names are those of the very tables by which the core finds its rules, so that
+no page is missing or out of date.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, final
 
 from lipcert.choices import nearest
+from lipcert.core.losses.kinds import KINDS
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain.codes import PAGES
-from lipcert.explain.core import RulePage, core_pages
 
 __all__ = ["all_keys", "explain"]
+
+_CORE: Final = Path(__file__).parent.parent / "core"
+_Definition = ast.FunctionDef | ast.ClassDef
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RulePage:
+    """Where a rule is applied, and what is said there."""
+
+    file: str
+    name: str
+    text: str
+
+
+def core_pages() -> dict[str, list[RulePage]]:
+    """All pages, sorted by name."""
+    pages = {"input/1": [_page("derive.py", "input_fact")], **_steps(), **_norms(), **_losses()}
+    return dict(sorted(pages.items()))
+
+
+def _steps() -> dict[str, list[RulePage]]:
+    """By `rules.table`, `rules.functions` and the version in `coverage`."""
+    version = _constant("coverage.py", "_VERSION")
+    families: Mapping[str, str] = _constant("rules/table.py", "FAMILIES")
+    functions: Mapping[str, str] = _constant("rules/functions.py", "FUNCTIONS")
+    pages = {kind: _page(f"rules/{family}.py", f"{kind}Rule") for kind, family in families.items()}
+    applied = pages.pop("Activation")
+    found = {f"{kind.lower()}/{version}": [page] for kind, page in pages.items()}
+    for name, place in functions.items():
+        module, _, function = place.partition(".")
+        page = _page(f"rules/{module}.py", function)
+        found[f"activation.{name}/{version}"] = [page, applied]
+    return found
+
+
+def _norms() -> dict[str, list[RulePage]]:
+    """By the routes that `norms.steps` tells apart, and the functions that it calls for each."""
+    files = [f"norms/{path.name}" for path in sorted((_CORE / "norms").glob("*.py"))]
+    known = {
+        definition.name: file
+        for file in files
+        for definition in _definitions(file)
+        if ast.get_docstring(definition)
+    }
+    found: dict[str, list[RulePage]] = {}
+    for case in ast.walk(_tree("norms/steps.py")):
+        if not isinstance(case, ast.match_case):
+            continue
+        constants = [n.value for n in ast.walk(case.pattern) if isinstance(n, ast.Constant)]
+        called = [name for node in case.body for name in _called(node) if name in known]
+        for method in (value for value in constants if isinstance(value, str)):
+            found[f"norm.{method}"] = [_page(known[name], name) for name in called]
+    return found
+
+
+def _losses() -> dict[str, list[RulePage]]:
+    """By the table of kinds."""
+    found: dict[str, list[RulePage]] = {}
+    for kind, place in KINDS.items():
+        module, _, name = place.partition(".")
+        found[f"loss.{kind}"] = [_page(f"losses/{module}.py", name)]
+    return found
+
+
+def _called(node: ast.AST) -> Iterator[str]:
+    """Names of what is called, as functions or as methods."""
+    for call in ast.walk(node):
+        match call:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                yield name
+
+
+def _page(file: str, name: str) -> RulePage:
+    """The docstring of a definition; of a class also those of its methods."""
+    (definition,) = (item for item in _definitions(file) if item.name == name)
+    members: Iterable[ast.stmt] = definition.body if isinstance(definition, ast.ClassDef) else ()
+    texts = [_text(definition)]
+    for member in members:
+        if isinstance(member, ast.FunctionDef) and ast.get_docstring(member):
+            texts.append(f"{member.name}: {_text(member)}")
+    return RulePage(f"lipcert/core/{file}", name, "\n\n".join(texts))
+
+
+def _text(definition: _Definition) -> str:
+    return inspect.cleandoc(ast.get_docstring(definition) or "")
+
+
+def _definitions(file: str) -> Iterator[_Definition]:
+    """Classes, functions, and methods of classes."""
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, _Definition):
+            yield node
+
+
+def _constant(file: str, name: str) -> Any:
+    """A literal that a module gives a name to."""
+    return ast.literal_eval(_assigned(file, name))
+
+
+def _assigned(file: str, name: str) -> ast.expr:
+    """What a module gives a name to."""
+    for node in _tree(file).body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value):
+                pass
+            case ast.Assign(targets=[ast.Name(id=found)], value=value):
+                pass
+            case _:
+                continue
+        if found == name:
+            return value
+    raise LookupError(f"lipcert/core/{file} has no {name}")
+
+
+@cache
+def _tree(file: str) -> ast.Module:
+    return ast.parse((_CORE / file).read_text(encoding="utf-8"))
 
 
 def explain(key: str) -> str:

@@ -92,9 +92,7 @@ def document_text(document: Document, name: str, *, width: int = 120, color: boo
 
 def ci_text(report: CiReport, name: str) -> str:
     """What CI systems show, in the format of that name, one of CI_FORMATS."""
-    from lipcert.report.github import github_annotations
-    from lipcert.report.junit import junit_xml
-    from lipcert.report.sarif import sarif
+    from lipcert.report.ci_formats import github_annotations, junit_xml, sarif
 
     writers: dict[str, Callable[[CiReport], str]] = {
         "sarif": sarif,

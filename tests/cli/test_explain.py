@@ -18,9 +18,8 @@ from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.core.rules.table import rule_class
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
-from lipcert.explain import all_keys, explain
+from lipcert.explain import all_keys, core_pages, explain
 from lipcert.explain.codes import PAGES
-from lipcert.explain.core import core_pages
 
 
 @pytest.fixture(autouse=True, scope="module")

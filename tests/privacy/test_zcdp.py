@@ -5,10 +5,10 @@ from fractions import Fraction
 
 import pytest
 
+from lipcert.privacy.account import zero_concentrated
 from lipcert.privacy.accounting import epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.privacy.zcdp import zero_concentrated
 
 SHUFFLED = TrainingPlan(
     1000, Sampling.SHUFFLE, 1e-5, 10, epochs=7, neighbours=Neighbouring.REPLACE_ONE
