@@ -25,11 +25,8 @@ from sklearn.datasets import load_digits
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.operand import Operand
-from lipcert.ops.base import Op
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
-from lipcert.ops.sort import Sort
-from tests.networks import Maker, chain, proved, reshaped
+from tests.networks import chain, proved, reshaped
+from tests.ops import Activation, Dense, Maker, Sort
 
 RADIUS = 4.8061
 SHALLOW, DEEP = (64, 128, 64, 10), (64, *[64] * 6, 10)
@@ -124,7 +121,7 @@ def trained(spec: Spec) -> Network:
     return Network(spec, [w.detach() for w in weights], [b.detach() for b in biases])
 
 
-def steps(network: Network) -> Iterator[Op | Maker]:
+def steps(network: Network) -> Iterator[Maker]:
     for k, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
         shift = None if network.spec.sorts else Operand(bias.numpy(), f"bias{k}")
         yield Dense(Operand(weight.numpy(), f"weight{k}"), shift)

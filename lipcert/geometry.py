@@ -1,8 +1,7 @@
-"""Window geometry: how a kernel slides over a grid, one dimension at a time.
+"""Geometry: how a kernel slides over a grid, one dimension at a time.
 
-What enters: sizes, strides, dilations and zero pads as ONNX states them. What leaves: `Window`,
-one per spatial dimension, with exact counts. Convolutions, transposed convolutions and pooling
-all stand on it.
+What enters: the windows of a step, and the sizes of the grid that they read. What leaves: `Window`,
+one per spatial dimension, with exact counts.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
-IndexArray = npt.NDArray[np.int64]
+from lipcert.core import program
 
 
 @final
@@ -45,11 +43,6 @@ class Window:
         """Number of window positions."""
         reach = self.dilation * (self.taps - 1) + 1
         return (self.size + self.pad_begin + self.pad_end - reach) // self.stride + 1
-
-    def read(self, output: int, tap: int) -> int | None:
-        """Input position that a tap of a window reads, None for padding."""
-        position = output * self.stride + tap * self.dilation - self.pad_begin
-        return position if 0 <= position < self.size else None
 
     def readers(self, tap: int) -> range:
         """The outputs whose window reads the input, not padding, through this tap."""
@@ -91,3 +84,16 @@ class Window:
 
 
 Geometry = tuple[Window, ...]
+
+
+def geometry_of(window: program.Window, sizes: program.Shape) -> Geometry:
+    """The windows of a step one by one; sizes: of the positions that they read."""
+    found = []
+    for axis, size in enumerate(sizes):
+        taps, stride = window.taps[axis], window.strides[axis]
+        dilation, before = window.dilations[axis], window.before[axis]
+        reach = (window.outputs[axis] - 1) * stride + dilation * (taps - 1) + 1
+        found.append(Window(size, taps, stride, dilation, before, max(0, reach - before - size)))
+        if found[-1].outputs != window.outputs[axis]:
+            raise ValueError(f"{window.outputs[axis]} windows of {found[-1].outputs}")
+    return tuple(found)

@@ -1,21 +1,41 @@
-"""Graph: a network as LipCert understands it: per-example shapes, typed ops, no protobuf.
+"""Graph: the steps of the core's program, with what the core does not know of them.
 
-Invariants, checked on construction: names are unique, every node reads values that stand before
-it, shapes agree with each op's own rule, and every trained parameter that an operand names exists.
+That is what they are called, and of which trained parameters their operands are views. Audits and
+training run these very steps. Invariants, checked on construction: names are unique, every node
+reads values that stand before it, and every parameter that an operand names exists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import final
+from types import MappingProxyType
+from typing import Final, final
 
+from lipcert.core import program as p
 from lipcert.core.program import Shape
+from lipcert.geometry import Geometry, geometry_of
 from lipcert.modes import EvalLayer
-from lipcert.ops.base import Op
-from lipcert.upper import FloatArray
+from lipcert.operand import Operand
+
+_KINDS: Final = MappingProxyType(
+    {
+        p.BatchNorm: "BatchNormalization",
+        p.Dense: "Gemm",
+        p.Divide: "Div",
+        p.DivideByNorm: "LpNormalization",
+        p.LocalResponse: "LRN",
+        p.Multiply: "Mul",
+        p.Shift: "Add",
+        p.Sort: "TopK",
+    }
+)
+"""names in reports of steps that ONNX calls otherwise"""
+_ANYWHERE: Final = (
+    p.Activation | p.Add | p.CotangentClip | p.Divide | p.InputClip | p.Move | p.Multiply
+)
 
 
 class BatchStatus(Enum):
@@ -57,16 +77,99 @@ class Parameter:
         return math.prod(self.shape)
 
 
+def example(shape: Shape) -> Shape:
+    """The shape of a value for each of several examples, from that in the program for one.
+
+    An axis 0 of length 1 is the one that the examples stand along; any other value has no such
+    axis, and is there as it is for each example.
+    """
+    return shape[1:] if shape[:1] == (1,) else shape
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Node:
-    """One use of an op: output = op(inputs); `shape` is the output's, per example."""
+    """A step of the program; given: shapes of its inputs in the program.
+
+    operands: weight, bias, scale, divisor, slope and, of a BatchNorm, the mean and the variance of
+    the file, in the shapes of the program. A `Scale` that has a bias is followed by the `Shift` by
+    it, where one node of the file is both; one that has a divisor divides by it.
+    in_place: whether the examples of a batch stand along axis 0 of all its values, so that it is
+    the same step for many examples.
+    """
 
     name: str
-    op: Op
-    inputs: tuple[str, ...]
-    output: str
-    shape: Shape
+    step: p.Step
+    given: tuple[Shape, ...]
+    operands: Mapping[str, Operand] = field(default_factory=dict)
+    in_place: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "in_place", _is_in_place(self.step, self.given))
+
+    @property
+    def op(self) -> p.Op:
+        """What the step does."""
+        return self.step.op
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the values that it reads."""
+        return self.step.inputs
+
+    @property
+    def output(self) -> str:
+        """Name of the value that it computes."""
+        return self.step.output
+
+    @property
+    def shape(self) -> Shape:
+        """Of the output, per example."""
+        return example(self.step.shape)
+
+    @property
+    def kind(self) -> str:
+        """Name for reports, in the spelling of ONNX where ONNX has one ("Conv")."""
+        match self.op:
+            case p.Activation(name):
+                return "".join(word.capitalize() for word in name.split("_"))
+            case p.Conv(transposed=True):
+                return "ConvTranspose"
+            case p.ReduceNorm(p=order):
+                return f"ReduceL{order}"
+            case p.ReduceSum(mean=True):
+                return "ReduceMean"
+            case p.Scale():
+                return "Div" if "divisor" in self.operands else "Mul"
+            case p.Softmax(logarithm=True):
+                return "LogSoftmax"
+        return _KINDS.get(type(self.op), type(self.op).__name__)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The windows of a convolution or pooling along each axis behind the channels."""
+        op, below = self.op, self.given[0]
+        if not isinstance(op, p.Conv | p.MaxPool | p.AveragePool | p.LpPool):
+            raise TypeError(f"node {self.name!r}: {self.kind} has no windows")
+        if isinstance(op, p.Conv) and op.transposed:
+            below = self.step.shape
+        return geometry_of(op.window, below[2:])
+
+
+def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
+    """Broadcasting adds axes of length 1 in front, so that none is missed there."""
+    if isinstance(step.op, _ANYWHERE):
+        return True
+    if any(shape[:1] != (1,) for shape in (*given, step.shape)):
+        return False
+    match step.op:
+        case p.Dense():
+            return len(step.shape) > 1
+        case p.MatMul() | p.Attention():
+            return min(map(len, given)) > 2
+        case p.Softmax(axis) | p.Sort(axis) | p.Concat(axis):
+            return axis > 0
+    return 0 not in getattr(step.op, "axes", ())
 
 
 @final
@@ -93,10 +196,9 @@ class Graph:
             missing = [name for name in node.inputs if name not in shapes]
             if missing:
                 raise ValueError(f"node {node.name!r} reads {missing} before they are computed")
-            derived = node.op.output_shape([shapes[name] for name in node.inputs])
-            if derived != node.shape:
-                raise ValueError(f"node {node.name!r}: shape {node.shape}, but rule {derived}")
-            for operand in node.op.operands().values():
+            if tuple(map(example, node.given)) != tuple(shapes[name] for name in node.inputs):
+                raise ValueError(f"node {node.name!r} reads values of other shapes")
+            for operand in node.operands.values():
                 if operand.parameter is not None and operand.parameter not in self.parameters:
                     raise ValueError(f"node {node.name!r}: unknown parameter {operand.parameter!r}")
             names.add(node.name)
@@ -119,11 +221,3 @@ class Graph:
         if value == self.input_name:
             return self.input_shape
         return next(node.shape for node in self.nodes if node.output == value)
-
-
-def evaluate(graph: Graph, batch: FloatArray) -> dict[str, FloatArray]:
-    """Every value of the graph for a batch [examples, *input_shape], in float64."""
-    values = {graph.input_name: batch}
-    for node in graph.nodes:
-        values[node.output] = node.op.evaluate(*(values[name] for name in node.inputs))
-    return values

@@ -1,19 +1,19 @@
-"""Graphs evaluated in torch, op by op from the attributes: the truth that attacks differentiate.
+"""Graphs evaluated in torch, from the attributes of steps: the truth that attacks differentiate.
 
 Everything works on one example in float64 and is written with torch alone, so that autograd and
-`torch.func` see through it; no code of the rules or of `Op.evaluate` is used.
+`torch.func` see through it; no code of the rules or of `evaluate` is used.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import singledispatch
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipcert.core import program as p
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.entries import (
     AbsoluteError,
@@ -31,30 +31,9 @@ from lipcert.core.losses.margins import (
     NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
+from lipcert.evaluate import member
 from lipcert.geometry import Geometry
-from lipcert.ir import Graph
-from lipcert.ops.affine import Divide, Scale, Shift
-from lipcert.ops.attention import Attention
-from lipcert.ops.base import Op
-from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
-from lipcert.ops.combine import Add, Concat, MatMul, Multiply, Quotient
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.entrywise import Activation, PRelu
-from lipcert.ops.linear import Dense
-from lipcert.ops.move import Move
-from lipcert.ops.normalize import BatchNorm, Lrn, Normalize
-from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
-from lipcert.ops.reduction import (
-    Centre,
-    DivideByNorm,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceNorm,
-    ReduceSum,
-)
-from lipcert.ops.softmax import LogSoftmax, Softmax
-from lipcert.ops.sort import Sort
+from lipcert.ir import Graph, Node
 
 Tensors = Mapping[str, Tensor]
 Function = Callable[[Tensor], Tensor]
@@ -113,7 +92,7 @@ def parameters(graph: Graph, views: Views) -> dict[str, Tensor]:
     """The trained tensors, as they are where an op sees them without a view."""
     found: dict[str, Tensor] = {}
     for node in graph.nodes:
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             if operand.parameter is not None and (node.name, slot) not in views:
                 found.setdefault(operand.parameter, torch.tensor(operand.array))
     return found
@@ -135,13 +114,13 @@ def run(
     values = {graph.input_name: _shifted(x, graph.input_name, shifts)}
     for node in graph.nodes:
         operands = {}
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             if operand.parameter is None:
                 operands[slot] = torch.tensor(operand.array)
             else:
                 view = views.get((node.name, slot), lambda t: t)
                 operands[slot] = view(theta[operand.parameter])
-        result = apply(node.op, [values[name] for name in node.inputs], operands)
+        result = apply(node, [values[name] for name in node.inputs], operands)
         assert tuple(result.shape) == node.shape
         values[node.output] = _shifted(result, node.output, shifts)
     return values
@@ -151,130 +130,166 @@ def _shifted(value: Tensor, name: str, shifts: Tensors) -> Tensor:
     return value + shifts[name] if name in shifts else value
 
 
-def apply(op: Op, x: list[Tensor], operands: Tensors) -> Tensor:
-    """One op on one example."""
-    return _apply(op, x, operands)
+def apply(node: Node, x: list[Tensor], operands: Tensors) -> Tensor:
+    """One node on one example."""
+    wide = [each.reshape(shape) for each, shape in zip(x, node.given, strict=True)]
+    return _apply(node.op, wide, operands, node).reshape(node.shape)
 
 
-@singledispatch
-def _apply(op: Op, x: list[Tensor], operands: Tensors) -> Tensor:
+def _apply(op: p.Op, x: list[Tensor], operands: Tensors, node: Node) -> Tensor:
+    match op:
+        case p.Dense():
+            y = x[0] @ operands["weight"].T
+            return y + operands["bias"] if "bias" in operands else y
+        case p.Conv(transposed=False):
+            y = correlation(x[0], operands["weight"], node.geometry, op.groups)
+            return _with_bias(y, operands)
+        case p.Conv():
+            return _with_bias(_adjoint(x[0], operands["weight"], node.geometry, op), operands)
+        case p.MaxPool():
+            return windows(x[0], node.geometry, -math.inf).amax(-1)
+        case p.AveragePool():
+            summed = windows(x[0], node.geometry, 0.0).sum(-1)
+            if op.counts_padding:
+                return summed / math.prod(op.window.taps)
+            return summed / windows(torch.ones_like(x[0]), node.geometry, 0.0).sum(-1)
+        case p.LpPool():
+            powers = windows(x[0], node.geometry, 0.0).abs() ** op.p
+            return (powers.sum(-1) + 1e-300) ** (1.0 / op.p)
+        case p.PRelu():
+            return torch.where(x[0] > 0, x[0], operands["slope"] * x[0])
+        case p.Scale() if "divisor" in operands:
+            return x[0] / operands["divisor"]
+        case p.Scale():
+            return x[0] * operands["scale"] + operands.get("bias", 0.0)
+        case p.Shift():
+            return x[0] + operands["bias"]
+        case p.BatchNorm():
+            shape = (-1, *[1] * (x[0].dim() - 2))
+            mean, inverse = (torch.tensor(member(o.lo, o.hi)) for o in (op.mean, op.inverse))
+            scale = (operands["scale"] * inverse).reshape(shape)
+            return scale * (x[0] - mean.reshape(shape)) + operands["bias"].reshape(shape)
+        case p.Move():
+            flat = functional.pad(x[0].reshape(-1), (0, 1))
+            return flat[torch.tensor(op.sources)]
+        case p.Activation():
+            return FUNCTIONS[op.name](*op.numbers)(x[0])
+        case p.InputClip():
+            length = x[0].norm()
+            return torch.where(length > op.radius, x[0] * (op.radius / length), x[0])
+        case p.CotangentClip():
+            return _ClippedBackward.apply(x[0], op.radius, op.by_channel)
+        case p.LocalResponse():
+            return _response(op, x[0])
+    return _together(op, x)
+
+
+def _together(op: p.Op, x: list[Tensor]) -> Tensor:
+    match op:
+        case p.Add():
+            return sum(sign * term for sign, term in zip(op.signs, x, strict=True))
+        case p.Concat():
+            return torch.cat(x, dim=op.axis)
+        case p.Multiply():
+            return x[0] * x[1]
+        case p.MatMul():
+            return x[0] @ x[1]
+        case p.Divide():
+            return x[0] / x[1]
+        case p.Attention():
+            scores = op.scale * (x[0] @ x[1])
+            if op.mask is not None:
+                scores = scores + torch.tensor(member(op.mask.lo, op.mask.hi))
+            return torch.softmax(scores, -1) @ x[2]
+    return _along(op, x[0])
+
+
+def _along(op: p.Op, x: Tensor) -> Tensor:
+    match op:
+        case p.Sort():
+            return x.sort(dim=op.axis).values
+        case p.Softmax():
+            return (torch.log_softmax if op.logarithm else torch.softmax)(x, op.axis)
+        case _ if not op.axes:
+            return x.abs() if isinstance(op, p.ReduceNorm) else x
+        case p.Normalize():
+            centred = x - x.mean(op.axes, keepdim=True) if op.centred else x
+            return centred / torch.sqrt((centred**2).mean(op.axes, keepdim=True) + op.epsilon)
+        case p.ReduceSum():
+            return (x.mean if op.mean else x.sum)(op.axes, keepdim=True)
+        case p.ReduceMax():
+            return (torch.amin if op.minimum else torch.amax)(x, op.axes, keepdim=True)
+        case p.ReduceNorm():
+            powers = x.abs() if op.p == 1 else x**2
+            summed = powers.sum(op.axes, keepdim=True) + op.floor
+            return summed if op.p == 1 else torch.sqrt(summed + 1e-300)
+        case p.ReduceLogSumExp():
+            return torch.logsumexp(x, op.axes, keepdim=True)
+        case p.Centre():
+            count = math.prod(x.shape[axis] for axis in op.axes)
+            return x - x.sum(op.axes, keepdim=True) / count
+        case p.DivideByNorm():
+            norms = torch.sqrt((x**2).sum(op.axes, keepdim=True) + 1e-300)
+            scaled = norms * op.share.lo.item()
+            return torch.where(scaled > op.floor, x / scaled, x / op.floor)
     raise NotImplementedError(type(op).__name__)
-
-
-@_apply.register
-def _(op: Dense, x, operands):
-    y = x[0] @ operands["weight"].T
-    return y + operands["bias"] if "bias" in operands else y
 
 
 def correlation(x, kernel, geometry: Geometry, groups: int) -> Tensor:
     run_conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(geometry) - 1]
     pads = [pad for w in reversed(geometry) for pad in (w.pad_begin, w.pad_end)]
     return run_conv(
-        functional.pad(x[None], pads),
+        functional.pad(x, pads),
         kernel,
         stride=tuple(w.stride for w in geometry),
         dilation=tuple(w.dilation for w in geometry),
         groups=groups,
-    )[0]
+    )
 
 
-def _with_bias(y: Tensor, operands: Tensors) -> Tensor:
-    if "bias" not in operands:
-        return y
-    return y + operands["bias"].reshape(-1, *[1] * (y.dim() - 1))
-
-
-@_apply.register
-def _(op: Conv, x, operands):
-    y = correlation(x[0], operands["weight"], op.geometry, op.groups)
-    return _with_bias(y, operands)
-
-
-@_apply.register
-def _(op: ConvTranspose, x, operands):
-    geometry = op.geometry
+def _adjoint(x: Tensor, kernel: Tensor, geometry: Geometry, op: p.Conv) -> Tensor:
     run_conv = (
         functional.conv_transpose1d,
         functional.conv_transpose2d,
         functional.conv_transpose3d,
     )[len(geometry) - 1]
     full = run_conv(
-        x[0][None],
-        operands["weight"],
+        x,
+        kernel,
         stride=tuple(w.stride for w in geometry),
         dilation=tuple(w.dilation for w in geometry),
         groups=op.groups,
-    )[0]
-    for axis, w in enumerate(geometry, start=1):
+    )
+    for axis, w in enumerate(geometry, start=2):
         missing = max(0, w.pad_begin + w.size - full.shape[axis])
         full = functional.pad(full, [0, 0] * (full.dim() - 1 - axis) + [0, missing])
         full = full.narrow(axis, w.pad_begin, w.size)
-    return _with_bias(full, operands)
+    return full
+
+
+def _with_bias(y: Tensor, operands: Tensors) -> Tensor:
+    if "bias" not in operands:
+        return y
+    return y + operands["bias"].reshape(-1, *[1] * (y.dim() - 2))
 
 
 def windows(x: Tensor, geometry: Geometry, padding: float) -> Tensor:
-    """[channels, *outputs, taps]."""
-    for axis, w in enumerate(geometry, start=1):
+    """[1, channels, *outputs, taps]."""
+    for axis, w in enumerate(geometry, start=2):
         pads = [0, 0] * (x.dim() - 1 - axis) + [w.pad_begin, w.pad_end]
         x = functional.pad(x, pads, value=padding)
         reach = w.dilation * (w.taps - 1) + 1
         x = x.unfold(axis, reach, w.stride)[..., :: w.dilation]
-    return x.flatten(1 + len(geometry))
+    return x.flatten(2 + len(geometry))
 
 
-@_apply.register
-def _(op: MaxPool, x, operands):
-    return windows(x[0], op.geometry, -math.inf).amax(-1)
-
-
-@_apply.register
-def _(op: AveragePool, x, operands):
-    summed = windows(x[0], op.geometry, 0.0).sum(-1)
-    for axis, counts in enumerate(op.divisors, start=1):
-        divisor = torch.tensor(counts, dtype=torch.float64)
-        summed = summed / divisor.reshape(-1, *[1] * (summed.dim() - 1 - axis))
-    return summed
-
-
-@_apply.register
-def _(op: LpPool, x, operands):
-    powers = windows(x[0], op.geometry, 0.0).abs() ** op.p
-    return (powers.sum(-1) + 1e-300) ** (1.0 / op.p)
-
-
-@_apply.register
-def _(op: PRelu, x, operands):
-    return torch.where(x[0] > 0, x[0], operands["slope"] * x[0])
-
-
-@_apply.register
-def _(op: Scale, x, operands):
-    return x[0] * operands["scale"] + operands.get("bias", 0.0)
-
-
-@_apply.register
-def _(op: Divide, x, operands):
-    return x[0] / operands["divisor"]
-
-
-@_apply.register
-def _(op: Shift, x, operands):
-    return x[0] + operands["bias"]
-
-
-@_apply.register
-def _(op: Add, x, operands):
-    total = op.coefficients[0] * x[0]
-    for coefficient, term in zip(op.coefficients[1:], x[1:], strict=True):
-        total = total + coefficient * term
-    return total
-
-
-@_apply.register
-def _(op: InputClip, x, operands):
-    length = x[0].norm()
-    return torch.where(length > op.radius.value, x[0] * (op.radius.value / length), x[0])
+def _response(op: p.LocalResponse, x: Tensor) -> Tensor:
+    channels, before = x.shape[1], (op.size - 1) // 2
+    band = torch.zeros(channels, channels, dtype=torch.float64)
+    for channel in range(channels):
+        band[channel, max(0, channel - before) : channel - before + op.size] = 1.0
+    squares = (band @ x.reshape(channels, -1) ** 2).reshape(x.shape)
+    return x * (op.floor + op.strength / op.size * squares) ** -op.power
 
 
 class _ClippedBackward(torch.autograd.Function):
@@ -292,132 +307,11 @@ class _ClippedBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, cotangent):
-        sums = cotangent.flatten(1).abs().sum(1) if ctx.by_channel else cotangent.flatten()
+        by_channel = ctx.by_channel and cotangent.dim() > 2
+        sums = cotangent[0].flatten(1).abs().sum(1) if by_channel else cotangent.flatten()
         length = sums.norm()
         factor = torch.where(length > ctx.radius, ctx.radius / length, torch.ones_like(length))
         return cotangent * factor, None, None
-
-
-@_apply.register
-def _(op: CotangentClip, x, operands):
-    return _ClippedBackward.apply(x[0], op.radius.value, op.norm is ClipNorm.L15)
-
-
-@_apply.register
-def _(op: Concat, x, operands):
-    return torch.cat(x, dim=op.axis)
-
-
-@_apply.register
-def _(op: Multiply, x, operands):
-    return x[0] * x[1]
-
-
-@_apply.register
-def _(op: MatMul, x, operands):
-    return x[0] @ x[1]
-
-
-@_apply.register
-def _(op: Quotient, x, operands):
-    return x[0] / x[1]
-
-
-@_apply.register
-def _(op: Lrn, x, operands):
-    channels, before = x[0].shape[0], (op.size - 1) // 2
-    band = torch.zeros(channels, channels, dtype=torch.float64)
-    for channel in range(channels):
-        band[channel, max(0, channel - before) : channel - before + op.size] = 1.0
-    squares = (band @ x[0].reshape(channels, -1) ** 2).reshape(x[0].shape)
-    return x[0] * (op.floor + op.strength / op.size * squares) ** -op.power
-
-
-@_apply.register
-def _(op: ReduceNorm, x, operands):
-    powers = x[0].abs() if op.p == 1 else x[0] ** 2
-    summed = powers.sum(op.axes, keepdim=True) + op.floor
-    return summed if op.p == 1 else torch.sqrt(summed + 1e-300)
-
-
-@_apply.register
-def _(op: Centre, x, operands):
-    count = math.prod(x[0].shape[axis] for axis in op.axes)
-    return x[0] - x[0].sum(op.axes, keepdim=True) / count
-
-
-@_apply.register
-def _(op: DivideByNorm, x, operands):
-    norms = torch.sqrt((x[0] ** 2).sum(op.axes, keepdim=True) + 1e-300) / op.radius
-    return torch.where(norms > op.floor, x[0] / norms, x[0] / op.floor)
-
-
-@_apply.register
-def _(op: ReduceLogSumExp, x, operands):
-    return torch.logsumexp(x[0], op.axes, keepdim=True)
-
-
-@_apply.register
-def _(op: Attention, x, operands):
-    scores = op.scale * (x[0] @ x[1])
-    if op.mask is not None:
-        scores = scores + torch.tensor(op.mask)
-    return torch.softmax(scores, -1) @ x[2]
-
-
-@_apply.register
-def _(op: Sort, x, operands):
-    return x[0].sort(dim=op.axis).values
-
-
-@_apply.register
-def _(op: Move, x, operands):
-    flat = functional.pad(x[0].reshape(-1), (0, 1))
-    return flat[torch.tensor(op.sources)]
-
-
-@_apply.register
-def _(op: Activation, x, operands):
-    return FUNCTIONS[op.name](*op.numbers)(x[0])
-
-
-@_apply.register
-def _(op: Normalize, x, operands):
-    centred = x[0] - x[0].mean(op.axes, keepdim=True) if op.centred else x[0]
-    return centred / torch.sqrt((centred**2).mean(op.axes, keepdim=True) + op.epsilon)
-
-
-@_apply.register
-def _(op: BatchNorm, x, operands):
-    shape = (-1, *[1] * (x[0].dim() - 1))
-    centred = x[0] - torch.tensor(op.mean).reshape(shape)
-    scale = operands["scale"] * torch.tensor(op.inverse)
-    return scale.reshape(shape) * centred + operands["bias"].reshape(shape)
-
-
-@_apply.register
-def _(op: ReduceMax, x, operands):
-    return (torch.amin if op.minimum else torch.amax)(x[0], op.axes, keepdim=True)
-
-
-@_apply.register
-def _(op: ReduceSum, x, operands):
-    return x[0].sum(op.axes, keepdim=True)
-
-
-@_apply.register
-def _(op: ReduceMean, x, operands):
-    return x[0].mean(op.axes, keepdim=True)
-
-
-@_apply.register
-def _(op: Softmax, x, operands):
-    return torch.softmax(x[0], op.axis)
-
-
-@_apply.register
-def _(op: LogSoftmax, x, operands):
-    return torch.log_softmax(x[0], op.axis)
 
 
 def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:

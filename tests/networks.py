@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded, bounded
-from lipcert.ir import Graph, Node, Parameter
+from lipcert.ir import Graph, Parameter
 from lipcert.operand import Operand
-from lipcert.ops.affine import Scale
-from lipcert.ops.base import Op
-from lipcert.ops.move import Move
-from lipcert.ops.normalize import Normalize
 from lipcert.settings import Settings
+from tests.ops import Maker, Normalize, Scale, Shape, moved, named, written_shape
 from tests.written import model_of
 
-Shape = tuple[int, ...]
-Maker = Callable[..., Op]
-"""an op, given the shapes of its inputs"""
-Step = tuple[str, Op | Maker, tuple[str, ...]]
-
-
-def moved(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Shape], Move]:
-    """The move that does to a value what a function does to indices of its entries."""
-
-    def of(shape: Shape) -> Move:
-        return Move(shape, np.asarray(function(np.arange(math.prod(shape)).reshape(shape))))
-
-    return of
+Step = tuple[str, Maker, tuple[str, ...]]
 
 
 def reshaped(*shape: int) -> Maker:
@@ -60,7 +44,7 @@ def by_channel(operand: Operand, shape: Shape) -> Operand:
 
 def group_norm(
     shape: Shape, groups: int, epsilon: float, scale: Operand | None, bias: Operand | None = None
-) -> list[Op | Maker]:
+) -> list[Maker]:
     """Over groups of channels of a value [channels, ...]; scale and bias: [channels]."""
     split = (groups, shape[0] // groups, *shape[1:])
     axes = tuple(range(1, len(split)))
@@ -71,7 +55,7 @@ def group_norm(
     return [*ops, Scale(by_channel(scale, shape), own)]
 
 
-def in_steps(name: str, ops: Sequence[Op | Maker], source: str) -> list[Step]:
+def in_steps(name: str, ops: Sequence[Maker], source: str) -> list[Step]:
     """One after the other, the last under this name."""
     names = [source, *(f"{name}{number}" for number in range(1, len(ops))), name]
     return [
@@ -84,18 +68,18 @@ def dag(input_shape: tuple[int, ...], steps: list[Step]) -> Graph:
     """Each step: (output name, op, input names); the input of the graph is called "x"."""
     shapes = {"x": input_shape}
     nodes, parameters = [], {}
-    for output, given, inputs in steps:
-        read = [shapes[name] for name in inputs]
-        op = given if isinstance(given, Op) else given(*read)
-        shapes[output] = op.output_shape(read)
-        nodes.append(Node(f"{output}_node", op, inputs, output, shapes[output]))
-        for operand in op.operands().values():
+    for output, maker, inputs in steps:
+        node = named(maker(*(shapes[name] for name in inputs)), inputs, output)
+        shapes[output] = node.shape
+        nodes.append(node)
+        for operand in node.operands.values():
             if operand.parameter is not None:
-                parameters[operand.parameter] = Parameter(operand.parameter, operand.shape)
+                shape = written_shape(operand)
+                parameters[operand.parameter] = Parameter(operand.parameter, shape)
     return Graph("x", input_shape, steps[-1][0], tuple(nodes), parameters)
 
 
-def chain(input_shape: tuple[int, ...], *ops: Op | Maker) -> Graph:
+def chain(input_shape: tuple[int, ...], *ops: Maker) -> Graph:
     names = ["x", *(f"v{i}" for i in range(len(ops)))]
     return dag(
         input_shape,

@@ -10,15 +10,9 @@ import pytest
 from lipcert.analysis.bounded import Bounded
 from lipcert.geometry import Window
 from lipcert.operand import Operand
-from lipcert.ops.affine import Scale
-from lipcert.ops.combine import Add, Concat
-from lipcert.ops.conv import Conv
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
-from lipcert.ops.normalize import BatchNorm
-from lipcert.ops.sort import Sort
 from lipcert.settings import ConstraintSpec
 from tests.networks import chain, dag, orthogonal, proved, reshaped, trained
+from tests.ops import Activation, Add, BatchNorm, Concat, Conv, Dense, Scale, Sort
 
 
 def total_norm(found: Bounded) -> float:

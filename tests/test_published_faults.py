@@ -20,13 +20,11 @@ from lipcert.errors import UsageError
 from lipcert.geometry import Window
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
-from lipcert.ops.conv import Conv
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
 from lipcert.settings import Settings
 from tests.core.losses import logits
 from tests.core.lower.cases import model, node
 from tests.networks import chain, padded, proved, trained
+from tests.ops import Activation, Conv, Dense
 
 
 def at_least_and_within(bound: float, truth: float, factor: float = 1.05) -> None:

@@ -13,18 +13,10 @@ from pathlib import Path
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from lipcert.core import program as p
 from lipcert.importer.model import ImportedModel, Verification
-from lipcert.ir import BatchProof, BatchStatus, Graph, Node
+from lipcert.ir import BatchProof, BatchStatus, Graph, Node, example
 from lipcert.operand import Operand
-from lipcert.ops.affine import Scale, Shift
-from lipcert.ops.combine import Add, Concat
-from lipcert.ops.conv import Conv
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
-from lipcert.ops.move import Move
-from lipcert.ops.normalize import BatchNorm, Normalize
-from lipcert.ops.reduction import ReduceNorm
-from lipcert.ops.sort import Sort
 
 
 def model_of(graph: Graph) -> ImportedModel:
@@ -71,7 +63,9 @@ class _Writer:
 
     def stored(self, operand: Operand) -> str:
         name = operand.parameter or f"constant{len(self.tensors)}"
-        self.tensors[name] = np.asarray(operand.array, dtype=np.float64)
+        array = np.asarray(operand.array, dtype=np.float64)
+        own = self.graph.parameters.get(name)
+        self.tensors[name] = array if own is None else array.reshape(own.shape)
         return name
 
     def numbers(self, *numbers: int) -> str:
@@ -86,72 +80,72 @@ class _Writer:
             outputs = [output] if kind != "TopK" else [output, f"{output}_places"]
             return helper.make_node(kind, inputs, outputs, f"{output}_{kind}", **attributes)
 
+        stored = {role: self.stored(item) for role, item in node.operands.items()}
         match op:
-            case Dense():
-                yield from self.dense(op, x, node, made)
-            case Conv(weight=weight, bias=bias, geometry=windows, groups=groups):
+            case p.Dense():
+                yield from self.dense(stored, x, node, made)
+            case p.Conv(groups=groups, transposed=False):
+                windows = node.geometry
                 begins, ends = zip(*((w.pad_begin, w.pad_end) for w in windows), strict=True)
-                operands = [self.stored(weight), *([] if bias is None else [self.stored(bias)])]
                 yield made(
-                    "Conv", x, *operands, group=groups, pads=[*begins, *ends],
+                    "Conv", x, *stored.values(), group=groups, pads=[*begins, *ends],
                     strides=[w.stride for w in windows], dilations=[w.dilation for w in windows],
                 )  # fmt: skip
-            case Activation(numbers=()):
-                yield made(op.kind, x)
-            case Scale(scale=factor, bias=None):
-                yield made("Mul", x, self.stored(factor))
-            case Scale(scale=factor, bias=offset):
-                yield made("Mul", x, self.stored(factor), output=f"{out}_scaled")
-                yield made("Add", f"{out}_scaled", self.stored(offset))
-            case Shift(bias=offset):
-                yield made("Add", x, self.stored(offset))
-            case Add(coefficients=(1.0, 1.0)):
+            case p.Activation(numbers=()):
+                yield made(node.kind, x)
+            case p.Scale() if stored.keys() == {"scale"}:
+                yield made("Mul", x, stored["scale"])
+            case p.Scale() if stored.keys() == {"scale", "bias"}:
+                yield made("Mul", x, stored["scale"], output=f"{out}_scaled")
+                yield made("Add", f"{out}_scaled", stored["bias"])
+            case p.Shift():
+                yield made("Add", x, stored["bias"])
+            case p.Add(signs=(1, 1)):
                 yield made("Add", *node.inputs)
-            case Concat(axis=axis):
-                yield made("Concat", *node.inputs, axis=axis + 1)
-            case BatchNorm(mean=mean, inverse=inverse, scale=scale, bias=bias):
-                constants = Operand(mean), Operand(inverse**-2.0)
-                named = [self.stored(operand) for operand in (scale, bias, *constants)]
+            case p.Concat(axis=axis):
+                yield made("Concat", *node.inputs, axis=axis)
+            case p.BatchNorm(inverse=inverse):
+                variance = self.stored(Operand(inverse.lo**-2.0))
+                named = [*(stored[role] for role in ("scale", "bias", "mean")), variance]
                 yield made("BatchNormalization", x, *named, epsilon=0.0)
-            case Move():
-                yield self.move(op, x, made)
-            case ReduceNorm(p=p, axes=axes):
-                places = self.numbers(*(axis + 1 for axis in axes))
-                yield made(f"ReduceL{p}", x, places, keepdims=1)
-            case Sort(axis=axis):
-                count = self.numbers(node.shape[axis])
-                yield made("TopK", x, count, axis=axis + 1, largest=0, sorted=1)
-            case Normalize(axes=axes, epsilon=epsilon, centred=True):
-                if axes != tuple(range(len(node.shape)))[axes[0] :]:
+            case p.Move(sources):
+                size = example(node.given[0])
+                yield self.move(sources.reshape(node.shape), size, x, made)
+            case p.ReduceNorm(axes=axes):
+                yield made(node.kind, x, self.numbers(*axes), keepdims=1)
+            case p.Sort(axis=axis):
+                count = self.numbers(node.step.shape[axis])
+                yield made("TopK", x, count, axis=axis, largest=0, sorted=1)
+            case p.Normalize(axes=axes, epsilon=epsilon, centred=True):
+                if axes != tuple(range(len(node.step.shape)))[axes[0] :]:
                     raise ValueError(f"axes {axes} are not the last ones")
-                ones = self.stored(Operand(np.ones(node.shape[axes[0] :])))
-                yield made("LayerNormalization", x, ones, axis=axes[0] + 1, epsilon=epsilon)
+                ones = self.stored(Operand(np.ones(node.step.shape[axes[0] :])))
+                yield made("LayerNormalization", x, ones, axis=axes[0], epsilon=epsilon)
             case _:
-                raise ValueError(f"{op.kind} is not written yet")
+                raise ValueError(f"{node.kind} is not written yet")
 
-    def move(self, op: Move, x: str, made) -> NodeProto:
+    def move(self, sources: np.ndarray, size: tuple[int, ...], x: str, made) -> NodeProto:
         """A reshape, a transposition, or a padding."""
-        if op.is_reshape:
-            return made("Reshape", x, self.numbers(0, *op.sources.shape))
-        size, full = op.shape, op.sources.shape
-        own = np.arange(math.prod(size)).reshape(size)
+        own, full = np.arange(math.prod(size)).reshape(size), sources.shape
+        if np.array_equal(sources.reshape(-1), own.reshape(-1)):
+            return made("Reshape", x, self.numbers(0, *full))
         for axes in permutations(range(len(size))):
-            if np.array_equal(own.transpose(axes), op.sources):
+            if np.array_equal(own.transpose(axes), sources):
                 return made("Transpose", x, perm=[0, *(axis + 1 for axis in axes)])
-        for begins in np.argwhere(op.sources == 0) if len(size) == len(full) else ():
+        for begins in np.argwhere(sources == 0) if len(size) == len(full) else ():
             ends = np.subtract(full, size) - begins
             if min(ends) < 0:
                 continue
             for mode in ("constant", "wrap", "reflect", "edge"):
                 zeros = {"constant_values": -1} if mode == "constant" else {}
                 found = np.pad(own, np.stack((begins, ends), axis=1), mode, **zeros)
-                if np.array_equal(found, op.sources):
+                if np.array_equal(found, sources):
                     return made("Pad", x, self.numbers(0, *begins, 0, *ends), mode=mode)
         raise ValueError(f"a move from {size} to {full} is not written yet")
 
-    def dense(self, op: Dense, x: str, node: Node, made) -> Iterator[NodeProto]:
-        weight = self.stored(op.weight)
-        biases = [] if op.bias is None else [self.stored(op.bias)]
+    def dense(self, stored: dict[str, str], x: str, node: Node, made) -> Iterator[NodeProto]:
+        weight = stored["weight"]
+        biases = [stored["bias"]] if "bias" in stored else []
         if len(node.shape) == 1:
             yield made("Gemm", x, weight, *biases, transB=1)
             return

@@ -14,14 +14,10 @@ from typing import final
 
 from lipcert.analysis.groups import layer_of
 from lipcert.core.ledger import BackpropClipping
+from lipcert.core.program import Conv, CotangentClip, InputClip, Normalize, Scale, Shift, Step
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
-from lipcert.ops.affine import Scale, Shift
-from lipcert.ops.clip import ClipNorm, CotangentClip, InputClip
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.move import Move, Padding
-from lipcert.ops.normalize import Normalize
-from lipcert.upper import Upper
+from lipcert.moves import Padding, is_arrangement, padding_of
 
 
 def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
@@ -52,7 +48,7 @@ class _Layer:
     @property
     def is_convolution(self) -> bool:
         """Whether it is a convolution."""
-        return any(isinstance(node.op, Conv | ConvTranspose) for node in self.nodes)
+        return any(isinstance(node.op, Conv) for node in self.nodes)
 
 
 def _layers(graph: Graph) -> list[_Layer]:
@@ -87,43 +83,41 @@ def _normalisation(node: Node, untrained: Mapping[str, Node]) -> tuple[Node, ...
     Between both may be numbers that are not trained, and entries may be arranged in groups; then
     also before the normalisation.
     """
-    if not isinstance(node.op, Scale | Shift):
+    if not _is_affine(node):
         return ()
     found: list[Node] = []
     while (before := untrained.get(node.inputs[0])) is not None:
         if isinstance(before.op, Normalize):
             source = untrained.get(before.inputs[0])
-            is_grouped = source is not None and _is_arrangement(source)
-            groups = (source,) if source and is_grouped and any(map(_is_arrangement, found)) else ()
+            is_grouped = source is not None and is_arrangement(source)
+            groups = (source,) if source and is_grouped and any(map(is_arrangement, found)) else ()
             return (*groups, before, *found)
-        if not (_is_arrangement(before) or isinstance(before.op, Scale | Shift)):
+        if not (is_arrangement(before) or _is_affine(before)):
             break
         found.insert(0, before)
         node = before
     return ()
 
 
-def _is_arrangement(node: Node) -> bool:
-    return isinstance(node.op, Move) and node.op.is_permutation
+def _is_affine(node: Node) -> bool:
+    return isinstance(node.op, Scale | Shift) and "divisor" not in node.operands
 
 
 def _is_padded(node: Node, before: Node) -> bool:
-    padded = isinstance(before.op, Move) and before.op.padding is not None
-    return isinstance(node.op, Conv) and padded
+    is_forward = isinstance(node.op, Conv) and not node.op.transposed
+    return is_forward and padding_of(before) is not None
 
 
 def _layer_key(graph: Graph, node: Node) -> str | None:
     """The layer of the trained parameters that a node uses; None if it uses none."""
-    for operand in node.op.operands().values():
+    for operand in node.operands.values():
         if operand.parameter is not None and graph.parameters[operand.parameter].trainable:
             return layer_of(operand.parameter, node.name)
     return None
 
 
 def _reads_borders(layer: _Layer) -> bool:
-    pad = layer.nodes[0].op
-    repeats = isinstance(pad, Move) and pad.padding is Padding.REPEATED
-    return layer.is_convolution and repeats
+    return layer.is_convolution and padding_of(layer.nodes[0]) is Padding.REPEATED
 
 
 def _refusal(layer: _Layer) -> Refusal:
@@ -131,7 +125,7 @@ def _refusal(layer: _Layer) -> Refusal:
     return Refusal(
         "LC420",
         node.name,
-        node.op.kind,
+        node.kind,
         "backpropagation clipping has no sound bound for a convolution that reads reflected or "
         "repeated borders",
         "train with zero or circular padding, freeze the layer, or use --mechanism "
@@ -159,7 +153,7 @@ class _Rewriting:
                 clips = self._input_clips(node, inputs)
                 nodes.extend(clips.values())
                 inputs = tuple(clips[name].output for name in inputs)
-            nodes.append(replace(node, inputs=inputs))
+            nodes.append(replace(node, step=replace(node.step, inputs=inputs)))
             if node.name in last:
                 clip = self._cotangent_clip(node, last[node.name])
                 nodes.append(clip)
@@ -169,22 +163,18 @@ class _Rewriting:
 
     def _input_clips(self, node: Node, inputs: tuple[str, ...]) -> Mapping[str, Node]:
         """One clip per value that the layer reads."""
-        shapes = dict(zip(inputs, (self.graph.shape_of(name) for name in node.inputs), strict=True))
-        clip = InputClip(Upper(self.mechanism.input_clip))
-        return {
-            name: Node(
-                f"{node.name}.input_clip{i or ''}",
-                clip,
-                (name,),
-                f"{node.name}.clipped_input{i or ''}",
-                shape,
-            )
-            for i, (name, shape) in enumerate(shapes.items())
-        }
+        clip = InputClip(self.mechanism.input_clip)
+        found: dict[str, Node] = {}
+        for i, (name, shape) in enumerate(dict(zip(inputs, node.given, strict=True)).items()):
+            output = f"{node.name}.clipped_input{i or ''}"
+            step = Step(clip, (name,), output, shape, node.step.node)
+            found[name] = Node(f"{node.name}.input_clip{i or ''}", step, (shape,))
+        return found
 
     def _cotangent_clip(self, node: Node, layer: _Layer) -> Node:
-        by_channel = self.mechanism.is_by_channel and layer.is_convolution
-        norm = ClipNorm.L15 if by_channel else ClipNorm.L2
-        clip = CotangentClip(Upper(self.mechanism.cotangent_clip), norm)
-        name, output = f"{node.name}.cotangent_clip", f"{node.output}.clipped_cotangent"
-        return Node(name, clip, (node.output,), output, node.shape)
+        clip = CotangentClip(
+            self.mechanism.cotangent_clip, self.mechanism.is_by_channel and layer.is_convolution
+        )
+        shape, output = node.step.shape, f"{node.output}.clipped_cotangent"
+        step = Step(clip, (node.output,), output, shape, node.step.node)
+        return Node(f"{node.name}.cotangent_clip", step, (shape,))

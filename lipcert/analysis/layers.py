@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from lipcert.core.ledger import LayerEnds
-from lipcert.core.program import Program
+from lipcert.core.program import CotangentClip, InputClip, Program
 from lipcert.core.reader.records import Model
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Node
-from lipcert.ops.base import Op
-from lipcert.ops.clip import CotangentClip, InputClip
-from lipcert.ops.move import Move
+from lipcert.moves import is_arrangement
 
 
 def layers_of(graph: Graph, model: Model, program: Program) -> Iterator[LayerEnds]:
@@ -39,7 +37,7 @@ def layers_of(graph: Graph, model: Model, program: Program) -> Iterator[LayerEnd
             reader = readers[value][0]
             if len(readers[value]) != 1 or len(reader.inputs) != 1:
                 raise NoVerdictError(
-                    f"the layer at {reader.name} ({reader.op.kind}) reads several values, and "
+                    f"the layer at {reader.name} ({reader.kind}) reads several values, and "
                     "there are clips for layers that read one; freeze it"
                 )
             if isinstance(reader.op, CotangentClip):
@@ -52,7 +50,7 @@ def _standing(value: str, makers: Mapping[str, Node], known: AbstractSet[str]) -
     """The value of the file that a value is an arrangement of."""
     while value not in known:
         maker = makers.get(value)
-        if maker is None or not _keeps_norms(maker.op):
+        if maker is None or not _keeps_norms(maker):
             return _known(value, known)
         (value,) = maker.inputs
     return value
@@ -66,6 +64,6 @@ def _known(value: str, known: AbstractSet[str]) -> str:
     return value
 
 
-def _keeps_norms(op: Op) -> bool:
+def _keeps_norms(node: Node) -> bool:
     """Whether a clip of the whole value to a Euclidean norm does the same before it and behind."""
-    return isinstance(op, CotangentClip) or (isinstance(op, Move) and op.is_permutation)
+    return isinstance(node.op, CotangentClip) or is_arrangement(node)

@@ -30,13 +30,13 @@ def assumed_loss(graph: Graph) -> str:
     if _class_count(graph.output_shape) < 2:
         return "bce"
     last = _last_node(graph)
-    return "nll" if last is not None and last.op.kind == "LogSoftmax" else "cross-entropy"
+    return "nll" if last is not None and last.kind == "LogSoftmax" else "cross-entropy"
 
 
 def doubt_of_loss(graph: Graph) -> tuple[str, str]:
     """What speaks against the assumed loss, and which losses would fit; "" where nothing does."""
     last, shape = _last_node(graph), graph.output_shape
-    kind = "" if last is None else last.op.kind
+    kind = "" if last is None else last.kind
     long = sum(size != 1 for size in shape)
     if kind in _BOUNDED:
         ends = f"the network ends in {kind}, whose outputs lie between {_BOUNDED[kind]}"
@@ -82,6 +82,6 @@ def _last_node(graph: Graph) -> Node | None:
     """The node that computes the output, before whatever only rearranges it."""
     makers = {node.output: node for node in graph.nodes}
     node = makers.get(graph.output_name)
-    while node is not None and node.op.kind == _RESHAPING:
+    while node is not None and node.kind == _RESHAPING:
         node = makers.get(node.inputs[0])
     return node

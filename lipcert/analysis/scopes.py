@@ -57,7 +57,7 @@ def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintS
     found: dict[str, ConstraintSpec] = {}
     slots: dict[str, set[str]] = {}
     for node in graph.nodes:
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             if operand.parameter is not None and graph.parameters[operand.parameter].trainable:
                 slots.setdefault(operand.parameter, set()).add(slot)
     for name, used in slots.items():

@@ -70,7 +70,7 @@ def with_biases(graph: Graph, program: Program) -> tuple[Program, frozenset[str]
     """
     zeros: dict[str, str] = {}
     for node in graph.nodes:
-        used = node.op.operands()
+        used = node.operands
         bias, weight = used.get("bias"), used.get("weight")
         if bias is None or bias.parameter is None or np.any(bias.array):
             continue
@@ -176,7 +176,7 @@ def _whole_parameters(graph: Graph) -> Mapping[str, FloatArray]:
     """The numbers of the file of every parameter, in its own arrangement."""
     found: dict[str, FloatArray] = {}
     for node in graph.nodes:
-        for operand in node.op.operands().values():
+        for operand in node.operands.values():
             name = operand.parameter
             if name is None or name in found:
                 continue
@@ -209,7 +209,7 @@ def _arrays(
         if left_out.intersection(step.op.bias.sources)
     }
     for node in graph.nodes:
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             name = operand.parameter
             if name is None or (name in left_out and slot == "bias" and node.output in put_in):
                 continue

@@ -26,7 +26,6 @@ from lipcert.audit.bounds import Claims
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.audit.lowering.dispatch import constants, lower
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured, joint, largest_of
 from lipcert.audit.precision import Precision
@@ -58,13 +57,13 @@ def plain_step(network: LoweredNetwork, x: Tensor, losses: Losses) -> None:
     """Forward, and backward to every trained tensor, as training without privacy does."""
     values = {network.graph.input_name: x}
     for node in network.graph.nodes:
-        tensors = dict(constants(node.op, network.dtype, network.device))
+        tensors = {}
         for slot, tensor in network.operands(node).items():
-            name = node.op.operands()[slot].parameter
+            name = node.operands[slot].parameter
             trained = name is not None and network.graph.parameters[name].trainable
             tensors[slot] = tensor.detach().requires_grad_(trained)
         inputs = tuple(values[name] for name in node.inputs)
-        values[node.output] = lower(node.op, inputs, tensors)
+        values[node.output] = network.lowered(node, inputs, tensors)
     torch.autograd.backward(losses(values[network.graph.output_name]).sum())
 
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.operator_norm import Layer, operator_norm_lower, operator_norm_upper
+from lipcert.audit.operator_norm import is_layer, operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import Verdict
 from lipcert.audit.viewed import graph_at
 from lipcert.choices import TierName
-from lipcert.ir import Graph, Node
+from lipcert.ir import Node
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
 
@@ -85,28 +85,28 @@ def excesses(
             ends = [_ends(norm_lower(whole), norm(whole), radius)]
         else:
             ends = [
-                _spectral(at, node, slot, _Limit(radius, allowed, tiers))
+                _spectral(node, slot, _Limit(radius, allowed, tiers))
                 for node in at.nodes
-                for slot, operand in node.op.operands().items()
+                for slot, operand in node.operands.items()
                 if operand.parameter == parameter
             ]
         for low, high in ends:
             yield Excess(name, parameter, constraint, low, high, allowed)
 
 
-def _spectral(graph: Graph, node: Node, slot: str, limit: _Limit) -> tuple[float, float]:
+def _spectral(node: Node, slot: str, limit: _Limit) -> tuple[float, float]:
     """Ends of the norm of an op over what the bounds assume of it, r·max(1, gain of the view)."""
-    op, operand = node.op, node.op.operands()[slot]
+    operand = node.operands[slot]
     reach = limit.radius * max(1.0, operand.gain.value)
-    if slot != "weight" or not isinstance(op, Layer):
+    if slot != "weight" or not is_layer(node):
         largest = float(np.max(np.abs(operand.array), initial=0.0))
         return _ends(Lower(largest), Upper(largest), reach)
     lower, upper = 0.0, np.inf
     for tier in limit.tiers:
-        upper = min(upper, operator_norm_upper(op, tier).over(Lower(reach)).value)
+        upper = min(upper, operator_norm_upper(node, tier).over(Lower(reach)).value)
         if upper <= limit.allowed or lower > limit.allowed:
             break
-        lower = operator_norm_lower(op, graph.shape_of(node.inputs[0])).over(Upper(reach)).value
+        lower = operator_norm_lower(node).over(Upper(reach)).value
         if lower > limit.allowed:
             break
     return lower, upper

@@ -1,6 +1,6 @@
 """Two ends of the operator norm of a layer's weight T: what the core proves, and one vector.
 
-What enters: an op with a weight. What leaves: a number ≥ ‖T‖₂, or one ≤ ‖T‖₂.
+What enters: a node with a weight. What leaves: a number ≥ ‖T‖₂, or one ≤ ‖T‖₂.
 
 Proof of the lower end: ‖T‖ ≥ ‖Tv‖/‖v‖ for every v ≠ 0. Each entry of the computed Tv is a sum of
 at most n products, n the number of entries of v, so it is off by at most γ_n·(|T||v|), in any order
@@ -17,58 +17,63 @@ from typing import Final
 import numpy as np
 import torch
 
-from lipcert.audit.lowering.dispatch import lower
+from lipcert.audit.lowering import lowered
 from lipcert.choices import TierName
-from lipcert.core.interval import Interval
-from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.steps import Kernel
-from lipcert.core.program import Dense as DenseStep
-from lipcert.core.program import Operand, Shape
-from lipcert.core.program import Window as Windows
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
+from lipcert.core.program import Conv, Dense, Operand, Shape, Step
+from lipcert.evaluate import batch_output
+from lipcert.ir import Node
 from lipcert.search.norms import proved_bound
 from lipcert.upper import ONE, FloatArray, Lower, Upper, gamma, norm, norm_lower
 
-Layer = Dense | Conv | ConvTranspose
 _ITERATIONS: Final = 60
 
 
-def operator_norm_upper(op: Layer, tier: TierName) -> Upper:
+def is_layer(node: Node) -> bool:
+    """Whether a node is a linear map by its weight."""
+    return isinstance(node.op, Dense | Conv)
+
+
+def operator_norm_upper(node: Node, tier: TierName) -> Upper:
     """An upper bound that the core proves, about the least that it can; inf where it proves none.
 
     Proving takes a share of 4e-8 of the norm, or a little more.
     """
-    return Upper(proved_bound(_kernel(op), tier))
+    op, given, shape = linear_map(node, node.operands["weight"].array)
+    return Upper(proved_bound(Kernel.of(op, given, shape), tier))
 
 
-def _kernel(op: Layer) -> Kernel:
-    """The linear part; a transposed convolution has the norm of the one that it transposes."""
-    weight = op.weight.array
-    if isinstance(op, Dense):
-        step = DenseStep(Operand(weight, weight), None)
-        return Kernel.of(step, weight.shape[1:], weight.shape[:1])
-    windows = Windows(
-        tuple(window.taps for window in op.geometry),
-        tuple(window.stride for window in op.geometry),
-        tuple(window.dilation for window in op.geometry),
-        tuple(window.pad_begin for window in op.geometry),
-        tuple(window.outputs for window in op.geometry),
-    )
-    sizes = tuple(window.size for window in op.geometry)
-    frame = Convolution(weight, sizes, windows, op.groups)
-    return Kernel(Interval(weight, weight), frame, adjoint=False)
+def linear_map(node: Node, weight: FloatArray) -> tuple[Dense | Conv, Shape, Shape]:
+    """A layer with this weight and no bias; a matrix acts on one position.
+
+    Its norm is that of the layer. TypeError for a node that is none.
+    """
+    exact = Operand(weight, weight)
+    match node.op:
+        case Dense() as dense:
+            matrix = replace(dense, weight=exact, bias=None)
+            return matrix, (1, weight.shape[1]), (1, weight.shape[0])
+        case Conv() as conv:
+            kernel = replace(conv, weight=exact, bias=None)
+            return kernel, node.given[0], node.step.shape
+    raise TypeError(f"node {node.name!r} is no layer")
 
 
-def operator_norm_lower(op: Layer, input_shape: Shape) -> Lower:
+def image_of(node: Node, weight: FloatArray, x: FloatArray) -> FloatArray:
+    """What the layer makes of vectors [examples, ...], entry by entry as its map reads them."""
+    op, given, shape = linear_map(node, weight)
+    step = Step(op, ("x",), "y", shape, 0)
+    found: FloatArray = batch_output(step, [x.reshape(len(x), *given)])
+    return found
+
+
+def operator_norm_lower(node: Node) -> Lower:
     """A lower bound by the best vector that a power iteration finds."""
-    linear = replace(op, bias=None)
-    shape = tuple(input_shape)
-    vector = _long_vector(linear, shape[-1:] if isinstance(op, Dense) else shape)
-    magnitudes = replace(op, bias=None, weight=replace(op.weight, array=np.abs(op.weight.array)))
-    image = linear.evaluate(vector[None])
-    spread = norm(magnitudes.evaluate(np.abs(vector)[None]))
-    terms = math.prod(shape) + 2
+    weight = node.operands["weight"].array
+    vector = _long_vector(node, weight)
+    image = image_of(node, weight, vector[None])
+    spread = norm(image_of(node, np.abs(weight), np.abs(vector)[None]))
+    terms = vector.size + 2
     error = gamma(terms) * spread * (ONE + gamma(terms))
     length = norm_lower(image).value - error.value
     if length <= 0.0:
@@ -76,18 +81,19 @@ def operator_norm_lower(op: Layer, input_shape: Shape) -> Lower:
     return Lower(length * (1.0 - 2.0**-50)).over(norm(vector))
 
 
-def _long_vector(op: Layer, shape: Shape) -> FloatArray:
+def _long_vector(node: Node, weight: FloatArray) -> FloatArray:
     """What (TᵀT)^k makes of a fixed vector."""
-    weight = torch.from_numpy(op.weight.array.copy())
-    start = np.random.default_rng(0).standard_normal((1, *shape))
-    vector = torch.from_numpy(start)
+    op, given, shape = linear_map(node, weight)
+    single = Node(node.name, Step(op, ("x",), "y", shape, 0), (given,))
+    tensors = {"weight": torch.from_numpy(weight.copy())}
+    vector = torch.from_numpy(np.random.default_rng(0).standard_normal(given))
     for _ in range(_ITERATIONS):
         vector = vector.detach().requires_grad_()
         with torch.enable_grad():
-            image = lower(op, (vector,), {"weight": weight})
+            image = lowered(single, (vector,), tensors)
             (back,) = torch.autograd.grad(image, vector, image.detach())
         length = float(back.norm())
         if not (math.isfinite(length) and length > 0.0):
             break
         vector = back / length
-    return np.array(vector.detach().numpy()[0], dtype=np.float64)
+    return np.array(vector.detach().numpy(), dtype=np.float64)

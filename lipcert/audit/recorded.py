@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from hmac import compare_digest
 from pathlib import Path
@@ -32,11 +32,9 @@ from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Step
 from lipcert.audit.viewed import is_shown
-from lipcert.core.program import Shape
+from lipcert.core.program import BatchNorm, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
-from lipcert.operand import Operand
-from lipcert.ops.normalize import BatchNorm
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
@@ -340,14 +338,20 @@ def _require_statistics(
         for name, item in snapshot.items()
         if name.rpartition(".")[2] in _STATISTICS
     }
-    constants = [operand.array.reshape(-1) for operand in _constants(graph)]
+    constants = [
+        operand.array.reshape(-1)
+        for node in graph.nodes
+        for operand in node.operands.values()
+        if operand.parameter is None
+    ]
     for node in graph.nodes:
         if not isinstance(node.op, BatchNorm):
             continue
-        stored = node.op.mean, node.op.variance
-        match = names.get(node.op.scale.parameter or "")
+        stored = [node.operands.get(role) for role in ("mean", "variance")]
+        match = names.get(node.operands["scale"].parameter or "")
         prefix = None if match is None else match.recorded.rpartition(".")[0]
-        for kind, array in zip(_STATISTICS, stored, strict=True):
+        for kind, operand in zip(_STATISTICS, stored, strict=True):
+            array = None if operand is None else operand.array
             if prefix is None or f"{prefix}.{kind}" not in statistics:
                 values = [item for key, item in statistics.items() if key.endswith(kind)]
                 known = any(_is(item, array) for item in values)
@@ -358,15 +362,6 @@ def _require_statistics(
     for name, item in statistics.items():
         if not any(np.array_equal(item, constant) for constant in constants):
             raise _other_statistics(repr(name), where)
-
-
-def _constants(graph: Graph) -> Iterator[Operand]:
-    """Operands that are no parameters."""
-    for node in graph.nodes:
-        op: Any = node.op
-        if is_dataclass(op):
-            held = [getattr(op, field.name) for field in fields(op)]
-            yield from (o for o in held if isinstance(o, Operand) and o.parameter is None)
 
 
 def _other_statistics(what: str, where: str) -> NoVerdictError:

@@ -7,15 +7,13 @@ operands show these numbers, for rules that read weights. Torch has no part in t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
-from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph, Node
+from lipcert.ir import Graph
 from lipcert.operand import Operand
-from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
 _ROUNDINGS: Final = 4 * float(np.finfo(np.float64).eps)
@@ -36,7 +34,7 @@ def is_shown(graph: Graph, parameter: str, whole: FloatArray) -> bool:
     uses = [
         operand
         for node in graph.nodes
-        for operand in node.op.operands().values()
+        for operand in node.operands.values()
         if operand.parameter == parameter
     ]
     return bool(uses) and all(
@@ -51,32 +49,17 @@ def is_shown(graph: Graph, parameter: str, whole: FloatArray) -> bool:
 
 
 def graph_at(graph: Graph, weights: Mapping[str, FloatArray]) -> Graph:
-    """The graph at other weights; parameters that are not named keep their numbers."""
-    nodes = tuple(replace(node, op=_op_at(node, weights)) for node in graph.nodes)
+    """The graph at other weights; parameters that are not named keep their numbers.
+
+    Its operands show them; its steps hold the numbers of the file.
+    """
+    nodes = tuple(
+        replace(node, operands={k: _at(item, weights) for k, item in node.operands.items()})
+        for node in graph.nodes
+    )
     return replace(graph, nodes=nodes)
 
 
-def _op_at(node: Node, weights: Mapping[str, FloatArray]) -> Op:
-    """The op with the operands of these weights."""
-    used = {
-        operand
-        for operand in node.op.operands().values()
-        if operand.parameter is not None and operand.parameter in weights
-    }
-    op: Any = node.op
-    if not used:
-        return node.op
-    own = {field.name: getattr(op, field.name) for field in fields(op)}
-    held = {name: item for name, item in own.items() if isinstance(item, Operand) and item in used}
-    if set(held.values()) != used:
-        raise NoVerdictError(
-            f"node {node.name!r}: its weights cannot be exchanged; this is a defect of LipCert: "
-            "report it with the model"
-        )
-    changed = {
-        name: replace(item, array=viewed(item, weights[str(item.parameter)]))
-        for name, item in held.items()
-    }
-    changed_op: Any = replace(op, **changed)
-    found: Op = changed_op
-    return found
+def _at(operand: Operand, weights: Mapping[str, FloatArray]) -> Operand:
+    whole = None if operand.parameter is None else weights.get(operand.parameter)
+    return operand if whole is None else replace(operand, array=viewed(operand, whole))

@@ -2,8 +2,8 @@
 
 Compared are all tensors of the file that the program names, for one example at a time, and the
 output for several examples at once; of a file with a fixed batch, the output for that. Raised is
-`UnsupportedModelError` (LC025) with the first node whose values differ. The importer's graph, which
-audits and training run, is held against the program (LC013).
+`UnsupportedModelError` (LC025) with the first node whose values differ. Where audits and training
+run the program of a model that was rewritten, this is held against that of the file (LC013).
 
 Numbers agree if they differ by no more than rounding explains: by a small part of the largest, or
 by a few times what the program itself loses in the arithmetic of the file.
@@ -11,7 +11,6 @@ by a few times what the program itself loses in the arithmetic of the file.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.lower.types import has_halves
-from lipcert.core.program import Place, Shape
+from lipcert.core.program import Place, Program, Shape
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.evaluate import output_of, values
 from lipcert.importer.model import Verification
 from lipcert.importer.reading import Reading
 from lipcert.importer.runtime import RunFailure, Runtime
-from lipcert.ir import Graph, evaluate
 
 Array: TypeAlias = npt.NDArray[Any]
 _SEED: Final = 20_250_301
@@ -38,7 +36,7 @@ _SHARE: Final = {"float32": 1e-4, "float16": 1e-2}
 """of the largest number, by the arithmetic of the file"""
 _LOSSES: Final = 32.0
 """times what the program loses in that arithmetic"""
-_GRAPH_SHARE: Final = 1e-6
+_REWRITTEN_SHARE: Final = 1e-6
 """of the largest number, where both sides compute in float64"""
 _REMEDY: Final = "report this file; bounds would speak of another function"
 
@@ -84,14 +82,14 @@ def _within(example: Array, middle: float, radius: float, *, fill: bool) -> Arra
 
 
 def check_agreement(
-    read: Reading, path: Path, domain: Domain, graph: Graph | None = None
+    read: Reading, path: Path, domain: Domain, rewritten: Program | None = None
 ) -> Verification:
-    """Compare a reading of a file with onnxruntime on examples of a domain, and a graph with it."""
+    """Compare a reading with onnxruntime on examples of a domain; and `rewritten` with it."""
     try:
         comparison = _Comparison(read, path, domain)
         usable = comparison.usable()
-        if graph is not None:
-            _check_graph(graph, *usable[0])
+        if rewritten is not None and rewritten is not read.program:
+            _check_rewritten(rewritten, *usable[0])
         return Verification(len(usable), comparison.largest)
     except RunFailure as error:
         raise _refused(f"onnxruntime does not run it: {error}") from error
@@ -216,23 +214,16 @@ class _Comparison:
         return ""
 
 
-def _check_graph(graph: Graph, example: Array, output: Array) -> None:
-    """Hold the importer's graph against the output of the program, both in float64."""
-    if example.size != math.prod(graph.input_shape):
-        reason = f"takes {math.prod(graph.input_shape)} numbers for one example, not {example.size}"
-    else:
-        x = example.astype(np.float64).reshape(1, *graph.input_shape)
-        with np.errstate(all="ignore"):
-            theirs = evaluate(graph, x)[graph.output_name].reshape(-1)
-        ours = output.reshape(-1)
-        if theirs.size != ours.size:
-            reason = f"has {theirs.size} outputs for one example, not {ours.size}"
-        else:
-            usual = np.isfinite(ours)
-            gap, size = _largest(theirs - ours, usual), _largest(ours, usual)
-            if gap <= _GRAPH_SHARE * (1.0 + size):
-                return
-            reason = f"differs by {gap:.3g} among numbers up to {size:.3g}"
+def _check_rewritten(program: Program, example: Array, output: Array) -> None:
+    """Hold the program of a rewritten model against the output of that of the file, in float64."""
+    found = output_of(program, example)
+    reason = f"has an output of shape {list(found.shape)}, not {list(output.shape)}"
+    if found.shape == output.shape:
+        usual = np.isfinite(output)
+        gap, size = _largest(found - output, usual), _largest(output, usual)
+        if gap <= _REWRITTEN_SHARE * (1.0 + size):
+            return
+        reason = f"differs by {gap:.3g} among numbers up to {size:.3g}"
     reason = f"the imported graph {reason} as the core reads the file"
     raise UnsupportedModelError((Refusal("LC013", "", "", reason, "report this file"),))
 

@@ -78,7 +78,10 @@ _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembled:
-    """A graph, what is to be said about it, and what the core reads in the file itself."""
+    """A graph, what is to be said about it, and what the core reads in the file itself.
+
+    program: the one of the graph, which is that of the file unless the model was rewritten.
+    """
 
     graph: Graph
     batch: BatchProof
@@ -86,6 +89,7 @@ class Assembled:
     macros: tuple[MacroLayer, ...]
     scattered: frozenset[str]
     reading: Reading
+    program: Program
 
 
 def assemble(checked: RawModel, path: Path, output: str | None, *, as_exported: bool) -> Assembled:
@@ -146,7 +150,7 @@ def assemble(checked: RawModel, path: Path, output: str | None, *, as_exported: 
         stored, program if same else _program(checked, stored, source, target), target
     )
     macros = tuple(_macros(found.model, program))
-    return Assembled(graph, _proof(program), diagnostics, macros, scattered, reading)
+    return Assembled(graph, _proof(program), diagnostics, macros, scattered, reading, program)
 
 
 def _ends(model: RawModel, output: str | None) -> tuple[str, RawInput]:

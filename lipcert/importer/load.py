@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
-from lipcert.importer.assemble import assemble
+from lipcert.importer.assemble import Assembled, assemble
 from lipcert.importer.child import run_in_child
 from lipcert.importer.container import read_bytes
 from lipcert.importer.gate import open_model
@@ -74,7 +74,7 @@ def load_model(
         return _compared(request)
     rehearsal = _rehearsed(request)
     model = _opened(request, rehearsal)
-    return _result(request, model, rehearsal.verification)
+    return _result(request, model, _assembled(request, model), rehearsal.verification)
 
 
 def _compared(request: _Request) -> ImportedModel:
@@ -83,11 +83,10 @@ def _compared(request: _Request) -> ImportedModel:
 
     box = request.input_box
     domain = Domain(request.input_norm, None if box is None else (box[0], box[1]))
-    found = _result(request, _opened(request, None), Verification(0, 0.0))
-    if found.reading is None:
-        raise RuntimeError("a model that was imported has been read")
-    verification = check_agreement(found.reading, Path(request.path), domain, found.graph)
-    return replace(found, verification=verification)
+    model = _opened(request, None)
+    found = _assembled(request, model)
+    verification = check_agreement(found.reading, Path(request.path), domain, found.program)
+    return _result(request, model, found, verification)
 
 
 def _opened(request: _Request, rehearsal: _Rehearsal | None) -> RawModel:
@@ -106,9 +105,14 @@ def _changed(request: _Request) -> ModelFileError:
     return ModelFileError(f"{request.path!r} changed while it was read")
 
 
-def _result(request: _Request, model: RawModel, verification: Verification) -> ImportedModel:
+def _assembled(request: _Request, model: RawModel) -> Assembled:
     path = Path(request.path)
-    assembled = assemble(model, path, request.output, as_exported=request.as_exported)
+    return assemble(model, path, request.output, as_exported=request.as_exported)
+
+
+def _result(
+    request: _Request, model: RawModel, assembled: Assembled, verification: Verification
+) -> ImportedModel:
     return ImportedModel(
         graph=assembled.graph,
         path=request.path,

@@ -19,9 +19,8 @@ from lipcert.report.numbers import shape_text
 if TYPE_CHECKING:
     from lipcert.importer.model import ImportedModel
     from lipcert.importer.outline import Outline
-    from lipcert.ir import Graph
+    from lipcert.ir import Graph, Node
     from lipcert.modes import EvalLayer
-    from lipcert.ops.base import Op
 
 Shape = tuple[int, ...]
 _WIDTH: Final = 44
@@ -161,9 +160,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
 
 def _nodes(graph: Graph) -> tuple[InspectedNode, ...]:
     return tuple(
-        InspectedNode(
-            node.name, node.op.kind, node.inputs, node.output, node.shape, dict(_named(node.op))
-        )
+        InspectedNode(node.name, node.kind, node.inputs, node.output, node.shape, _named(node))
         for node in graph.nodes
     )
 
@@ -171,7 +168,7 @@ def _nodes(graph: Graph) -> tuple[InspectedNode, ...]:
 def _parameters(graph: Graph) -> tuple[InspectedParameter, ...]:
     users: dict[str, list[str]] = {name: [] for name in graph.parameters}
     for node in graph.nodes:
-        for name in sorted(set(_named(node.op).values())):
+        for name in sorted(set(_named(node).values())):
             users[name].append(node.name)
     return tuple(
         InspectedParameter(
@@ -186,10 +183,10 @@ def _parameters(graph: Graph) -> tuple[InspectedParameter, ...]:
     )
 
 
-def _named(op: Op) -> dict[str, str]:
+def _named(node: Node) -> dict[str, str]:
     return {
         slot: operand.parameter
-        for slot, operand in op.operands().items()
+        for slot, operand in node.operands.items()
         if operand.parameter is not None
     }
 

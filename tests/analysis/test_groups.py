@@ -9,8 +9,8 @@ import pytest
 
 from lipcert.analysis.groups import first_uses, group_parameters
 from lipcert.ir import Graph, Parameter
-from lipcert.ops.linear import Dense
 from tests.networks import chain, trained
+from tests.ops import Dense
 
 
 def network(frozen: frozenset[str] = frozenset()) -> Graph:

@@ -14,12 +14,11 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.ir import Graph
-from lipcert.ops.affine import Scale
-from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 from tests.networks import chain, trained
+from tests.ops import Dense, Scale
 
 SPECTRAL2 = ConstraintSpec("spectral", 2.0)
 SPECTRAL = ConstraintSpec("spectral", 1.0)

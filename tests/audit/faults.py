@@ -26,8 +26,8 @@ from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport
 from lipcert.audit.unit_result import total_of
 from lipcert.audit.work import audit_unit
+from lipcert.core.program import Conv
 from lipcert.ir import Node
-from lipcert.ops.conv import Conv
 from lipcert.settings import Settings
 from tests.models.shipped import digits, path_of
 
@@ -192,9 +192,9 @@ def convolutions(claims: Claims, lost: Callable[[Node, Conv], float]) -> Mapping
     """Of each group that holds the kernel of a convolution, the factor that is dropped, if any."""
     found = {}
     for node in claims.engine.graph.nodes:
-        if not isinstance(node.op, Conv):
+        if not isinstance(node.op, Conv) or node.op.transposed:
             continue
-        kernel = node.op.weight.parameter
+        kernel = node.operands["weight"].parameter
         for group in claims.groups:
             factor = lost(node, node.op)
             if kernel in group.parameters and factor > 1.0:
@@ -210,8 +210,8 @@ def positions(node: Node, op: Conv) -> float:
 
 def overlap(node: Node, op: Conv) -> float:
     """√ of how many windows read a pixel."""
-    del node
-    return math.sqrt(math.prod(-(-window.taps // window.stride) for window in op.geometry))
+    del op
+    return math.sqrt(math.prod(-(-window.taps // window.stride) for window in node.geometry))
 
 
 CLAIM_FAULTS = (

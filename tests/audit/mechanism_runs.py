@@ -28,12 +28,11 @@ from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.ir import Graph
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.checks.runs import array_of, model_of
 from tests.audit.faults import report_of
 from tests.networks import dag, trained
+from tests.ops import Activation, Dense
 
 __all__ = [
     "BATCH",

@@ -24,16 +24,12 @@ from lipcert.audit.tally import Family
 from lipcert.errors import UsageError
 from lipcert.geometry import Window
 from lipcert.importer.load import load_model
-from lipcert.ops.affine import Scale
-from lipcert.ops.conv import Conv
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
-from lipcert.ops.sort import Sort
 from lipcert.settings import ConstraintSpec, Settings
 from tests.audit.lowering.cases import all_cases
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
 from tests.models.shipped import path_of
 from tests.networks import chain, dag, reshaped, trained
+from tests.ops import Activation, Conv, Dense, Scale, Sort
 from tests.written import model_of
 
 CPU = torch.device("cpu")
@@ -220,9 +216,9 @@ def test_norms_and_slopes():
 def test_every_op_can_be_differentiated_twice(case):
     """The ascent follows the slope of a gradient, so no op may lack a second derivative."""
     inputs = [torch.tensor(0.1 + RNG.random((2, *s))).requires_grad_() for s in case.inputs]
-    operands = {name: torch.tensor(item.array) for name, item in case.op.operands().items()}
+    operands = {name: torch.tensor(item.array) for name, item in case.node.operands.items()}
     with sdpa_kernel(SDPBackend.MATH):
-        output = lowered(case.op, inputs, operands)
+        output = lowered(case.node, inputs, operands)
     found = torch.autograd.grad(output.square().sum(), inputs, create_graph=True, allow_unused=True)
     squares = [gradient.square().sum() for gradient in found if gradient is not None]
     if squares and any(square.requires_grad for square in squares):

@@ -18,18 +18,14 @@ from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family, Tallies
+from lipcert.core import program
 from lipcert.core.losses.base import Loss
 from lipcert.ir import Graph, Parameter
 from lipcert.operand import Operand
-from lipcert.ops.affine import Scale
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
-from lipcert.ops.normalize import Normalize
-from lipcert.ops.reduction import ReduceNorm
-from lipcert.ops.sort import Sort
 from lipcert.settings import Settings
 from tests import mirror
 from tests.networks import chain, dag, group_norm, orthogonal, reshaped, trained, transposed
+from tests.ops import Activation, Dense, Normalize, ReduceNorm, Scale, Sort
 from tests.random_networks import Case, random_case
 from tests.written import model_of
 
@@ -84,7 +80,7 @@ def undecided(tallies: Tallies) -> set[tuple[Family, str]]:
 
 def is_smooth(case: Case) -> bool:
     ops = [node.op for node in case.graph.nodes]
-    inner = {op.name for op in ops if isinstance(op, Activation)}
+    inner = {op.name for op in ops if isinstance(op, program.Activation)}
     names = {type(op).__name__ for op in ops}
     return not (names & KINKED_OPS or inner & KINKED or case.loss.kind in KINKED_LOSSES)
 

@@ -12,10 +12,10 @@ from lipcert.audit.attack.domain import Domain, lengths
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.labels import checked_labels
 from lipcert.audit.ready import random_examples
-from lipcert.ops.linear import Dense
 from lipcert.settings import Settings
 from lipcert.upper import Upper, norm
 from tests.networks import chain, trained
+from tests.ops import Dense
 from tests.written import model_of
 
 DOMAINS = {

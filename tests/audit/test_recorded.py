@@ -18,9 +18,8 @@ from lipcert.audit.trace.records import Batch, Manifest, Step
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, Parameter
-from lipcert.ops.linear import Dense
-from lipcert.ops.normalize import BatchNorm
 from tests.networks import dag, trained
+from tests.ops import BatchNorm, Dense
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"

@@ -26,7 +26,7 @@ def saved(folder, proto, content, location="w.bin"):
 
 def weight_of(imported):
     (node,) = imported.graph.nodes
-    (operand,) = node.op.operands().values()
+    (operand,) = node.operands.values()
     return operand.array
 
 

@@ -19,8 +19,8 @@ from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.importer import assemble
 from lipcert.importer import reading as readings
 from lipcert.importer.agreement import Domain, check_agreement
-from lipcert.importer.graph_of import graph_of
 from lipcert.importer.reading import Reading
+from lipcert.importer.shared import Separated
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node
 from tests.core.models import SHIPPED
@@ -195,22 +195,19 @@ def test_no_certificate_is_written_of_a_wrong_reading(tmp_path):
     assert not target.exists()
 
 
-def test_a_graph_that_differs_in_the_domain_alone_is_refused(tmp_path, monkeypatch):
-    """A graph of x/2 for min(x, 30)/2 is found out where the domain reaches further."""
+def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monkeypatch):
+    """A model of x/2 for min(x, 30)/2 is found out where the domain reaches further."""
 
-    def careless(program, model, parameters):
-        graph = graph_of(program, model, parameters)
-        (limit,) = (item for item in graph.nodes if item.output == "m")
+    def careless(model, producer, provenance):
+        (limit,) = (item for item in model.nodes if item.outputs == ("m",))
         nodes = [
-            replace(
-                item, inputs=tuple(limit.inputs[0] if n == limit.output else n for n in item.inputs)
-            )
-            for item in graph.nodes
+            replace(item, inputs=tuple(limit.inputs[0] if n == "m" else n for n in item.inputs))
+            for item in model.nodes
             if item is not limit
         ]
-        return replace(graph, nodes=tuple(nodes))
+        return Separated(replace(model, nodes=tuple(nodes)))
 
-    monkeypatch.setattr(assemble, "graph_of", careless)
+    monkeypatch.setattr(assemble, "separate_shared", careless)
     nodes = [
         helper.make_node("Constant", [], ["limit"], value_float=30.0),
         helper.make_node("Constant", [], ["half"], value_float=0.5),

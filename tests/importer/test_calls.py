@@ -116,7 +116,7 @@ def tied(second):
 
 def test_a_copy_of_a_stored_parameter_is_that_parameter(tmp_path):
     imported = load_model(saved(tied(np.transpose), tmp_path))
-    operands = [item for each in imported.graph.nodes for item in each.op.operands().values()]
+    operands = [item for each in imported.graph.nodes for item in each.operands.values()]
     assert [operand.parameter for operand in operands] == ["fc.weight", "fc.weight"]
     assert imported.scattered == {"fc.weight"}
 

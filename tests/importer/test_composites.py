@@ -19,7 +19,7 @@ def imported(tmp_path, nodes, shape, tensors=None, opset=17):
 
 
 def kinds(tmp_path, nodes, shape, tensors=None, opset=17):
-    return [item.op.kind for item in imported(tmp_path, nodes, shape, tensors, opset).graph.nodes]
+    return [item.kind for item in imported(tmp_path, nodes, shape, tensors, opset).graph.nodes]
 
 
 def code(tmp_path, nodes, shape, tensors=None, opset=17):

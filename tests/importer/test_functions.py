@@ -8,9 +8,9 @@ from onnx import helper, numpy_helper
 
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
-from lipcert.ir import evaluate
 from tests.hostile.kinds import functions
 from tests.importer.models import model, saved, weights
+from tests.ops import evaluate
 
 node = helper.make_node
 

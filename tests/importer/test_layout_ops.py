@@ -68,7 +68,7 @@ def test_old_interpolation(tmp_path, kind, opset):
 def test_stack_of_matrices_on_the_right(tmp_path, shape, stack):
     found = check(tmp_path, [node("MatMul", ["x", "w"], ["y"])], {"w": weights(*stack)}, shape)
     assert found.graph.parameters["w"].shape == stack
-    operands = [o for item in found.graph.nodes for o in item.op.operands().values()]
+    operands = [o for item in found.graph.nodes for o in item.operands.values()]
     assert [operand.gain.value for operand in operands] == [1.0]
 
 

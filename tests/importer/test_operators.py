@@ -322,7 +322,7 @@ def test_group_norm(tmp_path, opset, size):
     proto = model([op], IMAGE, tensors, opset=opset)
     proto.ir_version = 10
     imported = check(tmp_path, proto)
-    operands = [each for item in imported.graph.nodes for each in item.op.operands().values()]
+    operands = [each for item in imported.graph.nodes for each in item.operands.values()]
     (scale,) = (each for each in operands if each.parameter == "s")
     assert scale.gain.value == pytest.approx(np.sqrt(4 / size))
 
@@ -406,7 +406,7 @@ def test_concat_with_parameters(tmp_path, order):
     assert all(
         operand.gain.value == 1.0
         for item in imported.graph.nodes
-        for operand in item.op.operands().values()
+        for operand in item.operands.values()
     )
 
 

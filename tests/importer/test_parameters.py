@@ -15,7 +15,7 @@ SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 
 
 def operands(imported):
-    return [operand for item in imported.graph.nodes for operand in item.op.operands().values()]
+    return [operand for item in imported.graph.nodes for operand in item.operands.values()]
 
 
 def with_metadata(proto, signature, notes=None):

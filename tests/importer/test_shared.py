@@ -139,5 +139,5 @@ def test_identity_of_a_parameter(tmp_path, name, producer, array, count):
     assert len(imported.graph.parameters) == count
     assert ("LC024" in {item.code for item in imported.diagnostics}) == (count == 2)
     np.testing.assert_array_equal(
-        *[operand.array for item in imported.graph.nodes for operand in item.op.operands().values()]
+        *[operand.array for item in imported.graph.nodes for operand in item.operands.values()]
     )

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipcert.audit.lowering.dispatch import Tensors, constants, lower
+from lipcert.audit.lowering.dispatch import function_of
 from lipcert.audit.lowering.operands import operand_tensor
+from lipcert.audit.lowering.signature import Tensors
+from lipcert.core.program import Dense
 from lipcert.ir import Graph, Node
-from lipcert.ops.linear import Dense
 from lipcert.upper import ONE
 
 _Losses = Callable[[Tensor], Tensor]
@@ -43,9 +44,7 @@ class GradientSquares:
     def __init__(self, graph: Graph, like: Tensor) -> None:
         self._graph = graph
         self._like = like
-        self._constants = {
-            node.name: constants(node.op, like.dtype, like.device) for node in graph.nodes
-        }
+        self._functions = {node.name: function_of(node, like) for node in graph.nodes}
         self._trained = {node.name: _trained(graph, node) for node in graph.nodes}
 
     def logits(self, parameters: Tensors, x: Tensor) -> Tensor:
@@ -94,9 +93,9 @@ class GradientSquares:
     def _lowered(self, node: Node, inputs: tuple[Tensor, ...], parameters: Tensors) -> Tensor:
         operands = {
             slot: operand_tensor(operand, parameters, self._like)
-            for slot, operand in node.op.operands().items()
+            for slot, operand in node.operands.items()
         }
-        return lower(node.op, inputs, {**self._constants[node.name], **operands})
+        return self._functions[node.name](inputs, operands)
 
     def _gradients(
         self, parameters: Tensors, use: _Use, cotangent: Tensor, known: str | None
@@ -122,14 +121,16 @@ class GradientSquares:
 
     def _product_weight(self, use: _Use) -> str | None:
         """The weight of a dense layer at one position, whose gradient is a product of vectors."""
-        op = use.node.op
-        if not isinstance(op, Dense) or use.inputs[0].dim() != 2 or op.weight.parameter is None:
+        if not isinstance(use.node.op, Dense) or use.inputs[0].dim() != 2:
             return None
-        name, weight = op.weight.parameter, op.weight
+        weight = use.node.operands["weight"]
+        name = weight.parameter
+        if name is None:
+            return None
         users = [
             operand
             for node in self._graph.nodes
-            for operand in node.op.operands().values()
+            for operand in node.operands.values()
             if operand.parameter == name
         ]
         plain = len(users) == 1 and weight.gain == ONE and weight.scale == 1.0
@@ -140,7 +141,7 @@ class GradientSquares:
 
 def _trained(graph: Graph, node: Node) -> tuple[str, ...]:
     """The trained parameters that a node reads, each once."""
-    named = [operand.parameter for operand in node.op.operands().values()]
+    named = [operand.parameter for operand in node.operands.values()]
     return tuple(dict.fromkeys(name for name in named if name and graph.parameters[name].trainable))
 
 

@@ -17,14 +17,14 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.operator_norm import Layer, operator_norm_lower, operator_norm_upper
+from lipcert.audit.operator_norm import is_layer, operator_norm_lower, operator_norm_upper
 from lipcert.audit.viewed import graph_at
 from lipcert.choices import TierName
 from lipcert.core.coverage import operands
+from lipcert.core.program import Dense
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph, Node
 from lipcert.operand import Operand
-from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, norm
 
@@ -47,7 +47,7 @@ class _Use:
     @property
     def is_layer_weight(self) -> bool:
         """Whether a spectral constraint speaks of an operator norm rather than of entries."""
-        return self.slot == "weight" and isinstance(self.node.op, Layer)
+        return self.slot == "weight" and is_layer(self.node)
 
 
 @final
@@ -161,7 +161,7 @@ class WeightSet:
                 norms = [norm(weights[name]).value]
             else:
                 norms = [
-                    self._norm(use, at, certified=certified) / min(1.0, abs(use.operand.scale))
+                    self._norm(use, certified=certified) / min(1.0, abs(use.operand.scale))
                     for use in _uses(at, name)
                     if use.operand.scale != 0.0
                 ]
@@ -169,13 +169,12 @@ class WeightSet:
             found[name] = constraint.radius / largest if largest > 0.0 else 1.0
         return found
 
-    def _norm(self, use: _Use, at: Graph, *, certified: bool) -> float:
-        op = use.node.op
-        if not (use.is_layer_weight and isinstance(op, Layer)):
+    def _norm(self, use: _Use, *, certified: bool) -> float:
+        if not use.is_layer_weight:
             return float(np.max(np.abs(use.operand.array), initial=0.0))
         if certified:
-            return operator_norm_upper(op, self.tier).value
-        return operator_norm_lower(op, at.shape_of(use.node.inputs[0])).value
+            return operator_norm_upper(use.node, self.tier).value
+        return operator_norm_lower(use.node).value
 
     def _plain_matrices(self) -> Iterator[tuple[str, _Use]]:
         """Spectrally constrained parameters that are the matrix of one dense layer."""
@@ -192,7 +191,7 @@ class WeightSet:
 
 def _uses(graph: Graph, name: str) -> Iterator[_Use]:
     for node in graph.nodes:
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             if operand.parameter == name:
                 yield _Use(node, slot, operand)
 

@@ -29,7 +29,7 @@ from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured
 from lipcert.ir import Graph, Node
-from lipcert.ops.move import Move
+from lipcert.moves import is_arrangement
 
 MEMORY_LIMIT: Final = 2**26
 """bytes of scratch memory, on top of what a training step holds"""
@@ -63,7 +63,9 @@ class NormEngine:
         self._watch_values = watch_values
         self._watch_input = watch_input
         self._defers = network.device.type != "cpu" if defer is None else defer
-        self._rearranged = frozenset(filter(None, map(_rearranging, network.graph.nodes)))
+        self._rearranged = frozenset(
+            node.name for node in network.graph.nodes if is_arrangement(node)
+        )
         self._seen_later = frozenset(  # where it is needed channel by channel
             node.inputs[0]
             for node in network.graph.nodes
@@ -163,9 +165,8 @@ class NormEngine:
                     recording.cotangents[name] = known
                 recording.cotangent(name, cotangent)
                 plan = None if node is None else self._plan.nodes.get(node.name)
-                if node is not None and plan is not None:
-                    names = (node.inputs[0], node.output)
-                    recording.parameters_of(plan, kept, cotangent, names)
+                if plan is not None:
+                    recording.parameters_of(plan, kept, cotangent)
 
         return hook
 
@@ -181,11 +182,6 @@ class NormEngine:
             dict.fromkeys(values if self._watch_values else (), none),
             {},
         )
-
-
-def _rearranging(node: Node) -> str | None:
-    """The name of a node whose output has the very entries of its input."""
-    return node.name if isinstance(node.op, Move) and node.op.is_permutation else None
 
 
 def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:

@@ -13,9 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from lipcert.core.program import Conv, Normalize
 from lipcert.ir import Graph
-from lipcert.ops.conv import Conv
-from lipcert.ops.normalize import Normalize
 
 _PRODUCTS_PER_ENTRY: Final = 500
 
@@ -56,7 +55,7 @@ def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device
     products = normalised = 0
     for node in graph.nodes:
         match node.op:
-            case Conv(weight=weight) if len(node.shape) == 3:
+            case Conv(weight=weight, transposed=False) if len(node.shape) == 3:
                 products += prod(node.shape) * prod(weight.shape[1:])
             case Normalize():
                 normalised += prod(node.shape)

@@ -21,45 +21,60 @@ from lipcert.audit.gradient_norms.reductions import (
     ScaleGradient,
     SlopeGradient,
 )
-from lipcert.core.program import Shape
+from lipcert.core.program import BatchNorm, Conv, Dense, PRelu, Scale, Shape, Shift
 from lipcert.errors import NoVerdictError
+from lipcert.evaluate import member
 from lipcert.ir import Node
-from lipcert.ops.affine import Divide, Scale, Shift
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.entrywise import PRelu
-from lipcert.ops.linear import Dense
-from lipcert.ops.normalize import BatchNorm
+
+
+def arranged(node: Node, value: Tensor | None, cotangent: Tensor) -> tuple[Tensor | None, Tensor]:
+    """What a node read and received, as the gradients of its operands have it.
+
+    That is [examples, *shape] with the axes of the program, but for an axis 0 that the examples
+    stand along; what a BatchNorm reads has its channels first.
+    """
+    if node.in_place:
+        return value, cotangent
+    read = None if value is None else _placed(node, value, node.given[0])
+    return read, _placed(node, cotangent, node.step.shape)
+
+
+def _placed(node: Node, tensor: Tensor, shape: Shape) -> Tensor:
+    whole = tensor.reshape(len(tensor), *shape)
+    return whole.swapaxes(1, 2) if isinstance(node.op, BatchNorm) else whole
 
 
 def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> OperandGradient:
-    """The gradient of the operand in `slot`; `tensors`: the node's operands in torch."""
-    op = node.op
-    operand = op.operands()[slot]
-    rank = len(node.shape)
-    trailing: Shape = (*[1] * (rank - len(operand.shape)), *operand.shape)
-    channel: Shape = (*operand.shape, *[1] * (rank - 1))
-    match op, slot:
+    """The gradient of the operand in `slot`; `tensors`: the node's operands in torch.
+
+    It is one of tensors that are `arranged`.
+    """
+    operand = node.operands[slot]
+    first = 1 if node.in_place else 0
+    rank = len(node.step.shape) - first
+    match node.op, slot:
         case Dense(), "weight":
             return DenseWeight()
-        case Conv(geometry=geometry, groups=groups), "weight":
-            return KernelGradient(geometry, groups, transposed=False)
-        case ConvTranspose(geometry=geometry, groups=groups), "weight":
-            return KernelGradient(geometry, groups, transposed=True)
-        case ((Conv() | ConvTranspose() | BatchNorm()), "bias"):
-            return BiasGradient(channel)
-        case ((Dense() | Shift() | Scale()), "bias"):
-            return BiasGradient(trailing)
+        case Conv(groups=groups, transposed=transposed), "weight":
+            return KernelGradient(node.geometry, groups, transposed)
+        case ((Conv() | BatchNorm()), "bias"):
+            return BiasGradient((*operand.shape, *[1] * (rank - 1)))
+        case Dense(), "bias":
+            return BiasGradient((*[1] * (rank - 1), *operand.shape))
+        case ((Shift() | Scale()), "bias"):
+            return BiasGradient(operand.shape[first:])
         case Scale(), "scale":
-            return ScaleGradient(trailing)
-        case Divide(), "divisor":
-            return DivisorGradient(trailing, tensors["divisor"])
+            return ScaleGradient(operand.shape[first:])
+        case Scale(), "divisor":
+            return DivisorGradient(operand.shape[first:], tensors["divisor"])
         case PRelu(), "slope":
-            return SlopeGradient(trailing)
+            return SlopeGradient(operand.shape[first:])
         case BatchNorm(mean=mean, inverse=inverse), "scale":
+            numbers = (member(item.lo, item.hi) for item in (mean, inverse))
             device = tensors["scale"].device
-            return ChannelScale(*(torch.tensor(a, device=device) for a in (mean, inverse)))
+            return ChannelScale(*(torch.tensor(item, device=device) for item in numbers))
         case _:
             raise NoVerdictError(
-                f"node {node.name!r} ({op.kind}): no per-example gradient of its {slot} is known, "
-                "so this model cannot be audited; report the missing operation"
+                f"node {node.name!r} ({node.kind}): no per-example gradient of its {slot} is "
+                "known, so this model cannot be audited; report the missing operation"
             )

@@ -15,9 +15,8 @@ from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.audit.gradient_norms.shared import Scatter
 from lipcert.audit.gradient_norms.uses import ParameterUses, uses_of
 from lipcert.audit.lowering import LoweredNetwork
+from lipcert.core.program import Conv, Dense
 from lipcert.ir import Node
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
 
 
 @final
@@ -44,6 +43,7 @@ class NodePlan:
     whether a gradient comes from sums over the channels of input and output.
     """
 
+    node: Node
     operands: tuple[OperandPlan, ...]
     keeps_value: bool
     rounds_value: bool
@@ -81,7 +81,7 @@ class Plan:
                 nodes[use.node.name] = use.node
                 operands.setdefault(use.node.name, []).append(plan)
         plans = {name: _node_plan(nodes[name], tuple(found)) for name, found in operands.items()}
-        channelled = [nodes[name] for name, plan in plans.items() if plan.sums_channels]
+        channelled = [plan.node for plan in plans.values() if plan.sums_channels]
         by_channel = (
             frozenset(node.inputs[0] for node in channelled),
             frozenset(node.output for node in channelled),
@@ -90,9 +90,11 @@ class Plan:
 
 
 def _node_plan(node: Node, operands: tuple[OperandPlan, ...]) -> NodePlan:
+    sums_channels = any(plan.gradient.sums_channels(node.shape) for plan in operands)
     return NodePlan(
+        node,
         operands,
         keeps_value=any(plan.gradient.needs_value for plan in operands),
-        rounds_value=isinstance(node.op, Dense | Conv | ConvTranspose),
-        sums_channels=any(plan.gradient.sums_channels(node.shape) for plan in operands),
+        rounds_value=isinstance(node.op, Dense | Conv),
+        sums_channels=node.in_place and sums_channels,
     )

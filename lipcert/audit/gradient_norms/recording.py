@@ -6,7 +6,6 @@ name. Invariant: a value is held only until the cotangent of its node has been c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from lipcert.audit.gradient_norms.choice import Chooser
 from lipcert.audit.gradient_norms.layout import dense
 from lipcert.audit.gradient_norms.moments import ChannelSums, squares_of_channels
+from lipcert.audit.gradient_norms.operand_gradients import arranged
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.plan import NodePlan, Plan
 from lipcert.audit.gradient_norms.shared import Contribution, shared_squares
@@ -58,11 +58,10 @@ class Recording:
             self.cotangents[name] = _squares(name, wide_enough(tensor), kept)
         return self.cotangents[name]
 
-    def parameters_of(
-        self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, names: Sequence[str]
-    ) -> None:
-        """Counts the gradients of a node's operands; names: of its input and its output."""
-        pair = self._pair(plan, value, dense(cotangent), names)
+    def parameters_of(self, plan: NodePlan, value: Tensor | None, cotangent: Tensor) -> None:
+        """Counts the gradients of a node's operands."""
+        value, cotangent = arranged(plan.node, value, cotangent)
+        pair = self._pair(plan, value, dense(cotangent))
         for operand in plan.operands:
             if operand.scatter is None:
                 squares = self._chooser.squares(operand.gradient, pair, self._doubts)
@@ -78,9 +77,8 @@ class Recording:
         for parameter in self._plan.parameters:
             self.parameters.setdefault(parameter, self._zeros)
 
-    def _pair(
-        self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, names: Sequence[str]
-    ) -> Pair:
+    def _pair(self, plan: NodePlan, value: Tensor | None, cotangent: Tensor) -> Pair:
+        names = (plan.node.inputs[0], plan.node.output)
         b, b_squares = wide_enough(cotangent), self.cotangent(names[1], cotangent)
         if value is None:
             return Pair(b, b, b_squares, b_squares)

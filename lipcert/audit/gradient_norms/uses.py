@@ -56,7 +56,7 @@ def uses_of(graph: Graph) -> Mapping[str, ParameterUses]:
         name: [] for name, parameter in graph.parameters.items() if parameter.trainable
     }
     for node in graph.nodes:
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             if operand.parameter in found:
                 found[operand.parameter].append(Use(node, slot, operand))
     return {

@@ -12,9 +12,9 @@ from typing import Final
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.audit.lowering.dispatch import Tensors, lower, obstacle
+from lipcert.audit.lowering.signature import Function, Tensors
+from lipcert.core.program import Conv
 from lipcert.geometry import Geometry, Window
-from lipcert.ops.conv import Conv, ConvTranspose
 
 _FORWARD: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED: Final = {
@@ -22,6 +22,13 @@ _TRANSPOSED: Final = {
     2: functional.conv_transpose2d,
     3: functional.conv_transpose3d,
 }
+RANKS: Final = frozenset(_FORWARD)
+"""numbers of axes over which torch has windows"""
+
+
+def convolution(op: Conv, geometry: Geometry) -> Function:
+    """geometry: of the windows, from x to y, or from y to x if the convolution is transposed."""
+    return (_transposed if op.transposed else _forward)(geometry, op.groups)
 
 
 def shared_pads(geometry: Geometry) -> tuple[int, ...] | None:
@@ -40,50 +47,46 @@ def pad_widths(geometry: Geometry) -> list[int]:
     return [pad for w in reversed(geometry) for pad in (w.pad_begin, w.pad_end)]
 
 
-@lower.register
-def _conv(op: Conv, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    (x,) = inputs
-    pads = shared_pads(op.geometry)
-    if pads is None:
-        x, pads = functional.pad(x, pad_widths(op.geometry)), (0,) * len(op.geometry)
-    return _FORWARD[len(op.geometry)](
-        x,
-        tensors["weight"],
-        tensors.get("bias"),
-        stride=_strides(op.geometry),
-        padding=pads,
-        dilation=_dilations(op.geometry),
-        groups=op.groups,
-    )
+def _forward(geometry: Geometry, groups: int) -> Function:
+    pads = shared_pads(geometry)
+    run, strides, dilations = _FORWARD[len(geometry)], _strides(geometry), _dilations(geometry)
+
+    def convolved(inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+        x = inputs[0] if pads is not None else functional.pad(inputs[0], pad_widths(geometry))
+        return run(
+            x,
+            tensors["weight"],
+            tensors.get("bias"),
+            stride=strides,
+            padding=pads or (0,) * len(geometry),
+            dilation=dilations,
+            groups=groups,
+        )
+
+    return convolved
 
 
-@lower.register
-def _conv_transpose(op: ConvTranspose, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    symmetric = all(w.pad_begin == w.pad_end for w in op.geometry)
-    pads = tuple(w.pad_begin if symmetric else 0 for w in op.geometry)
-    padded = _TRANSPOSED[len(op.geometry)](
-        inputs[0],
-        tensors["weight"],
-        tensors.get("bias"),
-        stride=_strides(op.geometry),
-        padding=pads,
-        output_padding=tuple(_unread(w) for w in op.geometry),
-        groups=op.groups,
-        dilation=_dilations(op.geometry),
-    )
-    if symmetric:
+def _transposed(geometry: Geometry, groups: int) -> Function:
+    symmetric = all(w.pad_begin == w.pad_end for w in geometry)
+    pads = tuple(w.pad_begin if symmetric else 0 for w in geometry)
+    run, strides, dilations = _TRANSPOSED[len(geometry)], _strides(geometry), _dilations(geometry)
+
+    def convolved(inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+        padded = run(
+            inputs[0],
+            tensors["weight"],
+            tensors.get("bias"),
+            stride=strides,
+            padding=pads,
+            output_padding=tuple(_unread(w) for w in geometry),
+            groups=groups,
+            dilation=dilations,
+        )
+        for axis, window in enumerate(() if symmetric else geometry, start=2):
+            padded = padded.narrow(axis, window.pad_begin, window.size)
         return padded
-    for axis, window in enumerate(op.geometry, start=2):
-        padded = padded.narrow(axis, window.pad_begin, window.size)
-    return padded
 
-
-@obstacle.register(Conv)
-@obstacle.register(ConvTranspose)
-def _dimensions(op: Conv | ConvTranspose) -> str | None:
-    if len(op.geometry) in _FORWARD:
-        return None
-    return f"torch has no convolution over {len(op.geometry)} spatial dimensions"
+    return convolved
 
 
 def _reach(window: Window) -> int:

@@ -1,51 +1,91 @@
-"""The two questions that every op answers in torch: its value, and the constants it needs.
+"""The function of every kind of step: for the examples of a batch together.
 
-What enters: an op, tensors [examples, *shape], its operands by slot. What leaves: one tensor
-[examples, *shape]. Invariants: examples never meet; nothing is written in place; nothing depends
-on the numbers in a tensor, so that autograd and `torch.func.vmap` see through everything.
+What enters: a node, tensors [examples, *shape], its operands by role. What leaves: one tensor
+[examples, *shape]. A step that does not leave axis 0 of its values to the examples is applied to
+each of them (`torch.vmap`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import singledispatch
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lipcert.ops.base import Op
-
-Tensors = Mapping[str, Tensor]
-
-
-def lowered(op: Op, inputs: Sequence[Tensor], operands: Tensors) -> Tensor:
-    """The op on tensors [examples, *shape]; operands by slot, as `op.operands()` has them."""
-    like = inputs[0]
-    return lower(op, inputs, {**constants(op, like.dtype, like.device), **operands})
-
-
-@singledispatch
-def lower(op: Op, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    """The op, `tensors` being its operands and its constants together."""
-    del inputs, tensors
-    raise TypeError(f"{type(op).__name__} has no lowering")
+from lipcert.audit.lowering.clips import clip
+from lipcert.audit.lowering.convolutions import RANKS, convolution
+from lipcert.audit.lowering.elementwise import Elementwise, elementwise
+from lipcert.audit.lowering.functions import FUNCTIONS, activation
+from lipcert.audit.lowering.move import concat, move, sort
+from lipcert.audit.lowering.normalizations import batch_norm, local_response, normalize
+from lipcert.audit.lowering.pooling import pool
+from lipcert.audit.lowering.products import attention, dense, matmul
+from lipcert.audit.lowering.reductions import reduction
+from lipcert.audit.lowering.signature import Function, Tensors
+from lipcert.core import program as p
+from lipcert.ir import Node
 
 
-@singledispatch
-def constants(op: Op, dtype: torch.dtype, device: torch.device) -> Tensors:
-    """Fixed tensors that the lowering of this op reads besides its operands."""
-    del op, dtype, device
-    return {}
+def lowered(node: Node, inputs: Sequence[Tensor], operands: Tensors) -> Tensor:
+    """The node on tensors [examples, *shape]; operands by role, as the node has them."""
+    return function_of(node, inputs[0])(inputs, operands)
 
 
-@singledispatch
-def obstacle(op: Op) -> str | None:
-    """Why this very op cannot be lowered although its class can; None: it can."""
-    del op
+def function_of(node: Node, like: Tensor) -> Function:
+    """The node as a function; like: has the dtype and device of its constants."""
+    function = _function(node, like)
+    if node.in_place:
+        return function
+
+    def one_by_one(inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+        pairs = zip(inputs, node.given, strict=True)
+        whole = [x.reshape(x.shape[0], *shape) for x, shape in pairs]
+        found: Tensor = torch.vmap(lambda *parts: function(parts, tensors))(*whole)
+        return found.reshape(inputs[0].shape[0], *node.shape)
+
+    return one_by_one
+
+
+def obstacle(node: Node) -> str | None:
+    """Why this very node cannot be lowered although its kind can; None: it can."""
+    match node.op:
+        case p.Activation(name) if name not in FUNCTIONS:
+            return f"{name} has no implementation in torch"
+        case p.Conv(window=window) | p.MaxPool(window) | p.AveragePool(window) | p.LpPool(window):
+            if len(window.taps) not in RANKS:
+                return f"torch has no windows over {len(window.taps)} spatial dimensions"
     return None
 
 
-def aligned(x: Tensor, rank: int) -> Tensor:
-    """A tensor [examples, *shape] with unit axes after the first, so that shape has this rank."""
-    missing = rank + 1 - x.dim()
-    return x if missing == 0 else x.reshape(x.shape[0], *[1] * missing, *x.shape[1:])
+def _function(node: Node, like: Tensor) -> Function:
+    match node.op:
+        case p.Dense():
+            return dense
+        case p.Conv() as op:
+            return convolution(op, node.geometry)
+        case p.MatMul():
+            return matmul
+        case p.Attention() as op:
+            return attention(op, like)
+        case p.Activation() as op:
+            return activation(op)
+        case p.Move() as op:
+            return move(op, node, like)
+        case p.Concat(axis):
+            return concat(axis)
+        case p.Sort(axis):
+            return sort(axis)
+        case p.BatchNorm() as op:
+            return batch_norm(op, like)
+        case p.Normalize() as op:
+            return normalize(op)
+        case p.LocalResponse() as op:
+            return local_response(op)
+        case p.MaxPool() | p.AveragePool() | p.LpPool() as op:
+            return pool(op, node.geometry, like)
+        case p.InputClip() | p.CotangentClip() as op:
+            return clip(op)
+        case op if isinstance(op, Elementwise):
+            return elementwise(op)
+        case op:
+            return reduction(op)

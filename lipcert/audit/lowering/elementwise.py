@@ -3,69 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
+from operator import mul, truediv
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from lipcert.audit.lowering.dispatch import Tensors, aligned, lower
-from lipcert.ops.affine import Divide, Scale, Shift
-from lipcert.ops.combine import Add, Multiply, Quotient
-from lipcert.ops.entrywise import PRelu
+from lipcert.audit.lowering.signature import Function, Tensors, of_one_rank
+from lipcert.core.program import Add, Divide, Multiply, PRelu, Scale, Shift
+
+Elementwise: Final = Scale | Shift | PRelu | Multiply | Divide | Add
 
 
-@lower.register
-def _prelu(op: PRelu, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del op
-    (x,) = inputs
-    return torch.where(x > 0.0, x, tensors["slope"] * x)
+def elementwise(op: Scale | Shift | PRelu | Multiply | Divide | Add) -> Function:
+    """The step in torch."""
+    match op:
+        case Scale():
+            return _scaled
+        case Shift():
+            return lambda x, tensors: x[0] + tensors["bias"]
+        case PRelu():
+            return lambda x, tensors: torch.where(x[0] > 0.0, x[0], tensors["slope"] * x[0])
+        case Multiply():
+            return lambda x, _: reduce(mul, of_one_rank(x))
+        case Divide():
+            return lambda x, _: reduce(truediv, of_one_rank(x))
+        case Add(signs):
+            return partial(_sum, signs)
 
 
-@lower.register
-def _scale(op: Scale, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del op
+def _scaled(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    if "divisor" in tensors:
+        return x[0] / tensors["divisor"]
     if "bias" in tensors:
-        return torch.addcmul(tensors["bias"], inputs[0], tensors["scale"])
-    return inputs[0] * tensors["scale"]
+        return torch.addcmul(tensors["bias"], x[0], tensors["scale"])
+    return x[0] * tensors["scale"]
 
 
-@lower.register
-def _divide(op: Divide, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del op
-    return inputs[0] / tensors["divisor"]
-
-
-@lower.register
-def _shift(op: Shift, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del op
-    return inputs[0] + tensors["bias"]
-
-
-@lower.register
-def _multiply(op: Multiply, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del op, tensors
-    a, b = _of_one_rank(inputs)
-    return a * b
-
-
-@lower.register
-def _quotient(op: Quotient, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del op, tensors
-    a, b = _of_one_rank(inputs)
-    return a / b
-
-
-@lower.register
-def _add(op: Add, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    first, *others = _of_one_rank(inputs)
-    coefficient, *coefficients = op.coefficients
+def _sum(signs: Sequence[int], x: Sequence[Tensor], _: Tensors) -> Tensor:
+    first, *others = of_one_rank(x)
     # never the tensor itself: a value and the input of its node have their own cotangents
-    result = first.view_as(first) if coefficient == 1.0 else coefficient * first
-    for factor, term in zip(coefficients, others, strict=True):
-        result = torch.add(result, term, alpha=factor)
+    result = first.view_as(first) if signs[0] == 1 else signs[0] * first
+    for sign, term in zip(signs[1:], others, strict=True):
+        result = torch.add(result, term, alpha=sign)
     return result
-
-
-def _of_one_rank(inputs: Sequence[Tensor]) -> list[Tensor]:
-    rank = max(x.dim() for x in inputs) - 1
-    return [aligned(x, rank) for x in inputs]

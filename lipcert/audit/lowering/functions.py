@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.audit.lowering.dispatch import Tensors, lower, obstacle
-from lipcert.ops.entrywise import Activation
+from lipcert.audit.lowering.signature import Function
+from lipcert.core.program import Activation
 
 SOFTPLUS_GUARD: Final = 40.0
 """above it ln(1 + e^x) and x are the same number even in float64"""
@@ -63,12 +63,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
 """by the names of `core.program.Activation`, whose numbers stand behind x"""
 
 
-@lower.register
-def _activation(op: Activation, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    return FUNCTIONS[op.name](inputs[0], *op.numbers)
-
-
-@obstacle.register
-def _unknown(op: Activation) -> str | None:
-    return None if op.name in FUNCTIONS else f"{op.name} has no implementation in torch"
+def activation(op: Activation) -> Function:
+    """The function with its numbers."""
+    function = FUNCTIONS[op.name]
+    return lambda x, _: function(x[0], *op.numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -11,55 +12,47 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.audit.lowering.dispatch import Tensors, constants, lower
 from lipcert.audit.lowering.grid import Grid, Selection
-from lipcert.ops.combine import Concat
-from lipcert.ops.move import Move
-from lipcert.ops.sort import Sort
+from lipcert.audit.lowering.signature import Function, Tensors
+from lipcert.core.program import IndexArray, Move
+from lipcert.ir import Node, example
 
-_GRIDS: Final[WeakKeyDictionary[Move, Grid | None]] = WeakKeyDictionary()
-
-
-def grid_of(op: Move) -> Grid | None:
-    """The grid of a move, found once."""
-    if op not in _GRIDS:
-        _GRIDS[op] = Grid.of(op.sources, op.shape)
-    return _GRIDS[op]
+_GRIDS: Final[WeakKeyDictionary[Node, Grid | None]] = WeakKeyDictionary()
 
 
-@lower.register
-def _move(op: Move, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    (x,) = inputs
-    grid = grid_of(op)
-    if grid is not None:
-        return _on_grid(grid, x, tensors)
-    flat = x.flatten(1)
-    if op.sources.min(initial=0) < 0:
-        flat = functional.pad(flat, (0, 1))
-    return flat.index_select(1, tensors["sources"]).view(x.shape[0], *op.sources.shape)
-
-
-@constants.register
-def _move_constants(op: Move, dtype: torch.dtype, device: torch.device) -> Tensors:
-    del dtype
-    grid = grid_of(op)
+def move(op: Move, node: Node, like: Tensor) -> Function:
+    """The move of a node, by its grid, which is found once, where it has one."""
+    if node not in _GRIDS:
+        _GRIDS[node] = Grid.of(op.sources.reshape(node.shape), example(node.given[0]))
+    grid = _GRIDS[node]
     if grid is None:
-        sources = np.where(op.sources < 0, np.prod(op.shape, dtype=np.int64), op.sources)
-        return {"sources": torch.tensor(sources.reshape(-1), device=device)}
-    return {
-        f"digit{number}": torch.tensor(selection.places, device=device)
-        for number, selection in enumerate(grid.selections)
-        if selection is not None and selection.places is not None
-    }
+        return _gathered(op.sources, node, like)
+    digits = [
+        None if item is None or item.places is None else torch.tensor(item.places).to(like.device)
+        for item in grid.selections
+    ]
+    return lambda x, _: _on_grid(grid, x[0], digits)
 
 
-def _on_grid(grid: Grid, x: Tensor, tensors: Tensors) -> Tensor:
+def _gathered(sources: IndexArray, node: Node, like: Tensor) -> Function:
+    pads, size = sources.min(initial=0) < 0, math.prod(node.given[0])
+    places = torch.tensor(np.where(sources < 0, size, sources).reshape(-1), device=like.device)
+
+    def gathered(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
+        flat = inputs[0].unsqueeze(-1).flatten(1)
+        flat = functional.pad(flat, (0, 1)) if pads else flat
+        return flat.index_select(1, places).view(flat.shape[0], *node.shape)
+
+    return gathered
+
+
+def _on_grid(grid: Grid, x: Tensor, digits: Sequence[Tensor | None]) -> Tensor:
     count = x.shape[0]
     value = x.reshape(count, *grid.lengths)
     axis = 1
-    for number, selection in enumerate(grid.selections):
+    for places, selection in zip(digits, grid.selections, strict=True):
         if selection is not None:
-            value = _selected(value, axis, selection, tensors.get(f"digit{number}"))
+            value = _selected(value, axis, selection, places)
         axis += selection is None or not selection.drops
     value = value.permute(0, *(place + 1 for place in grid.order if place >= 0))
     if -1 in grid.order:
@@ -88,18 +81,19 @@ def _run(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
     return x[(slice(None),) * axis + (slice(first, first + step * (count - 1) + 1, step),)]
 
 
-@lower.register
-def _concat(op: Concat, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    return torch.cat(list(inputs), dim=op.axis + 1)
+def concat(axis: int) -> Function:
+    """`Concat`."""
+    return lambda x, _: torch.cat(list(x), dim=axis)
 
 
-@lower.register
-def _sort(op: Sort, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+def sort(axis: int) -> Function:
     """Pairs as torch.maximum and torch.minimum have them, which share cotangents at ties."""
-    del tensors
-    (x,), axis = inputs, op.axis + 1
-    if x.shape[axis] != 2:
-        return torch.sort(x, dim=axis).values
-    first, second = x.unbind(axis)
-    return torch.stack((torch.minimum(first, second), torch.maximum(first, second)), dim=axis)
+
+    def ordered(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
+        (x,) = inputs
+        if x.shape[axis] != 2:
+            return torch.sort(x, dim=axis).values
+        first, second = x.unbind(axis)
+        return torch.stack((torch.minimum(first, second), torch.maximum(first, second)), dim=axis)
+
+    return ordered

@@ -7,18 +7,18 @@ do not require gradients; a value is let go once no later node reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, final
 
 import torch
 from torch import Tensor
 
-from lipcert.audit.lowering.dispatch import Tensors, constants, lower, obstacle
+from lipcert.audit.lowering.dispatch import function_of, obstacle
 from lipcert.audit.lowering.operands import operand_tensor, replaced
+from lipcert.audit.lowering.signature import Function, Tensors
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
-from lipcert.ops.base import Op
 from lipcert.upper import FloatArray
 
 Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
@@ -37,7 +37,8 @@ class LoweredNetwork:
     parameters: Mapping[str, Tensor]
     dtype: torch.dtype
     device: torch.device
-    _tensors: Mapping[str, Tensors]
+    _functions: Mapping[str, Function]
+    _operands: Mapping[str, Tensors]
     _read_last: Mapping[str, tuple[str, ...]]
 
     @classmethod
@@ -68,17 +69,16 @@ class LoweredNetwork:
         those that are scaled or gathered are copies. Raises UnsupportedModelError as `of` does.
         """
         _refuse_unknown(graph)
-        tensors = {
+        functions = {node.name: function_of(node, like) for node in graph.nodes}
+        operands = {
             node.name: {
-                **constants(node.op, like.dtype, like.device),
-                **{
-                    slot: operand_tensor(operand, parameters, like)
-                    for slot, operand in node.op.operands().items()
-                },
+                slot: operand_tensor(operand, parameters, like)
+                for slot, operand in node.operands.items()
             }
             for node in graph.nodes
         }
-        return cls(graph, parameters, like.dtype, like.device, tensors, _last_readers(graph))
+        last = _last_readers(graph)
+        return cls(graph, parameters, like.dtype, like.device, functions, operands, last)
 
     def converted(self, dtype: torch.dtype) -> LoweredNetwork:
         """The same network, these very weights, in another dtype on the same device."""
@@ -91,9 +91,12 @@ class LoweredNetwork:
         return LoweredNetwork.of(self.graph, dtype, self.device, weights)
 
     def operands(self, node: Node) -> Mapping[str, Tensor]:
-        """The operands of a node by slot, as `node.op.operands()` has them."""
-        tensors = self._tensors[node.name]
-        return {slot: tensors[slot] for slot in node.op.operands()}
+        """The operands of a node by slot, as `node.operands` has them."""
+        return self._operands[node.name]
+
+    def lowered(self, node: Node, inputs: Sequence[Tensor], operands: Tensors) -> Tensor:
+        """One node on other tensors, and with other operands."""
+        return self._functions[node.name](inputs, operands)
 
     def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
         """The output for a batch [examples, *input_shape]; [examples, *output_shape]."""
@@ -106,7 +109,7 @@ class LoweredNetwork:
         values = {self.graph.input_name: x}
         for node in self.graph.nodes:
             inputs = tuple(values[name] for name in node.inputs)
-            output = lower(node.op, inputs, self._tensors[node.name])
+            output = self._functions[node.name](inputs, self._operands[node.name])
             values[node.output] = output if tap is None else tap(node, inputs, output)
             for name in self._read_last[node.name]:
                 del values[name]
@@ -127,21 +130,11 @@ def _last_readers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
 
 
 def _refuse_unknown(graph: Graph) -> None:
-    refusals = tuple(filter(None, map(_refusal, graph.nodes)))
+    remedy = "the audit cannot replay this model; report the missing operation"
+    refusals = tuple(
+        Refusal("LC003", node.name, node.kind, reason, remedy)
+        for node in graph.nodes
+        if (reason := obstacle(node)) is not None
+    )
     if refusals:
         raise UnsupportedModelError(refusals)
-
-
-def _refusal(node: Node) -> Refusal | None:
-    reason = _missing(node.op)
-    if reason is None:
-        return None
-    remedy = "the audit cannot replay this model; report the missing operation"
-    return Refusal("LC003", node.name, node.op.kind, reason, remedy)
-
-
-def _missing(op: Op) -> str | None:
-    """Why an op cannot be lowered; None: it can."""
-    if lower.dispatch(type(op)) is lower.dispatch(Op):
-        return f"{type(op).__name__} has no implementation in torch"
-    return obstacle(op)

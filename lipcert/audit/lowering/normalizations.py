@@ -8,52 +8,54 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.audit.lowering.dispatch import Tensors, constants, lower
-from lipcert.ops.normalize import BatchNorm, Lrn, Normalize
+from lipcert.audit.lowering.signature import Function, Tensors
+from lipcert.core.program import BatchNorm, LocalResponse, Normalize
+from lipcert.evaluate import member
 
 
-@lower.register
-def _normalize(op: Normalize, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    axes, rank = tuple(axis + 1 for axis in op.axes), x.dim()
-    if axes == tuple(range(rank - len(axes), rank)):
-        norm = functional.layer_norm if op.centred else functional.rms_norm
-        normalised: Tensor = norm(x, x.shape[-len(axes) :], eps=op.epsilon)
-        return normalised
-    if op.centred:
-        x = x - x.mean(axes, keepdim=True)
-    return x * torch.rsqrt((x * x).mean(axes, keepdim=True) + op.epsilon)
+def normalize(op: Normalize) -> Function:
+    """Over the last axes by torch's own functions."""
+
+    def normalized(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
+        (x,), axes = inputs, op.axes
+        if axes == tuple(range(x.dim()))[-len(axes) :]:
+            norm = functional.layer_norm if op.centred else functional.rms_norm
+            found: Tensor = norm(x, x.shape[-len(axes) :], eps=op.epsilon)
+            return found
+        if op.centred:
+            x = x - x.mean(axes, keepdim=True)
+        return x * torch.rsqrt((x * x).mean(axes, keepdim=True) + op.epsilon)
+
+    return normalized
 
 
-@lower.register
-def _batch_norm(op: BatchNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del op
-    return functional.batch_norm(
-        inputs[0],
-        tensors["mean"],
-        tensors["variance"],
-        tensors["scale"],
-        tensors["bias"],
-        training=False,
-        eps=0.0,
-    )
+def batch_norm(op: BatchNorm, like: Tensor) -> Function:
+    """By the mean and the deviation of the program."""
+    variance = torch.tensor(member(op.inverse.lo, op.inverse.hi) ** -2.0).to(like)
+
+    def normalized(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
+        return functional.batch_norm(
+            x[0],
+            tensors["mean"],
+            variance,
+            tensors["scale"],
+            tensors["bias"],
+            training=False,
+            eps=0.0,
+        )
+
+    return normalized
 
 
-@constants.register
-def _batch_norm_constants(op: BatchNorm, dtype: torch.dtype, device: torch.device) -> Tensors:
-    return {
-        "mean": torch.tensor(op.mean, dtype=dtype, device=device),
-        "variance": torch.tensor(op.inverse**-2.0, dtype=dtype, device=device),
-    }
+def local_response(op: LocalResponse) -> Function:
+    """By means over the channels around each."""
 
+    def divided(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
+        (x,) = inputs
+        around = (op.size - 1) // 2
+        squares = (x * x).unsqueeze(-1).flatten(2).unsqueeze(1)  # [examples, 1, channels, rest]
+        padded = functional.pad(squares, [0, 0, around, op.size - 1 - around])
+        means = functional.avg_pool2d(padded, (op.size, 1), stride=1).reshape(x.shape)
+        return x / (op.floor + op.strength * means) ** op.power
 
-@lower.register
-def _lrn(op: Lrn, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    before = (op.size - 1) // 2  # torch's own function puts the larger half before
-    squares = (x * x).unsqueeze(-1).flatten(2).unsqueeze(1)  # [examples, 1, channels, rest]
-    padded = functional.pad(squares, [0, 0, before, op.size - 1 - before])
-    means = functional.avg_pool2d(padded, (op.size, 1), stride=1).reshape(x.shape)
-    return x / (op.floor + op.strength * means) ** op.power
+    return divided

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lipcert.audit.viewed import viewed
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.operand import Operand, PlaceArray
@@ -32,7 +33,7 @@ def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
     uses = [
         (node.name, operand)
         for node in graph.nodes
-        for operand in node.op.operands().values()
+        for operand in node.operands.values()
         if operand.parameter is not None
     ]
     found: dict[str, FloatArray] = {
@@ -42,7 +43,7 @@ def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
     for _, operand in sorted(uses, key=lambda use: use[1].scale == 1.0):
         _read_back(operand, found[operand.parameter or ""])
     for node, operand in uses:
-        expected = _viewed(operand, found[operand.parameter or ""])
+        expected = viewed(operand, found[operand.parameter or ""])
         if not np.allclose(expected, operand.array, rtol=_ROUNDINGS, atol=0.0):
             raise NoVerdictError(
                 f"node {node!r}: its operand is no view of the parameter {operand.parameter!r}, "
@@ -123,15 +124,6 @@ def _read_back(operand: Operand, parameter: FloatArray) -> None:
     else:
         read: npt.NDArray[np.bool_] = operand.places >= 0
         np.put(parameter, operand.places[read], numbers[read])
-
-
-def _viewed(operand: Operand, parameter: FloatArray) -> FloatArray:
-    if operand.places is None:
-        view = parameter.reshape(operand.shape)
-    else:
-        view = np.where(operand.places >= 0, parameter.reshape(-1)[operand.places], 0.0)
-    result: FloatArray = operand.scale * view
-    return result
 
 
 def _checked(name: str, own: FloatArray, given: FloatArray | None) -> FloatArray:

@@ -6,7 +6,6 @@ Pads that torch's kernels refuse (unequal ends, more than half a window) are add
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,67 +14,59 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.lowering.convolutions import pad_widths, shared_pads
-from lipcert.audit.lowering.dispatch import Tensors, constants, lower, obstacle
+from lipcert.audit.lowering.signature import Function
+from lipcert.core.program import AveragePool, FloatArray, LpPool, MaxPool
 from lipcert.geometry import Geometry
-from lipcert.ops.pooling import AveragePool, LpPool, MaxPool
 
 _MAXIMUM: Final = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _AVERAGE: Final = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 _CONVOLUTION: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
-@lower.register
-def _max_pool(op: MaxPool, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    x, pads = _padded(inputs[0], op.geometry, -math.inf)
-    pooled: Tensor = _MAXIMUM[len(op.geometry)](
+def pool(op: MaxPool | AveragePool | LpPool, geometry: Geometry, like: Tensor) -> Function:
+    """The step in torch."""
+    match op:
+        case MaxPool():
+            return lambda x, _: _maximum(x[0], geometry)
+        case LpPool():
+            return lambda x, _: _power_sums(x[0], op.p, geometry)
+    correction = None if op.counts_padding else _correction(geometry)
+    if correction is None:
+        return lambda x, _: _window_means(x[0], geometry)
+    factor = torch.tensor(correction).to(like)
+    return lambda x, _: _window_means(x[0], geometry) * factor
+
+
+def _maximum(x: Tensor, geometry: Geometry) -> Tensor:
+    x, pads = _padded(x, geometry, -math.inf)
+    pooled: Tensor = _MAXIMUM[len(geometry)](
         x,
-        _taps(op.geometry),
-        stride=_strides(op.geometry),
+        _taps(geometry),
+        stride=_strides(geometry),
         padding=pads,
-        dilation=tuple(window.dilation for window in op.geometry),
+        dilation=tuple(window.dilation for window in geometry),
     )
     return pooled
 
 
-@lower.register
-def _average_pool(op: AveragePool, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    means = _window_means(inputs[0], op.geometry)
-    return means * tensors["correction"] if "correction" in tensors else means
-
-
-@constants.register
-def _average_constants(op: AveragePool, dtype: torch.dtype, device: torch.device) -> Tensors:
-    """taps / divisor at every position, where that is not 1 everywhere."""
+def _correction(geometry: Geometry) -> FloatArray | None:
+    """Taps over positions inside the input, for every window; None where that is always 1."""
     correction = np.ones(())
-    for window, counts in zip(op.geometry, op.divisors, strict=True):
-        correction = np.multiply.outer(correction, window.taps / np.asarray(counts, np.float64))
-    if np.all(correction == 1.0):
-        return {}
-    return {"correction": torch.tensor(correction, dtype=dtype, device=device)}
+    for window in geometry:
+        inside = np.asarray(window.reads(), np.float64)
+        correction = np.multiply.outer(correction, window.taps / inside)
+    return None if np.all(correction == 1.0) else correction
 
 
-@lower.register
-def _lp_pool(op: LpPool, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    taps = math.prod(_taps(op.geometry))
-    sums = _window_means(torch.abs(x) if op.p == 1 else torch.abs(x) ** op.p, op.geometry) * taps
-    if op.p == 1:
+def _power_sums(x: Tensor, p: int, geometry: Geometry) -> Tensor:
+    taps = math.prod(_taps(geometry))
+    sums = _window_means(torch.abs(x) if p == 1 else torch.abs(x) ** p, geometry) * taps
+    if p == 1:
         return sums
     # the root has no finite slope at 0, the norm has: 0 is one of its derivatives there
     positive = sums > 0.0
-    roots = torch.where(positive, sums, torch.ones_like(sums)) ** (1.0 / op.p)
+    roots = torch.where(positive, sums, torch.ones_like(sums)) ** (1.0 / p)
     return torch.where(positive, roots, torch.zeros_like(roots))
-
-
-@obstacle.register(MaxPool)
-@obstacle.register(AveragePool)
-@obstacle.register(LpPool)
-def _dimensions(op: MaxPool | AveragePool | LpPool) -> str | None:
-    if len(op.geometry) in _MAXIMUM:
-        return None
-    return f"torch has no pooling over {len(op.geometry)} spatial dimensions"
 
 
 def _window_means(x: Tensor, geometry: Geometry) -> Tensor:
@@ -102,10 +93,13 @@ def _convolved_means(x: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _padded(x: Tensor, geometry: Geometry, value: float) -> tuple[Tensor, tuple[int, ...]]:
-    """x, and the pads left to torch's kernel, which takes at most half a window of them."""
+    """x, and the pads left to torch's kernel.
+
+    It takes at most half a window of them, and some want no window to be wider than x.
+    """
     pads = shared_pads(geometry)
     if pads is not None and all(
-        2 * pad <= window.taps for pad, window in zip(pads, geometry, strict=True)
+        2 * pad <= window.taps <= window.size for pad, window in zip(pads, geometry, strict=True)
     ):
         return x, pads
     return functional.pad(x, pad_widths(geometry), value=value), (0,) * len(geometry)

@@ -1,112 +1,62 @@
 """Reductions over axes, what is left of x without its mean or norm, and softmax along an axis.
 
-Axes count from the first axis of the example. No axes at all: nothing is reduced, whereas torch
-would reduce everything.
+No axes at all: nothing is reduced, whereas torch would reduce everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from lipcert.audit.lowering.dispatch import Tensors, lower
-from lipcert.ops.reduction import (
-    Centre,
-    DivideByNorm,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceMean,
-    ReduceNorm,
-    ReduceSum,
-)
-from lipcert.ops.softmax import LogSoftmax, Softmax
+from lipcert.audit.lowering.signature import Function
+from lipcert.core import program as p
+from lipcert.evaluate import member
 
 
-@lower.register
-def _reduce_sum(op: ReduceSum, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    return x.sum(_axes(op, x), keepdim=True) if op.axes else x.view_as(x)
+def reduction(op: p.Op) -> Function:
+    """The step in torch; TypeError for other kinds of steps."""
+    if isinstance(op, p.DivideByNorm):
+        radius = 1.0 / member(op.share.lo, op.share.hi).item()
+        return lambda x, _: _divided(x[0], op, radius)
+    return lambda x, _: _along(x[0], op)
 
 
-@lower.register
-def _reduce_mean(op: ReduceMean, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    return x.mean(_axes(op, x), keepdim=True) if op.axes else x.view_as(x)
+def _along(x: Tensor, op: p.Op) -> Tensor:
+    match op:
+        case p.ReduceSum(axes, mean):
+            reduce = x.mean if mean else x.sum
+            return reduce(axes, keepdim=True) if axes else x.view_as(x)
+        case p.ReduceMax():
+            return _extreme(x, op)
+        case p.ReduceNorm():
+            return _norm(x, op)
+        case p.ReduceLogSumExp(axes):
+            return torch.logsumexp(x, axes, keepdim=True) if axes else x.view_as(x)
+        case p.Centre(axes):
+            return x - x.mean(axes, keepdim=True)
+        case p.Softmax(axis, logarithm):
+            return (torch.log_softmax if logarithm else torch.softmax)(x, dim=axis)
+    raise TypeError(f"{type(op).__name__} has no implementation in torch")
 
 
-@lower.register
-def _centre(op: Centre, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    return x - x.mean(_axes(op, x), keepdim=True)
+def _divided(x: Tensor, op: p.DivideByNorm, radius: float) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
+    return x / (norms / radius).clamp(min=op.floor)
 
 
-@lower.register
-def _divide_by_norm(op: DivideByNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    norms: Tensor = torch.linalg.vector_norm(x, dim=_axes(op, x), keepdim=True)
-    return x / (norms / op.radius).clamp(min=op.floor)
-
-
-@lower.register
-def _reduce_norm(op: ReduceNorm, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
+def _norm(x: Tensor, op: p.ReduceNorm) -> Tensor:
     if not op.axes:
         return torch.abs(x)
     if op.floor:
         powers = torch.abs(x) if op.p == 1 else x * x
-        summed = powers.sum(_axes(op, x), keepdim=True) + op.floor
+        summed = powers.sum(op.axes, keepdim=True) + op.floor
         return summed if op.p == 1 else torch.sqrt(summed)
-    norms: Tensor = torch.linalg.vector_norm(x, ord=op.p, dim=_axes(op, x), keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(x, ord=op.p, dim=op.axes, keepdim=True)
     return norms
 
 
-@lower.register
-def _reduce_max(op: ReduceMax, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+def _extreme(x: Tensor, op: p.ReduceMax) -> Tensor:
     """The cotangent goes to one of the largest entries, as pooling has it."""
-    del tensors
-    (x,) = inputs
-    for axis in sorted(_axes(op, x), reverse=True):
+    for axis in sorted(op.axes, reverse=True):
         x = (torch.min if op.minimum else torch.max)(x, dim=axis, keepdim=True).values
     return x.view_as(x)
-
-
-@lower.register
-def _log_sum_exp(op: ReduceLogSumExp, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    return torch.logsumexp(x, _axes(op, x), keepdim=True) if op.axes else x.view_as(x)
-
-
-@lower.register
-def _softmax(op: Softmax, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    return torch.softmax(x, dim=_axis(op.axis, x))
-
-
-@lower.register
-def _log_softmax(op: LogSoftmax, inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    del tensors
-    (x,) = inputs
-    return torch.log_softmax(x, dim=_axis(op.axis, x))
-
-
-_OverAxes = (
-    ReduceSum | ReduceMean | ReduceNorm | ReduceLogSumExp | ReduceMax | Centre | DivideByNorm
-)
-
-
-def _axes(op: _OverAxes, x: Tensor) -> tuple[int, ...]:
-    return tuple(_axis(axis, x) for axis in op.axes)
-
-
-def _axis(axis: int, x: Tensor) -> int:
-    """The axis of the batch for an axis of the example."""
-    return axis % (x.dim() - 1) + 1

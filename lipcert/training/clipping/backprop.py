@@ -19,9 +19,9 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.lowering import lowered
 from lipcert.audit.recorded_names import Match
+from lipcert.core.program import CotangentClip, InputClip
 from lipcert.errors import UsageError
 from lipcert.ir import Graph, Node
-from lipcert.ops.clip import CotangentClip, InputClip
 
 _REMEDY: Final = (
     "give every trained parameter to a torch layer of its own that the network calls once "
@@ -95,7 +95,7 @@ class _Before:
                 f"backpropagation clipping: the layer {self.layer!r} ({type(module).__name__}) "
                 "must be called with one tensor, and by position"
             )
-        return (lowered(self.clip.op, [arguments[0]], {}),)
+        return (lowered(self.clip, [arguments[0]], {}),)
 
 
 @final
@@ -113,7 +113,7 @@ class _After:
                 f"backpropagation clipping: the layer {self.layer!r} ({type(module).__name__}) "
                 f"returns {type(output).__name__}, not one tensor"
             )
-        return lowered(self.clip.op, [output], {})
+        return lowered(self.clip, [output], {})
 
 
 def _runs(graph: Graph) -> Iterator[tuple[Node, Node, tuple[str, ...]]]:
@@ -130,7 +130,7 @@ def _runs(graph: Graph) -> Iterator[tuple[Node, Node, tuple[str, ...]]]:
         names = [
             operand.parameter
             for inner in reversed(between)
-            for operand in inner.op.operands().values()
+            for operand in inner.operands.values()
             if operand.parameter is not None and graph.parameters[operand.parameter].trainable
         ]
         yield node, after, tuple(dict.fromkeys(names))

@@ -20,15 +20,13 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
+from lipcert.audit.gradient_norms.operand_gradients import arranged, operand_gradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
-from lipcert.audit.lowering import LoweredNetwork, lowered
+from lipcert.audit.lowering import LoweredNetwork
+from lipcert.core.program import Conv, Dense
 from lipcert.ir import Node
-from lipcert.ops.affine import Divide
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
 from lipcert.training.clipping.passing import Caught
 
 _DOUBLE: Final = torch.float64
@@ -55,12 +53,11 @@ def inner_products(network: LoweredNetwork, caught: Iterable[Caught]) -> Mapping
     """⟨∂ℓ_i/∂θ, θ⟩ by name of the trained parameter; a name that is missing stands for 0."""
     found: dict[str, Inner] = {}
     for item in caught:
-        tensors = network.operands(item.node)
-        for slot, operand in item.node.op.operands().items():
+        for slot, operand in item.node.operands.items():
             name = operand.parameter
             if name is None or not network.graph.parameters[name].trainable:
                 continue
-            inner = _inner(item, slot, tensors)
+            inner = _inner(network, item, slot)
             found[name] = found[name].plus(inner) if name in found else inner
     return found
 
@@ -91,13 +88,14 @@ def decayed_squares(
     return torch.where(exact < longest, exact, longest)
 
 
-def _inner(item: Caught, slot: str, tensors: Mapping[str, Tensor]) -> Inner:
-    if isinstance(item.node.op, Dense | Conv | ConvTranspose) and slot == "weight":
-        return _of_product(item, tensors["weight"])
-    if isinstance(item.node.op, Divide):
-        return _of_quotient(item, tensors["divisor"])
-    b = item.cotangent
-    a = b if item.value is None else item.value
+def _inner(network: LoweredNetwork, item: Caught, slot: str) -> Inner:
+    if isinstance(item.node.op, Dense | Conv) and slot == "weight":
+        return _of_product(network, item)
+    if slot == "divisor":
+        return _of_quotient(network, item)
+    tensors = network.operands(item.node)
+    value, b = arranged(item.node, item.value, item.cotangent)
+    a = b if value is None else value
     pair = Pair.of(a, b) if a.dtype is b.dtype else Pair.of(a.double(), b.double())
     found = operand_gradient(item.node, slot, tensors).gradients(pair)
     rows = found.gradient.reshape(len(b), -1).double()
@@ -110,10 +108,10 @@ def _inner(item: Caught, slot: str, tensors: Mapping[str, Tensor]) -> Inner:
     return Inner(rows @ operand, error * OUTWARD)
 
 
-def _of_quotient(item: Caught, divisor: Tensor) -> Inner:
+def _of_quotient(network: LoweredNetwork, item: Caught) -> Inner:
     """−⟨b, y⟩ for y = a/d, for ∂y/∂d = −a/d². Proof: each y is rounded once, each product again."""
     b = item.cotangent
-    y = lowered(item.node.op, [_value(item)], {"divisor": divisor})
+    y = network.lowered(item.node, [_value(item)], network.operands(item.node))
     entries = prod(b.shape[1:])
     reach = sum_of_squares(b).upper.sqrt() * sum_of_squares(y).upper.sqrt()
     summing = gamma(4, b.dtype) + gamma(entries + 2, _DOUBLE)
@@ -121,7 +119,7 @@ def _of_quotient(item: Caught, divisor: Tensor) -> Inner:
     return Inner(-_dot(b, y), (reach * summing + lost) * OUTWARD)
 
 
-def _of_product(item: Caught, weight: Tensor) -> Inner:
+def _of_product(network: LoweredNetwork, item: Caught) -> Inner:
     """⟨b, y⟩ for y = W·a, computed anew from the value.
 
     Proof: with n terms in an entry, |ŷ − y| ≤ γ_n|W||a| entry by entry, and the root of the sum of
@@ -130,7 +128,8 @@ def _of_product(item: Caught, weight: Tensor) -> Inner:
     ⟨b, ŷ⟩ is off by ‖b‖ times that; forming it rounds each product once and adds in float64.
     """
     a, b = _value(item), item.cotangent
-    y = lowered(item.node.op, [a], {"weight": weight})
+    weight = network.operands(item.node)["weight"]
+    y = network.lowered(item.node, [a], {"weight": weight})
     terms, copies = _terms(item.node)
     dtype, entries = b.dtype, prod(b.shape[1:])
     lengths = [sum_of_squares(tensor).upper.sqrt() for tensor in (a, b, y)]
@@ -155,11 +154,9 @@ def _dot(b: Tensor, y: Tensor) -> Tensor:
 
 def _terms(node: Node) -> tuple[int, int]:
     """Terms in an entry of a product, and windows that read an entry of its value."""
-    match node.op:
-        case Conv(weight=weight, geometry=geometry):
-            terms = prod(weight.shape[1:])
-        case ConvTranspose(weight=weight, geometry=geometry, groups=groups):
-            terms = weight.shape[0] // groups * prod(weight.shape[2:])
-        case op:
-            return prod(op.operands()["weight"].shape[1:]), 1
-    return terms, prod(max(window.multiplicity()) for window in geometry)
+    shape = node.operands["weight"].shape
+    if not isinstance(node.op, Conv):
+        return prod(shape[1:]), 1
+    read = shape[0] // node.op.groups if node.op.transposed else shape[1]
+    copies = prod(max(window.multiplicity()) for window in node.geometry)
+    return read * prod(shape[2:]), copies

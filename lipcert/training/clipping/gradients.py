@@ -103,13 +103,12 @@ class ClippedGradients:
     def _add_node(
         self, network: LoweredNetwork, item: Caught, factors: Tensor, gradients: dict[str, Tensor]
     ) -> None:
-        operands = network.operands(item.node)
         scaled: dict[int, Tensor] = {}
         for use in self._uses[item.node.name]:
             group = self._group_of[use.parameter]
             if group not in scaled:
                 scaled[group] = item.cotangent * _placed(factors[:, group], item.cotangent)
-            own = summed_gradient(use, item.value, scaled[group], operands)
+            own = summed_gradient(network, use, item.value, scaled[group])
             total = gradients[use.parameter]
             total.add_(in_parameter(use.operand, own, tuple(total.shape)))
 

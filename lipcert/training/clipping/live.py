@@ -117,7 +117,7 @@ def _derived(network: LoweredNetwork) -> tuple[tuple[Operand, Tensor], ...]:
         (operand, tensor)
         for node in network.graph.nodes
         for slot, tensor in network.operands(node).items()
-        if (operand := node.op.operands()[slot]).parameter is not None
+        if (operand := node.operands[slot]).parameter is not None
         and not _shares(tensor, network.parameters[operand.parameter or ""])
     )
 

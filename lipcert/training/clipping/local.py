@@ -7,47 +7,44 @@ matrix or kernel, no forward pass; other operands are small, and differentiated 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
+from lipcert.audit.gradient_norms.convolution import KernelGradient
+from lipcert.audit.gradient_norms.dense import DenseWeight
+from lipcert.audit.gradient_norms.operand_gradients import arranged
 from lipcert.audit.gradient_norms.reductions import BiasGradient
 from lipcert.audit.gradient_norms.windows import library_gradient, readable
-from lipcert.audit.lowering import lowered
+from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.operand import Operand
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
 from lipcert.training.clipping.uses import TrainedUse
 
 
 def summed_gradient(
-    use: TrainedUse, value: Tensor | None, cotangent: Tensor, operands: Mapping[str, Tensor]
+    network: LoweredNetwork, use: TrainedUse, value: Tensor | None, cotangent: Tensor
 ) -> Tensor:
     """Σ_i ∂⟨cotangent_i, output_i⟩/∂operand, of the operand's shape.
 
     value: None only where the gradient needs none.
     """
-    op = use.node.op
+    value = None if value is None else value.to(cotangent.dtype)
+    a, b = arranged(use.node, value, cotangent)
+    shape = use.operand.shape
     if isinstance(use.gradient, BiasGradient):
-        placed = (1, *use.gradient.placed)
-        return cotangent.sum_to_size(placed).reshape(use.operand.shape)
-    if value is None:
+        return b.sum_to_size((1, *use.gradient.placed)).reshape(shape)
+    if value is None or a is None:
         raise ValueError(f"node {use.node.name!r}: its value was not kept")
-    value = value.to(cotangent.dtype)
-    match op, use.slot:
-        case Dense(), "weight":
-            return cotangent.flatten(0, -2).mT @ value.flatten(0, -2)
-        case Conv(geometry=geometry, groups=groups), "weight":
-            read = readable(value, geometry)
-            return library_gradient(read, cotangent, use.operand.shape, geometry, groups)
-        case ConvTranspose(geometry=geometry, groups=groups), "weight":
-            read = readable(cotangent, geometry)
-            return library_gradient(read, value, use.operand.shape, geometry, groups)
+    match use.gradient:
+        case DenseWeight():
+            return b.flatten(0, -2).mT @ a.flatten(0, -2)
+        case KernelGradient(geometry, groups, transposed):
+            a, b = (b, a) if transposed else (a, b)
+            return library_gradient(readable(a, geometry), b, shape, geometry, groups)
     with torch.enable_grad():
-        operand = operands[use.slot].detach().clone().requires_grad_()
-        output = lowered(op, [value], {**operands, use.slot: operand})
+        operand = network.operands(use.node)[use.slot].detach().clone().requires_grad_()
+        operands = {**network.operands(use.node), use.slot: operand}
+        output = network.lowered(use.node, [value], operands)
         (gradient,) = torch.autograd.grad(output, operand, cotangent)
     return gradient
 

@@ -112,8 +112,8 @@ class GradientPass:
         """Of all trained parameters, measured again where that is needed."""
         doubts: list[Tensor] | None = [] if self._waits else None
         recording = Recording(self._plan, self._chooser, len(losses), losses.device, doubts)
-        for node, plan, value, cotangent in caught:
-            recording.parameters_of(plan, value, cotangent, (node.inputs[0], node.output))
+        for _, plan, value, cotangent in caught:
+            recording.parameters_of(plan, value, cotangent)
         recording.finish()
         if doubts and bool(torch.stack(doubts).any()):
             self._waits = False

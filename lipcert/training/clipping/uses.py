@@ -35,7 +35,7 @@ def trained_uses(network: LoweredNetwork) -> Mapping[str, tuple[TrainedUse, ...]
     found: dict[str, list[TrainedUse]] = {}
     for node in graph.nodes:
         tensors = network.operands(node)
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             name = operand.parameter
             if name is not None and graph.parameters[name].trainable:
                 gradient = operand_gradient(node, slot, tensors)

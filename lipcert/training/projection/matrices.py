@@ -17,10 +17,9 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.viewed import viewed
-from lipcert.geometry import IndexArray
+from lipcert.core.program import Conv, IndexArray
+from lipcert.ir import Node
 from lipcert.operand import Operand
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
 from lipcert.training.projection.proof import Matrix
 from lipcert.training.projection.torus import (
     TWIDDLE_ERROR,
@@ -182,26 +181,27 @@ class SymbolMatrices(Matrices):
         np.subtract(mixed, mixed.swapaxes(1, 2), out=result.imag)
 
 
-def matrices_of(op: Dense | Conv | ConvTranspose, operand: Operand) -> Matrices | None:
+def matrices_of(node: Node, operand: Operand) -> Matrices | None:
     """The matrices of a linear layer by the cheapest rule that is tight; None for an op that is 0.
 
     Windows that do not overlap give one matrix per group, and the exact norm if one of them reads
     with all of its taps (`reshape_bound`). Small maps are written out. What is left is bounded by
     frequencies.
     """
-    if isinstance(op, Dense):
+    if not isinstance(node.op, Conv):
         return RealMatrices.of(operand)
+    geometry = node.geometry
     labels = np.arange(1.0, operand.array.size + 1.0).reshape(operand.shape)
-    kernels = labels.reshape(op.groups, -1, *labels.shape[1:])
-    phases = polyphase(live_kernels(kernels, op.geometry), op.geometry)
+    kernels = labels.reshape(node.op.groups, -1, *labels.shape[1:])
+    phases = polyphase(live_kernels(kernels, geometry), geometry)
     if not np.any(phases):
         return None
-    spans, counts = extended_axes(phases, tuple(torus_size(window) for window in op.geometry))
+    spans, counts = extended_axes(phases, tuple(torus_size(window) for window in geometry))
     index = phases.astype(np.int64).reshape(*phases.shape[:3], *(span + 1 for span in spans))
-    has_full_window = all(max(window.reads()) == window.taps for window in op.geometry)
+    has_full_window = all(max(window.reads()) == window.taps for window in geometry)
     if not spans and has_full_window:
         return RealMatrices.of(operand, index)
-    blocks = written_out(op, labels)
+    blocks = written_out(node, labels)
     if blocks is not None and _is_worth_it(blocks, index, math.prod(counts)):
         return RealMatrices.of(operand, blocks)
     return SymbolMatrices.of(operand, index, counts) if spans else RealMatrices.of(operand, index)

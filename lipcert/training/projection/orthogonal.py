@@ -13,8 +13,8 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
+from lipcert.core.program import Conv, Dense
+from lipcert.ir import Node
 from lipcert.training.projection.uses import Constrained, Norm, Use
 from lipcert.upper import ONE, FloatArray
 
@@ -64,10 +64,10 @@ def orthogonal_of(constrained: Constrained, iterations: int) -> Orthogonal | str
 
 def _shape(use: Use) -> tuple[int, int, int] | str:
     """A transposed matrix is as orthogonal as the matrix itself."""
-    operand, op = use.operand, use.op
-    if operand is None or operand.scale != 1.0 or operand.gain > ONE:
+    operand, node = use.operand, use.node
+    if node is None or operand is None or operand.scale != 1.0 or operand.gain > ONE:
         return "the op sees it rescaled or repeated"
-    if isinstance(op, Dense):
+    if isinstance(node.op, Dense):
         rows, columns = operand.shape
         if operand.places is None:
             return (1, rows, columns)
@@ -77,13 +77,13 @@ def _shape(use: Use) -> tuple[int, int, int] | str:
         return "the op uses a part of it"
     if operand.places is not None:
         return "the op sees it rearranged"
-    if isinstance(op, Conv | ConvTranspose) and _are_disjoint(op):
+    if isinstance(node.op, Conv) and _are_disjoint(node):
         outer, *inner = operand.shape
-        return (op.groups, outer // op.groups, math.prod(inner))
+        return (node.op.groups, outer // node.op.groups, math.prod(inner))
     return "the windows of the convolution overlap or leave the input"
 
 
-def _are_disjoint(op: Conv | ConvTranspose) -> bool:
+def _are_disjoint(node: Node) -> bool:
     """Whether the op is its matrix [out, in · taps], once for each window."""
-    whole = all(max(window.reads()) == window.taps for window in op.geometry)
-    return whole and math.prod(window.overlap for window in op.geometry) == 1
+    whole = all(max(window.reads()) == window.taps for window in node.geometry)
+    return whole and math.prod(window.overlap for window in node.geometry) == 1

@@ -15,9 +15,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.geometry import IndexArray
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
+from lipcert.core.program import IndexArray
 from lipcert.training.projection.matrices import Matrices, matrices_of
 from lipcert.training.projection.measure import Measure, Numbers
 from lipcert.training.projection.proof import (
@@ -202,8 +200,8 @@ def stacks_of(uses: Sequence[Use]) -> list[Stack]:
     """Stacks of as many matrices as possible, for uses that are maps; those that are 0 drop out."""
     found: dict[tuple[bool, int], list[tuple[Use, Matrices]]] = {}
     for use in uses:
-        if isinstance(use.op, Dense | Conv | ConvTranspose) and use.operand is not None:
-            matrices = matrices_of(use.op, use.operand)
+        if use.node is not None and use.operand is not None:
+            matrices = matrices_of(use.node, use.operand)
             if matrices is not None:
                 found.setdefault((matrices.is_complex, matrices.side), []).append((use, matrices))
     for small, large in itertools.pairwise(sorted(found)):

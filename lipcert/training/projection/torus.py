@@ -18,7 +18,8 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.geometry import Geometry, IndexArray, Window
+from lipcert.core.program import IndexArray
+from lipcert.geometry import Geometry, Window
 from lipcert.upper import FloatArray, Lower, Upper
 
 

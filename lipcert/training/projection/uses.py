@@ -13,12 +13,10 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.analysis.scopes import constraints_of
+from lipcert.audit.operator_norm import is_layer
 from lipcert.errors import UsageError
-from lipcert.ir import Graph
+from lipcert.ir import Graph, Node
 from lipcert.operand import Operand
-from lipcert.ops.base import Op
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 
 _SMALLEST: Final = 2.0**-40
@@ -36,7 +34,7 @@ class Norm(Enum):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """One norm of one parameter. op, operand: where it is used; both None for the whole of it.
+    """One norm of one parameter. node, operand: where it is used; both None for the whole of it.
 
     limit: what the bounds assume of this norm.
     """
@@ -44,7 +42,7 @@ class Use:
     parameter: str
     norm: Norm
     limit: float
-    op: Op | None = None
+    node: Node | None = None
     operand: Operand | None = None
 
 
@@ -86,10 +84,10 @@ def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
         return (Use(name, Norm.EUCLIDEAN, spec.radius),)
     found = []
     for node in graph.nodes:
-        for slot, operand in node.op.operands().items():
+        for slot, operand in node.operands.items():
             if operand.parameter == name:
-                is_map = slot == "weight" and isinstance(node.op, Dense | Conv | ConvTranspose)
+                is_map = slot == "weight" and is_layer(node)
                 norm = Norm.OPERATOR if is_map else Norm.LARGEST
                 limit = spec.radius * max(1.0, operand.gain.value)
-                found.append(Use(name, norm, limit, node.op, operand))
+                found.append(Use(name, norm, limit, node, operand))
     return tuple(found)

@@ -1,6 +1,6 @@
 """Written out: small convolutions as the matrices that they are.
 
-What enters: an op, and labels in place of the entries of its kernel. What leaves: matrices of
+What enters: a node, and labels in place of the entries of its kernel. What leaves: matrices of
 labels, 0 where the map is 0. Invariant: up to the order of rows and columns, the map consists of
 these blocks, each perhaps several times, and of zeros.
 """
@@ -8,36 +8,31 @@ these blocks, each perhaps several times, and of zeros.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from scipy.sparse import bmat, coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lipcert.geometry import IndexArray
-from lipcert.operand import Operand
-from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.audit.operator_norm import image_of, linear_map
+from lipcert.core.program import IndexArray
+from lipcert.ir import Node
 from lipcert.upper import FloatArray
 
 _ENTRIES: Final = 2**19
 
 
-def written_out(op: Conv | ConvTranspose, labels: FloatArray) -> IndexArray | None:
+def written_out(node: Node, labels: FloatArray) -> IndexArray | None:
     """The blocks of the map: [blocks, rows, columns]; None where the whole map is large.
 
     Groups, dilated windows, and axes along which a kernel has one tap give many equal blocks.
     """
-    is_forward = isinstance(op, Conv)
-    above = labels.shape[0] * math.prod(window.outputs for window in op.geometry)
-    below = labels.shape[1] * op.groups * math.prod(window.size for window in op.geometry)
-    if max(above, below) ** 2 > 16 * _ENTRIES or above * below > _ENTRIES:
+    _, given, shape = linear_map(node, labels)
+    inputs, outputs = math.prod(given), math.prod(shape)
+    if max(inputs, outputs) ** 2 > 16 * _ENTRIES or inputs * outputs > _ENTRIES:
         return None
-    sizes = tuple(window.size if is_forward else window.outputs for window in op.geometry)
-    inputs = below if is_forward else above
-    linear = replace(op, weight=Operand(labels), bias=None)
-    units = np.eye(inputs).reshape(inputs, -1, *sizes)
-    return _blocks(linear.evaluate(units).reshape(inputs, -1).astype(np.int64))
+    found = image_of(node, labels, np.eye(inputs))
+    return _blocks(found.reshape(inputs, -1).astype(np.int64))
 
 
 def _blocks(matrix: IndexArray) -> IndexArray:

@@ -19,10 +19,9 @@ from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.ir import Graph
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
 from lipcert.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
+from tests.ops import Activation, Dense
 from tests.written import model_of
 
 EXAMPLES, BATCH, STEPS, SIGMA = 300, 20, 12, 1.5

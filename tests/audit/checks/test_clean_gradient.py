@@ -16,10 +16,10 @@ from lipcert.audit.checks import Checked, check_recorded_run
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace
-from lipcert.ops.linear import Dense
 from lipcert.settings import Settings
 from tests.audit.checks.runs import array_of
 from tests.networks import dag, trained
+from tests.ops import Dense
 from tests.written import model_of
 
 COUNT, TRUTH, DECAY = 4000, 3.8, 0.5

@@ -12,41 +12,44 @@ from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.viewed import graph_at, is_shown
 from lipcert.geometry import Window
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.linear import Dense
+from lipcert.ir import Node
 from lipcert.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
+from tests.ops import Conv, ConvTranspose, Dense, evaluated
 from tests.written import model_of
 
 
-def matrix_of(op, shape: tuple[int, ...]) -> np.ndarray:
+def matrix_of(node: Node) -> np.ndarray:
     """The linear map as a matrix, entry by entry."""
+    shape = node.given[0][1:]
     size = int(np.prod(shape))
-    return op.evaluate(np.eye(size).reshape(size, *shape)).reshape(size, -1).T
+    return evaluated(node, np.eye(size).reshape(size, *shape)).reshape(size, -1).T
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_norm_lies_between_its_ends_and_close_to_them(seed: int) -> None:
     random = np.random.default_rng(seed)
     window = Window(size=6, taps=3, stride=1 + seed % 2, pad_begin=1, pad_end=1)
-    conv = Conv(trained("w", random.standard_normal((4, 2, 3, 3))), None, (window, window))
-    dense = Dense(trained("w", random.standard_normal((5, 7))), trained("b", np.ones(5)))
-    for op, shape in ((conv, (2, 6, 6)), (dense, (7,))):
-        exact = np.linalg.norm(matrix_of(_unbiased(op), shape), 2)
-        found = operator_norm_lower(op, shape).value
+    kernel = trained("w", random.standard_normal((4, 2, 3, 3)))
+    matrix, bias = trained("w", random.standard_normal((5, 7))), trained("b", np.ones(5))
+    conv = Conv(kernel, None, (window, window))((2, 6, 6))
+    for node, unbiased in ((conv, conv), (Dense(matrix, bias)((7,)), Dense(matrix)((7,)))):
+        exact = np.linalg.norm(matrix_of(unbiased), 2)
+        found = operator_norm_lower(node).value
         assert found <= exact * (1 + 1e-14)
         assert found >= 0.98 * exact
-        proved = operator_norm_upper(op, "fast").value
+        proved = operator_norm_upper(node, "fast").value
         assert exact * (1 - 1e-14) <= proved <= exact * (1 + 1e-3)
 
 
 def test_a_transposed_convolution_too() -> None:
     random = np.random.default_rng(1)
     window = Window(size=6, taps=3, stride=1, pad_begin=1, pad_end=1)
-    op = ConvTranspose(trained("w", random.standard_normal((2, 3, 3))), None, (window,))
-    exact = np.linalg.norm(matrix_of(op, (2, 6)), 2)
-    assert 0.98 * exact <= operator_norm_lower(op, (2, 6)).value <= exact * (1 + 1e-14)
-    assert exact * (1 - 1e-14) <= operator_norm_upper(op, "fast").value <= exact * (1 + 1e-3)
+    kernel = trained("w", random.standard_normal((2, 3, 3)))
+    node = ConvTranspose(kernel, None, (window,))((2, 6))
+    exact = np.linalg.norm(matrix_of(node), 2)
+    assert 0.98 * exact <= operator_norm_lower(node).value <= exact * (1 + 1e-14)
+    assert exact * (1 - 1e-14) <= operator_norm_upper(node, "fast").value <= exact * (1 + 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,3 @@ def test_a_graph_at_other_weights() -> None:
     assert is_shown(graph, "fc.weight", np.eye(6))
     assert is_shown(other, "fc.weight", 2.0 * np.eye(6))
     assert not is_shown(other, "fc.weight", np.eye(6))
-
-
-def _unbiased(op):
-    return op if isinstance(op, Conv) else Dense(op.weight)

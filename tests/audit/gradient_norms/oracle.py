@@ -51,9 +51,9 @@ def truth(
                 slot: viewed(operand, thetas[operand.parameter])
                 if operand.parameter is not None
                 else torch.from_numpy(operand.array.copy())
-                for slot, operand in node.op.operands().items()
+                for slot, operand in node.operands.items()
             }
-            output = lowered(node.op, [values[name] for name in node.inputs], operands)
+            output = lowered(node, [values[name] for name in node.inputs], operands)
             output = output * 1.0  # every value is a tensor of its own
             if not output.requires_grad:
                 output.requires_grad_()

@@ -19,14 +19,9 @@ from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
 from lipcert.geometry import Window
-from lipcert.ops.affine import Divide, Scale, Shift
-from lipcert.ops.base import Op
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.entrywise import PRelu
-from lipcert.ops.linear import Dense
-from lipcert.ops.normalize import BatchNorm
 from tests.audit.gradient_norms.oracle import assert_within, network_of, truth
 from tests.networks import by_channel, chain, trained
+from tests.ops import BatchNorm, Conv, ConvTranspose, Dense, Divide, Maker, PRelu, Scale, Shift
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
 FEW = settings(
@@ -39,7 +34,7 @@ def random(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape)
 
 
-def check(op: Op, shape: tuple[int, ...], seed: int, examples: int = 3) -> set[str]:
+def check(op: Maker, shape: tuple[int, ...], seed: int, examples: int = 3) -> set[str]:
     """All slots, all methods, both dtypes; the names of the methods tried."""
     graph = chain(shape, op)
     node = graph.nodes[0]
@@ -52,7 +47,7 @@ def check(op: Op, shape: tuple[int, ...], seed: int, examples: int = 3) -> set[s
     for dtype, relative in DTYPES.items():
         network = network_of(graph, dtype)
         exact, _, _ = truth(network, x, lambda out, i: out * b[i : i + 1].double())
-        for slot, operand in op.operands().items():
+        for slot, operand in node.operands.items():
             if operand.parameter is None:
                 continue
             gradient = operand_gradient(node, slot, network.operands(node))
@@ -122,7 +117,7 @@ def windows(draw: st.DrawFn) -> Window:
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> tuple[Op, tuple[int, ...]]:
+def convolutions(draw: st.DrawFn) -> tuple[Maker, tuple[int, ...]]:
     geometry = tuple(draw(st.lists(windows(), min_size=1, max_size=3)))
     groups, read, written = (draw(st.integers(1, 3)) for _ in range(3))
     rng = np.random.default_rng(draw(seeds))
@@ -138,7 +133,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Op, tuple[int, ...]]:
 
 @settings(FEW, max_examples=40)
 @given(convolutions(), seeds)
-def test_convolutions(drawn: tuple[Op, tuple[int, ...]], seed: int) -> None:
+def test_convolutions(drawn: tuple[Maker, tuple[int, ...]], seed: int) -> None:
     check(*drawn, seed)
 
 

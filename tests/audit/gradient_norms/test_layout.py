@@ -13,9 +13,9 @@ from lipcert.audit.gradient_norms.layout import (
     prefers_channels_last,
 )
 from lipcert.geometry import Window
-from lipcert.ops.conv import Conv
 from tests.audit.gradient_norms.oracle import CPU
 from tests.networks import chain, group_norm, trained
+from tests.ops import Conv
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 3, 4), (1, 3, 1, 4), (2, 3, 4, 5), (3, 2, 1, 1)])

@@ -15,15 +15,13 @@ import pytest
 import torch
 
 from lipcert.audit.lowering import LoweredNetwork, parameters_of
+from lipcert.core import program
 from lipcert.errors import LipCertError, NoVerdictError, UnsupportedModelError
 from lipcert.importer.load import load_model
-from lipcert.ir import evaluate
 from lipcert.operand import Operand
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
-from lipcert.ops.sort import Sort
 from tests.models.shipped import NAMES, path_of
 from tests.networks import chain, dag, trained
+from tests.ops import Activation, Dense, Sort, evaluate
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(5)
@@ -107,8 +105,8 @@ def test_parameters_exist_once():
     network = lowered64(graph)
     for node in graph.nodes:
         operands = network.operands(node)
-        assert list(operands) == list(node.op.operands())
-        for slot, operand in node.op.operands().items():
+        assert list(operands) == list(node.operands)
+        for slot, operand in node.operands.items():
             np.testing.assert_array_equal(operands[slot].numpy(), operand.array)
             if operand.parameter is not None:
                 parameter = network.parameters[operand.parameter]
@@ -233,7 +231,7 @@ def test_what_a_tap_returns_is_used():
     assert leaves[0].grad is None
     doubled = network.forward(
         torch.ones(1, 3, dtype=torch.float64),
-        lambda node, _, output: 2.0 * output if isinstance(node.op, Dense) else output,
+        lambda node, _, output: 2.0 * output if isinstance(node.op, program.Dense) else output,
     )
     assert doubled.tolist() == [[6.0, 6.0]]
 

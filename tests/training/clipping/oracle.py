@@ -57,9 +57,9 @@ def of_one(graph: Graph, tensors: Mapping[str, Tensor], rule: ClipRule, x, label
             slot: viewed(operand, thetas[operand.parameter])
             if operand.parameter is not None
             else torch.from_numpy(operand.array.copy())
-            for slot, operand in node.op.operands().items()
+            for slot, operand in node.operands.items()
         }
-        values[node.output] = lowered(node.op, [values[name] for name in node.inputs], operands)
+        values[node.output] = lowered(node, [values[name] for name in node.inputs], operands)
     losses = rule.losses(values[graph.output_name], label)
     names = trained_names(graph)
     if not losses.requires_grad:

@@ -18,13 +18,10 @@ from lipcert.audit.recorded_names import Match, matched
 from lipcert.core.ledger.mechanism import BackpropClipping
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
-from lipcert.ops.affine import Shift
-from lipcert.ops.combine import Add
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
 from lipcert.training.clipping import check_clips, install_clips
 from tests.models.shipped import module, path_of
 from tests.networks import chain, dag, reshaped, trained
+from tests.ops import Activation, Add, Dense, Shift
 
 BETA, C = 0.4, 0.2
 MECHANISM = BackpropClipping(BETA, C)

@@ -19,13 +19,6 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.geometry import Window
 from lipcert.ir import Graph, Parameter
 from lipcert.operand import Operand
-from lipcert.ops.affine import Divide, Scale
-from lipcert.ops.combine import Add
-from lipcert.ops.conv import Conv, ConvTranspose
-from lipcert.ops.entrywise import Activation
-from lipcert.ops.linear import Dense
-from lipcert.ops.normalize import Normalize
-from lipcert.ops.reduction import ReduceSum
 from lipcert.settings import Settings
 from lipcert.training.clipping import (
     ClippedGradients,
@@ -37,6 +30,17 @@ from lipcert.training.clipping.factors import clip_factors
 from lipcert.training.clipping.passing import GradientPass
 from tests.models.shipped import NAMES, module, path_of
 from tests.networks import chain, dag, trained
+from tests.ops import (
+    Activation,
+    Add,
+    Conv,
+    ConvTranspose,
+    Dense,
+    Divide,
+    Normalize,
+    ReduceSum,
+    Scale,
+)
 from tests.random_networks import random_case
 from tests.training.clipping import oracle
 

@@ -9,6 +9,7 @@ import torch
 from lipcert.errors import NoVerdictError
 from lipcert.training.clipping import LiveNetwork
 from tests.networks import chain, trained
+from tests.ops import Activation
 from tests.training.clipping import oracle
 from tests.training.clipping.test_gradients import TIED, mlp
 
@@ -79,7 +80,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         given = {name: item for name, item in {**tensors, **spoilt}.items() if item is not None}
         with pytest.raises(NoVerdictError, match=what):
             LiveNetwork.of(graph, given)
-    nothing = chain((3,), mlp().nodes[1].op)
+    nothing = chain((3,), Activation("relu"))
     with pytest.raises(NoVerdictError, match="no trained parameter"):
         LiveNetwork.of(nothing, {})
 

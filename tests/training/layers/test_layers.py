@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch.func import jacrev, vmap
 
 from lipcert.audit.lowering import lowered
-from lipcert.ops.sort import Sort
 from lipcert.training.layers import (
     BoundedGroupNorm,
     GroupSort,
@@ -19,6 +18,7 @@ from lipcert.training.layers import (
     MaxMin,
     ScaledL2NormPool2d,
 )
+from tests.ops import Sort
 from tests.training.layers.cases import CASES, IDS, Case
 
 ISOMETRIES = [case for case in CASES if case.keeps_norm]

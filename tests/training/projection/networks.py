@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,12 +12,11 @@ from torch import Tensor
 
 from lipcert.audit.viewed import graph_at
 from lipcert.geometry import Window
-from lipcert.ir import Graph
-from lipcert.ops.base import Op
-from lipcert.ops.conv import Conv, ConvTranspose
+from lipcert.ir import Graph, Node
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from tests.networks import chain
+from tests.ops import Conv, ConvTranspose, Maker, evaluated, exact
 
 CLIPLESS = "clipless"
 
@@ -30,7 +30,7 @@ def declared(kind: str = "spectral", radius: float = 1.0, mechanism: str = CLIPL
     )
 
 
-def graph_of(shape: tuple[int, ...], op: Op) -> Graph:
+def graph_of(shape: tuple[int, ...], op: Maker) -> Graph:
     return chain(shape, op)
 
 
@@ -44,19 +44,23 @@ def projector(
     return Projector.of(graph, settings or declared(), tensors, **more)
 
 
-def matrix_of(op: Op, shape: tuple[int, ...]) -> np.ndarray:
+def matrix_of(node: Node) -> np.ndarray:
     """The linear part as a matrix, entry by entry."""
+    shape = node.given[0][1:]
     size = math.prod(shape)
-    zero = op.evaluate(np.zeros((1, *shape)))
-    images = op.evaluate(np.eye(size).reshape(size, *shape)) - zero
+    zero = evaluated(node, np.zeros((1, *shape)))
+    images = evaluated(node, np.eye(size).reshape(size, *shape)) - zero
     return images.reshape(size, -1).T
 
 
 def true_norm(graph: Graph, tensors: dict[str, Tensor]) -> float:
-    """Of the only op of a graph, at the present numbers."""
+    """Of the only node of a graph, at the present numbers."""
     at = graph_at(graph, {name: tensor.double().numpy() for name, tensor in tensors.items()})
     (node,) = at.nodes
-    return float(np.linalg.norm(matrix_of(node.op, graph.input_shape), 2))
+    if "weight" in node.operands:
+        weight = exact(node.operands["weight"])
+        node = replace(node, step=replace(node.step, op=replace(node.op, weight=weight)))
+    return float(np.linalg.norm(matrix_of(node), 2))
 
 
 @st.composite
@@ -70,7 +74,7 @@ def windows(draw: st.DrawFn, largest: int = 7) -> Window:
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> tuple[type[Conv] | type[ConvTranspose], tuple, int, tuple]:
+def convolutions(draw: st.DrawFn) -> tuple[Maker, tuple, int, tuple]:
     """Kind, geometry, groups, and the shape of the kernel."""
     rank = draw(st.integers(1, 2))
     geometry = tuple(draw(windows(7 if rank == 2 else 24)) for _ in range(rank))
@@ -80,7 +84,8 @@ def convolutions(draw: st.DrawFn) -> tuple[type[Conv] | type[ConvTranspose], tup
     return kind, geometry, groups, (outer, inner, *(window.taps for window in geometry))
 
 
-def input_shape(op: Conv | ConvTranspose) -> tuple[int, ...]:
-    if isinstance(op, Conv):
-        return (op.weight.shape[1] * op.groups, *(window.size for window in op.geometry))
-    return (op.weight.shape[0], *(window.outputs for window in op.geometry))
+def input_shape(kind: Maker, geometry: tuple, groups: int, kernel: tuple) -> tuple[int, ...]:
+    """Of a convolution with a kernel of this shape."""
+    if kind is Conv:
+        return (kernel[1] * groups, *(window.size for window in geometry))
+    return (kernel[0], *(window.outputs for window in geometry))

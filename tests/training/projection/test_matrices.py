@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.geometry import Window
-from lipcert.ops.conv import Conv
-from lipcert.ops.linear import Dense
 from lipcert.training.projection import matrices as module
 from lipcert.training.projection.matrices import Matrices, RealMatrices, SymbolMatrices, matrices_of
 from tests.networks import trained
+from tests.ops import Conv, Dense
 from tests.training.projection.networks import convolutions, input_shape, matrix_of
 
 
@@ -33,10 +32,10 @@ def test_they_bound_the_map(writes_out: bool, case, seed: int, positive: bool) -
     kind, geometry, groups, shape = case
     kernel = np.random.default_rng(seed).standard_normal(shape)
     kernel = np.abs(kernel) if positive else kernel
-    op = kind(trained("w", kernel), None, geometry, groups)
-    exact = np.linalg.norm(matrix_of(op, input_shape(op)), 2)
+    node = kind(trained("w", kernel), None, geometry, groups)(input_shape(*case))
+    exact = np.linalg.norm(matrix_of(node), 2)
     with mock.patch.object(module, "_is_worth_it", return_value=writes_out):
-        matrices = matrices_of(op, op.weight)
+        matrices = matrices_of(node, node.operands["weight"])
     if matrices is None:
         assert exact == 0.0
         return
@@ -54,9 +53,9 @@ def test_the_spread_covers_relative_errors_of_entries(case, seed: int) -> None:
     kind, geometry, groups, shape = case
     random = np.random.default_rng(seed)
     kernel = random.standard_normal(shape)
-    op = kind(trained("w", kernel), None, geometry, groups)
+    node = kind(trained("w", kernel), None, geometry, groups)(input_shape(*case))
     with mock.patch.object(module, "_is_worth_it", return_value=random.random() < 0.5):
-        matrices = matrices_of(op, op.weight)
+        matrices = matrices_of(node, node.operands["weight"])
     if matrices is None:
         return
     reach = matrices.spread * largest(matrices, kernel)
@@ -69,11 +68,11 @@ def test_few_frequencies_of_a_long_signal_suffice() -> None:
     for seed in range(6):
         channels = (1, 3, 3) if seed % 2 else (2, 3, 3)
         kernel = np.random.default_rng(seed).standard_normal(channels)
-        op = Conv(trained("w", kernel), None, (Window(300, 3, 1, 1, 1, 1),))
-        matrices = matrices_of(op, op.weight)
+        node = Conv(trained("w", kernel), None, (Window(300, 3, 1, 1, 1, 1),))((3, 300))
+        matrices = matrices_of(node, node.operands["weight"])
         assert isinstance(matrices, SymbolMatrices)
         assert matrices.count <= 17
-        exact = np.linalg.norm(matrix_of(op, (3, 300)), 2)
+        exact = np.linalg.norm(matrix_of(node), 2)
         assert exact <= largest(matrices, kernel) <= 1.01 * exact
 
 
@@ -81,9 +80,9 @@ def test_large_maps_are_within_one_percent() -> None:
     random = np.random.default_rng(0)
     window = Window(13, 3, 1, 1, 1, 1)
     for kernel in (np.ones((2, 2, 3, 3)), random.random((2, 2, 3, 3))):
-        op = Conv(trained("w", kernel), None, (window, window))
-        exact = np.linalg.norm(matrix_of(op, (2, 13, 13)), 2)
-        matrices = matrices_of(op, op.weight)
+        node = Conv(trained("w", kernel), None, (window, window))((2, 13, 13))
+        exact = np.linalg.norm(matrix_of(node), 2)
+        matrices = matrices_of(node, node.operands["weight"])
         assert isinstance(matrices, SymbolMatrices)
         assert exact <= largest(matrices, kernel) <= 1.01 * exact
 
@@ -93,9 +92,9 @@ def test_disjoint_windows_and_small_maps_are_exact() -> None:
     apart, small = Window(8, 2, 2), Window(4, 3, 1, 1, 1, 1)
     for window in (apart, small):
         kernel = random.standard_normal((8, 4, window.taps, window.taps))
-        op = Conv(trained("w", kernel), None, (window, window))
-        exact = np.linalg.norm(matrix_of(op, (4, window.size, window.size)), 2)
-        matrices = matrices_of(op, op.weight)
+        node = Conv(trained("w", kernel), None, (window, window))((4, window.size, window.size))
+        exact = np.linalg.norm(matrix_of(node), 2)
+        matrices = matrices_of(node, node.operands["weight"])
         assert isinstance(matrices, RealMatrices)
         assert abs(largest(matrices, kernel) / exact - 1.0) < 1e-12
 
@@ -103,8 +102,8 @@ def test_disjoint_windows_and_small_maps_are_exact() -> None:
 def test_dense_layers_in_both_orientations() -> None:
     for shape in ((3, 8), (8, 3), (1, 5), (5, 1)):
         weight = np.random.default_rng(0).standard_normal(shape)
-        op = Dense(trained("w", weight))
-        matrices = matrices_of(op, op.weight)
+        node = Dense(trained("w", weight))(shape[1:])
+        matrices = matrices_of(node, node.operands["weight"])
         assert matrices is not None
         assert matrices.side == min(shape)
         assert abs(largest(matrices, weight) / np.linalg.norm(weight, 2) - 1.0) < 1e-12
@@ -113,8 +112,8 @@ def test_dense_layers_in_both_orientations() -> None:
 def test_groups_dilation_and_single_taps_give_small_blocks() -> None:
     """One block per group, for one residue class, and for one row."""
     dilated, single = Window(6, 3, 1, 2), Window(7, 1)
-    op = Conv(trained("w", np.ones((6, 1, 1, 3))), None, (single, dilated), 3)
-    matrices = matrices_of(op, op.weight)
+    node = Conv(trained("w", np.ones((6, 1, 1, 3))), None, (single, dilated), 3)((3, 7, 6))
+    matrices = matrices_of(node, node.operands["weight"])
     assert isinstance(matrices, RealMatrices)
     assert matrices.index is not None
     assert matrices.index.shape == (3, 2, 3)

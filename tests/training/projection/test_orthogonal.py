@@ -7,10 +7,8 @@ import pytest
 
 from lipcert.errors import UsageError
 from lipcert.geometry import Window
-from lipcert.ops.affine import Scale
-from lipcert.ops.conv import Conv
-from lipcert.ops.linear import Dense
 from tests.networks import chain, trained
+from tests.ops import Conv, Dense, Scale
 from tests.training.projection.networks import declared, floats, graph_of, projector, true_norm
 
 RADIUS = 0.8

@@ -19,15 +19,11 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.geometry import Window
 from lipcert.ir import Graph
 from lipcert.operand import Operand
-from lipcert.ops.affine import Scale, Shift
-from lipcert.ops.conv import Conv
-from lipcert.ops.entrywise import PRelu
-from lipcert.ops.linear import Dense
-from lipcert.ops.normalize import Normalize
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from lipcert.upper import Upper
 from tests.networks import chain, dag, trained
+from tests.ops import Conv, Dense, Normalize, PRelu, Scale, Shift
 from tests.training.projection.networks import (
     convolutions,
     declared,
@@ -104,7 +100,7 @@ def test_dense_weights_of_all_spectra(size: int, spectrum: str) -> None:
 def test_convolutions(case, seed: int) -> None:
     kind, geometry, groups, shape = case
     op = kind(trained("w", np.ones(shape)), None, geometry, groups)
-    graph = graph_of(input_shape(op), op)
+    graph = graph_of(input_shape(*case), op)
     weights = {"w": floats(draw(shape, seed, 10.0))}
     projection = projector(graph, weights)
     norm = true_norm(graph, weights)

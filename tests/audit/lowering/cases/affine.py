@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lipcert.operand import Operand
-from lipcert.ops.affine import Divide, Scale, Shift
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Divide, Scale, Shift
 
 RNG = np.random.default_rng(13)
 

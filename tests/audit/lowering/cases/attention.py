@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lipcert.ops.attention import Attention
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Attention
 
 CAUSAL = np.where(np.tril(np.ones((3, 3))) > 0, 0.0, -1e9)
 HIDDEN = np.where(np.tril(np.ones((3, 3))) > 0, 0.0, -np.inf)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lipcert.ops.combine import MatMul, Multiply
 from tests.audit.lowering.cases.case import Case
+from tests.ops import MatMul, Multiply
 
 
 def ranked(x):

@@ -1,4 +1,4 @@
-"""Case: an op, inputs of it, and the same function written with torch alone."""
+"""Case: a node, inputs of it, and the same function written with torch alone."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lipcert.ops.base import Op
+from lipcert.ir import Node
+from tests.ops import Maker
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op with an independent torch reference.
+    """A node with an independent torch reference.
 
     inputs: per-example shapes of the data inputs.
     reference(inputs, operands): the same function written with torch alone, on float64 tensors
@@ -21,7 +22,11 @@ class Case:
     """
 
     name: str
-    op: Op
+    op: Maker
     inputs: tuple[tuple[int, ...], ...]
     reference: Callable[[list[Tensor], dict[str, Tensor]], Tensor]
     box: tuple[float, float] | None = None
+
+    @property
+    def node(self) -> Node:
+        return self.op(*self.inputs)

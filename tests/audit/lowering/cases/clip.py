@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lipcert.ops.clip import InputClip
-from lipcert.upper import Upper
 from tests.audit.lowering.cases.case import Case
+from tests.ops import InputClip
 
 
 def clip(x: torch.Tensor, radius: float) -> torch.Tensor:
@@ -15,7 +14,7 @@ def clip(x: torch.Tensor, radius: float) -> torch.Tensor:
 
 
 def case(name: str, radius: float, **options) -> Case:
-    op = InputClip(Upper(radius))
+    op = InputClip(radius)
     return Case(name, op, ((2, 3),), lambda x, _: clip(x[0], radius), **options)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lipcert.ops.combine import Add, Concat
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Add, Concat
 
 
 def add(name, coefficients, shapes, **options) -> Case:
@@ -28,13 +28,13 @@ def concat(name, axis, shapes, **options) -> Case:
 
 
 CASES: list[Case] = [
-    add("add", (1.0, 1.0), ((2, 3), (2, 3))),
-    add("subtract", (1.0, -1.0), ((4,), (4,))),
-    add("mean of three", (1 / 3, 1 / 3, 1 / 3), ((2, 2),) * 3),
-    add("add one term", (-2.5,), ((3,),)),
-    add("add a broadcast row", (1.0, 0.5), ((3, 4), (4,))),
-    add("add outer", (2.0, -1.0), ((3, 1), (1, 4))),
-    add("add in a box", (1.0, -2.0), ((3, 2), (2,)), box=(0.25, 1.0)),
+    add("add", (1, 1), ((2, 3), (2, 3))),
+    add("subtract", (1, -1), ((4,), (4,))),
+    add("sum of three", (1, 1, 1), ((2, 2),) * 3),
+    add("add one term", (-1,), ((3,),)),
+    add("add a broadcast row", (1, -1), ((3, 4), (4,))),
+    add("add outer", (1, -1), ((3, 1), (1, 4))),
+    add("add in a box", (1, -1), ((3, 2), (2,)), box=(0.25, 1.0)),
     concat("concat", 0, ((2, 3), (1, 3))),
     concat("concat inner axis", 1, ((2, 1, 2), (2, 3, 2), (2, 2, 2))),
     concat("concat in a box", 0, ((2,), (3,)), box=(-0.5, 1.0)),

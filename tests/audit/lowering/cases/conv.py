@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from lipcert.geometry import Window
 from lipcert.operand import Operand
-from lipcert.ops.conv import Conv, ConvTranspose
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Conv, ConvTranspose
 
 RNG = np.random.default_rng(12)
 

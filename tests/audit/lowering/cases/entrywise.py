@@ -7,8 +7,8 @@ import math
 import torch
 from torch.nn import functional
 
-from lipcert.ops.entrywise import Activation
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Activation
 
 
 def exponential(gain, scale, width):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from lipcert.ops.combine import Quotient
-from lipcert.ops.normalize import Lrn
-from lipcert.ops.reduction import DivideByNorm, ReduceLogSumExp, ReduceNorm
 from tests.audit.lowering.cases.case import Case
+from tests.ops import DivideByNorm, Lrn, Quotient, ReduceLogSumExp, ReduceNorm
 
 
 def norm(p, axes, shape, box=None) -> Case:
@@ -24,15 +22,15 @@ def norm(p, axes, shape, box=None) -> Case:
     )
 
 
-def divide_by_norm(op, shape, box=None) -> Case:
+def divide_by_norm(axes, radius, floor, shape, box=None) -> Case:
     def reference(inputs, _):
         (x,) = inputs
-        norms = torch.linalg.vector_norm(x, dim=[axis + 1 for axis in op.axes], keepdim=True)
-        return x * torch.minimum(op.radius / norms, torch.full_like(norms, 1 / op.floor))
+        norms = torch.linalg.vector_norm(x, dim=[axis + 1 for axis in axes], keepdim=True)
+        return x * torch.minimum(radius / norms, torch.full_like(norms, 1 / floor))
 
     return Case(
-        name=f"divide_by_norm_{op}_{box}",
-        op=op,
+        name=f"divide_by_norm_{axes}_{radius}_{floor}_{box}",
+        op=DivideByNorm(axes, radius, floor),
         inputs=(shape,),
         reference=reference,
         box=box,
@@ -67,15 +65,16 @@ def quotient(shapes, box) -> Case:
     )
 
 
-def lrn(op, shape) -> Case:
+def lrn(size, strength, power, bias, shape) -> Case:
     def reference(inputs, _):
         (x,) = inputs
-        before = (op.size - 1) // 2
-        squares = functional.pad((x**2).movedim(1, -1), (before, op.size - 1 - before))
-        local = squares.unfold(-1, op.size, 1).sum(-1).movedim(-1, 1)
-        return x / (op.floor + op.strength / op.size * local) ** op.power
+        around = (size - 1) // 2
+        squares = functional.pad((x**2).movedim(1, -1), (around, around))
+        local = squares.unfold(-1, size, 1).sum(-1).movedim(-1, 1)
+        return x / (bias + strength / size * local) ** power
 
-    return Case(name=f"lrn_{op}", op=op, inputs=(shape,), reference=reference)
+    op = Lrn(size, strength, power, bias)
+    return Case(name=f"lrn_{size}_{shape}", op=op, inputs=(shape,), reference=reference)
 
 
 CASES = [
@@ -83,16 +82,16 @@ CASES = [
     norm(2, (1,), (3, 4), box=(0.25, 1.0)),
     norm(1, (1,), (3, 4)),
     norm(1, (0,), (3, 2), box=(-1.0, 0.5)),
-    divide_by_norm(DivideByNorm((0,), 1.0, 0.5), (5,)),
-    divide_by_norm(DivideByNorm((1,), 3.0, 0.5), (3, 4)),
-    divide_by_norm(DivideByNorm((0, 2), 0.7, 1.0), (2, 3, 2)),
-    divide_by_norm(DivideByNorm((1,), 2.0, 0.1), (2, 4), box=(0.0, 1.0)),
+    divide_by_norm((0,), 1.0, 0.5, (5,)),
+    divide_by_norm((1,), 3.0, 0.5, (3, 4)),
+    divide_by_norm((0, 2), 0.7, 1.0, (2, 3, 2)),
+    divide_by_norm((1,), 2.0, 0.1, (2, 4), box=(0.0, 1.0)),
     log_sum_exp((0,), (5,)),
     log_sum_exp((0, 1), (2, 3)),
     quotient(((2, 3), (2, 3)), (0.5, 2.0)),
     quotient(((2, 3), (3,)), (-3.0, -1.0)),
     quotient(((3,), (2, 1)), (0.25, 1.0)),
-    lrn(Lrn(3, 2.0, 0.75, 1.0), (5, 2)),
-    lrn(Lrn(4, 0.5, 2.0, 0.5), (6,)),
-    lrn(Lrn(5, 1e-4, 0.75, 2.0), (3, 2, 2)),
+    lrn(3, 2.0, 0.75, 1.0, (5, 2)),
+    lrn(1, 0.5, 2.0, 0.5, (6,)),
+    lrn(5, 1e-4, 0.75, 2.0, (3, 2, 2)),
 ]

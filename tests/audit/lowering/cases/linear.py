@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from lipcert.operand import Operand
-from lipcert.ops.linear import Dense
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Dense
 
 RNG = np.random.default_rng(11)
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.ops.move import Move
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Move
 
 
 def move(name, shape, function) -> Case:

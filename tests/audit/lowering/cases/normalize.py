@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from lipcert.operand import Operand
-from lipcert.ops.normalize import BatchNorm, Normalize
 from tests.audit.lowering.cases.case import Case
+from tests.ops import BatchNorm, Normalize
 
 RANDOM = np.random.default_rng(0)
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from lipcert.operand import Operand
-from lipcert.ops.entrywise import PRelu
 from tests.audit.lowering.cases.case import Case
+from tests.ops import PRelu
 
 
 def prelu_case(name: str, slope, shape, box=None) -> Case:

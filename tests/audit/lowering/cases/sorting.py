@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lipcert.ops.sort import Sort
 from tests.audit.lowering.cases.case import Case
+from tests.ops import Sort
 
 
 def sort(name, axis, shape, **options) -> Case:
