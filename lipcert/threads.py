@@ -13,10 +13,12 @@ the caller's setting. Nothing else is touched: torch and onnxruntime have thread
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Final
 
 from threadpoolctl import ThreadpoolController
@@ -33,7 +35,7 @@ def one_thread() -> Iterator[None]:
         yield
         return
     try:
-        with ThreadpoolController().select(user_api="blas").limit(limits=1):
+        with _libraries().select(user_api="blas").limit(limits=1):
             yield
     finally:
         _FIRST.release()
@@ -53,4 +55,14 @@ def worker_pool() -> Iterator[ThreadPoolExecutor]:
 
 def _limit_worker() -> None:
     """OpenMP, on which some builds of BLAS stand, counts for each thread that calls it."""
-    ThreadpoolController().select(user_api="openmp").limit(limits=1)
+    _libraries().select(user_api="openmp").limit(limits=1)
+
+
+def _libraries() -> ThreadpoolController:
+    """Those loaded, looked for again where modules were imported: that takes milliseconds."""
+    return _found(len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _found(_: int) -> ThreadpoolController:
+    return ThreadpoolController()

@@ -20,6 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
+import numpy as np
+from onnx import defs
+
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.assemble import Assembled, assemble
 from lipcert.importer.child import run_in_child
@@ -131,6 +134,7 @@ def _result(
 
 def _rehearsed(request: _Request) -> _Rehearsal:
     """The whole import in a child process; its refusals are raised here."""
+    _load_what_both_need()
     budget = Budget.of_path(Path(request.path))
     answer = run_in_child(rehearse, json.dumps(asdict(request)), budget, request.path)
     found = json.loads(answer)
@@ -142,6 +146,13 @@ def _rehearsed(request: _Request) -> _Rehearsal:
         raise UsageError(found["usage"])
     verification = Verification(**found["verification"])
     return _Rehearsal(found["sha256"], found["external"], verification)
+
+
+def _load_what_both_need() -> None:
+    """What numpy and onnx load at first use, and this process needs after its child."""
+    np.random.default_rng(0)
+    defs.onnx_opset_version()
+    defs.get_schema("Identity")
 
 
 @one_thread()
