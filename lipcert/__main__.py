@@ -8,7 +8,7 @@ from typing import Final
 
 from lipcert.cli.main import cli
 
-_ALLOCATIONS: Final = 50_000
+_ALLOCATIONS: Final = 200_000
 """after so many new objects garbage is looked for: classes and records are none"""
 
 
