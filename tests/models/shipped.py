@@ -12,6 +12,8 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+import lipcert
+from lipcert import Analysis, Settings
 from models.architectures import ARCHITECTURES
 from models.data import Split, digit_images
 
@@ -21,6 +23,12 @@ NAMES = tuple(ARCHITECTURES)
 
 def path_of(name: str) -> Path:
     return FOLDER / f"{name}.onnx"
+
+
+@cache
+def analysis_of(name: str) -> Analysis:
+    """By default settings."""
+    return lipcert.analyze(lipcert.load_model(path_of(name)), Settings())
 
 
 @cache

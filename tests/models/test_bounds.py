@@ -15,6 +15,7 @@ from lipcert.diagnostics import Level
 from lipcert.explain import all_keys
 from tests.models.shipped import (
     NAMES,
+    analysis_of,
     digits,
     gradient_norms,
     initializers,
@@ -23,11 +24,6 @@ from tests.models.shipped import (
 )
 
 ROUNDING = 1.0 + 1e-9  # of the float64 gradients compared with the bounds
-
-
-@cache
-def analysis_of(name: str) -> Analysis:
-    return lipcert.analyze(lipcert.load_model(path_of(name)), Settings())
 
 
 @cache

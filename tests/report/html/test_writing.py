@@ -4,7 +4,6 @@ import json
 import re
 import unicodedata
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from lipcert.report.html import study_html
 from lipcert.report.study.joining import analysis_study
+from tests.models.shipped import analysis_of
 from tests.report import audit_samples
 from tests.report.html.documents import analysis_source, audit_source, full_page, page
 from tests.report.html.markup import SVG, charts, parsed
@@ -146,11 +146,6 @@ def test_a_large_network_shows_thirty_groups_and_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["digits_lipschitz_cnn", "digits_vit"])
 def test_pages_of_shipped_models_are_small(name: str) -> None:
-    from lipcert.analysis.pipeline import analyze
-    from lipcert.importer.load import load_model
-    from lipcert.settings import Settings
-
-    file = Path(__file__).parents[3] / "models" / f"{name}.onnx"
-    text = study_html(analysis_study(analyze(load_model(file), Settings())))
+    text = study_html(analysis_study(analysis_of(name)))
     check_inert(text)
     assert len(text.encode()) < 150_000
