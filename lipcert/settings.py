@@ -378,6 +378,11 @@ class Settings(LossParameters, LossChoice):
             )
 
 
+def literal(name: str) -> str:
+    """A name as a glob that matches nothing else."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
 def _constraints(key: str, value: object) -> tuple[tuple[str, ConstraintSpec], ...]:
     return table(key, value, ConstraintSpec.of)
 

@@ -20,7 +20,7 @@ from lipcert.core.losses.base import read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings import ConstraintSpec, Settings, literal
 from lipcert.upper import FloatArray, Upper
 
 ANALYSIS: Final = "analysis"
@@ -155,14 +155,12 @@ def settings_of(certificate: Certificate) -> Settings:
         scope=scope,  # type: ignore[arg-type]  # checked by Settings
         constraints=tuple(
             (
-                _literal(names.get(item.tensor, item.tensor)),
+                literal(names.get(item.tensor, item.tensor)),
                 ConstraintSpec(item.kind, item.radius),  # type: ignore[arg-type]  # ditto
             )
             for item in certificate.scope.constraints
         ),
-        trainable=tuple(
-            _literal(names.get(tensor, tensor)) for tensor in certificate.scope.trained
-        ),
+        trainable=tuple(literal(names.get(tensor, tensor)) for tensor in certificate.scope.trained),
         **mechanism,
         mechanism=kind,
         neighbours=premises.relation,  # type: ignore[arg-type]  # checked by Settings
@@ -194,8 +192,3 @@ def _finite(bounds: Mapping[str, float]) -> Mapping[str, float]:
 
 def _number(bound: Upper) -> float | None:
     return bound.value if bound.is_finite else None
-
-
-def _literal(name: str) -> str:
-    """A name as a glob that matches nothing else."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
@@ -41,11 +42,14 @@ class RecordingHooks:
     ) -> None:
         super().__init__()
         self.recorder: Recorder | None = None
-        self._folder = folder
-        self._every = every
-        self._detail = detail
-        self._store_data = store_data
-        self._model_file = model_file
+        self._record = partial(
+            Recorder,
+            folder,
+            every=every,
+            detail=detail,
+            store_data=store_data,
+            model_file=model_file,
+        )
         self._loss = loss
         self._declared = dict(declared or {})
         self._original_loss: Any = None
@@ -55,14 +59,9 @@ class RecordingHooks:
         optimizers = list(trainer.optimizers)
         if len(optimizers) != 1:
             raise UsageError(f"LipCertCallback: {len(optimizers)} optimizers; one can be recorded")
-        self.recorder = Recorder(
-            self._folder,
+        self.recorder = self._record(
             pl_module,
             optimizers[0],
-            every=self._every,
-            detail=self._detail,
-            store_data=self._store_data,
-            model_file=self._model_file,
             rank=int(trainer.global_rank),
             ranks=int(trainer.world_size),
         )

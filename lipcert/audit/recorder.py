@@ -113,11 +113,6 @@ class Recorder:
         """Number of the step that is under way."""
         return 0 if self._writer is None else self._writer.steps
 
-    @property
-    def is_detailed(self) -> bool:
-        """Whether the step that is under way is recorded with its tensors."""
-        return self._flight.detailed
-
     def declare(self, **declared: Any) -> None:
         """State members of `Declaration`, before the first step; words for its enums will do."""
         declaration = merged(self._declaration, declaration_of(declared))

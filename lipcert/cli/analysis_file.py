@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lipcert.analysis.records import Analysis
-from lipcert.cli.json_file import read_json
+from lipcert.cli.paths import read_json
 from lipcert.errors import NoVerdictError
 from lipcert.report.json import DOCUMENT, FieldError
 from lipcert.report.study.reading import analysis_in

@@ -1,12 +1,14 @@
 """Paths: what a command line names is there and of its kind, before anything slow begins.
 
-What enters: paths as they were given. What leaves: nothing, or the error that names the path.
-What a file holds is found out by who reads it.
+What enters: paths as they were given. What leaves: nothing, or the error that names the path; of a
+document that LipCert wrote, read with limits, its bytes and the object in them. What other files
+hold is found out by who reads them.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +22,7 @@ _KINDS: Final = (
     (b"\x89HDF", "an HDF5 file; export the network to ONNX"),
     (b"{", "a text of JSON"),
 )
+_LARGEST: Final = 256 * 1024 * 1024
 
 
 def require_model(path: Path) -> None:
@@ -88,3 +91,18 @@ def _hint(path: Path) -> str:
     found = [name for name in names if Path(name).stem == path.name]
     found += difflib.get_close_matches(path.name, names, n=1, cutoff=_SIMILAR)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def read_json(path: Path) -> tuple[bytes, dict[str, object]]:
+    """What the file holds, as bytes and as an object."""
+    require_file(path)
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise NoVerdictError(f"{path}: a document of more than 256 MiB is not read")
+        data = path.read_bytes()
+        document = json.loads(data.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise NoVerdictError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise NoVerdictError(f"{path}: not an object of JSON")
+    return data, document

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lipcert.analysis.records import GroupReport
-from lipcert.cli.json_file import read_json
+from lipcert.cli.paths import read_json
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import (
     Assumption,

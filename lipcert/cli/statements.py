@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
-from lipcert.cli.json_file import read_json
+from lipcert.cli.paths import read_json
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.ledger import Premises

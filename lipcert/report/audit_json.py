@@ -10,7 +10,6 @@ is derived is believed: tightness, factors and findings are computed anew.
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -126,15 +125,6 @@ def _finite(item: object, path: _Path, odd: list[JsonObject]) -> object:
         case Sequence():
             return [_finite(value, (*path, i), odd) for i, value in enumerate(item)]
     return item
-
-
-def audit_from_json(text: str) -> AuditReport:
-    """The audit that a text of `lipcert audit --format json` holds."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NoVerdictError(f"audit: not JSON ({error}); write it again") from error
-    return audit_from_document(document)
 
 
 def audit_from_document(document: object) -> AuditReport:

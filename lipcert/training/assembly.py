@@ -236,9 +236,9 @@ def _wired(parts: _Parts, x: Tensor, seed: int | None, max_physical_batch: int |
     noise = NoiseSource(world.shared_secret(seed), done)
     secret = world.shared_secret(seed)
     release = Release(
-        parts.optimizer,
-        parts.trained,
-        {name: match.recorded for name, match in parts.network.matches.items()},
+        optimizer=parts.optimizer,
+        trained=parts.trained,
+        names={name: match.recorded for name, match in parts.network.matches.items()},
         module=parts.network.module,
         enforcement=parts.enforcement,
         guard=guard,

@@ -25,7 +25,7 @@ from lipcert.errors import CertificationError, NoVerdictError, UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.certify import Issued, issued
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings import ConstraintSpec, Settings, literal
 from lipcert.upper import Upper
 
 
@@ -137,11 +137,6 @@ def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:
         "training: the gradient of one example has no bound, so no noise can hide it:\n  "
         + "\n  ".join(reasons[:5])
     )
-
-
-def literal(name: str) -> str:
-    """A name as a glob that matches nothing else."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 @final

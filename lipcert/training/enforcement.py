@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import torch
@@ -47,6 +47,7 @@ _EUCLIDEAN: Final = 1.0 + 2.0**-20
 
 
 @final
+@dataclass(slots=True, eq=False)
 class AdaptiveNoise:
     """Calibrations that are made anew when the weights have left the radii of the last one.
 
@@ -54,37 +55,30 @@ class AdaptiveNoise:
     slack: by how much the radii exceed the norms when they are chosen.
     """
 
-    def __init__(
-        self,
-        planned: Calibration,
-        norms: Callable[[], Mapping[str, float]],
-        caps: Mapping[str, float],
-        slack: float,
-    ) -> None:
-        self._planned = planned
-        self._norms = norms
-        self._caps = caps
-        self._slack = slack
-        self._radii: Mapping[str, float] = {}
-        self._current = planned
+    planned: Calibration
+    norms: Callable[[], Mapping[str, float]]
+    caps: Mapping[str, float]
+    slack: float
+    _radii: Mapping[str, float] = field(default_factory=dict, init=False)
+    _current: Calibration | None = field(default=None, init=False)
 
     def present(self) -> Calibration:
         """The noise for a release at the present weights."""
-        norms = {name: self._held(name, norm) for name, norm in self._norms().items()}
+        norms = {name: self._held(name, norm) for name, norm in self.norms().items()}
         wanted = {name: self._radius(name, norm) for name, norm in norms.items()}
-        if not (self._radii and self._serve(norms, wanted)):
+        if self._current is None or not self._serve(norms, wanted):
             self._radii = wanted
-            self._current = recalibrated(self._planned, self._radii)
+            self._current = recalibrated(self.planned, wanted)
         return self._current
 
     def _held(self, name: str, norm: float) -> float:
         """A norm that is held within its cap is at most that, however its bound was rounded."""
-        return min(norm, self._caps.get(name, norm))
+        return min(norm, self.caps.get(name, norm))
 
     def _radius(self, name: str, norm: float) -> float:
-        cap = self._caps.get(name)
+        cap = self.caps.get(name)
         least = _LEAST * (1.0 if cap is None else cap)
-        wide = max((Upper(norm) * Upper(1.0 + self._slack)).value, least)
+        wide = max((Upper(norm) * Upper(1.0 + self.slack)).value, least)
         return wide if cap is None else min(wide, cap)
 
     def _serve(self, norms: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
@@ -92,7 +86,7 @@ class AdaptiveNoise:
         if any(norm > self._radii[name] for name, norm in norms.items()):
             return False
         fallen = sum(math.log(self._radii[name] / radius) for name, radius in wanted.items())
-        return fallen <= len(wanted) * math.log1p(self._slack)
+        return fallen <= len(wanted) * math.log1p(self.slack)
 
 
 @final

@@ -23,8 +23,7 @@ from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
-from lipcert.settings import Settings
-from lipcert.training.calibration import literal
+from lipcert.settings import Settings, literal
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork

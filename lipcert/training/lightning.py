@@ -19,12 +19,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -38,16 +40,67 @@ from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.private import Private
 from lipcert.training.sampling import batches_per_epoch
-from lipcert.training.trainer import (
-    called_module,
-    data_source,
-    loader_of,
-    planned_length,
-    require_plain,
-)
 from lipcert.training.world import PATIENCE
 
+_PRECISIONS: Final = ("32-true", "64-true", "32", "64", 32, 64)
 _STATE: Final = "lipcert"
+
+
+def require_plain(trainer: Any) -> None:
+    """UsageError for what a Trainer would do to gradients besides the mechanism."""
+    count = len(trainer.optimizers)
+    clips = trainer.gradient_clip_val
+    reasons = {
+        f"{count} optimizers: one release is one step of one optimizer": count != 1,
+        f"accumulate_grad_batches={trainer.accumulate_grad_batches}: every batch is a release; "
+        "choose a larger batch_size": trainer.accumulate_grad_batches != 1,
+        f"gradient_clip_val={clips}: it clips the sum over the batch before it is noised; clip in "
+        "the mechanism": clips not in (None, 0),
+        f"precision={trainer.precision!r}: scaled or converted gradients are not those that were "
+        "bounded; use '32-true' or '64-true'": trainer.precision not in _PRECISIONS,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise UsageError(f"PrivateTraining: {'; '.join(found)}")
+
+
+def called_module(trainer: Any, pl_module: Any) -> nn.Module:
+    """What the Trainer calls: the module, or what exchanges its gradients."""
+    model: nn.Module = trainer.model
+    if not (model is pl_module or isinstance(model, DistributedDataParallel)):
+        raise UsageError(
+            f"PrivateTraining: the Trainer's strategy puts a {type(model).__name__} around the "
+            "module; use one device, or strategy='ddp'"
+        )
+    return model
+
+
+def data_source(trainer: Any) -> Any:
+    """Where the Trainer has its training batches from."""
+    source = getattr(trainer.fit_loop, "_data_source", None)
+    if source is None:
+        raise UsageError("PrivateTraining: this Trainer is not of Lightning 2; install that")
+    return source
+
+
+def loader_of(source: Any) -> DataLoader[Any]:
+    """The one loader of a source."""
+    loader = source.dataloader()
+    if not isinstance(loader, DataLoader):
+        raise UsageError(
+            f"PrivateTraining: the training batches come from a {type(loader).__name__}; give one "
+            "DataLoader, whose sampling a private run replaces"
+        )
+    return loader
+
+
+def planned_length(trainer: Any) -> tuple[float | None, int | None]:
+    """Epochs or steps of the run, as the Trainer was told."""
+    if trainer.max_steps > 0:
+        return None, int(trainer.max_steps)
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        return float(trainer.max_epochs), None
+    raise UsageError("PrivateTraining: give epochs or steps, here or to the Trainer")
 
 
 @final
@@ -101,23 +154,27 @@ class PrivateTrainingHooks:
     ) -> None:
         super().__init__()
         self.private: Private | None = None
-        self._mechanism = mechanism
         self._network = network
-        self._folder = Path(folder)
-        self._delta = delta
-        self._target_epsilon = target_epsilon
-        self._noise_multiplier = noise_multiplier
-        self._epochs = epochs
-        self._steps = steps
-        self._dataset_size = dataset_size
-        self._sampling = sampling
-        self._accountant = accountant
         self._criterion = criterion
-        self._model_file = model_file
+        self._folder = Path(folder)
+        self._epochs, self._steps = epochs, steps
         self._resume = resume
-        self._record_every = record_every
-        self._record_data = record_data
-        self._patience = patience
+        self._make = partial(
+            make_private,
+            mechanism=mechanism,
+            delta=delta,
+            target_epsilon=target_epsilon,
+            noise_multiplier=noise_multiplier,
+            dataset_size=dataset_size,
+            sampling=sampling,
+            accountant=accountant,
+            folder=self._folder,
+            model_file=model_file,
+            record_every=record_every,
+            record_data=record_data,
+            patience=patience,
+            progress=False,
+        )
         self._loaded: Mapping[str, Any] | None = None
         self._restored = ExitStack()
 
@@ -187,27 +244,8 @@ class PrivateTrainingHooks:
         epochs, steps = self._epochs, self._steps
         if epochs is None and steps is None:
             epochs, steps = planned_length(trainer)
-        return make_private(
-            network,
-            optimizer,
-            loader,
-            self._mechanism,
-            delta=self._delta,
-            target_epsilon=self._target_epsilon,
-            noise_multiplier=self._noise_multiplier,
-            epochs=epochs,
-            steps=steps,
-            dataset_size=self._dataset_size,
-            sampling=self._sampling,
-            accountant=self._accountant,
-            folder=self._folder,
-            model_file=self._model_file,
-            resume=self._resume or self._loaded is not None,
-            record_every=self._record_every,
-            record_data=self._record_data,
-            patience=self._patience,
-            progress=False,
-        )
+        resume = self._resume or self._loaded is not None
+        return self._make(network, optimizer, loader, epochs=epochs, steps=steps, resume=resume)
 
     def _require_same(self, private: Private) -> None:
         """NoVerdictError where the checkpoint is of a run that this ledger does not count."""

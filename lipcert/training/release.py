@@ -16,6 +16,7 @@ assumptions of every (ε, δ) that is stated.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
@@ -72,6 +73,7 @@ def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tenso
 
 
 @final
+@dataclass(slots=True, eq=False, kw_only=True)
 class Release:
     """Hooks around one optimizer.
 
@@ -79,58 +81,48 @@ class Release:
     divisor: of the sum of what backward passes leave in all ranks.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        trained: Mapping[str, nn.Parameter],
-        names: Mapping[str, str],
-        *,
-        module: nn.Module,
-        enforcement: Enforcement,
-        guard: StepGuard,
-        hooks: Hooks,
-        ledger: Ledger,
-        noise: NoiseSource,
-        world: World,
-        divisor: float,
-    ) -> None:
-        self._trained = trained
-        self._names = names
+    optimizer: InitVar[Optimizer]
+    module: InitVar[nn.Module]
+    trained: Mapping[str, nn.Parameter]
+    names: Mapping[str, str]
+    enforcement: Enforcement
+    guard: StepGuard
+    hooks: Hooks
+    ledger: Ledger
+    noise: NoiseSource
+    world: World
+    divisor: float
+    recorder: Recorder | None = field(default=None, init=False)
+    handles: tuple[RemovableHandle, ...] = field(init=False)
+    _named: Mapping[int, str] = field(init=False)
+
+    def __post_init__(self, optimizer: Optimizer, module: nn.Module) -> None:
         self._named = {id(item): name for name, item in module.named_parameters()}
-        self._own = {id(item) for item in trained.values()}
-        self._enforcement = enforcement
-        self._guard = guard
-        self._hooks = hooks
-        self._ledger = ledger
-        self._noise = noise
-        self._divisor = divisor
-        self._world = world
-        self._recorder: Recorder | None = None
-        self._handles: list[RemovableHandle] = [
+        self.handles = (
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
-        ]
+        )
 
     def record_with(self, recorder: Recorder) -> None:
         """Tell a recorder what is noised, and by how much."""
-        self._recorder = recorder
+        self.recorder = recorder
 
     def remove(self) -> None:
         """Give the optimizer back as it was."""
-        for handle in self._handles:
+        for handle in self.handles:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        with self._world.telling():
+        with self.world.telling():
             self._refuse(optimizer, args, kwargs)
-            calibration = self._enforcement.present()
+            calibration = self.enforcement.present()
             stds = {
-                self._names[parameter]: group.noise_std
+                self.names[parameter]: group.noise_std
                 for group in calibration.groups
                 for parameter in group.parameters
             }
             self._assemble(stds)
-            self._hooks.stepping()
+            self.hooks.stepping()
             gradients = self._counted()
             self._add_noise(gradients, stds, calibration)
 
@@ -141,20 +133,20 @@ class Release:
                 "training: optimizer.step() with a closure evaluates the loss several times in one "
                 "release; use an optimizer that needs no closure"
             )
-        self._guard.stepping(self._unmanaged_parameters(optimizer))
-        if self._ledger.is_spent:
+        self.guard.stepping(self._unmanaged_parameters(optimizer))
+        if self.ledger.is_spent:
             raise NoVerdictError(
-                f"training: the privacy budget is spent: {self._ledger.summary}; nothing was "
+                f"training: the privacy budget is spent: {self.ledger.summary}; nothing was "
                 "released"
             )
 
     def _assemble(self, stds: Mapping[str, float]) -> None:
         """All ranks are here, with the same weights and about to draw the same noise."""
-        if self._world.ranks > 1:
-            weights = checksum(self._trained.values())
+        if self.world.ranks > 1:
+            weights = checksum(self.trained.values())
             noise = repr(sorted(stds.items()))
             held = {"the weights": weights, "the noise": noise}
-            self._world.assemble(self._ledger.releases, held)
+            self.world.assemble(self.ledger.releases, held)
 
     def _counted(self) -> Mapping[str, Tensor]:
         """The clean gradient of all ranks, once the release is counted.
@@ -162,36 +154,37 @@ class Release:
         The first rank writes the ledger, and only then gives its part to the sum: so no rank has
         the sum of a release that is not written down, whatever ends the first one.
         """
-        step = self._ledger.spend()
-        gradients = with_gradients(self._trained)
-        self._world.total(gradients.values(), step)
+        step = self.ledger.spend()
+        gradients = with_gradients(self.trained)
+        self.world.total(gradients.values(), step)
         for gradient in gradients.values():
-            gradient.div_(self._divisor)
+            gradient.div_(self.divisor)
         return gradients
 
     def _add_noise(
         self, gradients: Mapping[str, Tensor], stds: Mapping[str, float], calibration: Calibration
     ) -> None:
         """The same in all ranks, from one generator; the first one records its state."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is not None:
             recorder.gradients(clean=gradients)
-        if recorder is not None and self._world.is_first:
-            recorder.noise(calibration.noise_std, generator=self._noise.generator)
-        self._noise.add(gradients, stds)
+        if recorder is not None and self.world.is_first:
+            recorder.noise(calibration.noise_std, generator=self.noise.generator)
+        self.noise.add(gradients, stds)
         if recorder is not None:
             recorder.gradients(noised=gradients)
 
     def _after(self, *unused: object) -> None:
         del unused
-        self._enforcement.project()
-        self._guard.settle()
+        self.enforcement.project()
+        self.guard.settle()
 
     def _unmanaged_parameters(self, optimizer: Optimizer) -> list[str]:
         """What the optimizer is about to move and the run does not train."""
+        own = {id(item) for item in self.trained.values()}
         return [
             self._named.get(id(item), f"a tensor of shape {list(item.shape)}")
             for group in optimizer.param_groups
             for item in group["params"]
-            if id(item) not in self._own and item.grad is not None
+            if id(item) not in own and item.grad is not None
         ]

@@ -81,10 +81,10 @@ def test_a_check_rests_on_the_assumption(folder: Path) -> None:
 
 
 def test_an_audit_reads_back_with_its_warnings(folder: Path) -> None:
-    from lipcert.report.audit_json import audit_from_json, audit_json
+    from lipcert.report.audit_json import audit_from_document, audit_json
 
     written = call(*words("audit", folder), "--format", "json").stdout
-    report = audit_from_json(written)
+    report = audit_from_document(json.loads(written))
     assert [item.code for item in report.warnings] == ["LC026"]
     assert audit_json(report) == written
     assert report.assumptions["eval mode"].startswith("training keeps bn (BatchNormalization)")

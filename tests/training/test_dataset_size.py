@@ -28,7 +28,7 @@ def neighbour(count: int = 59) -> TensorDataset:
 def account(run: Private) -> tuple[Any, ...]:
     """What everyone else's treatment depends on."""
     plan = run.calibration.plan
-    return plan.sampling_rate, plan.releases, plan.batch, run.release._divisor, len(run.loader)
+    return plan.sampling_rate, plan.releases, plan.batch, run.release.divisor, len(run.loader)
 
 
 @pytest.mark.parametrize("changes", [

@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Self, final
@@ -225,17 +225,9 @@ def _require_same(path: Path, found: Manifest, given: Manifest) -> None:
     )
     if manifest_bytes(alike) != manifest_bytes(found):
         names = [
-            name
-            for name in (
-                "ranks",
-                "parameters",
-                "buffers",
-                "model_sha256",
-                "examples_key",
-                "declaration",
-                "redaction",
-            )
-            if getattr(alike, name) != getattr(found, name)
+            item.name
+            for item in fields(Manifest)
+            if getattr(alike, item.name) != getattr(found, item.name)
         ]
         raise UsageError(
             f"trace: {path} is of another run ({', '.join(names)} differ): name a new folder"
