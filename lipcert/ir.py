@@ -8,17 +8,19 @@ reads values that stand before it, and every parameter that an operand names exi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, final
 
+import numpy as np
+
 from lipcert.core import program as p
 from lipcert.core.program import Shape
 from lipcert.geometry import Geometry, geometry_of
 from lipcert.modes import EvalLayer
-from lipcert.operand import Operand
+from lipcert.operand import Operand, PlaceArray
 
 _KINDS: Final = MappingProxyType(
     {
@@ -155,6 +157,12 @@ class Node:
             below = self.step.shape
         return geometry_of(op.window, below[2:])
 
+    def uses(self) -> Iterator[Use]:
+        """The operands that are views of parameters."""
+        for slot, operand in self.operands.items():
+            if operand.parameter is not None:
+                yield Use(self, slot, operand, operand.parameter)
+
 
 def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
     """Broadcasting adds axes of length 1 in front, so that none is missed there."""
@@ -170,6 +178,29 @@ def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
         case p.Softmax(axis) | p.Sort(axis) | p.Concat(axis):
             return axis > 0
     return 0 not in getattr(step.op, "axes", ())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """An operand of a node that is a view of a parameter; slot: its role."""
+
+    node: Node
+    slot: str
+    operand: Operand
+    parameter: str
+
+    @property
+    def is_linear_map(self) -> bool:
+        """Whether it is the weight of a matrix or of a convolution."""
+        return self.slot == "weight" and isinstance(self.node.op, p.Dense | p.Conv)
+
+    @property
+    def places(self) -> PlaceArray:
+        """Places in the parameter, flat; −1 where the operand holds a fixed 0."""
+        if self.operand.places is None:
+            return np.arange(self.operand.array.size, dtype=np.int32)
+        return self.operand.places.reshape(-1)
 
 
 @final
@@ -198,13 +229,22 @@ class Graph:
                 raise ValueError(f"node {node.name!r} reads {missing} before they are computed")
             if tuple(map(example, node.given)) != tuple(shapes[name] for name in node.inputs):
                 raise ValueError(f"node {node.name!r} reads values of other shapes")
-            for operand in node.operands.values():
-                if operand.parameter is not None and operand.parameter not in self.parameters:
-                    raise ValueError(f"node {node.name!r}: unknown parameter {operand.parameter!r}")
+            for use in node.uses():
+                if use.parameter not in self.parameters:
+                    raise ValueError(f"node {node.name!r}: unknown parameter {use.parameter!r}")
             names.add(node.name)
             shapes[node.output] = node.shape
         if self.output_name not in shapes:
             raise ValueError(f"the output {self.output_name!r} is never computed")
+
+    def uses(self, parameter: str | None = None) -> Iterator[Use]:
+        """All uses of this parameter, or of any."""
+        for node in self.nodes:
+            yield from (use for use in node.uses() if parameter in {None, use.parameter})
+
+    def trained_uses(self) -> Iterator[Use]:
+        """All uses of trained parameters."""
+        return (use for use in self.uses() if self.parameters[use.parameter].trainable)
 
     @property
     def drops(self) -> bool:

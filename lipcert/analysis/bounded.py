@@ -261,9 +261,7 @@ def _silent(
     graph: Graph, tensors: Mapping[str, tuple[str, ...]], unspoken: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Why nothing is known of the gradient of a trained parameter that the network uses."""
-    used = {operand.parameter for node in graph.nodes for operand in node.operands.values()} - {
-        None
-    }
+    used = {use.parameter for use in graph.uses()}
     found = {}
     for name, parameter in graph.parameters.items():
         reasons = [unspoken[tensor] for tensor in tensors.get(name, ()) if tensor in unspoken]

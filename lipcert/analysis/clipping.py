@@ -110,10 +110,9 @@ def _is_padded(node: Node, before: Node) -> bool:
 
 def _layer_key(graph: Graph, node: Node) -> str | None:
     """The layer of the trained parameters that a node uses; None if it uses none."""
-    for operand in node.operands.values():
-        if operand.parameter is not None and graph.parameters[operand.parameter].trainable:
-            return layer_of(operand.parameter, node.name)
-    return None
+    names = (use.parameter for use in node.uses() if graph.parameters[use.parameter].trainable)
+    name = next(names, None)
+    return None if name is None else layer_of(name, node.name)
 
 
 def _reads_borders(layer: _Layer) -> bool:

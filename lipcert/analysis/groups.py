@@ -54,10 +54,8 @@ def group_parameters(
 def first_uses(graph: Graph) -> dict[str, str]:
     """For each parameter, the node that uses it first; parameters no node uses stand last."""
     uses: dict[str, str] = {}
-    for node in graph.nodes:
-        for operand in node.operands.values():
-            if operand.parameter is not None:
-                uses.setdefault(operand.parameter, node.name)
+    for use in graph.uses():
+        uses.setdefault(use.parameter, use.node.name)
     for name in graph.parameters:
         uses.setdefault(name, "")
     return uses

@@ -56,10 +56,8 @@ def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintS
     """
     found: dict[str, ConstraintSpec] = {}
     slots: dict[str, set[str]] = {}
-    for node in graph.nodes:
-        for slot, operand in node.operands.items():
-            if operand.parameter is not None and graph.parameters[operand.parameter].trainable:
-                slots.setdefault(operand.parameter, set()).add(slot)
+    for use in graph.trained_uses():
+        slots.setdefault(use.parameter, set()).add(use.slot)
     for name, used in slots.items():
         spec = settings.own_constraint(name)
         if spec is None and used == {"bias"}:

@@ -175,20 +175,19 @@ def _arranged(own: FloatArray | None, numbers: FloatArray, tensor: Tensor) -> Fl
 def _whole_parameters(graph: Graph) -> Mapping[str, FloatArray]:
     """The numbers of the file of every parameter, in its own arrangement."""
     found: dict[str, FloatArray] = {}
-    for node in graph.nodes:
-        for operand in node.operands.values():
-            name = operand.parameter
-            if name is None or name in found:
-                continue
-            parameter = graph.parameters[name]
-            if operand.places is None:
-                found[name] = operand.array.reshape(parameter.shape)
-                continue
-            shown = operand.places >= 0
-            numbers = np.full(parameter.size, np.nan)
-            numbers[operand.places[shown]] = operand.array[shown] / operand.scale
-            if not np.isnan(numbers).any():
-                found[name] = numbers.reshape(parameter.shape)
+    for use in graph.uses():
+        operand, name = use.operand, use.parameter
+        if name in found:
+            continue
+        parameter = graph.parameters[name]
+        if operand.places is None:
+            found[name] = operand.array.reshape(parameter.shape)
+            continue
+        shown = operand.places >= 0
+        numbers = np.full(parameter.size, np.nan)
+        numbers[operand.places[shown]] = operand.array[shown] / operand.scale
+        if not np.isnan(numbers).any():
+            found[name] = numbers.reshape(parameter.shape)
     return found
 
 
@@ -208,13 +207,12 @@ def _arrays(
         if isinstance(step.op, Dense | Conv) and step.op.bias is not None
         if left_out.intersection(step.op.bias.sources)
     }
-    for node in graph.nodes:
-        for slot, operand in node.operands.items():
-            name = operand.parameter
-            if name is None or (name in left_out and slot == "bias" and node.output in put_in):
-                continue
-            if operand.array.size == math.prod(graph.parameters[name].shape):
-                yield name, operand.array
+    for use in graph.uses():
+        name, array = use.parameter, use.operand.array
+        if name in left_out and use.slot == "bias" and use.node.output in put_in:
+            continue
+        if array.size == graph.parameters[name].size:
+            yield name, array
 
 
 def _key(array: FloatArray) -> bytes:

@@ -16,11 +16,11 @@ import numpy as np
 
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.operator_norm import is_layer, operator_norm_lower, operator_norm_upper
+from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import Verdict
 from lipcert.audit.viewed import graph_at
 from lipcert.choices import TierName
-from lipcert.ir import Node
+from lipcert.ir import Use
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
 
@@ -84,21 +84,16 @@ def excesses(
         if constraint.kind == "frobenius":
             ends = [_ends(norm_lower(whole), norm(whole), radius)]
         else:
-            ends = [
-                _spectral(node, slot, _Limit(radius, allowed, tiers))
-                for node in at.nodes
-                for slot, operand in node.operands.items()
-                if operand.parameter == parameter
-            ]
+            ends = [_spectral(use, _Limit(radius, allowed, tiers)) for use in at.uses(parameter)]
         for low, high in ends:
             yield Excess(name, parameter, constraint, low, high, allowed)
 
 
-def _spectral(node: Node, slot: str, limit: _Limit) -> tuple[float, float]:
+def _spectral(use: Use, limit: _Limit) -> tuple[float, float]:
     """Ends of the norm of an op over what the bounds assume of it, r·max(1, gain of the view)."""
-    operand = node.operands[slot]
+    node, operand = use.node, use.operand
     reach = limit.radius * max(1.0, operand.gain.value)
-    if slot != "weight" or not is_layer(node):
+    if not use.is_linear_map:
         largest = float(np.max(np.abs(operand.array), initial=0.0))
         return _ends(Lower(largest), Upper(largest), reach)
     lower, upper = 0.0, np.inf

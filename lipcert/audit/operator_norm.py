@@ -29,11 +29,6 @@ from lipcert.upper import ONE, FloatArray, Lower, Upper, gamma, norm, norm_lower
 _ITERATIONS: Final = 60
 
 
-def is_layer(node: Node) -> bool:
-    """Whether a node is a linear map by its weight."""
-    return isinstance(node.op, Dense | Conv)
-
-
 def operator_norm_upper(node: Node, tier: TierName) -> Upper:
     """An upper bound that the core proves, about the least that it can; inf where it proves none.
 

@@ -31,12 +31,7 @@ def viewed(operand: Operand, whole: FloatArray) -> FloatArray:
 
 def is_shown(graph: Graph, parameter: str, whole: FloatArray) -> bool:
     """Whether every operand of a parameter holds what it would hold for these numbers."""
-    uses = [
-        operand
-        for node in graph.nodes
-        for operand in node.operands.values()
-        if operand.parameter == parameter
-    ]
+    uses = [use.operand for use in graph.uses(parameter)]
     return bool(uses) and all(
         np.allclose(
             viewed(operand, whole),

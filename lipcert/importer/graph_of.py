@@ -43,12 +43,7 @@ def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Paramete
             joined = replace(last.step, output=step.output, shape=step.shape)
             node = replace(last, step=joined, operands={**last.operands, **node.operands})
         nodes.append(node)
-    used = dict.fromkeys(
-        operand.parameter
-        for node in nodes
-        for operand in node.operands.values()
-        if operand.parameter is not None
-    )
+    used = dict.fromkeys(use.parameter for node in nodes for use in node.uses())
     shape = example(program.shapes[program.input])
     shown = {name: operands.parameters[name] for name in used}
     return Graph(program.input, shape, program.output, _named(nodes, model), shown)

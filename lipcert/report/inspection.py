@@ -184,11 +184,7 @@ def _parameters(graph: Graph) -> tuple[InspectedParameter, ...]:
 
 
 def _named(node: Node) -> dict[str, str]:
-    return {
-        slot: operand.parameter
-        for slot, operand in node.operands.items()
-        if operand.parameter is not None
-    }
+    return {use.slot: use.parameter for use in node.uses()}
 
 
 def inspection_document(inspection: Inspection) -> doc.Document:

@@ -152,7 +152,7 @@ def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
 
     trained: by the module's names.
     """
-    used = {operand.parameter for node in network.graph.nodes for operand in node.operands.values()}
+    used = {use.parameter for use in network.graph.uses()}
     tensors = network.tensors()
     for name, match in network.matches.items():
         if match.recorded in trained or name not in used:

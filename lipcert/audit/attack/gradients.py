@@ -127,13 +127,9 @@ class GradientSquares:
         name = weight.parameter
         if name is None:
             return None
-        users = [
-            operand
-            for node in self._graph.nodes
-            for operand in node.operands.values()
-            if operand.parameter == name
-        ]
-        plain = len(users) == 1 and weight.gain == ONE and weight.scale == 1.0
+        plain = (
+            len(list(self._graph.uses(name))) == 1 and weight.gain == ONE and weight.scale == 1.0
+        )
         if not plain or weight.array.size != self._graph.parameters[name].size:
             return None
         return name if name in self._trained[use.node.name] else None
@@ -141,8 +137,8 @@ class GradientSquares:
 
 def _trained(graph: Graph, node: Node) -> tuple[str, ...]:
     """The trained parameters that a node reads, each once."""
-    named = [operand.parameter for operand in node.operands.values()]
-    return tuple(dict.fromkeys(name for name in named if name and graph.parameters[name].trainable))
+    names = dict.fromkeys(use.parameter for use in node.uses())
+    return tuple(name for name in names if graph.parameters[name].trainable)
 
 
 def _detached(use: _Use) -> _Use:

@@ -17,13 +17,13 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.operator_norm import is_layer, operator_norm_lower, operator_norm_upper
+from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.viewed import graph_at
 from lipcert.choices import TierName
 from lipcert.core.coverage import operands
 from lipcert.core.program import Dense
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.ir import Graph, Node
+from lipcert.ir import Graph, Use
 from lipcert.operand import Operand
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, norm
@@ -33,21 +33,6 @@ Weights = Mapping[str, FloatArray]
 _TRIES: Final = 8
 _INWARD: Final = 2.0**-23
 _STRETCH: Final = 4.0
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Use:
-    """An operand that shows a parameter."""
-
-    node: Node
-    slot: str
-    operand: Operand
-
-    @property
-    def is_layer_weight(self) -> bool:
-        """Whether a spectral constraint speaks of an operator norm rather than of entries."""
-        return self.slot == "weight" and is_layer(self.node)
 
 
 @final
@@ -99,7 +84,7 @@ class WeightSet:
             name: _shown(use.operand, arrays[tensor], self.graph.parameters[name].shape)
             for name in self.movable
             for tensor in self.engine.tensors.get(name, ())
-            for use in _uses(self.graph, name)
+            for use in self.graph.uses(name)
             if tensor in arrays and arrays[tensor].shape == use.operand.shape
         }
 
@@ -162,24 +147,24 @@ class WeightSet:
             else:
                 norms = [
                     self._norm(use, certified=certified) / min(1.0, abs(use.operand.scale))
-                    for use in _uses(at, name)
+                    for use in at.uses(name)
                     if use.operand.scale != 0.0
                 ]
             largest = max(norms, default=0.0)
             found[name] = constraint.radius / largest if largest > 0.0 else 1.0
         return found
 
-    def _norm(self, use: _Use, *, certified: bool) -> float:
-        if not use.is_layer_weight:
+    def _norm(self, use: Use, *, certified: bool) -> float:
+        if not use.is_linear_map:
             return float(np.max(np.abs(use.operand.array), initial=0.0))
         if certified:
             return operator_norm_upper(use.node, self.tier).value
         return operator_norm_lower(use.node).value
 
-    def _plain_matrices(self) -> Iterator[tuple[str, _Use]]:
+    def _plain_matrices(self) -> Iterator[tuple[str, Use]]:
         """Spectrally constrained parameters that are the matrix of one dense layer."""
         for name, constraint in self.constraints.items():
-            uses = list(_uses(self.graph, name))
+            uses = list(self.graph.uses(name))
             if constraint.kind != "spectral" or len(uses) != 1:
                 continue
             operand = uses[0].operand
@@ -189,14 +174,7 @@ class WeightSet:
                 yield name, uses[0]
 
 
-def _uses(graph: Graph, name: str) -> Iterator[_Use]:
-    for node in graph.nodes:
-        for slot, operand in node.operands.items():
-            if operand.parameter == name:
-                yield _Use(node, slot, operand)
-
-
-def _clipped(whole: FloatArray, use: _Use, radius: float) -> FloatArray:
+def _clipped(whole: FloatArray, use: Use, radius: float) -> FloatArray:
     """The matrix with its singular values clipped at the radius."""
     places = use.operand.places
     flat = whole.reshape(-1)

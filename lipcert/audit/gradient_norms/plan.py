@@ -16,20 +16,19 @@ from lipcert.audit.gradient_norms.shared import Scatter
 from lipcert.audit.gradient_norms.uses import ParameterUses, uses_of
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.program import Conv, Dense
-from lipcert.ir import Node
+from lipcert.ir import Node, Use
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandPlan:
-    """A trained operand: its parameter, its gradient, and the factor of its squares.
+    """A trained operand and its gradient.
 
     scatter: where the entries go in the parameter, for parameters whose uses overlap.
     """
 
-    parameter: str
+    use: Use
     gradient: OperandGradient
-    factor: float
     scatter: Scatter | None
 
 
@@ -72,12 +71,8 @@ class Plan:
         for parameter in parameters.values():
             for use in parameter.uses:
                 gradient = operand_gradient(use.node, use.slot, network.operands(use.node))
-                plan = OperandPlan(
-                    parameter.name,
-                    gradient,
-                    use.operand.scale * use.operand.scale,
-                    None if parameter.disjoint else Scatter.of(use, network.device),
-                )
+                scatter = None if parameter.disjoint else Scatter.of(use, network.device)
+                plan = OperandPlan(use, gradient, scatter)
                 nodes[use.node.name] = use.node
                 operands.setdefault(use.node.name, []).append(plan)
         plans = {name: _node_plan(nodes[name], tuple(found)) for name, found in operands.items()}

@@ -62,13 +62,13 @@ class Recording:
         """Counts the gradients of a node's operands."""
         value, cotangent = arranged(plan.node, value, cotangent)
         pair = self._pair(plan, value, dense(cotangent))
-        for operand in plan.operands:
-            if operand.scatter is None:
-                squares = self._chooser.squares(operand.gradient, pair, self._doubts)
-                self._add(operand.parameter, squares.times(operand.factor))
+        for item in plan.operands:
+            name, scale = item.use.parameter, item.use.operand.scale
+            if item.scatter is None:
+                squares = self._chooser.squares(item.gradient, pair, self._doubts)
+                self._add(name, squares.times(scale * scale))
             else:
-                contribution = Contribution(operand.gradient, operand.scatter, pair)
-                self._wait(operand.parameter, contribution)
+                self._wait(name, Contribution(item.gradient, item.scatter, pair))
 
     def finish(self) -> None:
         """Settles parameters some or all uses of which received no cotangent at all."""

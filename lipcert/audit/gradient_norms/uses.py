@@ -17,26 +17,8 @@ from typing import final
 
 import numpy as np
 
-from lipcert.ir import Graph, Node
-from lipcert.operand import Operand, PlaceArray
+from lipcert.ir import Graph, Use
 from lipcert.upper import FloatArray
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Use:
-    """One operand, of one node, that is a view of a parameter."""
-
-    node: Node
-    slot: str
-    operand: Operand
-
-    @property
-    def places(self) -> PlaceArray:
-        """Places in θ, flat; −1 where the operand holds a fixed 0."""
-        if self.operand.places is None:
-            return np.arange(self.operand.array.size, dtype=np.int32)
-        return self.operand.places.reshape(-1)
 
 
 @final
@@ -55,10 +37,8 @@ def uses_of(graph: Graph) -> Mapping[str, ParameterUses]:
     found: dict[str, list[Use]] = {
         name: [] for name, parameter in graph.parameters.items() if parameter.trainable
     }
-    for node in graph.nodes:
-        for slot, operand in node.operands.items():
-            if operand.parameter in found:
-                found[operand.parameter].append(Use(node, slot, operand))
+    for use in graph.trained_uses():
+        found[use.parameter].append(use)
     return {
         name: ParameterUses(name, size, tuple(uses), _disjoint(uses, size))
         for name, uses in found.items()

@@ -30,23 +30,18 @@ def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
     They are read back from the operands; an entry that no operand reads is 0, for no output
     depends on it. Raises NoVerdictError where two operands show different numbers for one entry.
     """
-    uses = [
-        (node.name, operand)
-        for node in graph.nodes
-        for operand in node.operands.values()
-        if operand.parameter is not None
-    ]
     found: dict[str, FloatArray] = {
         name: np.zeros(parameter.shape) for name, parameter in graph.parameters.items()
     }
     # unscaled views last: they hold the numbers of the file without any rounding
-    for _, operand in sorted(uses, key=lambda use: use[1].scale == 1.0):
-        _read_back(operand, found[operand.parameter or ""])
-    for node, operand in uses:
-        expected = viewed(operand, found[operand.parameter or ""])
-        if not np.allclose(expected, operand.array, rtol=_ROUNDINGS, atol=0.0):
+    for use in sorted(graph.uses(), key=lambda use: use.operand.scale == 1.0):
+        _read_back(use.operand, found[use.parameter])
+    for use in graph.uses():
+        expected = viewed(use.operand, found[use.parameter])
+        if not np.allclose(expected, use.operand.array, rtol=_ROUNDINGS, atol=0.0):
             raise NoVerdictError(
-                f"node {node!r}: its operand is no view of the parameter {operand.parameter!r}, "
+                f"node {use.node.name!r}: its operand is no view of the parameter "
+                f"{use.parameter!r}, "
                 "so the network cannot be replayed with other weights; this is a defect of "
                 "LipCert: report it with the model"
             )

@@ -128,10 +128,10 @@ def _runs(graph: Graph) -> Iterator[tuple[Node, Node, tuple[str, ...]]]:
             between.append(node)
             node = producers[node.inputs[0]]
         names = [
-            operand.parameter
+            use.parameter
             for inner in reversed(between)
-            for operand in inner.operands.values()
-            if operand.parameter is not None and graph.parameters[operand.parameter].trainable
+            for use in inner.uses()
+            if graph.parameters[use.parameter].trainable
         ]
         yield node, after, tuple(dict.fromkeys(names))
 

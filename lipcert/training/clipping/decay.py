@@ -20,12 +20,13 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from lipcert.audit.gradient_norms.operand_gradients import arranged, operand_gradient
+from lipcert.audit.gradient_norms.operand_gradients import arranged
 from lipcert.audit.gradient_norms.pair import Pair
+from lipcert.audit.gradient_norms.plan import OperandPlan
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.audit.lowering import LoweredNetwork
-from lipcert.core.program import Conv, Dense
+from lipcert.core.program import Conv
 from lipcert.ir import Node
 from lipcert.training.clipping.passing import Caught
 
@@ -53,11 +54,8 @@ def inner_products(network: LoweredNetwork, caught: Iterable[Caught]) -> Mapping
     """⟨∂ℓ_i/∂θ, θ⟩ by name of the trained parameter; a name that is missing stands for 0."""
     found: dict[str, Inner] = {}
     for item in caught:
-        for slot, operand in item.node.operands.items():
-            name = operand.parameter
-            if name is None or not network.graph.parameters[name].trainable:
-                continue
-            inner = _inner(network, item, slot)
+        for trained in item.plan.operands:
+            inner, name = _inner(network, item, trained), trained.use.parameter
             found[name] = found[name].plus(inner) if name in found else inner
     return found
 
@@ -88,18 +86,18 @@ def decayed_squares(
     return torch.where(exact < longest, exact, longest)
 
 
-def _inner(network: LoweredNetwork, item: Caught, slot: str) -> Inner:
-    if isinstance(item.node.op, Dense | Conv) and slot == "weight":
+def _inner(network: LoweredNetwork, item: Caught, trained: OperandPlan) -> Inner:
+    slot = trained.use.slot
+    if trained.use.is_linear_map:
         return _of_product(network, item)
     if slot == "divisor":
         return _of_quotient(network, item)
-    tensors = network.operands(item.node)
     value, b = arranged(item.node, item.value, item.cotangent)
     a = b if value is None else value
     pair = Pair.of(a, b) if a.dtype is b.dtype else Pair.of(a.double(), b.double())
-    found = operand_gradient(item.node, slot, tensors).gradients(pair)
+    found = trained.gradient.gradients(pair)
     rows = found.gradient.reshape(len(b), -1).double()
-    operand = tensors[slot].reshape(-1).double()
+    operand = network.operands(item.node)[slot].reshape(-1).double()
     length = sum_of_squares(operand.unsqueeze(0)).upper.sqrt()
     reach = sum_of_squares(rows).upper.sqrt() * length
     summing = gamma(len(operand) + 2, _DOUBLE)

@@ -23,7 +23,6 @@ from lipcert.training.clipping.live import LiveNetwork
 from lipcert.training.clipping.local import in_parameter, summed_gradient
 from lipcert.training.clipping.passing import Caught, GradientPass, Passed, exact_arithmetic
 from lipcert.training.clipping.rule import ClipRule
-from lipcert.training.clipping.uses import trained_uses
 
 
 @final
@@ -49,7 +48,6 @@ class ClippedGradients:
         self._live = live
         self._rule = rule
         self._pass = GradientPass(network, timed=timed)
-        self._uses = trained_uses(network)
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters
         }
@@ -104,13 +102,13 @@ class ClippedGradients:
         self, network: LoweredNetwork, item: Caught, factors: Tensor, gradients: dict[str, Tensor]
     ) -> None:
         scaled: dict[int, Tensor] = {}
-        for use in self._uses[item.node.name]:
-            group = self._group_of[use.parameter]
+        for trained in item.plan.operands:
+            name, operand = trained.use.parameter, trained.use.operand
+            group = self._group_of[name]
             if group not in scaled:
                 scaled[group] = item.cotangent * _placed(factors[:, group], item.cotangent)
-            own = summed_gradient(network, use, item.value, scaled[group])
-            total = gradients[use.parameter]
-            total.add_(in_parameter(use.operand, own, tuple(total.shape)))
+            own = summed_gradient(network, trained, item.value, scaled[group])
+            gradients[name].add_(in_parameter(operand, own, tuple(gradients[name].shape)))
 
 
 def _picked(item: Caught, kept: Tensor | None) -> Caught:
@@ -118,7 +116,7 @@ def _picked(item: Caught, kept: Tensor | None) -> Caught:
     if kept is None:
         return item
     value = None if item.value is None else item.value[kept]
-    return Caught(item.node, value, item.cotangent[kept])
+    return Caught(item.plan, value, item.cotangent[kept])
 
 
 def _placed(factors: Tensor, like: Tensor) -> Tensor:

@@ -13,29 +13,29 @@ from torch import Tensor
 from lipcert.audit.gradient_norms.convolution import KernelGradient
 from lipcert.audit.gradient_norms.dense import DenseWeight
 from lipcert.audit.gradient_norms.operand_gradients import arranged
+from lipcert.audit.gradient_norms.plan import OperandPlan
 from lipcert.audit.gradient_norms.reductions import BiasGradient
 from lipcert.audit.gradient_norms.windows import library_gradient, readable
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.operand import Operand
-from lipcert.training.clipping.uses import TrainedUse
 
 
 def summed_gradient(
-    network: LoweredNetwork, use: TrainedUse, value: Tensor | None, cotangent: Tensor
+    network: LoweredNetwork, trained: OperandPlan, value: Tensor | None, cotangent: Tensor
 ) -> Tensor:
     """Σ_i ∂⟨cotangent_i, output_i⟩/∂operand, of the operand's shape.
 
     value: None only where the gradient needs none.
     """
-    value = None if value is None else value.to(cotangent.dtype)
+    use, value = trained.use, None if value is None else value.to(cotangent.dtype)
     a, b = arranged(use.node, value, cotangent)
     shape = use.operand.shape
-    if isinstance(use.gradient, BiasGradient):
-        return b.sum_to_size((1, *use.gradient.placed)).reshape(shape)
+    if isinstance(trained.gradient, BiasGradient):
+        return b.sum_to_size((1, *trained.gradient.placed)).reshape(shape)
     if value is None or a is None:
         raise ValueError(f"node {use.node.name!r}: its value was not kept")
-    match use.gradient:
+    match trained.gradient:
         case DenseWeight():
             return b.flatten(0, -2).mT @ a.flatten(0, -2)
         case KernelGradient(geometry, groups, transposed):

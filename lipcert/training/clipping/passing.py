@@ -37,9 +37,14 @@ class Caught:
     value where no gradient needs it.
     """
 
-    node: Node
+    plan: NodePlan
     value: Tensor | None
     cotangent: Tensor
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.plan.node
 
 
 @final
@@ -75,7 +80,7 @@ class GradientPass:
     ) -> Passed:
         """x: [examples, *input_shape], one at least; examples stay apart in losses_of."""
         x = channels_last(x.detach()) if self._channels_last else x.detach()
-        seen: list[tuple[Node, NodePlan, Tensor | None, Tensor]] = []
+        seen: list[tuple[NodePlan, Tensor | None, Tensor]] = []
 
         def tap(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             plan = self._plan.nodes.get(node.name)
@@ -84,7 +89,7 @@ class GradientPass:
             if not output.requires_grad:
                 output = output.detach().requires_grad_()
             value = inputs[0].detach() if plan.keeps_value else None
-            seen.append((node, plan, value, output))
+            seen.append((plan, value, output))
             return output
 
         with torch.enable_grad():
@@ -92,8 +97,8 @@ class GradientPass:
             cotangents = _cotangents(losses, [output for *_, output in seen])
         losses = losses.detach()
         caught = [
-            (node, plan, _read(plan, value, cotangent), cotangent)
-            for (node, plan, value, _), cotangent in zip(seen, cotangents, strict=True)
+            (plan, _read(plan, value, cotangent), cotangent)
+            for (plan, value, _), cotangent in zip(seen, cotangents, strict=True)
             if cotangent is not None
         ]
         with exact_arithmetic(network):
@@ -101,18 +106,16 @@ class GradientPass:
         return Passed(
             losses,
             squares,
-            tuple(
-                Caught(node, value, wide_enough(cotangent)) for node, _, value, cotangent in caught
-            ),
+            tuple(Caught(plan, value, wide_enough(cotangent)) for plan, value, cotangent in caught),
         )
 
     def _squares(
-        self, losses: Tensor, caught: list[tuple[Node, NodePlan, Tensor | None, Tensor]]
+        self, losses: Tensor, caught: list[tuple[NodePlan, Tensor | None, Tensor]]
     ) -> Mapping[str, Squares]:
         """Of all trained parameters, measured again where that is needed."""
         doubts: list[Tensor] | None = [] if self._waits else None
         recording = Recording(self._plan, self._chooser, len(losses), losses.device, doubts)
-        for _, plan, value, cotangent in caught:
+        for plan, value, cotangent in caught:
             recording.parameters_of(plan, value, cotangent)
         recording.finish()
         if doubts and bool(torch.stack(doubts).any()):

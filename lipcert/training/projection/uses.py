@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.analysis.scopes import constraints_of
-from lipcert.audit.operator_norm import is_layer
 from lipcert.errors import UsageError
 from lipcert.ir import Graph, Node
 from lipcert.operand import Operand
@@ -83,11 +82,8 @@ def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
     if spec.kind == "frobenius":
         return (Use(name, Norm.EUCLIDEAN, spec.radius),)
     found = []
-    for node in graph.nodes:
-        for slot, operand in node.operands.items():
-            if operand.parameter == name:
-                is_map = slot == "weight" and is_layer(node)
-                norm = Norm.OPERATOR if is_map else Norm.LARGEST
-                limit = spec.radius * max(1.0, operand.gain.value)
-                found.append(Use(name, norm, limit, node, operand))
+    for use in graph.uses(name):
+        norm = Norm.OPERATOR if use.is_linear_map else Norm.LARGEST
+        limit = spec.radius * max(1.0, use.operand.gain.value)
+        found.append(Use(name, norm, limit, use.node, use.operand))
     return tuple(found)
