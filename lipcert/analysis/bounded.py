@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import final
 
-from lipcert.analysis.clipping import with_clips
+from lipcert.analysis.clipping import layer_ends, with_clips
 from lipcert.analysis.domain import check_domain
 from lipcert.analysis.groups import Group, group_parameters
-from lipcert.analysis.layers import layers_of
 from lipcert.analysis.loss import planned_loss
 from lipcert.analysis.mechanism import clipped_groups, mechanism_of
 from lipcert.analysis.planned import plan_of
@@ -203,8 +202,8 @@ def _derived(
         if graph.parameters[name].trainable and not graph.parameters[name].folded
     }
     if isinstance(mechanism, BackpropClipping):
-        graph = with_clips(graph, mechanism)
-        mechanism = replace(mechanism, layers=tuple(layers_of(graph, reading.model, program)))
+        plain, graph = graph, with_clips(graph, mechanism)
+        mechanism = replace(mechanism, layers=tuple(layer_ends(plain, reading.model, program)))
         held = frozenset(tensor for names in trained.values() for tensor in names)
         for fault in clip_faults(mechanism, reading.model, program, held):
             raise NoVerdictError(fault)

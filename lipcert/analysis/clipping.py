@@ -1,21 +1,32 @@
 """Clip points: where backpropagation clipping acts, written into the graph.
 
 What enters: a graph and the mechanism. What leaves: the graph that a clipped run evaluates, in
-which every trained layer stands between a clip of its input and a clip of its upstream cotangent.
-Propagation then needs to know nothing of the mechanism.
+which every trained layer stands between a clip of its input and a clip of its upstream cotangent;
+and the ends of every layer, which become a premise that the core states in words.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
 from lipcert.analysis.groups import layer_of
-from lipcert.core.ledger import BackpropClipping
-from lipcert.core.program import Conv, CotangentClip, InputClip, Normalize, Scale, Shift, Step
-from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.core.ledger import BackpropClipping, LayerEnds
+from lipcert.core.program import (
+    Conv,
+    CotangentClip,
+    InputClip,
+    Normalize,
+    Program,
+    Scale,
+    Shape,
+    Shift,
+    Step,
+)
+from lipcert.core.reader.records import Model
+from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
 from lipcert.moves import Padding, is_arrangement, padding_of
 
@@ -35,7 +46,25 @@ def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
     refusals = tuple(_refusal(layer) for layer in layers if _reads_borders(layer))
     if refusals:
         raise UnsupportedModelError(refusals)
-    return _Rewriting(graph, mechanism).of(layers)
+    first = {layer.nodes[0].name for layer in layers}
+    last = {layer.nodes[-1].name: layer for layer in layers}
+    renamed: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = tuple(renamed.get(name, name) for name in node.inputs)
+        if node.name in first:
+            before, reads = InputClip(mechanism.input_clip), (inputs[0], node.given[0])
+            nodes.append(_clip(before, f"{node.name}.clipped_input", reads, node))
+            inputs = (nodes[-1].output,)
+        nodes.append(replace(node, step=replace(node.step, inputs=inputs)))
+        if node.name in last:
+            by_channel = mechanism.is_by_channel and last[node.name].is_convolution
+            behind = CotangentClip(mechanism.cotangent_clip, by_channel)
+            renamed[node.output] = f"{node.output}.clipped_cotangent"
+            reads = (node.output, node.step.shape)
+            nodes.append(_clip(behind, renamed[node.output], reads, node))
+    output = renamed.get(graph.output_name, graph.output_name)
+    return replace(graph, nodes=tuple(nodes), output_name=output)
 
 
 @final
@@ -132,48 +161,30 @@ def _refusal(layer: _Layer) -> Refusal:
     )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Rewriting:
-    """Inserts clips and renames what reads the clipped values."""
+def _clip(op: InputClip | CotangentClip, name: str, reads: tuple[str, Shape], made: Node) -> Node:
+    """A clip of the value that it reads, by the node of the file that another node is made of."""
+    source, shape = reads
+    step = Step(op, (source,), name, shape, made.step.node)
+    kind = "input_clip" if isinstance(op, InputClip) else "cotangent_clip"
+    return Node(f"{made.name}.{kind}", step, (shape,))
 
-    graph: Graph
-    mechanism: BackpropClipping
 
-    def of(self, layers: list[_Layer]) -> Graph:
-        """The graph with a clip before and after every layer."""
-        first = {layer.nodes[0].name: layer for layer in layers}
-        last = {layer.nodes[-1].name: layer for layer in layers}
-        renamed: dict[str, str] = {}
-        nodes: list[Node] = []
-        for node in self.graph.nodes:
-            inputs = tuple(renamed.get(name, name) for name in node.inputs)
-            if node.name in first:
-                clips = self._input_clips(node, inputs)
-                nodes.extend(clips.values())
-                inputs = tuple(clips[name].output for name in inputs)
-            nodes.append(replace(node, step=replace(node.step, inputs=inputs)))
-            if node.name in last:
-                clip = self._cotangent_clip(node, last[node.name])
-                nodes.append(clip)
-                renamed[node.output] = clip.output
-        output = renamed.get(self.graph.output_name, self.graph.output_name)
-        return replace(self.graph, nodes=tuple(nodes), output_name=output)
+def layer_ends(graph: Graph, model: Model, program: Program) -> Iterator[LayerEnds]:
+    """What every layer reads and what it computes, as values of the file, in their order.
 
-    def _input_clips(self, node: Node, inputs: tuple[str, ...]) -> Mapping[str, Node]:
-        """One clip per value that the layer reads."""
-        clip = InputClip(self.mechanism.input_clip)
-        found: dict[str, Node] = {}
-        for i, (name, shape) in enumerate(dict(zip(inputs, node.given, strict=True)).items()):
-            output = f"{node.name}.clipped_input{i or ''}"
-            step = Step(clip, (name,), output, shape, node.step.node)
-            found[name] = Node(f"{node.name}.input_clip{i or ''}", step, (shape,))
-        return found
-
-    def _cotangent_clip(self, node: Node, layer: _Layer) -> Node:
-        clip = CotangentClip(
-            self.mechanism.cotangent_clip, self.mechanism.is_by_channel and layer.is_convolution
-        )
-        shape, output = node.step.shape, f"{node.output}.clipped_cotangent"
-        step = Step(clip, (node.output,), output, shape, node.step.node)
-        return Node(f"{node.name}.cotangent_clip", step, (shape,))
+    What it reads may be an arrangement of the value of the file, whose clip does the same.
+    program: that of the file. NoVerdictError where file and program have no such values.
+    """
+    named = {program.input, *(name for node in model.nodes for name in node.outputs)}
+    known = named & program.shapes.keys()
+    makers = {node.output: node for node in graph.nodes}
+    places = {node.name: place for place, node in enumerate(graph.nodes)}
+    for layer in sorted(_layers(graph), key=lambda layer: places[layer.nodes[0].name]):
+        start, end = layer.nodes[0].inputs[0], layer.nodes[-1].output
+        while start not in known and start in makers and is_arrangement(makers[start]):
+            (start,) = makers[start].inputs
+        if unknown := {start, end} - known:
+            raise NoVerdictError(
+                f"a clip stands at {min(unknown)!r}, which is no value of its own in the program"
+            )
+        yield start, end
