@@ -79,6 +79,20 @@ class Parameter:
         return math.prod(self.shape)
 
 
+def name_of(op: p.Op) -> str:
+    """What a step is called: by its class, or by the function of it that it is."""
+    match op:
+        case p.Activation(name):
+            return "".join(word.capitalize() for word in name.split("_"))
+        case p.ReduceNorm(p=order):
+            return f"ReduceL{order}"
+        case p.ReduceSum(mean=True):
+            return "ReduceMean"
+        case p.Softmax(logarithm=True):
+            return "LogSoftmax"
+    return type(op).__name__
+
+
 def example(shape: Shape) -> Shape:
     """The shape of a value for each of several examples, from that in the program for one.
 
@@ -133,19 +147,11 @@ class Node:
     def kind(self) -> str:
         """Name for reports, in the spelling of ONNX where ONNX has one ("Conv")."""
         match self.op:
-            case p.Activation(name):
-                return "".join(word.capitalize() for word in name.split("_"))
             case p.Conv(transposed=True):
                 return "ConvTranspose"
-            case p.ReduceNorm(p=order):
-                return f"ReduceL{order}"
-            case p.ReduceSum(mean=True):
-                return "ReduceMean"
             case p.Scale():
                 return "Div" if "divisor" in self.operands else "Mul"
-            case p.Softmax(logarithm=True):
-                return "LogSoftmax"
-        return _KINDS.get(type(self.op), type(self.op).__name__)
+        return _KINDS.get(type(self.op)) or name_of(self.op)
 
     @property
     def geometry(self) -> Geometry:

@@ -30,20 +30,16 @@ from lipcert.analysis.scopes import constraints_of
 from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.coverage import rule_of
 from lipcert.core.program import (
-    Activation,
     Conv,
     Dense,
     IndexArray,
     Move,
     Op,
     ReduceMax,
-    ReduceNorm,
-    ReduceSum,
-    Softmax,
     Step,
 )
 from lipcert.importer.model import ImportedModel
-from lipcert.ir import Graph
+from lipcert.ir import Graph, name_of
 from lipcert.search.witness import Witness
 from lipcert.settings import Settings
 from lipcert.upper import Upper, root_sum_square
@@ -147,19 +143,11 @@ def kind_of(op: Op, size: int) -> str:
     A function of every entry has its own name; entries that are moved, that of how they move.
     """
     match op:
-        case Activation(name):
-            return "".join(word.capitalize() for word in name.split("_"))
         case Move(sources):
             return _kind_of_move(sources.ravel(), size)
-        case ReduceSum(mean=True):
-            return "ReduceMean"
         case ReduceMax(minimum=True):
             return "ReduceMin"
-        case ReduceNorm(p=p):
-            return f"ReduceL{p}"
-        case Softmax(logarithm=True):
-            return "LogSoftmax"
-    return type(op).__name__
+    return name_of(op)
 
 
 def _kind_of_move(sources: IndexArray, size: int) -> str:

@@ -28,7 +28,7 @@ RANKS: Final = frozenset(_FORWARD)
 
 def convolution(op: Conv, geometry: Geometry) -> Function:
     """geometry: of the windows, from x to y, or from y to x if the convolution is transposed."""
-    return (_transposed if op.transposed else _forward)(geometry, op.groups)
+    return (_transposed if op.transposed else _forward)(op, geometry)
 
 
 def shared_pads(geometry: Geometry) -> tuple[int, ...] | None:
@@ -47,9 +47,8 @@ def pad_widths(geometry: Geometry) -> list[int]:
     return [pad for w in reversed(geometry) for pad in (w.pad_begin, w.pad_end)]
 
 
-def _forward(geometry: Geometry, groups: int) -> Function:
-    pads = shared_pads(geometry)
-    run, strides, dilations = _FORWARD[len(geometry)], _strides(geometry), _dilations(geometry)
+def _forward(op: Conv, geometry: Geometry) -> Function:
+    pads, run = shared_pads(geometry), _FORWARD[len(geometry)]
 
     def convolved(inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
         x = inputs[0] if pads is not None else functional.pad(inputs[0], pad_widths(geometry))
@@ -57,30 +56,30 @@ def _forward(geometry: Geometry, groups: int) -> Function:
             x,
             tensors["weight"],
             tensors.get("bias"),
-            stride=strides,
+            stride=op.window.strides,
             padding=pads or (0,) * len(geometry),
-            dilation=dilations,
-            groups=groups,
+            dilation=op.window.dilations,
+            groups=op.groups,
         )
 
     return convolved
 
 
-def _transposed(geometry: Geometry, groups: int) -> Function:
+def _transposed(op: Conv, geometry: Geometry) -> Function:
     symmetric = all(w.pad_begin == w.pad_end for w in geometry)
     pads = tuple(w.pad_begin if symmetric else 0 for w in geometry)
-    run, strides, dilations = _TRANSPOSED[len(geometry)], _strides(geometry), _dilations(geometry)
+    run, beyond = _TRANSPOSED[len(geometry)], tuple(map(_unread, geometry))
 
     def convolved(inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
         padded = run(
             inputs[0],
             tensors["weight"],
             tensors.get("bias"),
-            stride=strides,
+            stride=op.window.strides,
             padding=pads,
-            output_padding=tuple(_unread(w) for w in geometry),
-            groups=groups,
-            dilation=dilations,
+            output_padding=beyond,
+            groups=op.groups,
+            dilation=op.window.dilations,
         )
         for axis, window in enumerate(() if symmetric else geometry, start=2):
             padded = padded.narrow(axis, window.pad_begin, window.size)
@@ -98,11 +97,3 @@ def _unread(window: Window) -> int:
     """Padded positions after the last window: fewer than the stride."""
     covered = (window.outputs - 1) * window.stride + _reach(window)
     return window.size + window.pad_begin + window.pad_end - covered
-
-
-def _strides(geometry: Geometry) -> tuple[int, ...]:
-    return tuple(window.stride for window in geometry)
-
-
-def _dilations(geometry: Geometry) -> tuple[int, ...]:
-    return tuple(window.dilation for window in geometry)

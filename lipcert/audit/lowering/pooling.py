@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.convolutions import pad_widths, shared_pads
 from lipcert.audit.lowering.signature import Function
-from lipcert.core.program import AveragePool, FloatArray, LpPool, MaxPool
+from lipcert.core.program import AveragePool, FloatArray, LpPool, MaxPool, Window
 from lipcert.geometry import Geometry
 
 _MAXIMUM: Final = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
@@ -27,24 +27,24 @@ def pool(op: MaxPool | AveragePool | LpPool, geometry: Geometry, like: Tensor) -
     """The step in torch."""
     match op:
         case MaxPool():
-            return lambda x, _: _maximum(x[0], geometry)
+            return lambda x, _: _maximum(x[0], op.window, geometry)
         case LpPool():
-            return lambda x, _: _power_sums(x[0], op.p, geometry)
+            return lambda x, _: _power_sums(x[0], op, geometry)
     correction = None if op.counts_padding else _correction(geometry)
     if correction is None:
-        return lambda x, _: _window_means(x[0], geometry)
+        return lambda x, _: _window_means(x[0], op.window, geometry)
     factor = torch.tensor(correction).to(like)
-    return lambda x, _: _window_means(x[0], geometry) * factor
+    return lambda x, _: _window_means(x[0], op.window, geometry) * factor
 
 
-def _maximum(x: Tensor, geometry: Geometry) -> Tensor:
+def _maximum(x: Tensor, window: Window, geometry: Geometry) -> Tensor:
     x, pads = _padded(x, geometry, -math.inf)
     pooled: Tensor = _MAXIMUM[len(geometry)](
         x,
-        _taps(geometry),
-        stride=_strides(geometry),
+        window.taps,
+        stride=window.strides,
         padding=pads,
-        dilation=tuple(window.dilation for window in geometry),
+        dilation=window.dilations,
     )
     return pooled
 
@@ -58,36 +58,36 @@ def _correction(geometry: Geometry) -> FloatArray | None:
     return None if np.all(correction == 1.0) else correction
 
 
-def _power_sums(x: Tensor, p: int, geometry: Geometry) -> Tensor:
-    taps = math.prod(_taps(geometry))
-    sums = _window_means(torch.abs(x) if p == 1 else torch.abs(x) ** p, geometry) * taps
-    if p == 1:
+def _power_sums(x: Tensor, op: LpPool, geometry: Geometry) -> Tensor:
+    powers = torch.abs(x) if op.p == 1 else torch.abs(x) ** op.p
+    sums = _window_means(powers, op.window, geometry) * math.prod(op.window.taps)
+    if op.p == 1:
         return sums
     # the root has no finite slope at 0, the norm has: 0 is one of its derivatives there
     positive = sums > 0.0
-    roots = torch.where(positive, sums, torch.ones_like(sums)) ** (1.0 / p)
+    roots = torch.where(positive, sums, torch.ones_like(sums)) ** (1.0 / op.p)
     return torch.where(positive, roots, torch.zeros_like(roots))
 
 
-def _window_means(x: Tensor, geometry: Geometry) -> Tensor:
+def _window_means(x: Tensor, window: Window, geometry: Geometry) -> Tensor:
     """The sum of every window, padding counting 0, divided by its number of taps."""
     short = x.dtype.itemsize < 4  # torch averages volumes in whole precision only
-    if any(window.dilation > 1 for window in geometry) or (short and len(geometry) == 3):
-        return _convolved_means(x, geometry)
+    if max(window.dilations) > 1 or (short and len(geometry) == 3):
+        return _convolved_means(x, window, geometry)
     x, pads = _padded(x, geometry, 0.0)
     average = _AVERAGE[len(geometry)]
-    means: Tensor = average(x, _taps(geometry), stride=_strides(geometry), padding=pads)
+    means: Tensor = average(x, window.taps, stride=window.strides, padding=pads)
     return means
 
 
-def _convolved_means(x: Tensor, geometry: Geometry) -> Tensor:
-    channels, taps = x.shape[1], _taps(geometry)
-    kernel = x.new_full((channels, 1, *taps), 1.0 / math.prod(taps))
+def _convolved_means(x: Tensor, window: Window, geometry: Geometry) -> Tensor:
+    channels = x.shape[1]
+    kernel = x.new_full((channels, 1, *window.taps), 1.0 / math.prod(window.taps))
     return _CONVOLUTION[len(geometry)](
         functional.pad(x, pad_widths(geometry)),
         kernel,
-        stride=_strides(geometry),
-        dilation=tuple(window.dilation for window in geometry),
+        stride=window.strides,
+        dilation=window.dilations,
         groups=channels,
     )
 
@@ -103,11 +103,3 @@ def _padded(x: Tensor, geometry: Geometry, value: float) -> tuple[Tensor, tuple[
     ):
         return x, pads
     return functional.pad(x, pad_widths(geometry), value=value), (0,) * len(geometry)
-
-
-def _taps(geometry: Geometry) -> tuple[int, ...]:
-    return tuple(window.taps for window in geometry)
-
-
-def _strides(geometry: Geometry) -> tuple[int, ...]:
-    return tuple(window.stride for window in geometry)
