@@ -181,7 +181,7 @@ def test_equal_entries_of_a_pair_share_their_cotangents():
     """As of torch.maximum and torch.minimum, and of the graph that is exported."""
     x = torch.ones(1, 2, dtype=torch.float64)
     half = torch.full((1, 2, 2), 0.5, dtype=torch.float64)
-    for layer in (GroupSort(2), MaxMin(), lambda v: lowered(Sort(0), (v,), {})):
+    for layer in (GroupSort(2), MaxMin(), lambda v: lowered(Sort(0)((2,)), (v,), {})):
         torch.testing.assert_close(jacobians(layer, x), half)
 
 
