@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.batch_sizes import size_surprises
-from lipcert.audit.checks.memberships import member_surprises
+from lipcert.audit.checks.draws import member_surprises, size_surprises
 from lipcert.audit.checks.sampling import too_rare
 from lipcert.audit.records import Verdict
 from tests.audit.faults import CLAIM_FAULTS, SUBJECTS, cells_of, report_of

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lipcert import ConstraintSpec, Settings, analyze, load_model
-from lipcert.privacy.calibration import noise_for_epsilon
+from lipcert.privacy.accounting import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 
 MODELS = Path(__file__).parents[1] / "models"

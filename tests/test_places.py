@@ -12,7 +12,7 @@ import pytest
 
 import lipcert
 from lipcert import training
-from lipcert.audit.attack.label_sets import label_set
+from lipcert.audit.attack.domain import label_set
 from lipcert.audit.losses import _loss
 from lipcert.audit.lowering.functions import FUNCTIONS as IN_TORCH
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of

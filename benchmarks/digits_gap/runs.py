@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.digits_gap.inputs import Inputs
 from benchmarks.digits_gap.rows import Network, Row
 from benchmarks.reproductions.sample import Sample
-from lipcert.privacy.calibration import noise_for_epsilon
+from lipcert.privacy.accounting import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training import Loss, TrainingMechanism, make_private
 from lipcert.training.network import export

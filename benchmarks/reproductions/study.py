@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.reproductions.datasets import PROBLEMS, Problem
 from benchmarks.reproductions.sample import Sample
-from lipcert.privacy.calibration import noise_for_epsilon
+from lipcert.privacy.accounting import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training import TrainingMechanism, make_private
 from lipcert.training.layers import BoundedGroupNorm

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from lipcert.privacy.account import Account, account_for
-from lipcert.privacy.accounting import accountant_named
-from lipcert.privacy.calibration import noise_for_epsilon
+from lipcert.privacy.accounting import accountant_named, noise_for_epsilon
 from lipcert.privacy.declaration import POINT_ONLY
 from lipcert.privacy.noise import NoiseGroup, joint_multiplier
 from lipcert.privacy.plan import TrainingPlan

@@ -1,8 +1,9 @@
-"""Job: an audit as a description that other processes and machines can read, and its units.
+"""Job: an audit as a description that other processes can read, its units, and its workers.
 
-What enters: what the user asked for. What leaves: frozen records of plain values, and the same as
-JSON. Invariant: two processes with the same job do the same work on a unit, so that it does not
-matter which of them does it. This module loads nothing heavy.
+What enters: what the user asked for, and the environment of torchrun, SLURM or Kubernetes. What
+leaves: frozen records of plain values, and the same as JSON. Invariant: two processes with the same
+job do the same work on a unit, so that it does not matter which of them does it. This module loads
+nothing heavy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from lipcert.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
 _SCHEMA: Final = "lipcert.audit-job/1"
+_LAUNCHERS: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+)
 
 
 @final
@@ -107,6 +114,42 @@ class Unit:
     examples: str
     start: int
     stop: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One of `count` workers; local: its number on this machine, which chooses its GPU."""
+
+    rank: int = 0
+    count: int = 1
+    local: int = 0
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Worker:
+        """As the launcher says.
+
+        Kubernetes need not tell how many there are, and SLURM may count its tasks from any number:
+        such a rank may be at least `count`.
+        """
+        for rank, count in _LAUNCHERS:
+            if environment.get(rank):
+                number = _whole(environment, rank)
+                total = _whole(environment, count) if environment.get(count) else number + 2
+                return cls(number, total, _whole(environment, "LOCAL_RANK"))
+        return cls()
+
+    @property
+    def reports(self) -> bool:
+        """Whether this worker, when all work is done, says what was found."""
+        return self.rank == 0 or self.count == 1
+
+
+def _whole(environment: Mapping[str, str], name: str) -> int:
+    word = environment.get(name, "0")
+    if not word.isdecimal():
+        raise UsageError(f"audit: the environment says {name}={word!r}, which is no number")
+    return int(word)
 
 
 def units_of(pairs: list[tuple[str, str, int]], job: Job, attacked: int) -> tuple[Unit, ...]:

@@ -15,8 +15,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.attack.domain import Domain
-from lipcert.audit.attack.label_sets import label_set
+from lipcert.audit.attack.domain import Domain, label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.audit.data import Examples, read_examples
 from lipcert.audit.job import Job, Unit, units_of

@@ -33,7 +33,6 @@ from lipcert.audit import observation
 from lipcert.audit.flight import Flight, index_of
 from lipcert.audit.observation import RecordedLoss
 from lipcert.audit.trace.blobs import Blob, StoredTensor
-from lipcert.audit.trace.declaring import declaration_of, is_part, merged, word_of
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.keys import ExamplesKey
 from lipcert.audit.trace.lines import read_manifest
@@ -45,6 +44,10 @@ from lipcert.audit.trace.records import (
     Noise,
     Reduction,
     Step,
+    declaration_of,
+    is_part,
+    merged,
+    word_of,
 )
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.choices import check_nonnegative, check_positive

@@ -15,12 +15,11 @@ from lipcert.audit.arithmetic import Arithmetic, device_named, use_gpu
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.folder import WorkFolder
-from lipcert.audit.job import Job, Unit
+from lipcert.audit.job import Job, Unit, Worker
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, Check, Verdict
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import audit_unit, speed_of
-from lipcert.audit.workers import Worker
 from lipcert.errors import NoVerdictError
 from lipcert.threads import one_thread
 

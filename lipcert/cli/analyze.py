@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, report_options
-from lipcert.cli.output import parse_report, text_width, use_color, write
+from lipcert.cli.output import parse_report, text_width, write_reports
 from lipcert.progress import ProgressReport
 from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
-
-if TYPE_CHECKING:
-    from lipcert.analysis.records import Analysis
 
 
 @click.command("analyze")
@@ -60,12 +57,6 @@ def command(
     with ProgressReport(progress) as report:
         analysis = analyze(imported, settings, report.observe, cache or proposals)
     analysis = with_note(analysis, cache)
-    for name, file in destinations:
-        write(_rendered(analysis, name, False, show_all), file)
-    coloured = out_file is None and use_color(color)
-    write(_rendered(analysis, output_format, coloured, show_all), out_file)
+    rendered = partial(analysis_report, analysis, width=text_width(), show_all=show_all)
+    write_reports(rendered, output_format, out_file, destinations, color)
     return ExitCode.HOLDS if analysis.network.grad_norm is not None else ExitCode.NO_VERDICT
-
-
-def _rendered(analysis: Analysis, name: str, color: bool, show_all: bool) -> str:
-    return analysis_report(analysis, name, width=text_width(), color=color, show_all=show_all)

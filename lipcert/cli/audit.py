@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from lipcert.cli import paths
 from lipcert.cli.audit_options import audit_options, job_of, require_inputs, require_torch
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
-from lipcert.cli.output import parse_report, text_width, use_color, write
+from lipcert.cli.output import parse_report, text_width, write_reports
 from lipcert.errors import UsageError
 from lipcert.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
@@ -68,7 +69,7 @@ def command(
     """
     destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
     settings = chosen_settings(context).settings
-    from lipcert.audit.workers import Worker
+    from lipcert.audit.job import Worker
 
     worker = Worker.of(os.environ)
     if merge is None:
@@ -96,15 +97,9 @@ def command(
     if report is None:
         click.echo(f"lipcert: all units are done; worker 0 of {worker.count} reports", err=True)
         return ExitCode.HOLDS
-    for name, file in destinations:
-        write(_rendered(report, name, False, show_all), file)
-    coloured = out_file is None and use_color(color)
-    write(_rendered(report, output_format, coloured, show_all), out_file)
+    rendered = partial(audit_report, report, width=text_width(), show_all=show_all)
+    write_reports(rendered, output_format, out_file, destinations, color)
     return _exit_code(report)
-
-
-def _rendered(report: AuditReport, name: str, color: bool, show_all: bool) -> str:
-    return audit_report(report, name, width=text_width(), color=color, show_all=show_all)
 
 
 def _exit_code(report: AuditReport) -> ExitCode:

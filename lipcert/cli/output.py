@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,23 @@ def write(text: str, file: Path | None = None) -> None:
             _write_atomically(text, file)
     except OSError as error:
         raise NoVerdictError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def write_reports(
+    rendered: Callable[..., str],
+    name: str,
+    file: Path | None,
+    further: Sequence[Destination],
+    color: str,
+) -> None:
+    """A long report in the format of that name, and in further ones; only standard output is
+    coloured.
+
+    rendered: from the name of a format, and whether to colour it.
+    """
+    for other, place in further:
+        write(rendered(other, color=False), place)
+    write(rendered(name, color=file is None and use_color(color)), file)
 
 
 def parse_report(word: str, formats: tuple[str, ...]) -> Destination:

@@ -19,8 +19,7 @@ from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
     from lipcert.privacy.account import Account
-    from lipcert.privacy.accounting import Accountant
-    from lipcert.privacy.calibration import CurvePoint
+    from lipcert.privacy.accounting import Accountant, CurvePoint
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
 
@@ -61,8 +60,7 @@ def command(
 
 def _solve(options: RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
     from lipcert.privacy.account import account_for
-    from lipcert.privacy.accounting import accountant_named
-    from lipcert.privacy.calibration import noise_for_epsilon, steps_for_epsilon
+    from lipcert.privacy.accounting import accountant_named, noise_for_epsilon, steps_for_epsilon
     from lipcert.report.privacy import PrivacyReport
 
     wanted = accountant_named(options.accountant)
@@ -89,7 +87,7 @@ def _solve(options: RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
 def _curve(
     name: str, plan: TrainingPlan, account: Account, wanted: Accountant | None
 ) -> tuple[CurvePoint, ...]:
-    from lipcert.privacy.calibration import epsilon_over_noise, epsilon_over_steps
+    from lipcert.privacy.accounting import epsilon_over_noise, epsilon_over_steps
 
     sigma = account.noise_multiplier
     if sigma is None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.privacy.account import Account
-from lipcert.privacy.accounting import Accountant
-from lipcert.privacy.calibration import CurvePoint
+from lipcert.privacy.accounting import Accountant, CurvePoint
 from lipcert.privacy.declaration import Divisor
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, SizeSource

@@ -58,7 +58,7 @@ from lipcert.training.intake import (
     with_frozen,
 )
 from lipcert.training.ledger import Ledger
-from lipcert.training.ledger_lines import LedgerHeader
+from lipcert.training.ledger_file import LedgerHeader
 from lipcert.training.likeness import Likeness, require_gradients
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism

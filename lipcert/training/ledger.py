@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import NoReturn, Self, final
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy.accounting import Accountant, check_multiplier, epsilon
-from lipcert.privacy.calibration import steps_for_epsilon
+from lipcert.privacy.accounting import Accountant, check_multiplier, epsilon, steps_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.training.ledger_file import LedgerFile
-from lipcert.training.ledger_lines import (
+from lipcert.training.ledger_file import (
+    LedgerFile,
     LedgerHeader,
     header_line,
     read_ledger,

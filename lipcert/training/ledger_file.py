@@ -1,7 +1,18 @@
-"""The file of a ledger: held by one process at a time, and written before anything is released.
+"""The file of a ledger: its lines, and how one process at a time holds and writes it.
 
-What enters: a path, lines. What leaves: lines that are on the disk. Invariant: what is in the file
-is only ever added to; an unfinished end is written over, never cut off first.
+    {"kind":"header", …}                     what the run is
+    {"kind":"release","number":1,"time":…}   before release 1; with a number k, before all up to k
+    {"kind":"unused","number":…}             the process ended having made only so many
+    {"kind":"torn","number":…}               an unfinished line stood here; it counts as a release
+    {"kind":"epoch","number":…}              the rest of a shuffled epoch that was not gone on with
+
+Every line holds the digest of the one before (`audit.trace.spelling`). What enters: bytes that
+anybody may have written. What leaves: the header and a count; NoVerdictError with the line at the
+first thing that is not in order. Invariant: what is counted never falls, but for what "unused"
+gives back of the line right before it.
+
+What is in the file is only ever added to, before anything is released; an unfinished end is written
+over, never cut off first.
 """
 
 from __future__ import annotations
@@ -9,15 +20,188 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, final
+from typing import Any, BinaryIO, Final, Self, final
 
 from lipcert.audit.trace.files import FILE_MODE, make_private_folder, sync_folder
+from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError, links, sealed
+from lipcert.choices import check_positive
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy.accounting import Accountant, check_multiplier
+from lipcert.privacy.plan import TrainingPlan
 
+_SCHEMA: Final = "lipcert.ledger/1"
+_BEGINNING: Final = ""
+_SPENDING: Final = frozenset({"release", "torn", "epoch"})
+_PLAN: Final = (
+    "dataset_size",
+    "sampling",
+    "delta",
+    "batch_size",
+    "steps",
+    "epochs",
+    "neighbours",
+)
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LedgerHeader:
+    """What is released, how often, with how much noise; the same for all who go on with a ledger.
+
+    mechanism: in words. digest: of the settings and of the structure of the model. versions: of
+    libraries; they may change. released: what one release gives away.
+    """
+
+    plan: TrainingPlan
+    noise_multiplier: float
+    mechanism: str
+    digest: str
+    target_epsilon: float | None = None
+    accountant: Accountant | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    released: str = "one gradient: the noised sum over a batch, divided by a constant"
+
+    def __post_init__(self) -> None:
+        check_multiplier(self.noise_multiplier)
+        check_positive("ledger: target-epsilon", self.target_epsilon)
+
+    def members(self) -> dict[str, Json]:
+        """As they stand in the file; what is None is left out."""
+        plan = self.plan
+        found: dict[str, Json | None] = {
+            "schema": _SCHEMA,
+            "dataset_size": plan.dataset_size,
+            "dataset_size_from": plan.dataset_size_from.value if plan.size_tells else None,
+            "sampling": plan.sampling.value,
+            "delta": plan.delta,
+            "batch_size": plan.batch,
+            "steps": plan.steps,
+            "epochs": None if plan.epochs is None else float(plan.epochs),
+            "neighbours": plan.neighbours.value,
+            "noise_multiplier": float(self.noise_multiplier),
+            "mechanism": self.mechanism,
+            "digest": self.digest,
+            "target_epsilon": self.target_epsilon,
+            "accountant": None if self.accountant is None else self.accountant.value,
+            "released": self.released,
+            "versions": dict(self.versions),
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    @classmethod
+    def of_members(cls, members: JsonObject) -> Self:
+        """The header with these members; `FormError` where there is none."""
+        given: Any = members
+        try:
+            accountant = given.get("accountant")
+            header = cls(
+                plan=TrainingPlan.described(
+                    **{key: given.get(key) for key in _PLAN},
+                    dataset_size_from=given.get("dataset_size_from", "declared"),
+                ),
+                noise_multiplier=given["noise_multiplier"],
+                mechanism=given["mechanism"],
+                digest=given["digest"],
+                target_epsilon=given.get("target_epsilon"),
+                accountant=None if accountant is None else Accountant(accountant),
+                versions=dict(given["versions"]),
+                released=given["released"],
+            )
+        except (KeyError, TypeError, ValueError, UsageError) as error:
+            raise FormError(f"it does not describe a run: {error}") from error
+        if header.members() != members:
+            raise FormError(f"it is not a header of {_SCHEMA}")
+        return header
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LedgerContent:
+    """The whole lines of a file: how many releases they count, and where the next line goes."""
+
+    header: LedgerHeader
+    releases: int
+    head: str
+    """digest of the last line"""
+    end: int
+    """bytes of the whole lines"""
+
+
+def header_line(header: LedgerHeader) -> tuple[bytes, str]:
+    """The first line, and its digest."""
+    return sealed({"kind": "header", **header.members()}, _BEGINNING)
+
+
+def spending_line(kind: str, number: int, previous: str) -> tuple[bytes, str]:
+    """A line after which `number` releases are counted, and its digest."""
+    return sealed({"kind": kind, "number": number, "time": time.time()}, previous)
+
+
+def read_ledger(file: BinaryIO, name: str) -> LedgerContent | None:
+    """What stands in a file; None where it has no whole line."""
+    content = None
+    least = 0
+    try:
+        for link in links(file, name, _BEGINNING):
+            try:
+                if content is None:
+                    header, number = _header(link.members), 0
+                else:
+                    header, number = content.header, _counted(link.members, content.releases, least)
+                    least = content.releases + 1 if number > content.releases else number
+            except FormError as error:
+                raise _refused(name, f"line {link.number}: {error}") from error
+            content = LedgerContent(header, number, link.digest, link.end)
+    except TraceError as error:
+        raise _refused(name, f"line {error.fault.line}: {error.fault.message}") from error
+    return content
+
+
+def require_same(path: str, found: LedgerHeader, given: LedgerHeader) -> None:
+    """UsageError that names what differs, versions aside."""
+    one, other = found.members(), given.members()
+    differ = [
+        f"{key.replace('_', '-')} {one.get(key, 'none')} there, {other.get(key, 'none')} here"
+        for key in (one | other)
+        if key != "versions" and one.get(key) != other.get(key)
+    ]
+    if differ:
+        raise UsageError(
+            f"ledger: {path} counts the releases of another run ({'; '.join(differ)}): go on with "
+            "the same one, or name a new folder"
+        )
+
+
+def _header(members: JsonObject) -> LedgerHeader:
+    if members.pop("kind", None) != "header":
+        raise FormError("it is no header")
+    return LedgerHeader.of_members(members)
+
+
+def _counted(members: JsonObject, before: int, least: int) -> int:
+    """What a line counts in all."""
+    number, kind = members.get("number"), members.get("kind")
+    if members.keys() != {"kind", "number", "time"} or type(number) is not int:
+        raise FormError("it is not a line of a ledger")
+    rises = kind in _SPENDING and number > before
+    falls = kind == "unused" and least <= number < before
+    if not (rises or falls):
+        raise FormError(f"{kind!r} with the number {number} cannot follow {before} releases")
+    return number
+
+
+def _refused(name: str, reason: str) -> NoVerdictError:
+    return NoVerdictError(
+        f"ledger: {name}, {reason}; so it is not known what was released: restore the file as it "
+        "was written, or begin a new run in another folder with a budget of its own"
+    )
 
 
 @final

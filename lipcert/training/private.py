@@ -30,7 +30,6 @@ from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
-from lipcert.training.batches import split
 from lipcert.training.calibration import Calibration, warn_uncertified
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement
@@ -38,7 +37,7 @@ from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
 from lipcert.training.likeness import require_numbers
-from lipcert.training.loader import PrivateLoader
+from lipcert.training.loader import PrivateLoader, split
 from lipcert.training.network import TrainedNetwork, export
 from lipcert.training.release import Release
 from lipcert.training.run_folder import (

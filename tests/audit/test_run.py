@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipcert.audit.job import Job
+from lipcert.audit.job import Job, Worker
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.run import audit, merged_report
-from lipcert.audit.workers import Worker
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_json import audit_document
 from lipcert.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipcert.audit.workers import Worker
+from lipcert.audit.job import Worker
 from lipcert.errors import UsageError
 
 

@@ -215,7 +215,7 @@ def test_files_that_are_no_analysis_leave_with_three(tmp_path: Path, content: st
 def test_help_and_analyze_do_not_load_the_accountant() -> None:
     code = (
         "import sys, runpy\n"
-        "import lipcert.analysis.pipeline, lipcert.privacy.calibration, lipcert.privacy.account\n"
+        "import lipcert.analysis.pipeline, lipcert.privacy.accounting, lipcert.privacy.account\n"
         "from lipcert.cli.main import cli\n"
         "try:\n    cli.main(['privacy', '--help'])\n"
         "except SystemExit: pass\n"

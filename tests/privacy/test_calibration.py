@@ -6,9 +6,10 @@ import pytest
 from scipy.stats import norm
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy import calibration
-from lipcert.privacy.accounting import Accountant, epsilon
-from lipcert.privacy.calibration import (
+from lipcert.privacy import accounting
+from lipcert.privacy.accounting import (
+    Accountant,
+    epsilon,
     epsilon_over_noise,
     epsilon_over_steps,
     noise_for_epsilon,
@@ -68,7 +69,7 @@ def test_steps_do_not_depend_on_those_of_the_plan() -> None:
 def test_targets_out_of_reach_have_no_answer(monkeypatch) -> None:
     with pytest.raises(NoVerdictError, match="one step"):
         steps_for_epsilon(WHOLE, 0.5, 1.0)
-    monkeypatch.setattr(calibration, "_MOST_NOISE", 4.0)
+    monkeypatch.setattr(accounting, "_MOST_NOISE", 4.0)
     with pytest.raises(NoVerdictError, match="too coarse"):
         noise_for_epsilon(WHOLE, 1e-9)
 

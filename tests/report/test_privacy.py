@@ -5,7 +5,7 @@ import io
 import json
 
 from lipcert.privacy.account import Account, account_for
-from lipcert.privacy.calibration import CurvePoint
+from lipcert.privacy.accounting import CurvePoint
 from lipcert.privacy.declaration import Declaration, Divisor
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan

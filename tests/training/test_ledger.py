@@ -19,12 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.privacy.accounting import Accountant, epsilon
-from lipcert.privacy.calibration import noise_for_epsilon, steps_for_epsilon
+from lipcert.privacy.accounting import Accountant, epsilon, noise_for_epsilon, steps_for_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.ledger import Ledger, LedgerReport
-from lipcert.training.ledger_lines import LedgerHeader, header_line, read_ledger, spending_line
+from lipcert.training.ledger_file import LedgerHeader, header_line, read_ledger, spending_line
 from lipcert.training.sampling import Sampler
 
 KILLS = 15

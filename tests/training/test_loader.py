@@ -30,8 +30,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.progress import ProgressReport
-from lipcert.training.batches import empty_batch, examples_in, split
-from lipcert.training.loader import PrivateLoader
+from lipcert.training.loader import PrivateLoader, empty_batch, examples_in, split
 from lipcert.training.sampling import Sampler, Seed
 
 Pair = namedtuple("Pair", "x y")

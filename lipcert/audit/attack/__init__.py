@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
-from lipcert.audit.attack.domain import Domain
+from lipcert.audit.attack.domain import Domain, label_set
 from lipcert.audit.attack.field import Field
-from lipcert.audit.attack.label_sets import label_set
 from lipcert.audit.attack.weight_ascent import climb_weights, weight_starts
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims

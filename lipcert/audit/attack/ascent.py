@@ -15,9 +15,8 @@ from typing import Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.attack.domain import Domain, lengths
+from lipcert.audit.attack.domain import Domain, Labels, LabelSet, lengths
 from lipcert.audit.attack.field import Field, Slopes
-from lipcert.audit.attack.label_sets import Labels, LabelSet
 from lipcert.upper import FloatArray
 
 _Mask = npt.NDArray[np.bool_]

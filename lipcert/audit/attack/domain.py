@@ -3,11 +3,17 @@
 What enters: arrays [examples, *shape] in float64. What leaves: points of the domain. Invariant:
 what `settled` returns lies in the domain beyond doubt; what `projected` returns does so up to
 rounding.
+
+So are the labels that a loss admits: classes, corners of a cube, a ball. Every label that leaves is
+admissible. Where the norm of a gradient is a convex function of the label, its largest values are
+at the extreme labels: only those are tried.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
@@ -15,8 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.interval import Interval
+from lipcert.core.losses.base import Loss, Targets, class_axis
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Fact, box_norm
+from lipcert.errors import NoVerdictError
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray, Upper, norm
 
@@ -27,6 +35,15 @@ _OUTWARD: Final = 1e9
 _DECADES: Final = 7.0
 _INWARD_SINGLE: Final = (2.0**-22, 2.0**-20)
 _INWARD_DOUBLE: Final = (2.0**-46, 2.0**-40, 2.0**-30, 2.0**-20)
+Labels = npt.NDArray[Any]
+"""class numbers [examples], or targets [examples, *output shape]"""
+
+_TRIED: Final = 12
+"""so many classes are tried at an example"""
+_PATTERNS: Final = 4
+_INWARD: Final = 1e-12
+_FAR: Final = 1e6
+_LEAP: Final = 1.0
 
 
 @final
@@ -145,3 +162,135 @@ def lengths(x: FloatArray) -> FloatArray:
 
 def _rows_times(factors: FloatArray, x: FloatArray) -> FloatArray:
     return np.asarray(factors.reshape(-1, *[1] * (x.ndim - 1)) * x)
+
+
+class LabelSet(ABC):
+    """The admissible labels of one example."""
+
+    @abstractmethod
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Random labels."""
+
+    @abstractmethod
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """Labels for examples with these outputs, most wrong ones first; one array per choice."""
+
+    @abstractmethod
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """The label of one example after a step uphill; 1 is a step across the whole set."""
+
+
+def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
+    """The labels that a loss admits. NoVerdictError where that is not known."""
+    axis = class_axis(shape)
+    classes = 0 if axis is None else axis.classes
+    if loss.of_classes and classes > 1:
+        return Classes(classes)
+    targets = None if loss.of_classes and classes != 1 else loss.targets
+    match targets:
+        case Targets(norm=radius) if radius < np.inf:
+            return Ball(shape, radius)
+        case Targets(low=low, high=high) if low > -np.inf:
+            return Corners(shape, low, high)
+        case Targets(reach=reach):
+            return _beyond(shape, outputs.norm, reach)
+    raise NoVerdictError(
+        f"attack: which labels the loss {loss.kind!r} admits for an output of shape {list(shape)} "
+        "is not known; audit with data"
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Classes(LabelSet):
+    """Class numbers 0 … classes − 1."""
+
+    classes: int
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Every class about equally often."""
+        return random.permutation(np.arange(count, dtype=np.int64) % self.classes)
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """The classes of the lowest scores."""
+        del random
+        order = np.argsort(logits.reshape(len(logits), -1), axis=1, kind="stable")
+        return list(order[:, :_TRIED].T.astype(np.int64))
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """A class stays what it is."""
+        del slopes, step
+        return labels
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Corners(LabelSet):
+    """Targets whose entries are one of two numbers each."""
+
+    shape: Shape
+    low: float
+    high: float
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Every corner equally likely."""
+        heads = random.random((count, *self.shape)) < 0.5
+        return np.asarray(np.where(heads, self.low, self.high))
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """The most wrong corner, its opposite, all alike, and a few drawn."""
+        wrong = np.where(logits < 0.0, self.high, self.low)
+        other = self.low + self.high - wrong
+        alike = [np.full_like(wrong, end) for end in (self.low, self.high)]
+        drawn = [self.drawn(len(logits), random) for _ in range(_PATTERNS)]
+        return [wrong, other] if wrong[0].size == 1 else [wrong, other, *alike, *drawn]
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """On a long step, the corner that the slopes point to."""
+        if step < _LEAP:
+            return labels
+        rest = np.where(slopes < 0.0, self.low, labels)
+        return np.asarray(np.where(slopes > 0.0, self.high, rest))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ball(LabelSet):
+    """Targets of at most this norm; the extreme ones have it."""
+
+    shape: Shape
+    radius: float
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Every direction equally likely."""
+        return self._extreme(random.standard_normal((count, *self.shape)))
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """Opposite to the output, across it, and a few drawn."""
+        across = random.standard_normal(logits.shape)
+        along = np.sum((across * logits).reshape(len(logits), -1), axis=1)
+        squares = np.maximum(lengths(logits) ** 2, np.finfo(np.float64).tiny)
+        across = across - (along / squares).reshape(-1, *[1] * (logits.ndim - 1)) * logits
+        drawn = [self.drawn(len(logits), random) for _ in range(_PATTERNS)]
+        return [self._extreme(-logits), self._extreme(across), *drawn]
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """To the sphere in the direction of the slopes."""
+        length = float(np.linalg.norm(slopes.reshape(-1)))
+        if length == 0.0 or not np.isfinite(length):
+            return labels
+        moved: Labels = self._extreme((labels + step * self.radius / length * slopes)[None])[0]
+        return moved
+
+    def _extreme(self, directions: FloatArray) -> FloatArray:
+        directions = np.nan_to_num(directions)
+        column = (-1, *[1] * (directions.ndim - 1))
+        directions = np.where(lengths(directions).reshape(column) > 0.0, directions, 1.0)
+        factors = self.radius * (1.0 - _INWARD) / lengths(directions)
+        return np.asarray(factors.reshape(-1, *[1] * (directions.ndim - 1)) * directions)
+
+
+def _beyond(shape: Shape, largest: float, kink: float) -> Corners:
+    """Targets that every output misses by more than the kink, on one side or the other."""
+    reach = 2.0 * (largest if np.isfinite(largest) else _FAR) + 2.0 * kink + 1.0
+    return Corners(shape, -reach, reach)

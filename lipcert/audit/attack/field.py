@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lipcert.audit.attack.domain import Labels
 from lipcert.audit.attack.gradients import GradientSquares
-from lipcert.audit.attack.label_sets import Labels
 from lipcert.audit.bounds import Claims
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork

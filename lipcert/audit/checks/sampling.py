@@ -1,8 +1,8 @@
 """What batches show of their sampler (LC311): sizes and members against the stated sampling.
 
 Compared exactly: sizes of batches that are not Poisson, members within a batch, the data set, and
-epochs. Compared by chance: the sizes of Poisson batches (see `batch_sizes`), and members of Poisson
-batches and of those drawn without replacement (see `memberships`). An epoch may be in any order,
+epochs. Compared by chance: the sizes of Poisson batches, and members of Poisson batches
+and of those drawn without replacement (see `draws`). An epoch may be in any order,
 also a fixed one: nothing of it is left to chance. After an interruption a new one may begin, which
 counts among those that were accounted for.
 
@@ -19,9 +19,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.batch_sizes import size_surprises
 from lipcert.audit.checks.chance import SHARE, Surprise
-from lipcert.audit.checks.memberships import Members, member_surprises
+from lipcert.audit.checks.draws import Members, member_surprises, size_surprises
 from lipcert.audit.checks.subject import RecordedRun
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume

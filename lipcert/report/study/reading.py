@@ -17,8 +17,12 @@ from typing import Final, Literal, final
 from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.errors import UsageError
-from lipcert.privacy.accounting import Accountant, accountants
-from lipcert.privacy.calibration import epsilon_over_noise, epsilon_over_steps
+from lipcert.privacy.accounting import (
+    Accountant,
+    accountants,
+    epsilon_over_noise,
+    epsilon_over_steps,
+)
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.report.json import DOCUMENT, FieldError

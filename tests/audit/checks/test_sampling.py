@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lipcert.audit.checks.batch_sizes import size_surprises
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.memberships import Members, member_surprises
+from lipcert.audit.checks.draws import Members, member_surprises, size_surprises
 from lipcert.audit.checks.sampling import sampling_faults
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Declaration, Resume
