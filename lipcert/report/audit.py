@@ -31,14 +31,14 @@ from lipcert.report.audit_findings import (
     held_value,
     rank,
 )
-from lipcert.report.audit_numbers import (
+from lipcert.report.ci import Case, CiReport, Finding, Outcome
+from lipcert.report.document import Line, told_once
+from lipcert.report.numbers import (
+    at_most,
     beside,
     measured,
     share_of,
 )
-from lipcert.report.ci import Case, CiReport, Finding, Outcome
-from lipcert.report.document import Line, told_once
-from lipcert.report.numbers import at_most
 
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8

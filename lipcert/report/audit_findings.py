@@ -23,8 +23,8 @@ from lipcert.audit.records import (
     largest,
 )
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.audit_numbers import beside, measured
 from lipcert.report.ci import Finding, by_level
+from lipcert.report.numbers import beside, measured
 
 QUANTITIES: Final = MappingProxyType(
     {Quantity.OUTPUT_NORM: "norm", Quantity.COTANGENT_NORM: "cotangent norm"}

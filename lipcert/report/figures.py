@@ -13,7 +13,6 @@ from typing import Final
 
 from lipcert.audit.records import BINS_PER_OCTAVE, AuditReport, Quantity
 from lipcert.report.attribution import Share, largest_gradients, stretches
-from lipcert.report.audit_numbers import measured
 from lipcert.report.charts.bars import Bar, BarChart, bar_chart
 from lipcert.report.charts.histogram import (
     Strip,
@@ -26,7 +25,7 @@ from lipcert.report.charts.lines import LineChart, Series, line_chart
 from lipcert.report.charts.scale import number_label
 from lipcert.report.charts.svg import Role
 from lipcert.report.document import Figure
-from lipcert.report.numbers import at_most, percent
+from lipcert.report.numbers import at_most, measured, percent
 from lipcert.report.study.reading import ACCOUNTANTS, curve_over_noise, curve_over_steps
 from lipcert.report.study.records import (
     Curve,

@@ -1,18 +1,26 @@
 """Numbers for people: a displayed bound is never below the bound.
 
-What enters: certified upper bounds (None: no bound). What leaves: short decimal text. Invariant:
-the text, read as a decimal, is at least the number it stands for.
+What enters: certified upper bounds (None: no bound), and measured norms, which may be NaN or
+infinite. What leaves: short decimal text. Invariants: the text of a bound, read as a decimal, is at
+least the number it stands for. Of a norm within its bound the text is never above that of the
+bound, and of a norm above its bound never at or below it; measured numbers are otherwise rounded to
+the nearest.
 """
 
 from __future__ import annotations
 
 import decimal
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lipcert.audit.records import GroupAudit, ValueAudit
 
 NO_BOUND: Final = "no bound"
 _DIGITS: Final = 5
 _BAR_WIDTH: Final = 12
+_MEASURED_DIGITS: Final = 4
+_NONE: Final = "–"
 
 
 def at_most(value: float | None, digits: int = _DIGITS) -> str:
@@ -43,3 +51,44 @@ def bar(share: float) -> str:
 def shape_text(shape: tuple[int, ...]) -> str:
     """`16×8×8`; a scalar is `scalar`."""
     return "×".join(str(size) for size in shape) or "scalar"
+
+
+def measured(value: float | None, digits: int = _MEASURED_DIGITS) -> str:
+    """A measured number with the given number of significant digits."""
+    if value is None:
+        return _NONE
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "infinite" if value > 0.0 else "-infinite"
+    near = decimal.Context(prec=digits, rounding=decimal.ROUND_HALF_EVEN)
+    rounded = near.create_decimal(decimal.Decimal(value)).normalize(near)
+    if rounded == 0:
+        return "0"
+    return format(rounded, "f" if -5 <= rounded.adjusted() <= 5 else "e")
+
+
+def beside(bound: float | None, *norms: float | None) -> tuple[str, ...]:
+    """The bound, then the norms; in full where short numbers would hide that one is larger."""
+    if bound is None or not any(_is_hidden(norm, bound) for norm in norms):
+        return (at_most(bound, _MEASURED_DIGITS), *map(measured, norms))
+    return (repr(bound), *map(_in_full, norms))
+
+
+def _is_hidden(norm: float | None, bound: float) -> bool:
+    if norm is None or not math.isfinite(norm) or not math.isfinite(bound) or norm <= bound:
+        return False
+    return decimal.Decimal(measured(norm)) <= decimal.Decimal(at_most(bound, _MEASURED_DIGITS))
+
+
+def _in_full(norm: float | None) -> str:
+    return measured(norm) if norm is None or not math.isfinite(norm) else repr(norm)
+
+
+def share_of(item: GroupAudit | ValueAudit) -> str:
+    """The tightness; in full where rounding would hide on which side of 1 it lies."""
+    share = item.tightness
+    if share is None or not math.isfinite(share):
+        return measured(share)
+    text = measured(share)
+    return repr(share) if text == "1" and share != 1.0 else text

@@ -124,18 +124,8 @@ class TrainingMechanism:
 
     def _settings(self, **run: Any) -> Settings:
         """UsageError for what no run of this mechanism can have."""
-        return Settings(
-            **self.loss.settings(),
-            **run,
-            **self._own(),
-            input_norm=self.input_norm,
-            input_box=self.input_box,
-            allocation=self.allocation,
-            noise_multipliers=self.noise_multipliers,
-            neighbours=self.neighbours,
-            group=self.group,
-            freeze=self.freeze,
-        )
+        shared = {item.name: getattr(self, item.name) for item in fields(TrainingMechanism)}
+        return Settings(**(shared | self.loss.settings()), **self._own(), **run)
 
     def _own(self) -> dict[str, Any]:
         """What this mechanism declares, under the names of `Settings`."""

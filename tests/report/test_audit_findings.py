@@ -11,7 +11,7 @@ from lipcert.audit.records import AuditReport, Quantity, Verdict, largest
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.audit import chosen_groups, chosen_values
 from lipcert.report.audit_findings import audit_findings
-from lipcert.report.audit_numbers import beside, share_of
+from lipcert.report.numbers import beside, share_of
 from tests.report.audit_samples import (
     ALL,
     check,

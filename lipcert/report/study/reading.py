@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, final
 
 from lipcert.analysis.records import Analysis
@@ -192,15 +192,7 @@ def read_privacy(document: Mapping[str, object]) -> PrivacyFacts:
 def plan_of(run: object) -> TrainingPlan | None:
     """The plan of a run; None where it is not described completely or has no account."""
     try:
-        found = DOCUMENT.read(_Plan, run, "run")
-        return TrainingPlan(
-            dataset_size=found.dataset_size,
-            sampling=found.sampling,
-            delta=found.delta,
-            batch_size=found.batch_size,
-            steps=found.steps,
-            neighbours=found.neighbours,
-        )
+        return TrainingPlan(**asdict(DOCUMENT.read(_Plan, run, "run")))
     except (FieldError, UsageError):
         return None
 
