@@ -1,0 +1,126 @@
+"""Constants that are moved, against onnxruntime: their numbers, gains and memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipcert.core.budget import Limits, OverBudget, limited
+from lipcert.core.lower import values
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.lower.values import owner
+from lipcert.core.program import Dense, Shift
+from tests.constant_chains import Chain
+from tests.core.lower.cases import model, node, program
+from tests.core.models import read
+
+
+def offset(proto):
+    """What is added to the input, as an operand."""
+    (step,) = program(proto).steps
+    assert isinstance(step.op, Shift)
+    return step.op.offset
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_moved_constants_are_those_of_onnxruntime(seed):
+    chain = Chain(seed)
+    w = chain.draw.standard_normal(chain.shape).astype(np.float32)
+    found = offset(chain.written("y", w, chain.size))
+    np.testing.assert_array_equal(found.lo, chain.row(w).astype(np.float64))
+    assert found.is_exact
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_gains_bound_the_norms_of_moves(seed):
+    """A gain g says ‖moved‖ ≤ g·‖w‖; attacked by the entry that is repeated most often."""
+    chain = Chain(seed)
+    (gain,) = offset(chain.written("y", chain.numbers(), chain.size)).sources.values()
+    shown = chain.row(chain.numbers()).astype(np.int64).reshape(-1)
+    often = int(np.bincount(shown)[1:].max(initial=0))
+    assert gain**2 >= often * (1.0 - 1e-12)
+    if chain.is_linear and "Pad" not in chain.operators and often:
+        assert gain < np.inf
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_moves_do_not_write_to_numbers_of_the_file(tmp_path_factory, seed):
+    chain = Chain(seed)
+    found = read(chain.written("y", chain.numbers(), chain.size), tmp_path_factory.mktemp("w"))
+    lower(found, "y")
+    numbers = found.initializers["w"].values()
+    np.testing.assert_array_equal(numbers, chain.numbers())
+    with pytest.raises(ValueError, match="read-only"):
+        numbers[...] = 0.0
+
+
+def test_matrices_are_not_copied(tmp_path):
+    """Turned, in another shape, cut: the memory of the file's numbers, converted once."""
+    w = np.arange(6.0 * 8).reshape(2, 3, 8)
+    nodes = [
+        node("Reshape", "w s", "a"),
+        node("Transpose", "a", "b", perm=[1, 0]),
+        node("Slice", "b i j", "c"),
+        node("Gemm", "x c", "y", transB=1),
+    ]
+    constants = {"w": w, "s": [6, 8], "i": [1], "j": [7]}
+    found = read(model(nodes, ["N", 6], constants), tmp_path)
+    with limited(Limits(entries=60)):  # tables of the steps, of which there are none
+        (step,) = lower(found, "y").steps
+    assert isinstance(step.op, Dense)
+    assert owner(step.op.weight.lo) is owner(found.initializers["w"].values())
+    np.testing.assert_array_equal(step.op.weight.lo, w.reshape(6, 8).T[1:7])
+
+
+def test_a_matrix_of_the_file_is_read_whatever_its_size(tmp_path, monkeypatch):
+    """Of more entries than a table of places may have, or than may be computed."""
+    monkeypatch.setattr(values, "MAX_SIZE", 100)
+    nodes = [node("Transpose", "w", "v", perm=[1, 0]), node("Gemm", "x v", "y", transB=1)]
+    found = read(model(nodes, ["N", 20], {"w": np.ones((20, 30))}), tmp_path)
+    with limited(Limits(entries=1)):
+        (step,) = lower(found, "y").steps
+    assert step.op.weight.shape == (30, 20)
+
+
+# hostile files -------------------------------------------------------------------------------
+
+BOMBS = {
+    "Expand": [node("Expand", "c m", "d"), node("Add", "x d", "y")],
+    "Tile": [node("Tile", "c t", "d"), node("Add", "x d", "y")],
+    "ConstantOfShape": [node("ConstantOfShape", "m", "d"), node("Add", "x d", "y")],
+    "a sum": [node("Add", "c k", "d"), node("Add", "d l", "e"), node("Add", "x e", "y")],
+    "OneHot": [node("OneHot", "i depth v", "d"), node("Add", "x d", "y")],
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_small_files_do_not_become_large(name):
+    side = 1 << 14
+    constants = {
+        "c": [[0.5]], "m": [side, side], "t": [side, side], "k": np.ones((side, 1)),
+        "l": np.ones((1, side)), "i": np.zeros(side, np.int64), "depth": side, "v": [0.0, 1.0],
+    }  # fmt: skip
+    proto = model(BOMBS[name], ["N", side], constants)
+    with pytest.raises(Unsupported, match="more than 33554432 entries"):
+        program(proto)
+
+
+def test_views_of_one_number_are_paid_when_they_are_computed_with():
+    """Expanding costs nothing; what is computed from it costs what it takes."""
+    wide = [1 << 5, 1 << 6]
+    nodes = []
+    for k in range(8):
+        nodes.append(node("Expand", "c m", f"c{k}"))
+        nodes.append(node("Mul", f"c{k} two", f"d{k}"))
+        nodes.append(node("Add", f"{'x' if k == 0 else f'v{k - 1}'} d{k}", f"v{k}"))
+    proto = model([*nodes, node("Relu", "v7", "y")], ["N", *wide], {
+        "c": [0.5], "m": wide, "two": 2.0,
+    })  # fmt: skip
+    with limited(Limits(entries=1 << 13)), pytest.raises(OverBudget, match="8192 entries"):
+        program(proto)
