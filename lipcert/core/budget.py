@@ -4,9 +4,10 @@ What enters: limits, for the work inside of `limited`. What leaves: `OverBudget`
 that exceeds them: a check that ran out of its budget has established nothing. Outside of `limited`
 nothing is counted.
 
-Invariant: what is kept and is not in the file itself is spent as it is made, and every piece of
-work looks at the time before it begins. One piece has a limit of its own (`MAX_SIZE`, a matrix, a
-stack of frequencies), which is all that a check can overdraw.
+Invariant: what is kept and takes memory of its own, which numbers of the file and views of them do
+not, is spent as it is made, and every piece of work looks at the time before it begins. One piece
+has a limit of its own (`MAX_SIZE`, a matrix, a stack of frequencies), which is all that a check can
+overdraw.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_SECONDS: Final = 3600.0
 @final
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """entries: of tables and constants that are computed and kept; seconds: of wall-clock time."""
+    """entries: of tables and constants that are made and kept; seconds: of wall-clock time."""
 
     entries: int = MAX_ENTRIES
     seconds: float = MAX_SECONDS

@@ -12,9 +12,10 @@ by at most γ_{n−1}·Σ|terms| in any order, and by nothing else: additions do
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import round_up, sqrt_up
 
 Array: TypeAlias = npt.NDArray[np.float64]
+
+_PART: Final = 1 << 24
+"""entries that are computed with at once, where arrays are large"""
 
 
 def up(array: Array) -> Array:
@@ -43,7 +47,11 @@ class Interval:
     hi: Array
 
     def __post_init__(self) -> None:
-        if self.lo.shape != self.hi.shape or not (self.lo <= self.hi).all():
+        if self.lo is self.hi:
+            fits = not np.isnan(self.lo.min(initial=np.inf))
+        else:
+            fits = self.lo.shape == self.hi.shape and bool((self.lo <= self.hi).all())
+        if not fits:
             raise ValueError("the ends of an interval do not fit each other")
 
     @property
@@ -105,10 +113,17 @@ class Interval:
 
     def broadcast(self, shape: tuple[int, ...]) -> Interval:
         """Of a larger shape, without copying."""
-        return Interval(np.broadcast_to(self.lo, shape), np.broadcast_to(self.hi, shape))
+        return self.moved(lambda end: np.broadcast_to(end, shape))
+
+    def moved(self, act: Callable[[Array], Array]) -> Interval:
+        """The ends in another arrangement; numbers known exactly stay one array."""
+        low = act(self.lo)
+        return Interval(low, low if self.lo is self.hi else act(self.hi))
 
     def magnitude(self) -> Array:
         """The largest |x| of each entry."""
+        if self.lo is self.hi:
+            return np.abs(self.lo)
         return np.maximum(np.abs(self.lo), np.abs(self.hi))
 
     def sum(self, axes: tuple[int, ...]) -> Interval:
@@ -139,17 +154,39 @@ def square_sum_up(array: Array) -> float:
 
     Proof: scaled by a power of two so that the largest entry is below 1 (what underflows is below
     2^-1022 of it, and covered by n·2^-1000), N terms give a relative error of γ_{N+1}, and
-    1/(1 − γ) ≤ 1 + 2γ.
+    1/(1 − γ) ≤ 1 + 2γ. Of large arrays this is done part by part.
     """
-    largest = float(np.max(np.abs(array), initial=0.0))
+    largest = largest_magnitude(array)
     if largest == 0.0 or not math.isfinite(largest):
         return largest
     exponent = math.frexp(largest)[1]
-    flat = np.ldexp(array.ravel(), -exponent)
-    computed = Fraction(float(np.dot(flat, flat)))
-    relative = 1 + Fraction(flat.size + 2, 1 << 52)
-    total = computed * relative + Fraction(flat.size, 1 << 1000)
-    return round_up(total * Fraction(4) ** exponent)
+    return round_up(_scaled_square(array, exponent) * Fraction(4) ** exponent)
+
+
+def _scaled_square(array: Array, exponent: int) -> Fraction:
+    """≥ Σ x²·4^-exponent, for |x| < 2^exponent."""
+    total = Fraction(0)
+    for part in _parts(array):
+        flat = np.ldexp(part.ravel(), -exponent)
+        computed = Fraction(float(np.dot(flat, flat)))
+        relative = 1 + Fraction(flat.size + 2, 1 << 52)
+        total += computed * relative + Fraction(flat.size, 1 << 1000)
+    return total
+
+
+def largest_magnitude(array: Array) -> float:
+    """The largest |x|, found without another array of that size."""
+    return float(max(array.max(initial=0.0), -array.min(initial=0.0)))
+
+
+def _parts(array: Array) -> Iterator[Array]:
+    """All of an array, not too many entries at once."""
+    if array.size <= _PART or array.ndim == 0:
+        yield array
+        return
+    step = max(_PART * len(array) // array.size, 1)
+    for start in range(0, len(array), step):
+        yield array[start : start + step]
 
 
 def norm_up(array: Array) -> float:
@@ -158,11 +195,11 @@ def norm_up(array: Array) -> float:
     Computed from the scaled sum, so that squares neither overflow nor vanish. That of one number
     is exact.
     """
-    largest = float(np.max(np.abs(array), initial=0.0))
+    largest = largest_magnitude(array)
     if largest == 0.0 or not math.isfinite(largest) or array.size == 1:
         return largest
     exponent = math.frexp(largest)[1]
-    root = sqrt_up(square_sum_up(np.ldexp(array, -exponent)))
+    root = sqrt_up(round_up(_scaled_square(array, exponent)))
     return round_up(Fraction(root) * Fraction(2) ** exponent)
 
 

@@ -110,7 +110,9 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
 def _over_power(matrix: Matrices, exponent: int) -> Matrices:
     """Over 2^exponent, without a power that is no float64."""
     half = exponent // 2
-    return np.asarray(matrix * 2.0**-half * 2.0 ** (half - exponent))
+    scaled = matrix * 2.0**-half
+    scaled *= 2.0 ** (half - exponent)
+    return scaled
 
 
 def _gram(matrix: Matrices) -> Matrices:

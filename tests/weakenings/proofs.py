@@ -146,7 +146,7 @@ NORMS = [
     ),
     Mutation(
         "norms.steps:Kernel.of",
-        "entries = Interval(op.weight.lo[:, :, None], op.weight.hi[:, :, None])",
+        "entries = Interval(op.weight.lo, op.weight.hi).moved(lambda end: end[:, :, None])",
         "entries = Interval(0.9 * op.weight.lo[:, :, None], 0.9 * op.weight.hi[:, :, None])",
         Kill.of(test_steps.test_matrices, norm_at_most_float, 3),
     ),

@@ -14,6 +14,8 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.interval import largest_magnitude
+
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]
 
 MAX_SHORT_SIDE: Final = 8192
@@ -47,7 +49,7 @@ class NormClaim:
             raise ValueError(f"a matrix of shape {matrix.shape} is beyond this check")
         if not np.isfinite(matrix).all():
             raise ValueError("the norm of a matrix with NaN or infinite entries is not defined")
-        largest = float(np.abs(matrix).max(initial=0.0))
+        largest = largest_magnitude(matrix)
         if largest == 0.0 or claim < largest:
             return largest == 0.0
         tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T

@@ -10,7 +10,8 @@ anywhere: whatever L is, what it fails to explain is measured.
 
 Proof. Let A = W·2^-k with c·2^-k = s in [1/2, 1), m×n. Scaling loses at most η per entry, so
 ‖W‖ ≤ 2^k(‖A‖ + mnη). With G = fl(AᵀA) and B = fl(λI − G):
-1. ‖G − AᵀA‖_F ≤ γ_m ‖A‖_F² + 4mn·n·η, because |fl(AᵀA) − AᵀA| ≤ γ_m |A|ᵀ|A| + 4mη entrywise and
+1. G may be a sum over parts of the rows: every entry is a sum of its products in some order.
+   ‖G − AᵀA‖_F ≤ γ_m ‖A‖_F² + 4mn·n·η, because |fl(AᵀA) − AᵀA| ≤ γ_m |A|ᵀ|A| + 4mη entrywise and
    ‖ |A|ᵀ|A| ‖_F ≤ ‖A‖_F².
 2. ‖(λI − G) − B‖_F ≤ u‖B‖_F: one subtraction for each entry, which does not underflow.
 3. λI − AᵀA = LLᵀ + E with ‖E‖₂ at most the sum of 1, 2 and what `residual` measures of B, and LLᵀ
@@ -26,13 +27,18 @@ Accuracy and Stability of Numerical Algorithms, sections 3.1, 3.5 and 10.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.norms.claim import FloatMatrix, NormClaim
 from lipcert.core.norms.residual import ETA, U, gamma, norm, square_sum, unexplained
+
+_PART: Final = 1 << 24
+"""entries of a matrix that are scaled at once"""
 
 
 def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
@@ -41,16 +47,23 @@ def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
     found = NormClaim.of(matrix, claim)
     if isinstance(found, bool):
         return found
-    A = np.ldexp(found.matrix, -found.exponent)
-    rows, columns = A.shape
+    rows, columns = found.matrix.shape
     target = (Fraction(found.fraction) - rows * columns * ETA) ** 2
-    frobenius = square_sum(A)
+    frobenius = sum(map(square_sum, _parts(found)), Fraction(0))
     if frobenius <= target:
         return True
-    G: FloatMatrix = A.T @ A
+    G: FloatMatrix = sum((part.T @ part for part in _parts(found)), np.zeros((columns, columns)))
     gram_error = gamma(rows) * frobenius + 4 * rows * columns**2 * ETA
     level = float(target - 2 * (gram_error + gamma(columns) * columns))
     B: FloatMatrix = level * np.eye(columns) - G
     rest = unexplained(B)
     error = gram_error + U * norm(B)
     return rest is not None and Fraction(level) + rest + error <= target
+
+
+def _parts(found: NormClaim) -> Iterator[FloatMatrix]:
+    """Rows of A = W·2^-k, not too many at once."""
+    height = max(_PART // found.matrix.shape[1], 1)
+    for start in range(0, len(found.matrix), height):
+        spend()
+        yield np.ldexp(found.matrix[start : start + height], -found.exponent)

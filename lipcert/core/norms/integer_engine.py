@@ -39,7 +39,8 @@ def norm_at_most_exact(matrix: FloatMatrix, claim: float) -> bool:
     if isinstance(found, bool):
         return found
     rows, columns = found.matrix.shape
-    X = np.rint(np.ldexp(found.matrix, BITS - found.exponent))
+    X = np.ldexp(found.matrix, BITS - found.exponent)
+    np.rint(X, out=X)
     omega = math.isqrt(rows * columns) // 2 + 1
     reach = int(math.ldexp(found.fraction, 53)) - (omega << 11)  # s·2^42 − ω, times 2^11
     target = reach * reach  # in units of 2^-106, that is 2^-22 of those of λ

@@ -53,7 +53,7 @@ def square_sum(*arrays: FloatMatrix) -> Fraction:
     """An upper bound of Σ v² over all of them: (fl(Σv²) + 2Nη)/(1 − γ_N), in any order."""
     size, computed = 0, 0.0
     for array in arrays:
-        flat = array.ravel()
+        flat = array.ravel(order="K")
         size += flat.size
         computed += float(np.dot(flat, flat))
     return (Fraction(computed) + 2 * size * ETA) / (1 - gamma(size))

@@ -69,7 +69,7 @@ class Kernel:
     def of(cls, op: Dense | Conv, shape_in: Shape, shape_out: Shape) -> Kernel:
         """The linear part of a step; ValueError where it does not fit its shapes."""
         if isinstance(op, Dense):
-            entries = Interval(op.weight.lo[:, :, None], op.weight.hi[:, :, None])
+            entries = Interval(op.weight.lo, op.weight.hi).moved(lambda end: end[:, :, None])
             if (shape_out[-1], shape_in[-1]) != op.weight.shape or shape_in[:-1] != shape_out[:-1]:
                 raise ValueError("a matrix does not fit the shapes of its step")
             return cls(entries, Convolution(entries.lo, (1,), _POINT), False)
@@ -95,6 +95,8 @@ class Kernel:
         lo, hi = self.entries.lo, self.entries.hi
         if not (math.isfinite(claim) and np.isfinite(lo).all() and np.isfinite(hi).all()):
             return False
+        if lo is hi:
+            return claim >= 0.0 and _proved(replace(self.frame, kernel=lo), claim, witness, check)
         middle = np.where(lo == hi, lo, 0.5 * lo + 0.5 * hi)
         radius = np.where(lo == hi, 0.0, np.maximum(up(hi - middle), up(middle - lo)))
         frame = replace(self.frame, kernel=middle)

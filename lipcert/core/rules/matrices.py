@@ -40,12 +40,14 @@ def product(left: Interval, right: Interval) -> Interval:
 
 def transposed(matrix: Interval) -> Interval:
     """The last two axes exchanged."""
-    return Interval(np.swapaxes(matrix.lo, -1, -2), np.swapaxes(matrix.hi, -1, -2))
+    return matrix.moved(lambda end: np.swapaxes(end, -1, -2))
 
 
 def _ball(interval: Interval) -> tuple[Array, Array]:
     """A centre, and how far the ends are from it at most; not finite where an end is not."""
     low, high = interval.lo, interval.hi
+    if low is high:
+        return low, np.broadcast_to(0.0, low.shape)
     with np.errstate(invalid="ignore"):
         centre = np.where(low == high, low, 0.5 * low + 0.5 * high)
         radius = np.maximum(up(high - centre), up(centre - low))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from lipcert.core.norms import float_engine
 from lipcert.core.norms.claim import MAX_SHORT_SIDE
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
@@ -61,6 +62,23 @@ def test_proved_claims_are_true(matrix, slack):
     if slack >= 1e-8 and scale > 1e-300:
         assert truth
         assert all(proved)
+
+
+@settings(max_examples=100, deadline=None)
+@given(SMALL, st.sampled_from([-1e-3, -1e-9, -1e-15, 0.0, 1e-12, 1e-8]))
+def test_claims_proved_in_parts_of_the_rows_are_true(matrix, slack):
+    with np.errstate(all="ignore"):
+        scale = float(np.abs(matrix).max()) or 1.0
+        guess = float(np.linalg.norm(matrix / scale, 2)) * scale * (1.0 + slack)
+    if not math.isfinite(guess):
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(float_engine, "_PART", 3)
+        proved = norm_at_most_float(matrix, guess)
+    truth = norm_is_at_most(matrix, guess)
+    assert truth or not proved
+    if slack >= 1e-8 and scale > 1e-300:
+        assert proved
 
 
 def matrices():
