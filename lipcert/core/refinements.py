@@ -29,6 +29,7 @@ from lipcert.core.rules.weights import Point, Weights
 from lipcert.core.witnesses import Evidence
 
 if TYPE_CHECKING:
+    from lipcert.core.forms.centred import Ball
     from lipcert.core.forms.form import Form
 
 VALUES: Final = "values"
@@ -46,7 +47,7 @@ class Proposals(Protocol):
     """Chains with multipliers, none of which is trusted."""
 
     def of_value(
-        self, value: str, found: Fact, facts: Mapping[str, Fact]
+        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
         """That may say more of a value than what was found, from the facts of what lies below."""
         ...
@@ -61,18 +62,18 @@ class Listed:
     """The chains of a certificate."""
 
     def __init__(self, chains: Sequence[ChainWitness]) -> None:
-        self._values: dict[str, list[ChainWitness]] = {}
+        self._values: dict[tuple[str, str], list[ChainWitness]] = {}
         self._cotangents = [chain for chain in chains if chain.use == COTANGENTS]
         for chain in chains:
             if chain.use != COTANGENTS:
-                self._values.setdefault(chain.stop, []).append(chain)
+                self._values.setdefault((chain.stop, chain.use), []).append(chain)
 
     def of_value(
-        self, value: str, found: Fact, facts: Mapping[str, Fact]
+        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
         """Those that end there."""
         del found, facts
-        return self._values.get(value, ())
+        return self._values.get((value, use), ())
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """All of them."""
@@ -335,30 +336,23 @@ class Centres:
 
     def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
         """What the chains that end here say besides."""
-        shape = self.program.shapes[value]
-        for witness in self.proposals.of_value(value, found, facts):
-            steps = chain_steps(self.program, witness, self.evidence.free)
-            if steps is None:
-                continue
-            before = found
-            said = self._raised if witness.use == RAISED else self._near
-            for more in said(witness, steps, facts):
-                found = found.meet(more, shape)
-            if found.norm < before.norm or not _equal({"": found.box}, {"": before.box}):
-                self.used.append(witness)
+        for use, said in ((RAISED, self._raised), (VALUES, self._near)):
+            for witness in self.proposals.of_value(value, use, found, facts):
+                steps = chain_steps(self.program, witness, self.evidence.free)
+                if steps is None:
+                    continue
+                before = found
+                for more in said(witness, steps, facts):
+                    found = found.meet(more, self.program.shapes[value])
+                same = _equal({"": found.box}, {"": before.box})
+                if found.norm < before.norm or not same:
+                    self.used.append(witness)
         return found
 
     def _begun(self, at_input: Fact) -> Iterator[tuple[dict[str, Fact], dict[str, float]]]:
         start = self.program.input
-        shape = self.program.shapes[start]
-        if math.prod(shape) > _LARGEST_POINTS or at_input.norm > _LARGEST_SQUARED:
-            return
-        from lipcert.core.forms.centred import enclosing_ball  # noqa: PLC0415  for chains only
-
-        for share in _shares(at_input, shape):
-            ball = enclosing_ball(at_input, shape, share)
-            if ball is not None:
-                yield {start: ball.point()}, {start: ball.radius}
+        for ball in input_balls(at_input, self.program.shapes[start]):
+            yield {start: ball.point()}, {start: ball.radius}
 
     def _near(
         self, witness: ChainWitness, steps: tuple[Step, ...], facts: Mapping[str, Fact]
@@ -429,6 +423,18 @@ def _equal(one: Mapping[str, Interval], other: Mapping[str, Interval]) -> bool:
         and np.array_equal(one[name].hi, other[name].hi)
         for name in one
     )
+
+
+def input_balls(at_input: Fact, shape: tuple[int, ...]) -> Iterator[Ball]:
+    """Balls that hold all inputs."""
+    if math.prod(shape) > _LARGEST_POINTS or at_input.norm > _LARGEST_SQUARED:
+        return
+    from lipcert.core.forms.centred import enclosing_ball  # noqa: PLC0415  for chains only
+
+    for share in _shares(at_input, shape):
+        ball = enclosing_ball(at_input, shape, share)
+        if ball is not None:
+            yield ball
 
 
 def _shares(fact: Fact, shape: tuple[int, ...]) -> Iterator[Fraction]:

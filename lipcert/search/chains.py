@@ -46,6 +46,7 @@ from lipcert.core.refinements import (
     Zeros,
     chain_steps,
     constants_of,
+    input_balls,
     is_relu,
     slopes_between,
 )
@@ -54,7 +55,7 @@ from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.multipliers import Memory, multipliers, steepest
+from lipcert.search.multipliers import Memory, multipliers, reached, steepest
 from lipcert.search.raising import is_worth_a_search, numbers_to_raise
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
@@ -64,7 +65,9 @@ _SMALL: Final = 400
 """unknown slopes up to which a chain has multipliers of its own for the Lipschitz constant"""
 _LARGEST_MATRIX: Final = 1 << 21
 _SMALLEST_BALL: Final = 0.7
-"""how much smaller a ball of inputs may be than their norms and their box say"""
+"""how much smaller a ball of values may be than their norm"""
+_WORTH: Final = 0.98
+"""of what is known, what a window must be able to say"""
 _Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
@@ -99,25 +102,43 @@ class _Search:
         self._links: dict[str, _Part | None] = {}
         self._slopes: dict[str, Slopes] = {}
         self._counts: dict[tuple[str, int], int] = {}
+        self._smallest: float | None = None
+        self._behind: set[str] = set()
         self._memory: Memory = {}
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
 
     def of_value(
-        self, value: str, found: Fact, facts: Mapping[str, Fact]
+        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
-        """The longest window that ends at a value, and weights to raise below a ReLU.
+        """The longest window that ends at a value, or weights to raise below a ReLU.
 
-        Unless they cannot say more than was found.
+        Unless they cannot say more than was found, or a window from the input to a ReLU below
+        could not.
         """
         if isinstance(self._makers[value].op, Move):
             return []
-        return [*self._window(value, found, facts), *self._raised(value, found, facts)]
+        proposed = self._raised if use == RAISED else self._window
+        return list(proposed(value, found, facts))
 
     def _window(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainWitness]:
-        ends = ((start, value) for start in self._below[value])
-        best = self._longest(VALUES, ends, facts)
-        if best is not None and not self._is_hopeless(*best, found, facts):
-            yield from self._tuned(*best)
+        below = self._below[value]
+        best = self._longest(VALUES, ((start, value) for start in below), facts)
+        if best is None:
+            return
+        witness, edges = best
+        whole = witness.start == self._program.input
+        if whole and self._behind.intersection(below):
+            return
+        compared = whole and is_relu(self._makers[value])
+        if self._is_hopeless(witness, edges, found, facts):
+            self._behind.update({value} if compared else ())
+            return
+        for tuned in self._tuned(witness, edges):
+            gain = reached(edges, hull=False, memory=self._memory) if compared else 0.0
+            if gain * self._radius(witness.start, facts) >= found.norm > 0.0:
+                self._behind.add(value)
+                return
+            yield tuned
 
     def _raised(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainWitness]:
         """From the nearest value without negative entries, if only affine steps lie between."""
@@ -276,27 +297,34 @@ class _Search:
         found: Fact,
         facts: Mapping[str, Fact],
     ) -> bool:
-        """Whether no multipliers improve on what was found, since some Jacobian is too large.
+        """Whether no multipliers improve much on what was found: some Jacobian is too large.
 
-        A form bounds what it says of all inputs in a ball, and the Jacobian at the largest slopes
-        is one of those that it covers. Windows that begin above the input are always tried: their
-        balls are not known here.
+        A form bounds what it says of all values in a ball, and the Jacobian at the largest slopes
+        is one of those that it covers.
         """
         shapes, start = self._program.shapes, witness.start
-        jacobian = None if self._has_chords(witness) else steepest(edges)
+        jacobian = steepest(edges)
         if jacobian is None:
             return False
-        inner, box = facts[start].box, found.box.broadcast(shapes[witness.stop])
-        halves = np.broadcast_to(0.5 * inner.hi - 0.5 * inner.lo, shapes[start])
+        radius = self._radius(start, facts)
+        if not math.isfinite(radius):
+            return True
         with np.errstate(over="ignore"):
-            radius = _SMALLEST_BALL * min(float(np.linalg.norm(halves)), facts[start].norm)
-            if not math.isfinite(radius):
-                return True
             swing = radius * np.linalg.norm(jacobian, axis=0)
-        room = (0.5 * box.hi - 0.5 * box.lo).reshape(-1, len(swing))
-        if (swing < room).any():
-            return False
-        return radius * spectral_norm(jacobian) >= found.norm
+            box = found.box.broadcast(shapes[witness.stop])
+            room = (0.5 * box.hi - 0.5 * box.lo).reshape(-1, len(swing))
+            if np.minimum(swing, room).sum() < _WORTH * room.sum() < math.inf:
+                return False
+        return radius * spectral_norm(jacobian) >= _WORTH * found.norm
+
+    def _radius(self, start: str, facts: Mapping[str, Fact]) -> float:
+        """Of the smallest ball of inputs, and about the smallest of another value."""
+        if start != self._program.input:
+            return _SMALLEST_BALL * facts[start].norm
+        if self._smallest is None:
+            balls = input_balls(facts[start], self._program.shapes[start])
+            self._smallest = min((ball.radius for ball in balls), default=math.inf)
+        return self._smallest
 
     def _tuned(self, witness: ChainWitness, edges: Sequence[Edge]) -> Iterator[ChainWitness]:
         """With multipliers, where there is more than one matrix or slopes between."""

@@ -55,13 +55,24 @@ def multipliers(
     if descent is None:
         return None
     memory = {} if memory is None else memory
-    key = hull, tuple(edge.target for edge in edges if unknowns([edge]) or edge is edges[-1])
+    key = _key(edges, hull)
     problem = _Problem.of(descent, hull)
     found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(edges, hull))
     if found is None:
         return None
     memory[key] = found
     return tuple(_lists(edges, found.state.multipliers))
+
+
+def reached(edges: Sequence[Edge], *, hull: bool, memory: Memory) -> float:
+    """About what the form says of Jacobians with the multipliers that were found last; or 0."""
+    found = memory.get(_key(edges, hull))
+    return 0.0 if found is None else float(np.sqrt(max(found.state.value, 0.0)))
+
+
+def _key(edges: Sequence[Edge], hull: bool) -> tuple[bool, tuple[Place, ...]]:
+    """Of chains through the same diagonals."""
+    return hull, tuple(edge.target for edge in edges if unknowns([edge]) or edge is edges[-1])
 
 
 def steepest(edges: Sequence[Edge]) -> FloatArray | None:

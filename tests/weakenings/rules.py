@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests import test_known_answers as known
 from tests.core import test_clipped_soundness
 from tests.core.rules import (
+    test_dense,
     test_enclosures,
     test_facts,
     test_functions,
@@ -186,6 +187,12 @@ SHARED = [
         "min(_most(outputs, 1)",
         "min(1, _most(outputs, 1)",
         Kill.seeds(GRADIENTS, "Conv"),
+    ),
+    Mutation(
+        "rules.dense:DenseRule.fact",
+        "if (full.lo >= 0.0).all():",
+        "if True:",
+        Kill.of(test_dense.test_attained_by_inputs_of_one_sign),
     ),
     Mutation(
         "rules.dense:pair_norm",

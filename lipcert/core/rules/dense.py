@@ -26,7 +26,8 @@ class DenseRule(Rule[Dense]):
         """Norm: the least of `affine_norm`, round 0 and round the centre c of the box.
 
         Proof: ‖Wx + b‖ ≤ ‖Wc + b‖ + ‖W‖‖x − c‖. A run is an x_p with P = 1. An entry lies in the
-        product of row and box, and |⟨w_o, x_p⟩| ≤ ‖w_o‖‖x_p‖.
+        product of row and box, and −‖w_o⁻‖‖x_p‖ ≤ ⟨w_o, x_p⟩ ≤ ‖w_o⁺‖‖x_p‖ where x ≥ 0, with the
+        positive and the negative part of w_o; both stand for w_o itself where not.
         Attained: without bias, by the first right singular vector.
         """
         op, x, before, weights = self.op, self.x, self.before, self.weights
@@ -45,9 +46,12 @@ class DenseRule(Rule[Dense]):
             self._round_centre(full, weight, bias, largest),
         ]
         run = affine_norm(largest, x.run, cross, shift, 1)
-        rows = np.minimum(lengths_up(weight.magnitude()), min(weights.norm(op.weight), largest))
-        reach = exact(rows) * symmetric(x.run, rows.shape)
-        box = _times(full, weight).meet(reach) + bias
+        parts = [weight.magnitude()] * 2
+        if (full.lo >= 0.0).all():
+            parts = [np.maximum(-weight.lo, 0.0), np.maximum(weight.hi, 0.0)]
+        most = min(weights.norm(op.weight), largest)
+        low, high = (exact(np.minimum(lengths_up(part), most)) * exact(x.run) for part in parts)
+        box = _times(full, weight).meet(Interval(-low.hi, high.hi)) + bias
         return Fact.of(self.shape, min(norms), box, run)
 
     def lipschitz(self, index: int) -> float:

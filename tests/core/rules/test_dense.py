@@ -31,6 +31,20 @@ def test_attained_dense_without_bias() -> None:
     assert found.box.hi.ravel() == pytest.approx([6.0, 2.0], rel=1e-9)
 
 
+def test_attained_by_inputs_of_one_sign() -> None:
+    """3x − 4y is at most 3 and at least −4 where x, y ≥ 0, and 5 where only the norm is known."""
+    op, y = Dense(exactly([[3.0, -4.0]]), None), {"y": 5.0}
+    positive = Interval(np.zeros((1, 1)), np.full((1, 1), math.inf))
+    found = fact_behind(op, Fact.of((1, 2), 1.0, positive), (1, 2), (1, 1), y)
+    assert found.box.hi.item() == pytest.approx(3.0, rel=1e-9)
+    assert found.box.lo.item() == pytest.approx(-4.0, rel=1e-9)
+    assert found.box.hi.item() >= 3.0
+    assert found.box.lo.item() <= -4.0
+    almost = Interval(np.array([[0.0, -1.0]]), np.ones((1, 2)))
+    either = fact_behind(op, Fact.of((1, 2), 1.0, almost), (1, 2), (1, 1), y)
+    assert either.box.hi.item() >= 5.0
+
+
 def test_attained_dense_expanded_and_centred() -> None:
     """A bias across the image of W adds its square; a point box is mapped exactly."""
     w, b = [[3.0, 0.0], [0.0, 0.0]], [0.0, 4.0]
