@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +100,7 @@ def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
     known = np.isfinite(x)
     image = function(name, tuple(numbers)).image(exact(x[known].astype(np.float64)))
     found = np.full(x.shape, np.nan)
-    found[known] = member(image.lo, image.hi)
+    found[known] = member(image)
     return found if x.dtype == np.float64 else _strayed(found, x)
 
 
@@ -180,14 +180,25 @@ def of_one_rank(x: Sequence[Array]) -> list[Array]:
     return [item.reshape(len(item), *(1,) * (rank - item.ndim), *item.shape[1:]) for item in x]
 
 
-def member(lo: Array, hi: Array) -> Array:
+class _Ends(Protocol):
+    """What is known to lie between two arrays: an operand, a constant, an interval."""
+
+    @property
+    def lo(self) -> Array: ...
+
+    @property
+    def hi(self) -> Array: ...
+
+
+def member(ends: _Ends) -> Array:
     """Numbers between two ends: these where they are equal, elsewhere the middle."""
+    lo, hi = ends.lo, ends.hi
     return lo if lo is hi else np.where(lo == hi, lo, 0.5 * lo + 0.5 * hi)
 
 
 def _like(operand: p.Operand, x: Array) -> Array:
     """A member of the operand, in the arithmetic of a value."""
-    return member(operand.lo, operand.hi).astype(x.dtype)
+    return member(operand).astype(x.dtype)
 
 
 def _applied(step: p.Step, x: Sequence[Array]) -> Array:

@@ -166,7 +166,7 @@ def _apply(op: p.Op, x: list[Tensor], operands: Tensors, node: Node) -> Tensor:
             return x[0] + operands["bias"]
         case p.BatchNorm():
             shape = (-1, *[1] * (x[0].dim() - 2))
-            mean, inverse = (torch.tensor(member(o.lo, o.hi)) for o in (op.mean, op.inverse))
+            mean, inverse = (torch.tensor(member(o)) for o in (op.mean, op.inverse))
             scale = (operands["scale"] * inverse).reshape(shape)
             return scale * (x[0] - mean.reshape(shape)) + operands["bias"].reshape(shape)
         case p.Move():
@@ -199,7 +199,7 @@ def _together(op: p.Op, x: list[Tensor]) -> Tensor:
         case p.Attention():
             scores = op.scale * (x[0] @ x[1])
             if op.mask is not None:
-                scores = scores + torch.tensor(member(op.mask.lo, op.mask.hi))
+                scores = scores + torch.tensor(member(op.mask))
             return torch.softmax(scores, -1) @ x[2]
     return _along(op, x[0])
 

@@ -241,7 +241,7 @@ def _counted(shape: tuple[int, ...]) -> FloatArray:
 def _middle(value: object) -> FloatArray:
     if not isinstance(value, Constant):
         raise TypeError("a constant is expected")
-    return member(value.lo, value.hi)
+    return member(value)
 
 
 def _scale(arrays: Sequence[FloatArray], own: FloatArray) -> float | None:

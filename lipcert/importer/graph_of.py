@@ -15,7 +15,8 @@ from typing import Final
 
 from lipcert.core import program as p
 from lipcert.core.reader.records import Model
-from lipcert.importer.views import Operands, middle
+from lipcert.evaluate import member
+from lipcert.importer.views import Operands
 from lipcert.ir import Graph, Node, Parameter, example
 from lipcert.operand import Operand
 
@@ -57,9 +58,9 @@ def _operands(number: int, step: p.Step, operands: Operands) -> Mapping[str, Ope
         if isinstance(operand, p.Operand) and item.name in _ROLES:
             slot, role = (number, item.name), _ROLES[item.name]
             role = "divisor" if operands.is_inverted(slot) else role
-            found[role] = operands.of(slot, operand, operand.shape)
+            found[role] = operands.of(slot, operand)
     if isinstance(step.op, p.BatchNorm):
-        found["mean"] = Operand(middle(step.op.mean))
+        found["mean"] = Operand(member(step.op.mean))
         variance = operands.stored(step.op.inverse)
         if variance is not None:
             found["variance"] = Operand(variance)

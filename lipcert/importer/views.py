@@ -106,18 +106,18 @@ class Operands:
         view = self._views.get(slot)
         return view is not None and view.inverted
 
-    def of(self, slot: Slot, operand: p.Operand, shape: p.Shape) -> Operand:
-        """The operand in this shape; of a reciprocal, what it divides by."""
-        numbers, view = middle(operand).reshape(shape), self._views.get(slot)
+    def of(self, slot: Slot, operand: p.Operand) -> Operand:
+        """The operand; of a reciprocal, what it divides by."""
+        view = self._views.get(slot)
         if view is None:
-            return Operand(numbers)
-        places = None if view.places is None else view.places.reshape(shape)
+            return Operand(member(operand))
+        name, places = view.parameter, view.places
         if view.inverted:
-            own = self._model.initializers[view.parameter].values().reshape(-1)
-            divisor = own if places is None else own[places]
-            return Operand(divisor.reshape(shape), view.parameter, _gain(places), places)
-        gain = Upper(operand.sources.get(view.parameter, 1.0))
-        return Operand(numbers, view.parameter, gain, places, view.scale)
+            own = self._model.initializers[name].values().reshape(-1)
+            divisor = own.reshape(operand.shape) if places is None else own[places]
+            return Operand(divisor, name, _gain(places), places)
+        gain = Upper(operand.sources.get(name, 1.0))
+        return Operand(member(operand), name, gain, places, view.scale)
 
 
 def _gain(places: PlaceArray | None) -> Upper:
@@ -133,11 +133,6 @@ def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
             operand = getattr(step.op, item.name)
             if isinstance(operand, p.Operand):
                 yield (number, item.name), operand
-
-
-def middle(operand: p.Operand) -> FloatArray:
-    """A member of the operand."""
-    return member(operand.lo, operand.hi)
 
 
 @final
@@ -201,7 +196,7 @@ class _Coded:
             return {}
         if list(map(_frame, other.steps)) != list(map(_frame, self._program.steps)):
             return {}
-        return {slot: middle(operand) for slot, operand in operands_of(other)}
+        return {slot: member(operand) for slot, operand in operands_of(other)}
 
 
 def _frame(step: p.Step) -> tuple[object, ...]:

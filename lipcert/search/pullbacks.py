@@ -116,13 +116,13 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
     op, first = step.op, x[0]
     match op:
         case p.Dense(weight):
-            matrix = _member(weight)
+            matrix = member(weight)
             return lambda g: [g @ matrix]
         case p.Conv():
             adjoint = replace(op, bias=None, transposed=not op.transposed)
             return _linear(adjoint, first)
         case p.Scale(factor):
-            return _times(_member(factor))
+            return _times(member(factor))
         case p.Shift():
             return lambda g: [g]
         case p.BatchNorm():
@@ -130,7 +130,7 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Activation():
             return _times(_gentlest(op, first))
         case p.PRelu(slope):
-            return _times(np.where(first > 0.0, 1.0, _member(slope)))
+            return _times(np.where(first > 0.0, 1.0, member(slope)))
         case p.Move(sources):
             return _scatter(sources.reshape(1, -1), first.shape[1:])
         case p.Sort() | p.MaxPool() | p.ReduceMax():
@@ -205,7 +205,7 @@ def _normalised(op: p.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> P
 
 def _attended(op: p.Attention, q: Array, k: Array, v: Array) -> Pull:
     """Through the products and the softmax of attention."""
-    scores = op.scale * (q @ k) + (0.0 if op.mask is None else _member(op.mask))
+    scores = op.scale * (q @ k) + (0.0 if op.mask is None else member(op.mask))
     odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares = odds / odds.sum(axis=-1, keepdims=True)
 
@@ -329,13 +329,9 @@ def _kernel_squares(g: Array, x: Array, window: p.Window, groups: int) -> Array:
     return np.asarray(np.sum(found, axis=0))
 
 
-def _member(operand: p.Operand) -> Array:
-    return member(operand.lo, operand.hi)
-
-
 def _by_channel(operand: p.Operand, x: Array) -> Array:
     """Along axis 1 of each example."""
-    return _member(operand).reshape(-1, *(1,) * (x.ndim - 3))
+    return member(operand).reshape(-1, *(1,) * (x.ndim - 3))
 
 
 def _behind(axes: p.Shape) -> tuple[int, ...]:

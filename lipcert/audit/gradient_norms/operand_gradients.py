@@ -70,9 +70,9 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
         case PRelu(), "slope":
             return SlopeGradient(operand.shape[first:])
         case BatchNorm(mean=mean, inverse=inverse), "scale":
-            numbers = (member(item.lo, item.hi) for item in (mean, inverse))
             device = tensors["scale"].device
-            return ChannelScale(*(torch.tensor(item, device=device) for item in numbers))
+            numbers = (torch.tensor(member(item), device=device) for item in (mean, inverse))
+            return ChannelScale(*numbers)
         case _:
             raise NoVerdictError(
                 f"node {node.name!r} ({node.kind}): no per-example gradient of its {slot} is "

@@ -31,7 +31,7 @@ def normalize(op: Normalize) -> Function:
 
 def batch_norm(op: BatchNorm, like: Tensor) -> Function:
     """By the mean and the deviation of the program."""
-    variance = torch.tensor(member(op.inverse.lo, op.inverse.hi) ** -2.0).to(like)
+    variance = torch.tensor(member(op.inverse) ** -2.0).to(like)
 
     def normalized(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
         return functional.batch_norm(

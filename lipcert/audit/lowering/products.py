@@ -26,7 +26,7 @@ def matmul(x: Sequence[Tensor], _: Tensors) -> Tensor:
 
 def attention(op: Attention, like: Tensor) -> Function:
     """`Attention`."""
-    mask = None if op.mask is None else torch.tensor(member(op.mask.lo, op.mask.hi)).to(like)
+    mask = None if op.mask is None else torch.tensor(member(op.mask)).to(like)
 
     def attended(x: Sequence[Tensor], _: Tensors) -> Tensor:
         q, k, v = x

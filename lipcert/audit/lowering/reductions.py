@@ -16,7 +16,7 @@ from lipcert.evaluate import member
 def reduction(op: p.Op) -> Function:
     """The step in torch; TypeError for other kinds of steps."""
     if isinstance(op, p.DivideByNorm):
-        radius = 1.0 / member(op.share.lo, op.share.hi).item()
+        radius = 1.0 / member(op.share).item()
         return lambda x, _: _divided(x[0], op, radius)
     return lambda x, _: _along(x[0], op)
 
