@@ -198,7 +198,7 @@ def member(ends: _Ends) -> Array:
 
 def _like(operand: p.Operand, x: Array) -> Array:
     """A member of the operand, in the arithmetic of a value."""
-    return member(operand).astype(x.dtype)
+    return member(operand).astype(x.dtype, copy=False)
 
 
 def _applied(step: p.Step, x: Sequence[Array]) -> Array:

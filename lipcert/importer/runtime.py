@@ -35,18 +35,7 @@ class Runtime:
     """
 
     def __init__(self, path: Path, sha256: str, source: str, wanted: Sequence[str]) -> None:
-        proto = ModelProto()
-        raw = read_bytes(path)
-        if raw.sha256 != sha256:
-            raise ModelFileError(f"{str(path)!r} changed while it was read")
-        proto.ParseFromString(raw.content)
-        del raw
-        embed_external_data(proto, path.parent)
-        made = {name for node in proto.graph.node for name in node.output}
-        self.values = tuple(name for name in dict.fromkeys(wanted) if name in made)
-        _keep(proto, source, self.values)
-        content = proto.SerializeToString()
-        proto.Clear()
+        content, self.values = _written(path, sha256, source, wanted)
         try:
             self._session = _new_session(content)
         except Exception as error:
@@ -64,6 +53,23 @@ class Runtime:
         except Exception as error:
             raise _failure(error) from error
         return [np.asarray(item) for item in found]
+
+
+def _written(
+    path: Path, sha256: str, source: str, wanted: Sequence[str]
+) -> tuple[bytes, tuple[str, ...]]:
+    """The file without what the values do not depend on, and which of the values there are."""
+    proto = ModelProto()
+    raw = read_bytes(path)
+    if raw.sha256 != sha256:
+        raise ModelFileError(f"{str(path)!r} changed while it was read")
+    proto.ParseFromString(raw.content)
+    del raw
+    made = {name for node in proto.graph.node for name in node.output}
+    values = tuple(name for name in dict.fromkeys(wanted) if name in made)
+    _keep(proto, source, values)
+    embed_external_data(proto, path.parent)
+    return proto.SerializeToString(), values
 
 
 def _failure(error: Exception) -> RunFailure:
@@ -89,8 +95,9 @@ def _keep(proto: ModelProto, source: str, values: Sequence[str]) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     tensors = [item for item in graph.initializer if item.name in live]
-    del graph.initializer[:]
-    graph.initializer.extend(tensors)
+    if len(tensors) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(tensors)
     inputs = [item for item in graph.input if item.name == source]
     del graph.input[:]
     graph.input.extend(inputs)
