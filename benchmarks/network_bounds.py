@@ -18,24 +18,30 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
 from lipcert.analysis.bounded import Bounded
+from lipcert.ir import Graph
 from lipcert.operand import Operand
-from tests.networks import chain, proved, reshaped
-from tests.ops import Activation, Dense, Maker, Sort
+from tests.networks import Step, chain, dag, proved, reshaped
+from tests.ops import Activation, Add, Dense, Maker, Sort
 
 RADIUS = 4.8061
 SHALLOW, DEEP = (64, 128, 64, 10), (64, *[64] * 6, 10)
+RESIDUAL = (64, *[48] * 9, 10)
 Tensors = list[torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A network to train. project: keeps each weight where it belongs, after every step."""
+    """A network to train. project: keeps each weight where it belongs, after every step.
+
+    sorts: pairs are sorted, in place of ReLUs. blocks: how many of x + W₂·relu(W₁x + b₁) + b₂ stand
+    between the first dense layer and the last.
+    """
 
     name: str
     widths: tuple[int, ...]
@@ -44,6 +50,7 @@ class Spec:
     epochs: int = 60
     rate: float = 2e-3
     sorts: bool = False
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,28 @@ class Network:
     biases: Tensors
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = x @ weight.T + bias
-            if k + 1 < len(self.weights):
-                x = pairs_sorted(x) if self.spec.sorts else torch.relu(x)
-        return x
+        return self.run(x, self.dense, torch.relu)
+
+    def dense(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weights[number].T + self.biases[number]
+
+    def run(
+        self,
+        x: torch.Tensor,
+        dense: Callable[[int, torch.Tensor], torch.Tensor],
+        ramp: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Scores, by these layers and this ReLU."""
+        last = len(self.weights) - 1
+        if self.spec.blocks:
+            x = dense(0, x)
+            for first in range(1, last, 2):
+                x = x + dense(first + 1, ramp(dense(first, x)))
+            return dense(last, x)
+        for k in range(last):
+            x = dense(k, x)
+            x = pairs_sorted(x, ramp) if self.spec.sorts else ramp(x)
+        return dense(last, x)
 
 
 def spectral(radius: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -83,11 +107,18 @@ SPECS = (
     Spec("deep_plain", DEEP, lambda w: w),
     Spec("mlp_gs", SHALLOW, orthogonal, temperature=0.1, sorts=True),
     Spec("deep_gs", DEEP, orthogonal, temperature=0.1, sorts=True),
+    Spec("residual", RESIDUAL, spectral(1.0), temperature=0.05, rate=3e-3, blocks=4),
+    Spec("residual_untrained", RESIDUAL, spectral(1.0), epochs=1, rate=0.0, blocks=4),
 )
 
 
-def pairs_sorted(x: torch.Tensor) -> torch.Tensor:
-    return x.unflatten(-1, (-1, 2)).sort(dim=-1).values.flatten(-2)
+def pairs_sorted(
+    x: torch.Tensor, ramp: Callable[[torch.Tensor], torch.Tensor] = torch.relu
+) -> torch.Tensor:
+    """The smaller and the larger of each pair."""
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    above = ramp(first - second)
+    return torch.stack([first - above, second + above], -1).flatten(-2)
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,10 +152,15 @@ def trained(spec: Spec) -> Network:
     return Network(spec, [w.detach() for w in weights], [b.detach() for b in biases])
 
 
+def dense_op(network: Network, number: int) -> Maker:
+    weight, bias = network.weights[number].numpy(), network.biases[number].numpy()
+    shift = None if network.spec.sorts else Operand(bias, f"bias{number}")
+    return Dense(Operand(weight, f"weight{number}"), shift)
+
+
 def steps(network: Network) -> Iterator[Maker]:
-    for k, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-        shift = None if network.spec.sorts else Operand(bias.numpy(), f"bias{k}")
-        yield Dense(Operand(weight.numpy(), f"weight{k}"), shift)
+    for k, weight in enumerate(network.weights):
+        yield dense_op(network, k)
         if k + 1 == len(network.weights):
             return
         if network.spec.sorts:
@@ -133,9 +169,24 @@ def steps(network: Network) -> Iterator[Maker]:
             yield Activation("relu")
 
 
+def graph_of(network: Network) -> Graph:
+    if not network.spec.blocks:
+        return chain((64,), *steps(network))
+    last = len(network.weights) - 1
+    found: list[Step] = [("v0", dense_op(network, 0), ("x",))]
+    for k in range(1, last, 2):
+        found += [
+            (f"v{k}", dense_op(network, k), (found[-1][0],)),
+            (f"relu{k}", Activation("relu"), (f"v{k}",)),
+            (f"v{k + 1}", dense_op(network, k + 1), (f"relu{k}",)),
+            (f"sum{k}", Add((1, 1)), (found[-1][0], f"v{k + 1}")),
+        ]
+    return dag((64,), [*found, ("scores", dense_op(network, last), (found[-1][0],))])
+
+
 def bounded(network: Network) -> Bounded:
     return proved(
-        chain((64,), *steps(network)),
+        graph_of(network),
         input_norm=RADIUS,
         input_box=(0.0, 1.0),
         loss="cross-entropy",
@@ -144,53 +195,71 @@ def bounded(network: Network) -> Bounded:
 
 
 def product_of_norms(network: Network) -> float:
+    """Of the gradient of all parameters, by norms of layers only."""
     norms = [float(torch.linalg.matrix_norm(w, 2)) for w in network.weights]
-    largest, square = RADIUS, 0.0
-    for k, (norm, bias) in enumerate(zip(norms, network.biases, strict=True)):
-        cotangent = 2.0**0.5 * float(np.prod(norms[k + 1 :]))
-        square += cotangent**2 * (largest**2 + (0.0 if network.spec.sorts else 1.0))
-        largest = norm * largest + float(bias.norm())
-    return square**0.5
+    shifts = [float(bias.norm()) for bias in network.biases]
+    last = len(norms) - 1
+    branches = range(1, last, 2) if network.spec.blocks else ()
+    inputs, factors = [RADIUS], [1.0] * (last + 1)
+    for k, (norm, shift) in enumerate(zip(norms, shifts, strict=True)):
+        beside = inputs[k - 1] if k - 1 in branches else 0.0
+        inputs.append(norm * inputs[k] + shift + beside)
+    beside = 0.0
+    for k in reversed(range(last)):
+        factors[k] = norms[k + 1] * factors[k + 1] + beside
+        beside = factors[k + 1] if k + 1 in branches else 0.0
+    biased = 0.0 if network.spec.sorts else 1.0
+    return math.hypot(
+        *(
+            2.0**0.5 * factor * math.hypot(norm, biased)
+            for factor, norm in zip(factors, inputs, strict=False)
+        )
+    )
 
 
-def squared_gradient(
+class Ramp(torch.autograd.Function):
+    """max(u, 0), with a derivative that is smoothed."""
+
+    @staticmethod
+    def forward(ctx: Any, u: torch.Tensor, sharpness: float) -> torch.Tensor:
+        ctx.save_for_backward(u)
+        ctx.sharpness = sharpness
+        return torch.relu(u)
+
+    @staticmethod
+    def backward(ctx: Any, above: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        (u,) = ctx.saved_tensors
+        return above * torch.sigmoid(ctx.sharpness * u), None
+
+
+def squared_gradients(
     network: Network, x: torch.Tensor, labels: torch.Tensor, sharpness: float | None
 ) -> torch.Tensor:
-    """T² of each example, times the squared temperature; smoothed kinks for a sharpness."""
-    inputs, outputs = [x], []
-    for k, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-        outputs.append(inputs[-1] @ weight.T + bias)
-        if k + 1 < len(network.weights):
-            last = outputs[-1]
-            inputs.append(pairs_sorted(last) if network.spec.sorts else torch.relu(last))
-    scores = outputs[-1] / network.spec.temperature
-    cotangent = torch.softmax(scores, 1) - torch.nn.functional.one_hot(labels, 10)
+    """Of each example and layer, times the squared temperature; smoothed kinks for a sharpness."""
+    inputs: dict[int, torch.Tensor] = {}
+    shifts: dict[int, torch.Tensor] = {}
+
+    def dense(k: int, value: torch.Tensor) -> torch.Tensor:
+        inputs[k] = value
+        shifts[k] = torch.zeros(len(value), len(network.weights[k]), requires_grad=True)
+        return network.dense(k, value) + shifts[k]
+
+    def ramp(u: torch.Tensor) -> torch.Tensor:
+        return torch.relu(u) if sharpness is None else Ramp.apply(u, sharpness)
+
+    scores = network.run(x, dense, ramp) / network.spec.temperature
+    loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+    kept = sharpness is not None
+    cotangents = torch.autograd.grad(
+        loss * network.spec.temperature, [*shifts.values()], create_graph=kept
+    )
     biased = 0.0 if network.spec.sorts else 1.0
-    square = torch.zeros(len(x))
-    for k in reversed(range(len(network.weights))):
-        square = square + (cotangent**2).sum(1) * ((inputs[k] ** 2).sum(1) + biased)
-        if k:
-            cotangent = cotangent @ network.weights[k]
-            cotangent = below(network, outputs[k - 1], cotangent, sharpness)
-    return square
-
-
-def below(
-    network: Network, value: torch.Tensor, cotangent: torch.Tensor, sharpness: float | None
-) -> torch.Tensor:
-    """The cotangent below an activation."""
-
-    def step(u: torch.Tensor) -> torch.Tensor:
-        return (u > 0).to(u) if sharpness is None else torch.sigmoid(sharpness * u)
-
-    if not network.spec.sorts:
-        return cotangent * step(value)
-    first, second = value.unflatten(-1, (-1, 2)).unbind(-1)
-    low, high = cotangent.unflatten(-1, (-1, 2)).unbind(-1)
-    swapped = step(first - second)
-    kept = 1.0 - swapped
-    pairs = (swapped * high + kept * low, swapped * low + kept * high)
-    return torch.stack(pairs, -1).flatten(-2)
+    squares = [
+        (cotangent**2).sum(1) * ((inputs[k] ** 2).sum(1) + biased)
+        for k, cotangent in zip(shifts, cotangents, strict=True)
+    ]
+    found = torch.stack(squares, 1)
+    return found if kept else found.detach()
 
 
 def projected(x: torch.Tensor) -> torch.Tensor:
@@ -199,36 +268,44 @@ def projected(x: torch.Tensor) -> torch.Tensor:
 
 
 def attained(network: Network, starts: int, rounds: int) -> float:
-    """The largest T that projected ascent finds, with the best label chosen again and again."""
+    """The largest T that projected ascent finds, with the best label chosen again and again.
+
+    At first half of the examples climb for a single layer each: from there more is reached.
+    """
     torch.manual_seed(0)
     images, _ = digits()
     dense = torch.rand(starts, 64)
     sparse = (torch.rand(starts, 64) < torch.rand(starts, 1)).double()
     x = projected(torch.cat([dense, sparse, images[torch.randperm(len(images))[:starts]]]))
-    largest = 0.0
+    layers, largest = len(network.weights), 0.0
     for turn in range(rounds):
-        every = squared_gradient(
+        single = torch.nn.functional.one_hot(torch.randint(layers, (len(x),)), layers).double()
+        early = 2 * turn < rounds
+        wanted = torch.where(torch.rand(len(x), 1) < 0.5 * early, single, torch.ones(1, layers))
+        every = squared_gradients(
             network, x.repeat_interleave(10, 0), torch.arange(10).repeat(len(x)), None
-        ).view(-1, 10)
-        largest = max(largest, float(every.max()))
-        order = every.max(1).values.argsort(descending=True)
-        if turn:  # the better half once more, slightly moved
-            half = order[: len(order) // 2]
-            x = projected(torch.cat([x[half], x[half] + 0.05 * torch.randn(len(half), 64)]))
-            every = torch.cat([every[half], every[half]])
-        labels = every.argmax(1)
+        ).view(-1, 10, layers)
+        total = every.sum(2)
+        largest = max(largest, float(total.max()))
+        if turn and not early:  # the better half once more, slightly moved
+            half = total.max(1).values.argsort(descending=True)[: len(x) // 2]
+            moved = x[half] + 0.1 / (1 + turn) * torch.randn(len(half), 64)
+            x, every = projected(torch.cat([x[half], moved])), every[half].repeat(2, 1, 1)
+            wanted = wanted[: len(x)]
+        labels = (every * wanted[:, None]).sum(2).argmax(1)
         x = x.detach().requires_grad_()
-        optimizer = torch.optim.Adam([x], lr=0.05 / (1 + turn))
+        optimizer = torch.optim.Adam([x], lr=0.1 / (1 + turn))
         for count in range(40):
-            sharpness = 2.0 * 30.0 ** ((turn + count / 40) / rounds)
-            value = squared_gradient(network, x, labels, sharpness)
+            sharpness = 2.0 * 60.0 ** ((turn % 5 + count / 40) / 5)
+            value = (squared_gradients(network, x, labels, sharpness) * wanted).sum(1)
             optimizer.zero_grad()
             (-torch.log(value + 1e-30).sum()).backward()
             optimizer.step()
             with torch.no_grad():
                 x.copy_(projected(x))
         x = x.detach()
-        largest = max(largest, float(squared_gradient(network, x, labels, None).max()))
+        reached = squared_gradients(network, x, labels, None).sum(1)
+        largest = max(largest, float(reached.max()))
     return largest**0.5
 
 
@@ -241,7 +318,7 @@ def row(spec: Spec, quick: bool) -> str:
     elapsed = 1e3 * (time.perf_counter() - start)
     bound = math.hypot(*bounds.grad_norms.values()) * spec.temperature
     product = product_of_norms(network)
-    reached = attained(network, 64 if quick else 300, 4 if quick else 10)
+    reached = attained(network, 64 if quick else 400, 4 if quick else 20)
     if reached > bound:
         raise SystemExit(f"{spec.name}: the bound {bound} is violated by {reached}")
     return (
