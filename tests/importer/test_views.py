@@ -25,7 +25,7 @@ def shown(proto, folder, name="w"):
     program = lower(stored, "y")
     found = Operands(program, stored, {name: Parameter(name, stored.initializers[name].dims)})
     ((slot, operand),) = operands_of(program)
-    return found.of(slot, operand, operand.shape)
+    return found.of(slot, operand)
 
 
 def places_of(chain):
