@@ -163,11 +163,12 @@ class NodeClaim:
 @final
 @dataclass(frozen=True, slots=True)
 class ChainWitness:
-    """Multipliers that prove a quadratic form for the steps from one value up to another.
+    """Numbers that prove something of the steps from one value up to another.
 
     use: "values" (how far the upper value is from that of one input) or "cotangents" (what the
-    lower one receives). multipliers: one list per step that acts entry by entry, and per
-    round of a step that picks or orders entries, from below; one number per entry.
+    lower one receives): a quadratic form is proved. multipliers: one list per step that acts entry
+    by entry, and per round of a step that picks or orders entries, from below; one number per
+    entry. Or use is "raised" (how long a ReLU is), with p, q and τ of `forms.raised`.
     """
 
     use: str

@@ -1,1 +1,1 @@
-"""Quadratic forms: what a cotangent becomes on its way down a chain of layers, as a whole."""
+"""What chains of layers do as a whole: quadratic forms, and weights raised below ReLUs."""
