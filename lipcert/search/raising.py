@@ -20,7 +20,7 @@ FloatArray = npt.NDArray[np.float64]
 _PHASES: Final = ((0.03, 0.4, 1.3), (0.01, 0.5, 1.15), (0.003, 1.0, 1.1))
 """how far the maximum is smoothed, as a part of a sum, its part of the looks left, and up to how
 many times the known bound what it ends with is of use"""
-_MOST_LOOKS, _LEAST_LOOKS = 30, 8
+_MOST_LOOKS, _LEAST_LOOKS = 30, 6
 _WORK: Final = 3e9
 """multiplications of all looks"""
 _LEAST_GAIN: Final = 1e-4
@@ -79,9 +79,9 @@ def is_worth_a_search(rows: int, columns: int) -> bool:
 
 
 def _work(rows: int, columns: int) -> int:
-    """Multiplications of a look."""
+    """Multiplications of a look; what is done entry by entry costs as much as a hundred."""
     small = min(rows, columns + 1)
-    return 4 * rows * columns * small + 10 * small**3
+    return 4 * rows * columns * (small + 100) + 10 * small**3
 
 
 def _best(
