@@ -93,7 +93,7 @@ def raised_of(
     if [len(part) for part in numbers] != [rows, columns + 1, 1]:
         return None
     p, q, (tau,) = (np.array(part, dtype=np.float64) for part in numbers)
-    if not tau > 0.0:
+    if not 0.0 < tau < math.inf:
         return None
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         whole = np.concatenate([affine.upper, up(constants / tau)[:, None]], axis=1)
@@ -101,5 +101,9 @@ def raised_of(
         square = raised @ raised.T if rows < columns else raised.T @ raised
     if not (np.isfinite(raised).all() and np.isfinite(square).all()):
         return None
-    guess = float(np.sqrt(max(float(np.linalg.eigvalsh(square)[-1]), 0.0))) * _ROOM
-    return Raised(guess, float(tau)) if norms(raised, guess) else None
+    try:
+        largest = float(np.linalg.eigvalsh(square).max(initial=0.0))
+        guess = math.sqrt(largest) * _ROOM
+        return Raised(guess, float(tau)) if norms(raised, guess) else None
+    except ValueError:  # beyond the limits of a proof
+        return None

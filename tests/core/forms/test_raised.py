@@ -147,6 +147,15 @@ def test_unusable_numbers(numbers: Numbers) -> None:
     assert found is None or found.times(0.0, 1) >= 1.0
 
 
+def test_beyond_the_limits_of_a_proof() -> None:
+    """Norms that are no number, more terms than a proof adds up, τ beyond all numbers."""
+    for matrix in (np.full((2, 2), 9e153), np.ones(((1 << 20) + 1, 1))):
+        rows, columns = matrix.shape
+        numbers = ((0.0,) * rows, (0.0,) * (columns + 1), (1.0,))
+        assert raised(matrix, np.zeros(rows), numbers) is None
+    assert raised(np.eye(1), np.ones(1), ((1.0,), (1.0, 1.0), (math.inf,))) is None
+
+
 def test_upper_limits_of_every_entry() -> None:
     """Convolution, normalisation and shift, with weights between limits, against their corners."""
     rng = np.random.default_rng(0)
