@@ -5,7 +5,7 @@ with an initializer in place of every constant that its nodes compute from param
 way than by moving, repeating or scaling the entries of one; so what a node reads is then a
 parameter, a view of one, or a computed tensor. The nodes are evaluated by the core. A view lies in
 the memory of its parameter, or is told by other numbers there: array = scale·θ[places] for ones,
-for 1..n and as it is.
+for counted numbers that begin elsewhere in every parameter, and as it is.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ class _Search:
         self._file = _walk(model)
         self._past: list[tuple[Node, int, bool]] = []
         self._made: list[_Filled] = []
+        self._firsts: dict[str, int] = {}
 
     def visit(self, node: Node, position: int) -> None:
         """Walk a node; what it refuses is refused again where the file is read."""
@@ -162,7 +163,8 @@ class _Search:
     def _told(self, node: Node, position: int, entering: Set[str]) -> Mapping[str, Shown] | None:
         """What the outputs show, by other numbers in the parameters; None where nothing."""
         if not self._made:
-            self._made = [_Filled(self._model, self._trained, fill) for fill in (np.ones, _counted)]
+            fills = (_ones, self._counted)
+            self._made = [_Filled(self._model, self._trained, fill) for fill in fills]
             for item in self._past:
                 self._follow(self._made, *item)
         self._follow(self._made, node, position, follows=True)
@@ -193,15 +195,23 @@ class _Search:
             for name in filter(None, node.outputs):
                 value = self._file.values.get(name)
                 if name in self.tensors:
-                    numbers = made.fill(self.tensors[name].dims)
+                    numbers = made.fill(name, self.tensors[name].dims)
                     value = Constant(numbers, numbers, {name: 1.0})
                 if value is not None:
                     made.walk.values[name] = value
 
     def _view(self, origin: str, arrays: Sequence[FloatArray]) -> Shown | None:
         own = _middle(self._file.values[origin]).reshape(-1)
-        scale = _scale(arrays, own) if arrays[0].dtype.kind == "f" else None
+        first = self._firsts.get(origin)
+        if first is None or arrays[0].dtype.kind != "f":
+            return None
+        scale = _scale(arrays, own, first)
         return None if scale is None else Shown(origin, scale, arrays[0])
+
+    def _counted(self, name: str, shape: tuple[int, ...]) -> FloatArray:
+        """No number is 1, and no two tensors have the same."""
+        first = self._firsts.setdefault(name, len(self._firsts) + 2)
+        return np.arange(first, first + math.prod(shape), dtype=np.float64).reshape(shape)
 
     def _replace(self, node: Node) -> None:
         """Take computed tensors for some of the file."""
@@ -222,11 +232,11 @@ class _Filled:
     """The same nodes with other numbers in the parameters, by their shapes."""
 
     def __init__(
-        self, model: Model, trained: Set[str], fill: Callable[[tuple[int, ...]], FloatArray]
+        self, model: Model, trained: Set[str], fill: Callable[[str, tuple[int, ...]], FloatArray]
     ) -> None:
         self.fill = fill
         stored = model.initializers
-        numbers = {n: numbers_of(fill(stored[n].dims)) for n in stored.keys() & trained}
+        numbers = {n: numbers_of(fill(n, stored[n].dims)) for n in sorted(stored.keys() & trained)}
         self.walk = _walk(replace(model, initializers={**stored, **numbers}))
 
 
@@ -234,8 +244,9 @@ def _walk(model: Model) -> Walk:
     return Walk(model, [True] * len(model.nodes), _NO_INPUT, batched=False, count=None)
 
 
-def _counted(shape: tuple[int, ...]) -> FloatArray:
-    return np.arange(1.0, math.prod(shape) + 1.0).reshape(shape)
+def _ones(name: str, shape: tuple[int, ...]) -> FloatArray:
+    del name
+    return np.ones(shape)
 
 
 def _middle(value: object) -> FloatArray:
@@ -244,22 +255,24 @@ def _middle(value: object) -> FloatArray:
     return member(value)
 
 
-def _scale(arrays: Sequence[FloatArray], own: FloatArray) -> float | None:
-    """The number s of array = s·own[places], from ones and 1..n in the place of own."""
+def _scale(arrays: Sequence[FloatArray], own: FloatArray, first: int) -> float | None:
+    """The number s of array = s·own[places], from ones and first, first + 1, … in its place."""
     array, ones, counted = arrays
     used = ones != 0.0
     scale = float(ones[used].flat[0]) if used.any() else 1.0
     shown = counted / scale
-    if not (np.abs(shown) <= own.size + 0.5).all():
+    if not (np.abs(shown) < first + own.size).all():
         return None
-    places = np.rint(shown).astype(np.int64) - 1
-    if (places[used] < 0).any():
+    places = np.rint(shown).astype(np.int64) - first
+    if not ((places[used] >= 0) & (places[used] < own.size)).all():
         return None
     expected = np.where(used, scale * own[np.where(used, places, 0)], 0.0)
     size = float(np.abs(expected).max(initial=0.0))
     alike = (
         np.allclose(ones, np.where(used, scale, 0.0), rtol=_SHARE, atol=0.0)
-        and np.allclose(counted, np.where(used, scale * (places + 1.0), 0.0), rtol=_SHARE, atol=0.0)
+        and np.allclose(
+            counted, np.where(used, scale * (places + first), 0.0), rtol=_SHARE, atol=0.0
+        )
         and np.allclose(array, expected, rtol=_SHARE, atol=_SHARE * size)
     )
     return scale if alike else None

@@ -95,6 +95,31 @@ def test_computed_weight_is_not_trained_and_neither_is_its_source(tmp_path):
     assert "LC009" in {item.code for item in imported.diagnostics}
 
 
+@pytest.mark.parametrize(("a", "b"), [((1,), (2,)), ((3, 1), (1, 4)), ((2,), (2,))])
+def test_a_sum_of_two_weights_is_computed(tmp_path, a, b):
+    """Ones and counted numbers add up to what lies halfway behind the last entry of one of them."""
+    width = np.broadcast_shapes(a, b)[-1]
+    tensors = {"a": weights(*a), "b": weights(*b), "w": weights(4, width)}
+    nodes = [
+        node("Add", ["a", "b"], ["s"]),
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Add", ["h", "s"], ["y"]),
+    ]
+    imported = load_model(saved(model(nodes, (3, 4), tensors), tmp_path))
+    assert {operand.parameter for operand in operands(imported)} == {"w", "s"}
+
+
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+@pytest.mark.parametrize("numbers", [[1.0], [1.0, 1.0, 1.0]])
+def test_a_weight_of_ones_is_no_constant(tmp_path, kind, numbers):
+    """Times or over a weight of ones, as it may be before training: not the other weight alone."""
+    tensors = {"w": np.ones((4, 3), np.float32), "g": np.array(numbers, np.float32)}
+    nodes = [node(kind, ["w", "g"], ["s"]), node("MatMul", ["x", "s"], ["y"])]
+    imported = load_model(saved(model(nodes, ("N", 4), tensors), tmp_path))
+    assert {name: item.folded for name, item in imported.graph.parameters.items()} == {"s": True}
+    assert "LC009" in {item.code for item in imported.diagnostics}
+
+
 def test_constant_nodes_are_weights_only_in_slots_of_weights(tmp_path):
     weight = numpy_helper.from_array(weights(4, 3))
     nodes = [
