@@ -88,7 +88,7 @@ def test_public_names_exist() -> None:
 def test_analyze_loads_no_torch() -> None:
     loaded = loaded_by("analyze", str(MODEL), "--format", "json", "--no-progress")
     assert "numpy" in loaded
-    assert not {"torch", "rich"} & loaded
+    assert not {"torch", "rich", "scipy"} & loaded
 
 
 def test_a_real_model_from_file_to_explanation() -> None:
