@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeAlias, final
 
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import round_up, sqrt_up
+from lipcert.core.dataclass import dataclass
 
 Array: TypeAlias = npt.NDArray[np.float64]
 

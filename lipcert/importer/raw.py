@@ -7,11 +7,13 @@ and no lazily read byte stands behind any of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
+
+from lipcert.core.dataclass import dataclass
 
 Array = npt.NDArray[Any]
 
