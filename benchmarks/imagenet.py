@@ -162,7 +162,7 @@ def worst_quotient(model: object, norms: dict[str, float | None]) -> tuple[float
 
     quotients = []
     for node in model.graph.nodes:
-        certified = norms[node.name]
+        certified = norms.get(node.name)
         if isinstance(node.op, Conv | Dense) and certified is not None:
             estimate = estimated_norm(node)
             if certified < estimate:
