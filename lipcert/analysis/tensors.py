@@ -22,6 +22,7 @@ from lipcert.importer.computed import numbers_of
 from lipcert.ir import Graph
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray
+from lipcert.viewed import parameters_of
 
 SEPARATELY: Final = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
 """what stores every parameter by itself"""
@@ -139,7 +140,7 @@ def exchanged_tensors(
     that is none of: as it is, transposed, reshaped; and where parameters share a tensor and no
     longer have the same numbers.
     """
-    own = _whole_parameters(graph)
+    own = parameters_of(graph)
     kept = {tensor for name, held in known.items() if name not in weights for tensor in held}
     found: dict[str, Tensor] = {}
     for name, numbers in weights.items():
@@ -170,25 +171,6 @@ def _arranged(own: FloatArray | None, numbers: FloatArray, tensor: Tensor) -> Fl
     if np.array_equal(own.reshape(there.shape), there):
         return numbers.reshape(there.shape)
     return numbers.T if np.array_equal(own.T, there) else None
-
-
-def _whole_parameters(graph: Graph) -> Mapping[str, FloatArray]:
-    """The numbers of the file of every parameter, in its own arrangement."""
-    found: dict[str, FloatArray] = {}
-    for use in graph.uses():
-        operand, name = use.operand, use.parameter
-        if name in found:
-            continue
-        parameter = graph.parameters[name]
-        if operand.places is None:
-            found[name] = operand.array.reshape(parameter.shape)
-            continue
-        shown = operand.places >= 0
-        numbers = np.full(parameter.size, np.nan)
-        numbers[operand.places[shown]] = operand.array[shown] / operand.scale
-        if not np.isnan(numbers).any():
-            found[name] = numbers.reshape(parameter.shape)
-    return found
 
 
 def _sources(program: Program) -> Iterator[str]:

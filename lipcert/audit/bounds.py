@@ -13,7 +13,6 @@ from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.groups import Group
-from lipcert.audit.viewed import graph_at, is_shown
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import Premises
 from lipcert.core.losses.base import read_loss
@@ -22,6 +21,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.settings import ConstraintSpec, Settings, literal
 from lipcert.upper import FloatArray, Upper
+from lipcert.viewed import graph_at, is_shown
 
 ANALYSIS: Final = "analysis"
 

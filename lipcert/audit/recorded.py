@@ -31,12 +31,12 @@ from lipcert.audit.trace.files import steps_name
 from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Step
-from lipcert.audit.viewed import is_shown
 from lipcert.core.program import BatchNorm, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
+from lipcert.viewed import is_shown
 
 INPUT: Final = "input"
 LABELS: Final = "labels"

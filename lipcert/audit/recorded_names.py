@@ -15,11 +15,11 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.viewed import is_shown
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.upper import FloatArray
+from lipcert.viewed import is_shown
 
 Snapshot: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """recorded tensors by name"""

@@ -17,11 +17,10 @@ import numpy as np
 
 from lipcert.audit.bounds import Claims, are_made_anew, claims_at
 from lipcert.audit.constrained import excesses, storage_unit
-from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.recorded import first_name, weights_at
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.audit.viewed import is_shown
 from lipcert.upper import FloatArray
+from lipcert.viewed import is_shown, parameters_of
 
 _MODEL: Final = "model"
 _MOST_NUMBERS: Final = 2**24

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.bounded import bounded
-from lipcert.audit.lowering import LoweredNetwork, parameters_of
+from lipcert.audit.lowering import LoweredNetwork
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
 from lipcert.issue.certify import Issued
 from lipcert.settings import Settings
+from lipcert.viewed import parameters_of
 
 SLACK = 1e-7
 

@@ -18,7 +18,6 @@ from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
-from lipcert.audit.viewed import graph_at
 from lipcert.choices import TierName
 from lipcert.core.coverage import operands
 from lipcert.core.program import Dense
@@ -27,6 +26,7 @@ from lipcert.ir import Graph, Use
 from lipcert.operand import Operand
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, norm
+from lipcert.viewed import graph_at
 
 Weights = Mapping[str, FloatArray]
 

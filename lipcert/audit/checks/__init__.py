@@ -25,12 +25,12 @@ from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.checks.subject import Checked, RecordedRun, joined
 from lipcert.audit.checks.weight_constraint import file_weights, recorded_weights
 from lipcert.audit.data import Examples
-from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.ready import Ready
 from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.errors import NoVerdictError
+from lipcert.viewed import parameters_of
 
 __all__ = [
     "Checked",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from lipcert.audit.lowering.dispatch import lowered
 from lipcert.audit.lowering.network import LoweredNetwork, Tap
-from lipcert.audit.lowering.operands import parameters_of
 from lipcert.audit.lowering.signature import Tensors
 
-__all__ = ["LoweredNetwork", "Tap", "Tensors", "lowered", "parameters_of"]
+__all__ = ["LoweredNetwork", "Tap", "Tensors", "lowered"]

@@ -8,44 +8,16 @@ the places form a regular grid.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lipcert.audit.viewed import viewed
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray
-
-_ROUNDINGS: Final = 4 * np.finfo(np.float64).eps
-
-
-def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
-    """The numbers of every parameter of the graph, in its own shape.
-
-    They are read back from the operands; an entry that no operand reads is 0, for no output
-    depends on it. Raises NoVerdictError where two operands show different numbers for one entry.
-    """
-    found: dict[str, FloatArray] = {
-        name: np.zeros(parameter.shape) for name, parameter in graph.parameters.items()
-    }
-    # unscaled views last: they hold the numbers of the file without any rounding
-    for use in sorted(graph.uses(), key=lambda use: use.operand.scale == 1.0):
-        _read_back(use.operand, found[use.parameter])
-    for use in graph.uses():
-        expected = viewed(use.operand, found[use.parameter])
-        if not np.allclose(expected, use.operand.array, rtol=_ROUNDINGS, atol=0.0):
-            raise NoVerdictError(
-                f"node {use.node.name!r}: its operand is no view of the parameter "
-                f"{use.parameter!r}, "
-                "so the network cannot be replayed with other weights; this is a defect of "
-                "LipCert: report it with the model"
-            )
-    return found
+from lipcert.viewed import parameters_of
 
 
 def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[str, FloatArray]:
@@ -108,17 +80,6 @@ def _strides(places: PlaceArray) -> tuple[int, ...] | None:
     for length, step in zip(places.shape, steps, strict=True):
         grid = np.add.outer(grid, step * np.arange(length, dtype=np.int64))
     return tuple(steps) if np.array_equal(grid, places) else None
-
-
-def _read_back(operand: Operand, parameter: FloatArray) -> None:
-    if operand.scale == 0.0:
-        return
-    numbers = operand.array if operand.scale == 1.0 else operand.array / operand.scale
-    if operand.places is None:
-        parameter[...] = numbers.reshape(parameter.shape)
-    else:
-        read: npt.NDArray[np.bool_] = operand.places >= 0
-        np.put(parameter, operand.places[read], numbers[read])
 
 
 def _checked(name: str, own: FloatArray, given: FloatArray | None) -> FloatArray:

@@ -15,11 +15,12 @@ from typing import Final, Self, final
 import torch
 from torch import Tensor
 
-from lipcert.audit.lowering import LoweredNetwork, parameters_of
+from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.operand import Operand
+from lipcert.viewed import parameters_of
 
 _WHOLE: Final = (torch.float32, torch.float64)
 

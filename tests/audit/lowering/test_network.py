@@ -14,11 +14,12 @@ import onnxruntime
 import pytest
 import torch
 
-from lipcert.audit.lowering import LoweredNetwork, parameters_of
+from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core import program
 from lipcert.errors import LipCertError, NoVerdictError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.operand import Operand
+from lipcert.viewed import parameters_of
 from tests.models.shipped import NAMES, path_of
 from tests.networks import chain, dag, trained
 from tests.ops import Activation, Dense, Sort, evaluate

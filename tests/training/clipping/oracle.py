@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.audit.lowering import lowered, parameters_of
+from lipcert.audit.lowering import lowered
 from lipcert.core.losses.entries import SquaredError
 from lipcert.ir import Graph
 from lipcert.training.clipping import ClippedGroup, ClipRule
+from lipcert.viewed import parameters_of
 from tests.audit.gradient_norms.oracle import viewed
 
 LOSS = SquaredError(1e9, "sum", half=True)

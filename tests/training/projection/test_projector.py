@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks.weight_constraint import file_weights
 from lipcert.audit.records import Verdict
-from lipcert.audit.viewed import graph_at
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.geometry import Window
 from lipcert.ir import Graph
@@ -22,6 +21,7 @@ from lipcert.operand import Operand
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from lipcert.upper import Upper
+from lipcert.viewed import graph_at
 from tests.networks import chain, dag, trained
 from tests.ops import Conv, Dense, Normalize, PRelu, Scale, Shift
 from tests.training.projection.networks import (
