@@ -7,11 +7,10 @@ LC0xx import, LC1xx bounds, LC2xx certificate, LC3xx audit, LC4xx privacy, LC9xx
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, final
-
-from lipcert.core.dataclass import dataclass
 
 
 class Level(Enum):

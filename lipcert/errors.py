@@ -12,7 +12,7 @@ Invariant: a message says what, where, why and what to do, in one line.
 
 from __future__ import annotations
 
-from lipcert.core.dataclass import dataclass
+from dataclasses import dataclass
 
 
 class LipCertError(Exception):

@@ -6,12 +6,12 @@ one per spatial dimension, with exact counts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from lipcert.core import program
-from lipcert.core.dataclass import dataclass
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, final
@@ -17,7 +17,6 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core import program as p
-from lipcert.core.dataclass import dataclass
 from lipcert.core.program import Shape
 from lipcert.geometry import Geometry, geometry_of
 from lipcert.modes import EvalLayer

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
-
-from lipcert.core.dataclass import dataclass
 
 
 @final

@@ -6,12 +6,12 @@ in float64) in the orientation in which the op uses them; it is read-only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.upper import ONE, FloatArray, Upper
 
 PlaceArray = npt.NDArray[np.int32]

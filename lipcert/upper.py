@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, total_ordering
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-
-from lipcert.core.dataclass import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 _Exact = Callable[[], Fraction]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, final
 
 import numpy as np
 
 from lipcert.core.coverage import tensors_read
-from lipcert.core.dataclass import dataclass
 from lipcert.core.derive import Derived
 from lipcert.core.program import (
     Activation,

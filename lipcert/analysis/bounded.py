@@ -9,7 +9,7 @@ them from a certificate.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import final
 
@@ -34,7 +34,6 @@ from lipcert.core.clips import clip_faults
 from lipcert.core.clips import with_clips as clipped_program
 from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.coverage import unspoken_tensors
-from lipcert.core.dataclass import dataclass
 from lipcert.core.derive import Derived, weights_of
 from lipcert.core.ledger import BackpropClipping, Premises
 from lipcert.core.losses.base import Loss

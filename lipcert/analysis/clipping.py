@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 from lipcert.analysis.groups import layer_of
-from lipcert.core.dataclass import dataclass
 from lipcert.core.ledger import BackpropClipping, LayerEnds
 from lipcert.core.program import (
     Conv,

@@ -8,9 +8,9 @@ is their concatenation. Every trained parameter is in exactly one group.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.ir import Graph, Parameter
 from lipcert.upper import Upper, root_sum_square
 

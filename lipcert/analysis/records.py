@@ -7,9 +7,9 @@ numbers are certified upper bounds; None stands for "no bound" and always has a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
 from lipcert.modes import EvalLayer

@@ -7,10 +7,10 @@ sensitivity of every group and the noise of the three allocations at equal effec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 from lipcert.analysis.groups import Group
-from lipcert.core.dataclass import dataclass
 from lipcert.privacy.noise import (
     Allocated,
     Allocation,

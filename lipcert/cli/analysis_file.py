@@ -6,12 +6,12 @@ too large, of another schema or of wrong types gives none.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
 from lipcert.analysis.records import Analysis
 from lipcert.cli.paths import read_json
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import NoVerdictError
 from lipcert.report.json import DOCUMENT, FieldError
 from lipcert.report.study.reading import analysis_in

@@ -8,11 +8,10 @@ leaves: values of the field's type; what they mean is checked by `Settings` alon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, cast, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import UsageError
 from lipcert.settings import CHOICES, ConstraintSpec, Settings, key_of
 

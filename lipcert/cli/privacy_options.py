@@ -8,14 +8,13 @@ they must agree, because the noise of the analysis was computed for what the ana
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import click
 
 from lipcert.cli.options import chosen_settings
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings import CHOICES
 

@@ -8,13 +8,14 @@ Invariant: an unknown key in any source is an error, never ignored.
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 from lipcert.choices import nearest
 from lipcert.cli.knobs import KNOBS, TABLES
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 
@@ -127,8 +128,6 @@ def _tool_tables(path: Path) -> Mapping[str, object]:
 
 
 def _toml(path: Path) -> Mapping[str, object]:
-    import tomllib
-
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

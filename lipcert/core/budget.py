@@ -16,9 +16,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final, final
-
-from lipcert.core.dataclass import dataclass
 
 
 @final

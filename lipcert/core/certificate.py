@@ -12,7 +12,7 @@ assumed: claims are derived again, and witnesses only show how.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Final, Literal, TypeVar, final
 
@@ -25,7 +25,6 @@ from lipcert.core.canonical import (
     write_canonical,
 )
 from lipcert.core.codec import Bound, Codec, Inside, Sha256, member
-from lipcert.core.dataclass import dataclass
 
 SCHEMA: Final = "lipcert.certificate/1"
 """the number is that of the grammar; another one is another grammar"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -41,7 +41,6 @@ from lipcert.core.coverage import (
     scope_faults,
     tensors,
 )
-from lipcert.core.dataclass import dataclass
 from lipcert.core.derive import Derived, derive
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises

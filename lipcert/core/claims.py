@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import final
 
 from lipcert.core.accounting.sensitivity import (
@@ -17,7 +18,6 @@ from lipcert.core.accounting.sensitivity import (
 )
 from lipcert.core.arithmetic import divide_up, sqrt_down
 from lipcert.core.certificate import Certificate, GroupClaim
-from lipcert.core.dataclass import dataclass
 from lipcert.core.derive import Derived
 from lipcert.core.ledger import Premises
 from lipcert.core.reader.records import shown

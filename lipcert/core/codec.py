@@ -20,7 +20,7 @@ whole number of a field of that type is never a float), a member is missing, unk
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial, reduce
 from itertools import repeat
@@ -39,8 +39,6 @@ from typing import (
     get_origin,
     get_type_hints,
 )
-
-from lipcert.core.dataclass import dataclass
 
 _T = TypeVar("_T")
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
 from lipcert.core.certificate import ChainWitness
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Interval
 from lipcert.core.ledger import Premises
 from lipcert.core.losses.base import loss_cotangent, read_loss

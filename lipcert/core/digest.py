@@ -30,10 +30,10 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.core.canonical import Json, write_canonical
-from lipcert.core.dataclass import dataclass
 from lipcert.core.reader.records import Attribute, Branch, Input, Model, Node, Tensor
 
 _VERSION: Final = "lipcert-structure/1"

@@ -7,12 +7,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, final
 
 from lipcert.core.canonical import MAX_BYTES
-from lipcert.core.dataclass import dataclass
 
 _DEPENDENCIES: Final = ("numpy", "onnx", "protobuf")
 

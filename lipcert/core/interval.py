@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeAlias, final
 
@@ -20,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import round_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 
 Array: TypeAlias = npt.NDArray[np.float64]
 

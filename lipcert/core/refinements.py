@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -19,7 +19,6 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array, Interval, clip, exact, hull
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import Activation, Add, Conv, Dense, PRelu, Program, Step

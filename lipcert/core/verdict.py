@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
 from lipcert.core.certificate import Assumption
-from lipcert.core.dataclass import dataclass
 
 STAGES = (
     "the certificate is well-formed",

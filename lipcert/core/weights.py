@@ -15,14 +15,13 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
 from lipcert.core.certificate import Certificate
-from lipcert.core.dataclass import dataclass
 from lipcert.core.reader.files import read_model_bytes
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown

@@ -7,7 +7,7 @@ proved norms, and multipliers, which prove nothing by themselves; and the faults
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, final
 
@@ -20,7 +20,6 @@ from lipcert.core.certificate import (
     ScopeClaim,
 )
 from lipcert.core.coverage import tensors_read
-from lipcert.core.dataclass import dataclass
 from lipcert.core.norms.claim import FloatMatrix
 from lipcert.core.norms.definite import Definite, definite_exact, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float

@@ -15,12 +15,12 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, final
 
 from lipcert.choices import nearest
-from lipcert.core.dataclass import dataclass
 from lipcert.core.losses.kinds import KINDS
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError

@@ -12,14 +12,13 @@ by a few times what the program itself loses in the arithmetic of the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.types import has_halves
 from lipcert.core.program import Place, Program, Shape
 from lipcert.errors import Refusal, UnsupportedModelError

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
 from lipcert.choices import nearest
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.lower.operators import JUMPING

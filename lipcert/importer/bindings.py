@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.program import FloatArray, Shape
 from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.calls import Call, call_of

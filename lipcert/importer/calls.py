@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.importer.raw import RawNode
 
 FX_NODE: Final = "pkg.torch.onnx.fx_node"

@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import Walk
 from lipcert.core.lower.values import Constant, Data

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import ModelFileError
 from lipcert.importer.limits import MAX_FILE_BYTES
 

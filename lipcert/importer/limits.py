@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
-
-from lipcert.core.dataclass import dataclass
 
 MAX_FILE_BYTES: Final = 1 << 30
 """bytes of a model file, after decompression and with its external data"""

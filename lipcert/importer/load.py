@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
 import numpy as np
 from onnx import defs
 
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.assemble import Assembled, assemble
 from lipcert.importer.child import run_in_child

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import Refusal
 from lipcert.importer.calls import FX_NODE, call_of, names_in
 from lipcert.importer.raw import RawGraph, RawNode

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import Diagnostic
 from lipcert.importer.reading import Reading
 from lipcert.ir import BatchProof, Graph

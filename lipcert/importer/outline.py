@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import NoVerdictError
 from lipcert.importer.child import run_in_child
 from lipcert.importer.container import read_bytes

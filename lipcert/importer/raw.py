@@ -7,13 +7,11 @@ and no lazily read byte stands behind any of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-
-from lipcert.core.dataclass import dataclass
 
 Array = npt.NDArray[Any]
 

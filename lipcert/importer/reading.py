@@ -6,11 +6,10 @@ Raised is `UnsupportedModelError` (LC028) where the core does not understand it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program

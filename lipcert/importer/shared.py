@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.metadata import Provenance, is_anonymous, statistic_owner
 

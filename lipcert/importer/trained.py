@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Final, final
 
 import numpy as np
 
 from lipcert.core.coverage import operands, tensors
-from lipcert.core.dataclass import dataclass
 from lipcert.core.program import Activation, Attention, BatchNorm, Operand, PRelu, Program, Scale
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.importer.calls import FX_NODE, call_of

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, final
 
 import numpy as np
 
 from lipcert.core import program as p
 from lipcert.core.coverage import tensors
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.records import Model

@@ -10,6 +10,7 @@ otherwise than onnxruntime does.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -20,7 +21,6 @@ from lipcert.choices import check_choice
 from lipcert.core.budget import Limits
 from lipcert.core.certificate import Certificate, write_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.dataclass import dataclass
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel

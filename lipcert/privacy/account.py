@@ -11,10 +11,9 @@ printed because papers state it.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.privacy.accounting import Accountant, accountants, choose, epsilon
 from lipcert.privacy.declaration import Declaration, lints

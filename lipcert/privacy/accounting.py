@@ -15,6 +15,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from enum import Enum
 from functools import lru_cache
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan

@@ -10,11 +10,10 @@ declaration is that of a correct run: it changes nothing and claims nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import check_multiplier, epsilon

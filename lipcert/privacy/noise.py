@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import UsageError
 from lipcert.upper import ZERO, Lower, Upper, root_sum_square, total
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, final
 
 from lipcert.conversion import Kind, convert, number, whole
-from lipcert.core.dataclass import dataclass
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.upper import Lower, Upper

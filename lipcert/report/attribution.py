@@ -7,10 +7,10 @@ ratios of certified bounds, not bounds themselves.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.analysis.records import Analysis, NodeReport
-from lipcert.core.dataclass import dataclass
 
 _SHOWN: Final = 5
 _LEAST_SHARE: Final = 5e-4

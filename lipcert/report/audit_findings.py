@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
 
@@ -21,7 +22,6 @@ from lipcert.audit.records import (
     Verdict,
     largest,
 )
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import Finding, by_level
 from lipcert.report.numbers import beside, measured

@@ -12,11 +12,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast, final
 
 from lipcert.audit.records import BINS_PER_OCTAVE, HIGHEST_BIN, LOWEST_BIN, AuditReport, Histogram
 from lipcert.core.codec import Codec, CodecError, Form, member
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_findings import audit_findings

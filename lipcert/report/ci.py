@@ -9,10 +9,10 @@ strings are verbatim, and the writers make them inert.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import Diagnostic, Level
 
 _OF_PARAMETERS: Final = frozenset({"LC023", "LC024", "LC102"})

@@ -10,11 +10,10 @@ up; where that hides a change, they are shown in full.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, NamedTuple, TypeAlias, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.report import document as doc
 from lipcert.report.json import JsonObject, dump
 from lipcert.report.numbers import NO_BOUND, at_most

@@ -10,11 +10,10 @@ tell every finding on its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.report.numbers import at_most

@@ -7,10 +7,9 @@ refused model with an empty graph and `refusals` that say why; a `Document` of i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.report import document as doc

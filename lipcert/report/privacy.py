@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.privacy.account import Account
 from lipcert.privacy.accounting import Accountant, CurvePoint
 from lipcert.privacy.declaration import Divisor

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
 import numpy as np
 
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import operands
-from lipcert.core.dataclass import dataclass
 from lipcert.core.derive import Derived, derive
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknown_slopes, unknowns

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import exact

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
-from lipcert.core.dataclass import dataclass
 from lipcert.core.norms.fused import fused_kernel
 from lipcert.core.norms.steps import Kernel, NormWitness
 from lipcert.core.program import (

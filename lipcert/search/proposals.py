@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import starmap
 from types import MappingProxyType
 from typing import Final, final
@@ -17,7 +17,6 @@ import numpy as np
 
 from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim
-from lipcert.core.dataclass import dataclass
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.steps import Kernel

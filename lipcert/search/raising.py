@@ -7,12 +7,12 @@ by quasi-Newton steps, with the maximum over directions smoothed less and less.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.search.multipliers import smoothed_ball
 from lipcert.search.quasi_newton import descend
 

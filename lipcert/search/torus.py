@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.roots import MAX_COUNT

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.coverage import operands
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import norm_up
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import Attention, Conv, Dense, MatMul, Operand, Program, Shape

@@ -8,6 +8,7 @@ by ordinary floating-point arithmetic and affect tightness alone.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeAlias, final
 
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from lipcert.core.accounting.pair import Losses
 from lipcert.core.accounting.transform import convolution_power
 from lipcert.core.arithmetic import add_up, round_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.exponential import exp_bounds, log_bounds
 from lipcert.core.interval import Array
 

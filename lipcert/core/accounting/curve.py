@@ -8,11 +8,11 @@ needs a bound adds.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
 
 from lipcert.core.accounting.fixed import MOST_BITS, NormalTail, logarithm
-from lipcert.core.dataclass import dataclass
 
 SLACK_BITS: Final = 160
 

@@ -8,12 +8,11 @@ each below one unit. `bits` is between 64 and `MOST_BITS`.
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.exponential import exp_bounds
 
 MOST_BITS: Final = 1400

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
 
@@ -16,7 +17,6 @@ import numpy.typing as npt
 
 from lipcert.core.accounting.curve import SLACK_BITS
 from lipcert.core.arithmetic import round_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array, up
 
 STRIDE: Final = 16

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
 import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.forms.form import Form
 from lipcert.core.interval import Array, Interval, exact, norm_up
 from lipcert.core.program import Shape

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
 
@@ -19,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.budget import spend
-from lipcert.core.dataclass import dataclass
 from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.interval import Array, norm_up, up
 from lipcert.core.rules.facts import lengths_up

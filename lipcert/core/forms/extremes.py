@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array
 from lipcert.core.program import IndexArray, MaxPool, Op, ReduceMax, Shape, Sort
 from lipcert.core.rules.windows import axes_of

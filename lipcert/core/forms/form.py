@@ -6,6 +6,7 @@ Each method rounds upwards. Where it factors a matrix it is told which arithmeti
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Final, final
@@ -13,7 +14,6 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
 from lipcert.core.norms.definite import MAX_SIZE, Definite, room_for
 from lipcert.core.rules.facts import Cotangent, Hull

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
 import numpy as np
 
 from lipcert.core.budget import spend
-from lipcert.core.dataclass import dataclass
 from lipcert.core.forms.extremes import Ordering, ordering_of
 from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.norms.convolution import MAX_ENTRIES, Convolution

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.forms.descent import descent_of, unknowns
 from lipcert.core.forms.links import links_of
 from lipcert.core.interval import Array, up

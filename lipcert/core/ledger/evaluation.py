@@ -7,10 +7,10 @@ besides, because an exporter left traces of them. What leaves: the entry of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.dataclass import dataclass
 from lipcert.core.ledger.entries import declared
 
 EVALUATION: Final = "A-EVAL"

@@ -13,13 +13,12 @@ cotangent; gradient clipping (Abadi et al., 2016) holds the gradient itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.codec import Bound, member
-from lipcert.core.dataclass import dataclass
 from lipcert.core.ledger.entries import declared
 
 MECHANISM: Final = "A-MECHANISM"

@@ -9,11 +9,11 @@ can be added, dropped or declared checked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.codec import Bound
-from lipcert.core.dataclass import dataclass
 from lipcert.core.ledger.entries import (
     ACCOUNTING,
     ARITHMETIC,

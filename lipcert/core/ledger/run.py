@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.dataclass import dataclass
 from lipcert.core.ledger.entries import declared
 
 SAMPLING: Final = "A-SAMPLING"

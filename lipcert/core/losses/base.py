@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from importlib import import_module
 from typing import (
@@ -29,7 +29,6 @@ from typing import (
 )
 
 from lipcert.core.codec import Limit
-from lipcert.core.dataclass import dataclass
 from lipcert.core.losses.kinds import KINDS
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Shape

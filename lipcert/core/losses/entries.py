@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Final, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.exponential import exp_bounds
 from lipcert.core.interval import Array
 from lipcert.core.losses.base import Flag, Loss, NotNegative, Positive, Targets, Terms

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Final, final
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.exponential import exp_bounds, log_bounds
 from lipcert.core.losses.base import Loss, NotNegative
 from lipcert.core.losses.search import largest_on

@@ -7,11 +7,11 @@ then depends on the others. Here the counts are the constants of balanced classe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, final
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.losses.base import Loss, NotNegative, Targets, Terms
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, divide_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.losses.base import Loss, Positive, Share
 from lipcert.core.losses.softmax_error import SoftmaxDomain
 from lipcert.core.rules.facts import Cotangent, Fact, Hull

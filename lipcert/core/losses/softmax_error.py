@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
 
 from lipcert.core.arithmetic import round_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.exponential import exp_bounds
 from lipcert.core.losses.search import largest_on
 

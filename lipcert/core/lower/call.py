@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size, indices
 from lipcert.core.program import IndexArray, Move, Op, Place, Shape, Step

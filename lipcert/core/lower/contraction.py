@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.layout_ops import permuted, same_order

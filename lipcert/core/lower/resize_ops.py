@@ -7,13 +7,13 @@ entry that float32 would choose otherwise than exact arithmetic has two readings
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.layout_ops import normal_axes, permuted

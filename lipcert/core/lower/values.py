@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 from weakref import WeakValueDictionary
 
@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.budget import spend
-from lipcert.core.dataclass import dataclass
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.program import IndexArray, Operand, Place, Shape
 

@@ -8,12 +8,12 @@ matrix is small, with c = fraction·2^exponent and 1/2 ≤ fraction < 1.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import largest_magnitude
 
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]

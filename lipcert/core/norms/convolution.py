@@ -17,13 +17,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_down, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.norms.claim import FloatMatrix
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.strips import Strip, strips_at_most_float

@@ -13,13 +13,13 @@ each; if not, nothing is claimed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.budget import spend
-from lipcert.core.dataclass import dataclass
 from lipcert.core.norms.claim import FloatMatrix
 from lipcert.core.norms.factor import lower_factor
 

@@ -14,11 +14,11 @@ good a proof, if it passed.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.program import IndexArray

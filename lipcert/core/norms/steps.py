@@ -7,14 +7,13 @@ that names the route of the proof. What leaves: whether the claim is proved.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import final
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, round_down, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array, Interval, norm_up, up
 from lipcert.core.norms.convolution import Convolution, NormCheck
 from lipcert.core.program import Conv, Dense, Shape, Window

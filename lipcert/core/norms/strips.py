@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Final, final
@@ -28,7 +29,6 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.budget import spend
-from lipcert.core.dataclass import dataclass
 from lipcert.core.norms.claim import FloatMatrix
 from lipcert.core.norms.residual import ETA, U, gamma, norm, square_sum
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
-
-from lipcert.core.dataclass import dataclass
 
 
 @final

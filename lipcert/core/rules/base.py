@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Interval
 from lipcert.core.program import Op, Operand, Shape
 from lipcert.core.rules.facts import Cotangent, Fact

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
 
 import numpy as np
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array, Interval, between, clip, exact, hull
 
 Enclosure: TypeAlias = Callable[[Interval], Interval]

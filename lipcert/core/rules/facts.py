@@ -6,13 +6,12 @@ Everything holds for all admissible inputs and all weights in scope. inf is "not
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array, Interval, norm_up, symmetric, up
 from lipcert.core.program import Shape
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Self, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Interval, clip, exact, up
 from lipcert.core.program import Shape, Softmax
 from lipcert.core.rules.base import WithoutOperands

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array, Interval, clip, exact
 from lipcert.core.rules.curves import Function, Piece
 from lipcert.core.rules.enclosures import HALF_PI

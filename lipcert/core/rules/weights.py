@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Interval, norm_up, symmetric
 from lipcert.core.program import Conv, Dense, Operand, Shape
 from lipcert.core.rules.facts import root_up

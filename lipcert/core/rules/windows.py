@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.dataclass import dataclass
 from lipcert.core.interval import Array
 from lipcert.core.program import Conv, Shape, Window
 

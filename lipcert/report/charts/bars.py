@@ -6,10 +6,9 @@ and an axis below; logarithmic where the numbers differ much, and the axis says 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.report.charts.scale import (
     LEGEND_HEIGHT,
     Scale,

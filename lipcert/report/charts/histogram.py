@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.report.charts.scale import LEGEND_HEIGHT, left_axis, scale_from_zero, superscript
 from lipcert.report.charts.svg import WIDTH, Drawing, Role, element, fitted, line, text, text_width
 

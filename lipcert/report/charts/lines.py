@@ -7,9 +7,9 @@ logarithmic where the numbers differ much, and its title says so.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.report.charts.scale import (
     LEGEND_HEIGHT,
     Scale,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.report.charts.svg import WIDTH, Role, line, mark, text, text_width
 
 _WIDE: Final = 50.0

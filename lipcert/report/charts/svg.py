@@ -10,10 +10,10 @@ from __future__ import annotations
 import html
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, final
 
-from lipcert.core.dataclass import dataclass
 from lipcert.safe import safe, shortened
 
 WIDTH: Final = 440.0

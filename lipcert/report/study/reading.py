@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, final
 
 from lipcert.analysis.records import Analysis
-from lipcert.core.dataclass import dataclass
 from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import (

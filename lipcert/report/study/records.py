@@ -10,11 +10,11 @@ them makes them safe.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import final
 
 from lipcert.analysis.records import Analysis, GroupReport
 from lipcert.audit.records import AuditReport, GroupAudit
-from lipcert.core.dataclass import dataclass
 from lipcert.privacy.plan import TrainingPlan
 
 Rows = tuple[tuple[str, str], ...]
