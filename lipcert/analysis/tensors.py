@@ -15,11 +15,12 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.coverage import operands, tensors
-from lipcert.core.program import Conv, Dense, Operand, Program, Step
+from lipcert.core.program import Conv, Dense, Operand, Program
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.errors import NoVerdictError
 from lipcert.importer.computed import numbers_of
 from lipcert.ir import Graph
+from lipcert.operand import Operand as Bias
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray
 from lipcert.viewed import parameters_of
@@ -66,10 +67,10 @@ def tensors_of(
 def with_biases(graph: Graph, program: Program) -> tuple[Program, frozenset[str]]:
     """The program with the biases of zeros that an exporter left out of the file, and which.
 
-    Also with those that the file computes from one number. A step is found by its output, or by its
-    weight where no step has an output of this name.
+    Also with those that the file computes from one number that is no parameter. A step is found by
+    its output, or by its weight where no step has an output of this name.
     """
-    zeros: dict[str, str] = {}
+    zeros: dict[str, Bias] = {}
     for node in graph.nodes:
         used = node.operands
         bias, weight = used.get("bias"), used.get("weight")
@@ -78,16 +79,19 @@ def with_biases(graph: Graph, program: Program) -> tuple[Program, frozenset[str]
         key = node.output
         if key not in program.shapes and weight is not None and weight.parameter is not None:
             key = weight.parameter
-        zeros[key] = bias.parameter
+        zeros[key] = bias
     steps, found = [], set()
     for step in program.steps:
-        name = None
         if isinstance(step.op, Dense | Conv) and _is_left_out(step.op.bias):
             keys = (step.output, *step.op.weight.sources)
-            name = next((zeros[key] for key in keys if key in zeros), None)
-        if name is not None:
-            step = _biased(step, np.zeros(graph.parameters[name].shape), name)  # noqa: PLW2901
-            found.add(name)
+            bias = next((zeros[key] for key in keys if key in zeros), None)
+            sources = {} if step.op.bias is None else step.op.bias.sources
+            if bias is not None and bias.parameter is not None and bias.parameter not in sources:
+                known = {**sources, bias.parameter: bias.gain.value}
+                numbers = bias.array.reshape(-1)
+                op = replace(step.op, bias=Operand(numbers, numbers, known))
+                step = replace(step, op=op)  # noqa: PLW2901
+                found.add(bias.parameter)
         steps.append(step)
     return replace(program, steps=tuple(steps)), frozenset(found)
 
@@ -98,14 +102,6 @@ def _is_left_out(bias: Operand | None) -> bool:
         return True
     repeated = all(1.0 < gain < math.inf for gain in bias.sources.values())
     return repeated and not (np.any(bias.lo) or np.any(bias.hi))
-
-
-def _biased(step: Step, numbers: FloatArray, name: str) -> Step:
-    op = step.op
-    if not isinstance(op, Dense | Conv):
-        return step
-    sources = {} if op.bias is None else op.bias.sources
-    return replace(step, op=replace(op, bias=Operand(numbers, numbers, {**sources, name: 1.0})))
 
 
 def check_held_alike(

@@ -52,6 +52,23 @@ def test_a_bias_left_out_is_no_other_tensor_of_zeros(tmp_path: Path, second: str
         assert 1.41 < each.grad_norms["c"] < 1.42
 
 
+@pytest.mark.parametrize(("size", "places"), [(4, [0] * 4), (1, [0] * 4), (3, [0, 0, 1, 1])])
+def test_a_bias_of_repeated_zeros_is_not_left_out(
+    tmp_path: Path, size: int, places: list[int]
+) -> None:
+    """y = Wx + b[places], W of ones: at x = (½, ½, ½, ½) and −0.35 as labels, ∂loss/∂y is 4.7."""
+    node = helper.make_node
+    nodes = [node("Gather", ["b", "i"], ["c"]), node("Gemm", ["x", "w", "c"], ["y"])]
+    tensors = {"w": np.ones((4, 4), np.float32), "b": np.zeros(size, np.float32)}
+    proto = model(nodes, ("N", 4), {**tensors, "i": np.array(places)})
+    settings = Settings(
+        input_norm=1.0, loss="mse", label_norm=0.7, output_reduction="sum", half=False
+    )
+    bound = bounded(load_model(saved(proto, tmp_path)), settings).grad_norms["b"]
+    attained = 4.7 * float(np.linalg.norm(np.bincount(places)))
+    assert attained * (1 - 1e-12) <= bound <= attained * 1.001
+
+
 def merged(folder: Path) -> ImportedModel:
     """y = b·(a·x): a and b were equal when the file was written, which stores them once."""
     node = helper.make_node
