@@ -127,7 +127,7 @@ def random_scope(proto: ModelProto, rng: np.random.Generator, *, constrained: bo
     rows = {
         name
         for node in proto.graph.node
-        if node.op_type == "MatMul"
+        if node.op_type in {"MatMul", "Einsum"}
         for name in node.input
         if name in floats and floats[name].ndim == 1
     }  # matrices of one row, which are no larger than their norm, not than their entries
