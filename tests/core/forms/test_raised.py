@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from lipcert.core.certificate import ChainWitness, ScopeClaim
+from lipcert.core.derive import derive
 from lipcert.core.forms.raised import Affine, Raised, affine_of, raised_of
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
@@ -17,12 +20,18 @@ from lipcert.core.program import (
     Conv,
     Dense,
     Operand,
+    Place,
+    Program,
     Shape,
     Shift,
     Step,
     Window,
 )
+from lipcert.core.refinements import RAISED
+from lipcert.core.witnesses import ENGINES, Evidence
+from lipcert.evaluate import evaluate_batch
 from lipcert.search.raising import numbers_to_raise
+from tests.core.forged import PREMISES
 
 Numbers = tuple[tuple[float, ...], ...]
 
@@ -151,8 +160,8 @@ def test_beyond_the_limits_of_a_proof() -> None:
     """Norms that are no number, more terms than a proof adds up, τ beyond all numbers."""
     for matrix in (np.full((2, 2), 9e153), np.ones(((1 << 20) + 1, 1))):
         rows, columns = matrix.shape
-        numbers = ((0.0,) * rows, (0.0,) * (columns + 1), (1.0,))
-        assert raised(matrix, np.zeros(rows), numbers) is None
+        numbers = [np.zeros(rows), np.zeros(columns + 1), [1.0]]
+        assert raised_of(Affine(matrix, 1), np.zeros(rows), numbers, norm_at_most_float) is None
     assert raised(np.eye(1), np.ones(1), ((1.0,), (1.0, 1.0), (math.inf,))) is None
 
 
@@ -188,3 +197,32 @@ def test_no_affine_map() -> None:
     shapes: dict[str, Shape] = {"x": (1, 2), "y": (1, 2), "z": (1, 2)}
     dense = Step(Dense(operand(np.eye(2)), None), ("y",), "z", (1, 2), 1)
     assert affine_of("x", [Step(Activation("relu"), ("x",), "y", (1, 2), 0), dense], shapes) is None
+
+
+@pytest.mark.parametrize("size", [1e-9, 0.3, 1e9])
+def test_forged_chains_prove_nothing_false(size: float) -> None:
+    """Between all pairs of values, also below 0, through a tanh, and the wrong way round."""
+    rng = np.random.default_rng(0)
+    kinds = ["dense", "relu", "dense", "tanh", "dense", "relu", "dense", "relu"]
+    shapes: dict[str, Shape] = {"x": (1, 2)}
+    steps = []
+    for number, kind in enumerate(kinds):
+        below, value = list(shapes)[-1], f"v{number}"
+        weight, bias = rng.standard_normal((2, 2)), rng.standard_normal(2)
+        dense = Dense(operand(weight), operand(bias))
+        shapes[value] = (1, 2)
+        op = dense if kind == "dense" else Activation(kind)
+        steps.append(Step(op, (below,), value, (1, 2), number))
+    program = Program("x", "v7", shapes, tuple(steps), Place(0), ())
+    numbers = ((size,) * 2, (size,) * 3, (size,))
+    chains = tuple(
+        ChainWitness(RAISED, start, stop, numbers) for start in shapes for stop in shapes
+    )
+    box = (-1.0, 1.0)
+    premises = replace(PREMISES, input_box=box)
+    evidence = Evidence(ScopeClaim("point", (), ()), {}, (), chains, ENGINES["float"])
+    facts = derive(program, premises, evidence).facts
+    grid = np.stack(np.meshgrid(*[np.linspace(*box, 41)] * 2), axis=-1).reshape(-1, 1, 2)
+    for value, reached in evaluate_batch(program, grid).items():
+        longest_one = float(np.linalg.norm(reached, axis=(1, 2)).max())
+        assert longest_one <= facts[value].norm * (1 + 1e-12)
