@@ -20,6 +20,7 @@ import numpy.typing as npt
 from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import exact
+from lipcert.search.eigenvalues import largest_eigenvalue
 from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
@@ -36,8 +37,11 @@ _WORK: Final = 1e10
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
 _TINY: Final = 1e-100
+_LEAF: Final = 64
 _SMALL: Final = 200
-"""rows of a matrix up to which numpy serves, and scipy need not be imported"""
+"""rows up to which all eigenvalues are computed for the sake of one"""
+_MIDDLE: Final = 320
+"""rows up to which they are for the sake of some, and scipy need not be imported"""
 _ACCURACY: Final = 1e-7
 
 
@@ -418,34 +422,31 @@ def _largest(form: FloatArray, hull: bool) -> float:
 
 
 def _inverse(corner: FloatArray) -> FloatArray:
-    """Of a lower triangular matrix."""
-    if len(corner) <= _SMALL:
+    """Of a lower triangular matrix, by halves."""
+    size = len(corner)
+    if size <= _LEAF:
         return np.asarray(np.linalg.inv(corner))
-    from scipy.linalg.lapack import dtrtri  # noqa: PLC0415  slow to import
-
-    return np.asarray(dtrtri(corner, lower=1)[0])
+    half = size // 2
+    above, below = _inverse(corner[:half, :half]), _inverse(corner[half:, half:])
+    found = np.zeros_like(corner)
+    found[:half, :half], found[half:, half:] = above, below
+    found[half:, :half] = -below @ (corner[half:, :half] @ above)
+    return found
 
 
 def _top(matrix: FloatArray) -> float:
-    """The largest eigenvalue."""
+    """The largest eigenvalue, or a little more."""
     if len(matrix) <= _SMALL:
         return float(np.linalg.eigvalsh(matrix)[-1])
-    from scipy.sparse.linalg import ArpackError, eigsh  # noqa: PLC0415
-
-    start = np.random.default_rng(0).standard_normal(len(matrix))
-    try:
-        found = eigsh(matrix, 1, which="LA", tol=_ACCURACY, v0=start, return_eigenvectors=False)
-    except ArpackError:
-        return float(np.linalg.eigvalsh(matrix)[-1])
-    return float(found[0]) * (1.0 + _ACCURACY)
+    return largest_eigenvalue(lambda vector: matrix @ vector, len(matrix)) * (1.0 + _ACCURACY)
 
 
 def _uppermost(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The largest eigenvalues, and their vectors as columns."""
-    if len(matrix) <= _SMALL:
+    if len(matrix) <= _MIDDLE:
         values, vectors = np.linalg.eigh(matrix)
         return np.asarray(values[-_MOST_CASES:]), np.asarray(vectors[:, -_MOST_CASES:])
-    from scipy.linalg import eigh  # noqa: PLC0415
+    from scipy.linalg import eigh  # noqa: PLC0415  slow to import
 
     last = len(matrix) - 1
     values, vectors = eigh(matrix, subset_by_index=[last - _MOST_CASES + 1, last])
