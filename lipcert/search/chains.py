@@ -52,6 +52,7 @@ from lipcert.core.refinements import (
 )
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
+from lipcert.core.rules.passes import rule_at
 from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.eigenvalues import spectral_norm
@@ -66,6 +67,8 @@ _SMALL: Final = 400
 _LARGEST_MATRIX: Final = 1 << 21
 _SMALLEST_BALL: Final = 0.7
 """how much smaller a ball of values may be than their norm"""
+_NEARLY: Final = 1.0003
+"""of a Jacobian, what rules may allow that count as attained"""
 _WORTH: Final = 0.98
 """of what is known, what a window must be able to say"""
 _Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
@@ -181,20 +184,45 @@ class _Search:
             readers = self._readers.get(start, ())
             if start not in wanted and len(readers) < 2:
                 continue
-            chains = self._of_cotangent(start, self._above[start], facts)
-            if not chains and len(readers) > 1:
+            ends = self._of_cotangent(start, self._above[start], facts, found)
+            if not ends and len(readers) > 1:
                 for reader in readers:
                     stops = (reader, *self._above[reader])
-                    chains.extend(self._of_cotangent(start, stops, facts))
-            found.extend(chains)
-            wanted.update((chain.stop for chain in chains) if chains else readers)
+                    ends |= self._of_cotangent(start, stops, facts, found)
+            wanted.update(ends or readers)
         return found
 
     def _of_cotangent(
-        self, start: str, stops: Iterable[str], facts: Mapping[str, Fact]
-    ) -> list[ChainWitness]:
+        self,
+        start: str,
+        stops: Iterable[str],
+        facts: Mapping[str, Fact],
+        found: list[ChainWitness],
+    ) -> set[str]:
+        """Where the longest window ends, if there is more to say of it; its chains are added."""
         best = self._longest(COTANGENTS, ((start, stop) for stop in stops), facts)
-        return [] if best is None else list(self._tuned(*best))
+        if best is None:
+            return set()
+        witness, edges = best
+        is_attained = self._is_attained(witness, edges, facts)
+        chains = list(self._tuned(witness, edges, is_attained=is_attained))
+        found.extend(chains)
+        return {witness.stop} if chains or is_attained else set()
+
+    def _is_attained(
+        self, witness: ChainWitness, edges: Sequence[Edge], facts: Mapping[str, Fact]
+    ) -> bool:
+        """Whether a Jacobian of steps in a row is as large as the rules of the steps allow.
+
+        So it is then for each part of them, and no form can say less than the rules.
+        """
+        steps = chain_steps(self._program, witness, self._free) or ()
+        if not steps or any(len(step.inputs) != 1 for step in steps):
+            return False
+        rules = [rule_at(self._program, step, facts, self._zeros.weights) for step in steps]
+        product = math.prod(rule.lipschitz(0) for rule in rules)
+        jacobian = steepest(edges)
+        return jacobian is not None and product <= _NEARLY * spectral_norm(jacobian)
 
     def _longest(
         self, use: str, ends: Iterable[tuple[str, str]], facts: Mapping[str, Fact]
@@ -326,8 +354,13 @@ class _Search:
             self._smallest = min((ball.radius for ball in balls), default=math.inf)
         return self._smallest
 
-    def _tuned(self, witness: ChainWitness, edges: Sequence[Edge]) -> Iterator[ChainWitness]:
-        """With multipliers, where there is more than one matrix or slopes between."""
+    def _tuned(
+        self, witness: ChainWitness, edges: Sequence[Edge], *, is_attained: bool = False
+    ) -> Iterator[ChainWitness]:
+        """With multipliers, where there is more than one matrix or slopes between.
+
+        is_attained: whether only the differences of classes can be bounded better.
+        """
         matrices = sum(isinstance(edge.link, Matrix) for edge in edges)
         if not matrices or len(edges) < 2:
             return
@@ -337,6 +370,8 @@ class _Search:
             if not self._reached or unknowns(edges) <= _SMALL:
                 hulls.add(False)  # for the Lipschitz constant, the longest way at any price
             self._reached = True
+        if is_attained:
+            hulls.discard(False)
         proposed = (self._multipliers(witness, edges, hull=hull) for hull in sorted(hulls))
         for found in dict.fromkeys(proposed):
             if found is not None:
