@@ -18,6 +18,8 @@ _DIRECT: Final = 320
 _TINY: Final = 24
 _LONG: Final = 3
 """from this quotient of the sides, products by the Gram matrix are worth its making"""
+_SHORT: Final = 128
+"""side of matrices in a stack up to which they are, for the few products of a rough estimate"""
 _RESIDUAL: Final = 1e-6
 """of Ritz vectors; the error of the value is of its square"""
 _FIRST_LOOK: Final = 12
@@ -76,7 +78,8 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
     if side <= _TINY:
         gram = tall.conj().swapaxes(1, 2) @ tall
         return np.asarray(np.linalg.eigvalsh(gram)[:, -1], dtype=np.float64)
-    gram = tall.conj().swapaxes(1, 2) @ tall if tall.shape[1] >= _LONG * side else None
+    is_long = tall.shape[1] >= _LONG * side and side <= _SHORT
+    gram = tall.conj().swapaxes(1, 2) @ tall if is_long else None
     steps = min(side, _MOST_STEPS)
     basis = np.zeros((count, steps, side), dtype=tall.dtype)
     start = np.random.default_rng(0).standard_normal(side)
