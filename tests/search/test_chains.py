@@ -103,7 +103,7 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, budget: int, residual: bool) -
     plain = derive(program, PREMISES, bare)
     passed = {chain.stop for chain in evidence.chains if chain.use == COTANGENTS}
     assert passed
-    if budget < 1600:
+    if 10 < budget < 1600:  # in smaller ones, of one matrix, the rules attain what is true
         assert passed - {program.output}
     assert_holds(program, derived, budget)
     again = derive(program, PREMISES, evidence)
@@ -173,3 +173,20 @@ def test_only_the_positive_part_of_a_bias_passes_a_relu() -> None:
         free = replace(PREMISES, input_box=None)
         evidence = Evidence(ScopeClaim("point", (), ()), {"u": 1.0}, (), (), ENGINES["float"])
         assert derive(program, free, evidence).facts["y"].norm == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_chain_where_rules_are_attained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of orthogonal layers: a Jacobian is as large as the product of their norms."""
+    monkeypatch.setattr(chains, "_CLASSES", frozenset())  # differences of classes ask for more
+    rng = np.random.default_rng(5)
+    steps, value = [], "x"
+    for number in range(3):
+        turn = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+        op = Dense(Operand(turn, turn, {f"w{number}": 1.0}), None)
+        steps.append(Step(op, (value,), f"v{number}", (1, 6), number))
+        value = f"v{number}"
+    shapes = {"x": (1, 6), **{step.output: (1, 6) for step in steps}}
+    program = Program("x", value, shapes, tuple(steps), Place(0), ())
+    evidence, derived = with_chains(program, PREMISES, evidence_of(program))
+    assert not [chain for chain in evidence.chains if chain.use == COTANGENTS]
+    assert 1.0 <= derived.lipschitz <= 1.0 + 1e-8
