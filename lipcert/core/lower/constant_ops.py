@@ -41,6 +41,7 @@ from lipcert.core.lower.values import (
     Value,
     broadcast,
     check_size,
+    is_finite,
 )
 
 Array = npt.NDArray[Any]
@@ -58,7 +59,7 @@ def _plain(array: Array, grows: Array | None = None) -> Constant:
 
 
 def _is_finite(known: Interval) -> bool:
-    return bool(np.isfinite(known.lo).all() and np.isfinite(known.hi).all())
+    return is_finite(known.lo) and is_finite(known.hi)
 
 
 # real numbers ---------------------------------------------------------------------------------
