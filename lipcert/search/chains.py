@@ -19,7 +19,7 @@ from lipcert.core.coverage import operands
 from lipcert.core.derive import Derived, derive
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknown_slopes, unknowns
-from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
+from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.forms.raised import affine_of
 from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger import Premises
@@ -56,7 +56,7 @@ from lipcert.core.rules.passes import rule_at
 from lipcert.core.rules.weights import Point
 from lipcert.core.witnesses import Evidence
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.multipliers import Memory, multipliers, reached, steepest
+from lipcert.search.multipliers import Linked, Memory, multipliers, reached
 from lipcert.search.raising import is_worth_a_search, numbers_to_raise
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
@@ -128,16 +128,16 @@ class _Search:
         best = self._longest(VALUES, ((start, value) for start in below), facts)
         if best is None:
             return
-        witness, edges = best
+        witness, _, linked = best
         whole = witness.start == self._program.input
         if whole and self._behind.intersection(below):
             return
         compared = whole and is_relu(self._makers[value])
-        if self._is_hopeless(witness, edges, found, facts):
+        if self._is_hopeless(witness, linked, found, facts):
             self._behind.update({value} if compared else ())
             return
-        for tuned in self._tuned(witness, edges):
-            gain = reached(edges, hull=False, memory=self._memory) if compared else 0.0
+        for tuned in self._tuned(witness, linked):
+            gain = reached(linked, hull=False, memory=self._memory) if compared else 0.0
             if gain * self._radius(witness.start, facts) >= found.norm > 0.0:
                 self._behind.add(value)
                 return
@@ -203,31 +203,30 @@ class _Search:
         best = self._longest(COTANGENTS, ((start, stop) for stop in stops), facts)
         if best is None:
             return set()
-        witness, edges = best
-        is_attained = self._is_attained(witness, edges, facts)
-        chains = list(self._tuned(witness, edges, is_attained=is_attained))
+        witness, steps, linked = best
+        is_attained = self._is_attained(steps, linked, facts)
+        chains = list(self._tuned(witness, linked, is_attained=is_attained))
         found.extend(chains)
         return {witness.stop} if chains or is_attained else set()
 
     def _is_attained(
-        self, witness: ChainWitness, edges: Sequence[Edge], facts: Mapping[str, Fact]
+        self, steps: Sequence[Step], linked: Linked, facts: Mapping[str, Fact]
     ) -> bool:
         """Whether a Jacobian of steps in a row is as large as the rules of the steps allow.
 
         So it is then for each part of them, and no form can say less than the rules.
         """
-        steps = chain_steps(self._program, witness, self._free) or ()
-        if not steps or any(len(step.inputs) != 1 for step in steps):
+        if any(len(step.inputs) != 1 for step in steps):
             return False
         rules = [rule_at(self._program, step, facts, self._zeros.weights) for step in steps]
         product = math.prod(rule.lipschitz(0) for rule in rules)
-        jacobian = steepest(edges)
+        jacobian = linked.steepest
         return jacobian is not None and product <= _NEARLY * spectral_norm(jacobian)
 
     def _longest(
         self, use: str, ends: Iterable[tuple[str, str]], facts: Mapping[str, Fact]
-    ) -> tuple[ChainWitness, tuple[Edge, ...]] | None:
-        """Of windows from the shortest on, the last one that can be handled, and its links."""
+    ) -> tuple[ChainWitness, tuple[Step, ...], Linked] | None:
+        """Of windows from the shortest on, the last that can be handled, its steps and links."""
         possible: list[tuple[ChainWitness, tuple[Step, ...]]] = []
         for start, stop in ends:
             witness = ChainWitness(use, start, stop, ())
@@ -244,8 +243,8 @@ class _Search:
                 high = middle
             middle = (low + high) // 2
         for witness, steps in reversed(possible[:low]):
-            if (edges := self._edges(witness, steps, facts)) is not None:
-                return witness, edges
+            if (linked := self._linked(witness, steps, facts)) is not None:
+                return witness, steps, linked
         return None
 
     def _part(self, step: Step, facts: Mapping[str, Fact]) -> _Part | None:
@@ -300,9 +299,9 @@ class _Search:
             self._counts[key] = int(np.count_nonzero(unknown_slopes(together)))
         return self._counts[key]
 
-    def _edges(
+    def _linked(
         self, witness: ChainWitness, steps: Sequence[Step], facts: Mapping[str, Fact]
-    ) -> tuple[Edge, ...] | None:
+    ) -> Linked | None:
         """The links of a chain."""
         start = witness.start
         known = {
@@ -312,7 +311,7 @@ class _Search:
             chords = slopes_between(steps, facts, self._zeros.images(steps, start))
             known = known if chords is None else chords
         linked = links_of(start, steps, self._program.shapes, known, ())
-        return None if linked is None else at_the_bottom(linked[0])
+        return None if linked is None else Linked(at_the_bottom(linked[0]))
 
     def _has_chords(self, witness: ChainWitness) -> bool:
         """Whether its slopes are those of chords from an image of 0."""
@@ -321,7 +320,7 @@ class _Search:
     def _is_hopeless(
         self,
         witness: ChainWitness,
-        edges: Sequence[Edge],
+        linked: Linked,
         found: Fact,
         facts: Mapping[str, Fact],
     ) -> bool:
@@ -331,7 +330,7 @@ class _Search:
         is one of those that it covers.
         """
         shapes, start = self._program.shapes, witness.start
-        jacobian = steepest(edges)
+        jacobian = linked.steepest
         if jacobian is None:
             return False
         radius = self._radius(start, facts)
@@ -355,37 +354,37 @@ class _Search:
         return self._smallest
 
     def _tuned(
-        self, witness: ChainWitness, edges: Sequence[Edge], *, is_attained: bool = False
+        self, witness: ChainWitness, linked: Linked, *, is_attained: bool = False
     ) -> Iterator[ChainWitness]:
         """With multipliers, where there is more than one matrix or slopes between.
 
         is_attained: whether only the differences of classes can be bounded better.
         """
-        matrices = sum(isinstance(edge.link, Matrix) for edge in edges)
-        if not matrices or len(edges) < 2:
+        matrices = sum(isinstance(edge.link, Matrix) for edge in linked.edges)
+        if not matrices or len(linked.edges) < 2:
             return
         at_output = witness.stop in self._tops
         hulls = {witness.use == COTANGENTS and self._hull and at_output}
         if witness.use == COTANGENTS and at_output:
-            if not self._reached or unknowns(edges) <= _SMALL:
+            if not self._reached or unknowns(linked.edges) <= _SMALL:
                 hulls.add(False)  # for the Lipschitz constant, the longest way at any price
             self._reached = True
         if is_attained:
             hulls.discard(False)
-        proposed = (self._multipliers(witness, edges, hull=hull) for hull in sorted(hulls))
+        proposed = (self._multipliers(witness, linked, hull=hull) for hull in sorted(hulls))
         for found in dict.fromkeys(proposed):
             if found is not None:
                 yield replace(witness, multipliers=found)
 
     def _multipliers(
-        self, witness: ChainWitness, edges: Sequence[Edge], *, hull: bool
+        self, witness: ChainWitness, linked: Linked, *, hull: bool
     ) -> _Multipliers | None:
         """Searched once for the same slopes between the same values."""
         if self._has_chords(witness):
-            return multipliers(edges, hull=hull, memory=self._memory)
+            return multipliers(linked, hull=hull, memory=self._memory)
         key = witness.start, witness.stop, hull
         if key not in self._tuned_before:
-            self._tuned_before[key] = multipliers(edges, hull=hull, memory=self._memory)
+            self._tuned_before[key] = multipliers(linked, hull=hull, memory=self._memory)
         return self._tuned_before[key]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, TypeAlias, final
 
 import numpy as np
@@ -45,32 +46,56 @@ _MIDDLE: Final = 320
 _ACCURACY: Final = 1e-7
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Linked:
+    """A chain as links."""
+
+    edges: tuple[Edge, ...]
+
+    @property
+    def size(self) -> int:
+        """Entries at the top."""
+        top = self.edges[-1].link
+        return len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
+
+    @cached_property
+    def steepest(self) -> FloatArray | None:
+        """The transposed Jacobian where every slope is the largest, as far as float64 goes."""
+        known = [
+            edge
+            if isinstance(edge.link, Matrix)
+            else replace(edge, link=Diagonal(exact(edge.link.slopes.hi)))
+            for edge in self.edges
+        ]
+        descent = descent_of(known, self.size, 0)
+        return None if descent is None else descent.bottom.rows
+
+
 def multipliers(
-    edges: Sequence[Edge], *, hull: bool, memory: Memory | None = None
+    chain: Linked, *, hull: bool, memory: Memory | None = None
 ) -> tuple[tuple[float, ...], ...] | None:
     """A list for each diagonal that has multipliers, as in a certificate; None: none are found.
 
     hull: whether the cotangents at the top are differences of classes, or any of norm 1. memory:
     of chains through the same diagonals; what is found here is added.
     """
-    top = edges[-1].link
-    size = len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
-    descent = descent_of(edges, size, 0)
+    descent = descent_of(chain.edges, chain.size, 0)
     if descent is None:
         return None
     memory = {} if memory is None else memory
-    key = _key(edges, hull)
+    key = _key(chain.edges, hull)
     problem = _Problem.of(descent, hull)
-    found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(edges, hull))
+    found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(chain, hull))
     if found is None:
         return None
     memory[key] = found
-    return tuple(_lists(edges, found.state.multipliers))
+    return tuple(_lists(chain.edges, found.state.multipliers))
 
 
-def reached(edges: Sequence[Edge], *, hull: bool, memory: Memory) -> float:
+def reached(chain: Linked, *, hull: bool, memory: Memory) -> float:
     """About what the form says of Jacobians with the multipliers that were found last; or 0."""
-    found = memory.get(_key(edges, hull))
+    found = memory.get(_key(chain.edges, hull))
     return 0.0 if found is None else float(np.sqrt(max(found.state.value, 0.0)))
 
 
@@ -79,23 +104,9 @@ def _key(edges: Sequence[Edge], hull: bool) -> tuple[bool, tuple[Place, ...]]:
     return hull, tuple(edge.target for edge in edges if unknowns([edge]) or edge is edges[-1])
 
 
-def steepest(edges: Sequence[Edge]) -> FloatArray | None:
-    """The transposed Jacobian where every slope is the largest, as far as float64 goes."""
-    top = edges[-1].link
-    size = len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
-    known = [
-        edge
-        if isinstance(edge.link, Matrix)
-        else replace(edge, link=Diagonal(exact(edge.link.slopes.hi)))
-        for edge in edges
-    ]
-    descent = descent_of(known, size, 0)
-    return None if descent is None else descent.bottom.rows
-
-
-def _attained(edges: Sequence[Edge], hull: bool) -> float:
+def _attained(chain: Linked, hull: bool) -> float:
     """The value where every slope is the largest: no multipliers give less."""
-    jacobian = steepest(edges)
+    jacobian = chain.steepest
     return 0.0 if jacobian is None else _largest(jacobian.T @ jacobian, hull)
 
 

@@ -12,7 +12,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.norms.definite import definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
-from lipcert.search.multipliers import Memory, multipliers
+from lipcert.search.multipliers import Linked, Memory, multipliers
 
 WIDTHS = (4, 5, 5, 3)
 
@@ -44,7 +44,7 @@ def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> No
     steps, shapes, slopes = network(seed, low)
     linked = links_of("x", steps, shapes, slopes, ())
     assert linked is not None
-    found = multipliers(linked[0], hull=hull)
+    found = multipliers(Linked(linked[0]), hull=hull)
     assert found is not None
 
     def bound(numbers) -> float:
@@ -76,7 +76,7 @@ def test_known_and_unknown_slopes_side_by_side() -> None:
         for link in links:
             edges.append(Edge((f"v{place}", 0), (f"v{place + 1}", 0), link))
             place += 1
-    found = multipliers(edges, hull=False)
+    found = multipliers(Linked(tuple(edges)), hull=False)
     assert found is not None
     assert [len(numbers) for numbers in found] == [16] * 4
     assert all(number > 0.0 for numbers in found for number in numbers)
@@ -89,7 +89,7 @@ def test_a_matrix_of_zeros_before_slopes_that_are_hardly_any() -> None:
         slopes = Interval(low, low * (1.0 + 2.0**-41))
         links = [Matrix(np.zeros((2, 2)), None), Diagonal(slopes, weighed=True)]
         edges = [Edge((f"v{k}", 0), (f"v{k + 1}", 0), link) for k, link in enumerate(links)]
-        assert multipliers(edges, hull=False) is not None
+        assert multipliers(Linked(tuple(edges)), hull=False) is not None
 
 
 @pytest.mark.parametrize("hull", [False, True])
@@ -102,10 +102,10 @@ def test_what_was_found_for_a_chain_serves_others_like_it(low: float, hull: bool
     first, *rest = linked[0]
     assert isinstance(first.link, Matrix)
     memory: Memory = {}
-    alone = multipliers(linked[0], hull=hull, memory=memory)
+    alone = multipliers(Linked(linked[0]), hull=hull, memory=memory)
     rotation = np.linalg.qr(np.random.default_rng(4).standard_normal((WIDTHS[0], WIDTHS[0])))[0]
     turned = Edge(first.source, first.target, Matrix(8.0 * first.link.centre @ rotation, None))
-    again = multipliers([turned, *rest], hull=hull, memory=memory)
+    again = multipliers(Linked((turned, *rest)), hull=hull, memory=memory)
     assert alone is not None
     assert again is not None
 

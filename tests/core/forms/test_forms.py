@@ -20,7 +20,7 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.norms.definite import Definite, definite_exact, definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.search.multipliers import multipliers
+from lipcert.search.multipliers import Linked, multipliers
 
 Links = Sequence[np.ndarray | Interval]
 
@@ -54,7 +54,7 @@ class Network:
         """Multipliers that are worth something."""
         linked = links_of("x", self.steps, self.shapes, self.slopes, ())
         assert linked is not None
-        found = multipliers(at_the_bottom(linked[0]), hull=hull)
+        found = multipliers(Linked(at_the_bottom(linked[0])), hull=hull)
         assert found is not None
         return found
 

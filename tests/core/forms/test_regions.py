@@ -34,7 +34,7 @@ from lipcert.core.program import (
 )
 from lipcert.core.rules.facts import Hull
 from lipcert.evaluate import evaluate
-from lipcert.search.multipliers import multipliers
+from lipcert.search.multipliers import Linked, multipliers
 
 Rng = np.random.Generator
 
@@ -152,7 +152,7 @@ def form_of(program: Program, *, hull: bool = False, exactly: bool = False) -> F
             slopes[step.output] = Interval(low, np.ones_like(low))
     linked = links_of("x", program.steps, program.shapes, slopes, ())
     assert linked is not None
-    found = multipliers(at_the_bottom(linked[0]), hull=hull)
+    found = multipliers(Linked(at_the_bottom(linked[0])), hull=hull)
     assert found is not None
     proof = definite_exact if exactly else definite_float
     return chain_form("x", program.steps, program.shapes, slopes, found, proof=proof)
