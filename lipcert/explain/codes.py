@@ -101,6 +101,14 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LogSoftmax for the log-probabilities of nll), any other output for logits of binary "
         "cross-entropy; an autoencoder or a regression has none of these. State the loss that "
         "training uses: --loss KIND, with its parameters (--label-norm for mse, say).",
+        "LC110": "--max-grad-norm limits the bound G, --max-slack the bound over the largest "
+        "gradient norm that an example had, --max-noise-to-signal the noise over the norm of the "
+        "mean gradient. The bound may be right, and the number is larger than you allow: the "
+        "result leaves with 1. `lipcert suggest MODEL` lists what makes it smaller, or raise the "
+        "limit.",
+        "LC111": "A gate passes for a number that is known, and for no other: the result leaves "
+        "with 3. G is not known where a group has no finite bound, slack and noise to signal where "
+        "no gradient of an example was measured. Give data (--data), or take the gate away.",
         "LC200": "The file does not follow the grammar of certificates (canonical JSON, exact "
         "numbers, nothing unknown), or lists something twice. It was edited, truncated or written "
         "for another version. Issue it again with `lipcert certify`.",
