@@ -93,6 +93,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC304": "An example lies outside the declared input domain.",
         "LC305": "A norm is undecided even in float64.",
         "LC306": "A replayed quantity is NaN or infinite.",
+        "LC307": "A bound could be wrong by more than the limit, and the audit would not notice.",
         "LC310": "Recorded weights lie outside their constraint.",
         "LC311": "The recorded schedule is not that of the accounting.",
         "LC312": "The contribution of an example exceeds the claimed sensitivity.",

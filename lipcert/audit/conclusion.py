@@ -2,12 +2,14 @@
 
 What enters: a job made ready, the sum of its units, the checks. What leaves: an `AuditReport`.
 Invariant: a pass needs that every unit was done, that something was measured, that every recorded
-batch was found, that every group has a bound, and that nothing is violated or undecided.
+batch was found, that every group has a bound, which gradients came near enough to, and that
+nothing is violated or undecided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lipcert.analysis.bounded import kept_in_eval_mode
@@ -54,11 +56,8 @@ def conclude(
     )
     values = tuple(_values(claims, total))
     checks = (*total.checks, *checked.reports)
-    reasons = list(_reasons(ready, total, groups, values, checks))
-    found = {verdict for verdict, _ in reasons}
-    ranked = [text for verdict in _WORST_FIRST for own, text in reasons if own is verdict]
-    return AuditReport(
-        verdict=next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS),
+    report = AuditReport(
+        verdict=Verdict.PASS,
         model=job.model,
         model_sha256=ready.model.sha256,
         bounds_from=claims.origin,
@@ -73,7 +72,7 @@ def conclude(
         groups=groups,
         values=values,
         checks=checks,
-        reasons=tuple(ranked),
+        reasons=(),
         device=job.device,
         dtype=job.precision.value,
         seconds=seconds,
@@ -83,6 +82,20 @@ def conclude(
             *eval_notes(ready.model.graph.eval_layers),
             *unstated(claims.engine.graph, claims.settings),
         ),
+        max_detectable_factor=(
+            job.max_detectable_factor if math.isfinite(job.max_detectable_factor) else None
+        ),
+    )
+    return _judged(report, list(_reasons(report, ready, total)))
+
+
+def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> AuditReport:
+    """With the worst verdict that a reason makes, and the reasons in that order."""
+    found = {verdict for verdict, _ in reasons}
+    return replace(
+        report,
+        verdict=next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS),
+        reasons=tuple(text for verdict in _WORST_FIRST for own, text in reasons if own is verdict),
     )
 
 
@@ -151,26 +164,20 @@ def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
                 )
 
 
-def _reasons(
-    ready: Ready,
-    total: Total,
-    groups: tuple[GroupAudit, ...],
-    values: tuple[ValueAudit, ...],
-    checks: tuple[CheckReport, ...],
-) -> Iterator[tuple[Verdict, str]]:
+def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[Verdict, str]]:
     """Why the verdict is not a pass, with what each reason makes of it."""
-    for group in groups:
+    for group in report.groups:
         what = f"the gradient of {group.name}"
         yield from _exceeded("LC301", what, group.violations, group.undecided, group.worst_example)
         if group.grad_norm_bound is None:
             yield Verdict.INCONCLUSIVE, f"[LC300] {what} has no bound to hold anything against"
-    for value in values:
+    for value in report.values:
         is_norm = value.quantity is Quantity.OUTPUT_NORM
         at = value.node or "the input"
         what = f"the {'norm' if is_norm else 'cotangent'} of {value.value} (at {at})"
         code = "LC302" if is_norm else "LC303"
         yield from _exceeded(code, what, value.violations, value.undecided, value.worst_example)
-    for check in checks:
+    for check in report.checks:
         if check.verdict is not Verdict.PASS:
             yield check.verdict, f"[{check.code}] {check.message}"
     missing = len(ready.units) - len(total.done)
@@ -179,15 +186,37 @@ def _reasons(
             Verdict.INCONCLUSIVE,
             f"[LC318] {missing} of {len(ready.units)} units of work have no result",
         )
-    if not groups:
+    if not report.groups:
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
-    tried = total.examples or total.attacked[Family.GRADIENT] or _examined(checks)
+    tried = total.examples or total.attacked[Family.GRADIENT] or _examined(report.checks)
     gap = None if ready.trace is None else examples_gap(ready.trace, ready.data)
     if not tried or (ready.data is not None and not len(ready.data)):
         why = "there is no example to replay" if gap is None else gap
         yield Verdict.INCONCLUSIVE, f"[LC300] no gradient was audited: {why}"
-    elif gap is not None:
+        return
+    if gap is not None:
         yield Verdict.INCONCLUSIVE, f"[LC318] recorded batches were not audited: {gap}"
+    if report.untried_groups:
+        yield Verdict.INCONCLUSIVE, f"[LC307] {_untried(report)}"
+
+
+def _untried(report: AuditReport) -> str:
+    """Which bounds could be how wrong, and nobody would know."""
+    groups = sorted(report.untried_groups, key=lambda group: -_factor(group))
+    named = ", ".join(
+        f"{group.name} ({_factor(group):.3g})" if math.isfinite(_factor(group)) else group.name
+        for group in groups[:_MOST_NAMES]
+    )
+    more = f" and {len(groups) - _MOST_NAMES} more" if len(groups) > _MOST_NAMES else ""
+    return (
+        f"in {len(groups)} of {len(report.groups)} groups a bound wrong by a factor over "
+        f"{report.max_detectable_factor:.6g} would not have been noticed: {named}{more}"
+    )
+
+
+def _factor(group: GroupAudit) -> float:
+    factor = group.detectable_error_factor
+    return math.inf if factor is None else factor
 
 
 def _exceeded(

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.audit.precision import Precision
+from lipcert.audit.records import MAX_DETECTABLE_FACTOR
 from lipcert.choices import check_positive
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
@@ -44,6 +45,7 @@ class Job:
     process to process; shared work does without.
     unit_size: examples in one unit of work; micro_batch: examples evaluated at once; limit: audit
     the first so many examples of a source only.
+    max_detectable_factor: how wrong the bound of a group may be unnoticed in a pass; inf: any.
     """
 
     model: str
@@ -60,12 +62,18 @@ class Job:
     unit_size: int = 2048
     micro_batch: int = 128
     limit: int | None = None
+    max_detectable_factor: float = MAX_DETECTABLE_FACTOR
 
     def __post_init__(self) -> None:
         if self.data is None and self.trace is None and self.attack_steps == 0:
             raise UsageError("audit: nothing to audit; give --data, --trace or --attack")
         for name in ("unit_size", "micro_batch", "limit"):
             check_positive(name.replace("_", "-"), getattr(self, name))
+        if not self.max_detectable_factor >= 1.0:
+            raise UsageError(
+                f"max-detectable-factor: {self.max_detectable_factor!r} is not a number from 1 on; "
+                "inf is no limit"
+            )
 
     def written(self) -> str:
         """As JSON; `read` is its inverse."""

@@ -17,6 +17,8 @@ from lipcert.diagnostics import Diagnostic
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80
 HIGHEST_BIN: Final = 16
+MAX_DETECTABLE_FACTOR: Final = 1e3
+"""how wrong the bound of a group may be unnoticed in a pass, unless another limit is given"""
 
 
 def largest(*norms: float | None) -> float | None:
@@ -29,6 +31,14 @@ def largest(*norms: float | None) -> float | None:
 
 def _over(norm: float | None, bound: float | None) -> float | None:
     return None if norm is None or not bound else norm / bound
+
+
+def factor_of(share: float | None) -> float | None:
+    """The inverse of a tightness; None where it is not known, or nothing came near the bound."""
+    if share is None or not 0.0 < share < math.inf:
+        return None
+    factor = 1.0 / share
+    return factor if math.isfinite(factor) else None
 
 
 class Verdict(Enum):
@@ -98,12 +108,15 @@ class GroupAudit:
 
     @property
     def detectable_error_factor(self) -> float | None:
-        """A bound too small by this factor or more would have been noticed; None: not known."""
+        """A bound too small by this factor or more would have been noticed; None: not known.
+
+        Any norm but 0 exceeds a bound of 0. Where every norm is 0 below a larger bound, no error of
+        that bound would have been noticed.
+        """
         share = self.tightness
-        if share is None or not 0.0 < share < math.inf:
-            return None
-        factor = 1.0 / share
-        return factor if math.isfinite(factor) else None
+        if share is None and self.grad_norm_bound == 0.0:
+            return None if largest(self.max_observed, self.max_attacked) is None else 1.0
+        return factor_of(share)
 
 
 class Quantity(Enum):
@@ -205,6 +218,7 @@ class AuditReport:
     model: path and SHA-256 of the ONNX file. bounds_from: "analysis", or the certificate's path.
     examples: (weights, example) pairs replayed. units, units_done: of work; where they differ the
     verdict is not a pass. reasons: why the verdict is not a pass, one sentence each, worst first.
+    max_detectable_factor: a pass needs that every group's factor is within it; None: no limit.
     seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
     batches, None where it was not measured. notes: what could not be checked, and why.
     warnings: what was bounded under assumptions that nobody stated, or that training may break.
@@ -229,6 +243,7 @@ class AuditReport:
     plain_step_ratio: float | None
     notes: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
+    max_detectable_factor: float | None = None
 
     @property
     def detectable_error_factor(self) -> float | None:
@@ -236,3 +251,16 @@ class AuditReport:
         factors = [group.detectable_error_factor for group in self.groups]
         known = [factor for factor in factors if factor is not None]
         return max(known) if known and len(known) == len(factors) else None
+
+    @property
+    def untried_groups(self) -> tuple[GroupAudit, ...]:
+        """Groups of whose bound an error beyond the limit would have gone unnoticed."""
+        limit = self.max_detectable_factor
+        return () if limit is None else tuple(g for g in self.groups if _is_untried(g, limit))
+
+
+def _is_untried(group: GroupAudit, limit: float) -> bool:
+    if group.grad_norm_bound is None or group.violations:
+        return False
+    factor = group.detectable_error_factor
+    return factor is None or factor > limit

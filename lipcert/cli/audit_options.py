@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from lipcert.audit.records import MAX_DETECTABLE_FACTOR
 from lipcert.cli import paths
 from lipcert.errors import NoVerdictError, UsageError
 
@@ -96,6 +97,14 @@ _OPTIONS: Final = (
         metavar="N",
         help="Examples in one unit of shared work.",
     ),
+    click.option(
+        "--max-detectable-factor",
+        type=click.FLOAT,
+        default=MAX_DETECTABLE_FACTOR,
+        show_default="1000",
+        metavar="X",
+        help="No pass where a bound could be wrong by more than X unnoticed; inf: no limit.",
+    ),
 )
 
 
@@ -173,6 +182,7 @@ def job_of(
         unit_size=words["unit_size"],
         micro_batch=words["micro_batch"],
         limit=words["limit"],
+        max_detectable_factor=words["max_detectable_factor"],
     )
 
 

@@ -269,13 +269,14 @@ def _run(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
 
 def _bounded(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
     told = {(f.kind, f.place, f.quantity): f for f in reversed(findings)}
+    untried = {group.name for group in report.untried_groups}
     for item in held_items(report):
         suite, name = ("groups", item.place) if item.kind == "group" else ("values", item.subject)
         finding = told.get((item.kind, item.place, item.quantity))
-        yield _case(suite, name, item, finding)
+        yield _case(suite, name, item, finding, item.kind == "group" and name in untried)
 
 
-def _case(suite: str, name: str, held: Held, finding: Finding | None) -> Case:
+def _case(suite: str, name: str, held: Held, finding: Finding | None, hardly_tried: bool) -> Case:
     """Without a bound, or tried by no example, neither right nor wrong: skipped."""
     message, code = (finding.message, finding.code) if finding else ("", "")
     outcome = Outcome.PASSED
@@ -286,6 +287,8 @@ def _case(suite: str, name: str, held: Held, finding: Finding | None) -> Case:
     elif held.bound is None or held.norm is None:
         outcome = Outcome.SKIPPED
         message = message or ("no bound to hold" if held.bound is None else "not tried")
+    elif hardly_tried:
+        outcome = Outcome.ERROR
     return Case(suite, name, outcome, message, code)
 
 
@@ -316,7 +319,7 @@ def meaning(report: AuditReport) -> str:
         case Verdict.VIOLATION:
             return _broken(report)
         case Verdict.INCONCLUSIVE:
-            return "This is no pass: something is undecided, or was not audited."
+            return _unsettled(report)
         case Verdict.MISMATCH:
             return "This is no pass: nothing was learnt about the bounds."
 
@@ -378,6 +381,17 @@ def _broken(report: AuditReport) -> str:
     if any(value.violations for value in report.values):
         return "No gradient exceeds its bound, but what was run is not what the proof speaks of."
     return "What was run is not what the bounds, or the noise, were computed for."
+
+
+def _unsettled(report: AuditReport) -> str:
+    """What keeps an audit in which nothing is violated from being a pass."""
+    untried = report.untried_groups
+    if not untried or all(group.tightness is None for group in untried):
+        return "This is no pass: something is undecided, or was not audited."
+    return (
+        f"This is no pass: in {len(untried)} of {len(report.groups)} groups no gradient came near "
+        "enough to the bound to show that it is wrong."
+    )
 
 
 def _worth(report: AuditReport) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
@@ -20,11 +20,12 @@ from lipcert.audit.records import (
     Quantity,
     ValueAudit,
     Verdict,
+    factor_of,
     largest,
 )
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import Finding, by_level
-from lipcert.report.numbers import beside, measured
+from lipcert.report.numbers import at_most, beside, measured
 
 QUANTITIES: Final = MappingProxyType(
     {Quantity.OUTPUT_NORM: "norm", Quantity.COTANGENT_NORM: "cotangent norm"}
@@ -40,6 +41,8 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "LC304": "keep the examples within the domain, or declare a larger one",
         "LC305": "use noise for a bound larger by one part in a million",
         "LC306": "replay the example that is named in float64",
+        "LC307": "look for bad examples (--attack pga), give more data, or take a smaller bound "
+        "(`lipcert suggest MODEL`)",
         "LC310": "project the weights after every step",
         "LC311": "account for the run as it was recorded",
         "LC312": "check the divisor and the reduction of the loss",
@@ -112,7 +115,8 @@ def rank(item: Held) -> tuple[bool, bool, float]:
 
 def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     """Everything that a reader must know, errors first and among them the worst first."""
-    found = [f for item in sorted(held_items(report), key=rank) for f in _of_held(item)]
+    untried = {group.name for group in report.untried_groups}
+    found = [f for item in sorted(held_items(report), key=rank) for f in _of_held(item, untried)]
     found = [*_of_checks(report), *found, *_of_whole(report)]
     found += _of_reasons(report, {finding.code for finding in found})
     if report.verdict is not Verdict.PASS and not any(f.level is Level.ERROR for f in found):
@@ -124,7 +128,8 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     return by_level(found)
 
 
-def _of_held(item: Held) -> Iterator[Finding]:
+def _of_held(item: Held, untried: Collection[str]) -> Iterator[Finding]:
+    """untried: the groups whose bound was tried too little."""
     if item.audit.violations:
         finite = item.norm is None or math.isfinite(item.norm)
         text = _exceeds(item) if finite else f"{item.subject} is NaN or infinite"
@@ -140,6 +145,19 @@ def _of_held(item: Held) -> Iterator[Finding]:
         yield _finding(item, "LC102", Level.WARNING, f"{item.subject} has no bound to hold")
     elif item.norm is None:
         yield _finding(item, "LC300", Level.WARNING, f"{item.subject} was not tried")
+    elif item.place in untried:
+        yield _finding(item, "LC307", Level.ERROR, _hardly_tried(item))
+
+
+def _hardly_tried(item: Held) -> str:
+    factor = factor_of(item.audit.tightness)
+    if factor is None:
+        return f"{item.subject} is 0 in every example: nothing would show that its bound is wrong"
+    least = at_most(factor, 3)
+    return (
+        f"{item.subject} reached 1/{least} of its bound{_beside(item)}: a bound too small by less "
+        "than that would not have been noticed"
+    )
 
 
 def _finding(item: Held, code: str, level: Level, message: str) -> Finding:

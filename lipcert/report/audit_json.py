@@ -103,6 +103,7 @@ AUDIT: Final = Codec(
         "AuditReport.model": member("model.path"),
         "AuditReport.model_sha256": member("model.sha256"),
         "AuditReport.warnings": member(optional=True),
+        "AuditReport.max_detectable_factor": member(optional=True),
     },
     nulls=True,
     extra=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -150,7 +151,58 @@ def test_nothing_audited_is_inconclusive_whatever_else_holds(
 def test_recorded_gradients_that_were_held_against_claims_are_an_audit() -> None:
     empty = replace(ready(), units=())
     report = conclude(empty, total_of([]), Checked((CONTRIBUTION,)), seconds=0.0)
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC307"])
+    free = replace(empty, job=replace(empty.job, max_detectable_factor=math.inf))
+    report = conclude(free, total_of([]), Checked((CONTRIBUTION,)), seconds=0.0)
     assert report.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "is_pass"),
+    [
+        (0.99e-3, 1e3, False),
+        (1.01e-3, 1e3, True),
+        (0.99e-3, 1e4, True),
+        (0.5, 1.5, False),
+        (0.0, 1e300, False),
+        (0.0, math.inf, True),
+    ],
+)
+def test_a_bound_that_nothing_came_near_is_no_pass(
+    share: float, limit: float, is_pass: bool
+) -> None:
+    """0 is as far from a bound as a norm can be."""
+    first = ready().claims.groups[0]
+    assert first.grad_norm is not None
+    at = replace(ready(), job=replace(ready().job, max_detectable_factor=limit))
+    near = {group.name: tally(group.grad_norm or 0.0) for group in at.claims.groups[1:]}
+    far = near | {first.name: tally(share * first.grad_norm)}
+    report = concluded(result(0, far), result(1, far), at=at)
+    assert (report.verdict is Verdict.PASS) == is_pass
+    assert codes(report) == ([] if is_pass else ["LC307"])
+    assert [group.name for group in report.untried_groups] == ([] if is_pass else [first.name])
+    if not is_pass:
+        assert "in 1 of 3 groups" in report.reasons[0]
+        assert first.name in report.reasons[0]
+
+
+def test_the_attack_counts_for_what_was_tried() -> None:
+    first = ready().claims.groups[0]
+    far = {first.name: tally(0.0)}
+    near = {first.name: tally(first.grad_norm or 0.0)}
+    report = concluded(result(0, far), result(1, near, kind=Kind.ATTACK))
+    assert report.verdict is Verdict.PASS
+
+
+def test_a_bound_of_zero_that_is_kept_was_tried() -> None:
+    """Any gradient but 0 would have exceeded it."""
+    claims = ready().claims
+    groups = (replace(claims.groups[0], grad_norm=0.0), *claims.groups[1:])
+    at = replace(ready(), claims=replace(claims, groups=groups))
+    zero = {groups[0].name: tally(0.0)}
+    report = concluded(result(0, zero), result(1, zero), at=at)
+    assert report.verdict is Verdict.PASS
+    assert report.groups[0].detectable_error_factor == 1.0
 
 
 @pytest.mark.parametrize("verdict", [Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE])
@@ -178,6 +230,7 @@ def test_a_group_that_was_never_tried_has_no_factor() -> None:
     report = concluded(result(0, {"hidden1": Tally()}), result(1, {"hidden1": Tally()}))
     assert report.groups[0].tightness is None
     assert report.detectable_error_factor is None
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC307"])
 
 
 def test_a_norm_that_is_not_finite_is_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -28,7 +29,8 @@ SETTINGS = (
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_json_is_the_inverse(settings: Settings) -> None:
     job = Job("m.onnx", settings, data="d.npz", attack_steps=3, precision=Precision.TF32, limit=7)
-    assert Job.read(job.written(), "here") == job
+    for one in (job, dataclasses.replace(job, max_detectable_factor=math.inf)):
+        assert Job.read(one.written(), "here") == one
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "lipcert.audit-job/1"}', "null"])
@@ -48,6 +50,12 @@ def test_there_must_be_something_to_audit() -> None:
         Job("m.onnx", Settings())
 
 
+@pytest.mark.parametrize("factor", [0.5, -1.0, math.nan])
+def test_a_factor_below_one_is_no_limit(factor: float) -> None:
+    with pytest.raises(UsageError, match="max-detectable-factor"):
+        Job("m.onnx", Settings(), data="d.npz", max_detectable_factor=factor)
+
+
 def test_every_field_and_every_input_is_in_the_digest() -> None:
     job = Job("m.onnx", Settings(), data="d.npz")
     others = [
@@ -55,9 +63,10 @@ def test_every_field_and_every_input_is_in_the_digest() -> None:
         dataclasses.replace(job, settings=Settings(input_norm=1.0)),
         dataclasses.replace(job, limit=3),
         dataclasses.replace(job, precision=Precision.FLOAT64),
+        dataclasses.replace(job, max_detectable_factor=math.inf),
     ]
     digests = {one.digest({"model": "a"}) for one in (job, *others)}
-    assert len(digests | {job.digest({"model": "b"})}) == 6
+    assert len(digests | {job.digest({"model": "b"})}) == 7
 
 
 def test_units_cover_every_example_once() -> None:

@@ -187,6 +187,24 @@ def test_an_attack_alone_and_with_data(data: Path) -> None:
     assert found["modes"] == {"data": None, "trace": None, "attack_steps": 3}
 
 
+@pytest.mark.parametrize(("scale", "shown"), [(1e-6, "reached 1/"), (0.0, "is 0 in every")])
+def test_data_that_come_near_no_bound_are_no_pass(tmp_path: Path, scale: float, shown: str) -> None:
+    """Dark images move the first matrix hardly or not at all; an attack does."""
+    x, y = examples(8)
+    words = (MODEL, "--data", written(tmp_path / "d.npz", x * scale, y), "--group", "parameter")
+    found = audited(*words, code=3)
+    assert (found["verdict"], found["max_detectable_factor"]) == ("inconclusive", 1e3)
+    (reason,) = found["reasons"]
+    assert reason.startswith("[LC307] in 1 of 6 groups")
+    (item,) = [item for item in found["diagnostics"] if item["level"] == "error"]
+    assert (item["code"], item["node"]) == ("LC307", "hidden1.weight")
+    assert shown in item["message"]
+    free = audited(*words, "--max-detectable-factor", "inf")
+    assert (free["verdict"], free.get("max_detectable_factor")) == ("pass", None)
+    tried = audited(*words, "--attack", "pga", "--attack-steps", 5)
+    assert tried["detectable_error_factor"] < 1e3
+
+
 def test_a_recorded_run_with_and_without_data(run: Path, data: Path) -> None:
     alone = audited(MODEL, "--trace", run, *FREE)
     assert (alone["verdict"], alone["examples"], alone["units"]) == ("pass", 16, 2)

@@ -86,4 +86,5 @@ reports = st.builds(
     seconds=numbers,
     plain_step_ratio=st.none() | numbers,
     notes=st.lists(names, max_size=2).map(tuple),
+    max_detectable_factor=st.none() | st.floats(1.0, 1e9),
 )

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from lipcert.audit.records import AuditReport, Quantity, Verdict, largest
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.audit import chosen_groups, chosen_values
+from lipcert.report.audit import audit_ci, chosen_groups, chosen_values
 from lipcert.report.audit_findings import audit_findings
+from lipcert.report.ci import Outcome
 from lipcert.report.numbers import beside, share_of
 from tests.report.audit_samples import (
     ALL,
@@ -63,6 +64,25 @@ def test_what_was_not_tried_is_said() -> None:
     untried = replace(passed(), groups=(group(max_observed=None, max_attacked=None),))
     found = audit_findings(untried)
     assert [(finding.code, finding.level) for finding in found] == [("LC300", Level.WARNING)]
+
+
+def test_a_bound_that_nothing_came_near_is_an_error() -> None:
+    groups = (
+        group("far", max_observed=12.4e-5, max_attacked=None),
+        group("dead", max_observed=0.0, max_attacked=0.0),
+        group(),
+    )
+    report = replace(
+        passed(), verdict=Verdict.INCONCLUSIVE, groups=groups, max_detectable_factor=1e3
+    )
+    far, dead = audit_findings(report)
+    assert (far.code, far.level, far.place) == ("LC307", Level.ERROR, "far")
+    assert "reached 1/100000 of its bound (0.000124 against 12.41)" in far.message
+    assert (dead.code, dead.place) == ("LC307", "dead")
+    assert "is 0 in every example" in dead.message
+    ended = {case.name: case.outcome for case in audit_ci(report).cases if case.suite == "groups"}
+    assert ended == {"far": Outcome.ERROR, "dead": Outcome.ERROR, "conv1": Outcome.PASSED}
+    assert codes(replace(report, verdict=Verdict.PASS, max_detectable_factor=None)) == []
 
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.PASS])

@@ -69,6 +69,16 @@ def test_no_verdict_is_no_pass() -> None:
         assert second.startswith("This is no pass")
 
 
+def test_bounds_that_nothing_came_near_are_said_first() -> None:
+    far = group("far", max_observed=1e-9, max_attacked=None)
+    report = replace(passed(), verdict=Verdict.INCONCLUSIVE, groups=(group(), far))
+    _, second, *_ = lines(replace(report, max_detectable_factor=1e3))
+    assert second == (
+        "This is no pass: in 1 of 2 groups no gradient came near enough to the bound to show that "
+        "it is wrong."
+    )
+
+
 def test_what_could_not_be_checked_is_said() -> None:
     for shown in (text(inconclusive()), audit_markdown(inconclusive())):
         assert "What could not be checked" in shown
