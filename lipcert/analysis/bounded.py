@@ -8,10 +8,10 @@ them from a certificate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import final
+from typing import Protocol, final
 
 from lipcert.analysis.clipping import layer_ends, with_clips
 from lipcert.analysis.domain import check_domain
@@ -59,6 +59,18 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
 
 
+class Edit(Protocol):
+    """Another network in place of one, said of the program and of the graph alike."""
+
+    def program(self, program: Program) -> Program:
+        """The other program. Values of the file that it computes keep their names."""
+        ...
+
+    def graph(self, graph: Graph) -> Graph:
+        """The same steps in the graph, with the parameters that are left of them."""
+        ...
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _File:
@@ -66,6 +78,7 @@ class _File:
 
     left_out: tensors that the file does not hold, biases of zeros, which the program has again.
     graph, stored: with the numbers of the file; reading: with those that stand in for them.
+    unedited: the same where program and graph are edited, and no longer those of the file.
     """
 
     graph: Graph
@@ -73,6 +86,7 @@ class _File:
     reading: Reading
     tensors: Mapping[str, tuple[str, ...]]
     left_out: frozenset[str]
+    unedited: _File | None = None
 
 
 @final
@@ -174,19 +188,29 @@ def bounded(
 
 @one_thread()
 def bounded_again(
-    found: Bounded, settings: Settings, weights: Mapping[str, FloatArray] | None = None
+    found: Bounded,
+    settings: Settings,
+    weights: Mapping[str, FloatArray] | None = None,
+    edits: Sequence[Edit] = (),
+    propose: Propose = proposals,
 ) -> Bounded:
-    """Bounds of the same network under other settings; weights: other numbers by parameter.
+    """Bounds of the same file under other settings; weights: other numbers by parameter.
 
-    The graph of the importer keeps the numbers of the file.
+    The graph of the importer keeps the numbers of the file. edits: made of the program of the file
+    one after another, once it has its weights; what is bounded then is a network that no file
+    holds, to be compared and never certified. They take the place of edits that were made before.
     """
-    file = found.file
+    file = found.file.unedited or found.file
     if weights is not None:
         changed = exchanged_tensors(file.graph, file.stored, file.tensors, weights)
         reading = file.reading.at(changed)
         program, _ = with_biases(file.graph, reading.program)
         file = replace(file, reading=replace(reading, program=program))
-    return _derived(file, settings, None, proposals)
+    plain = file
+    for edit in edits:
+        reading = replace(file.reading, program=edit.program(file.reading.program))
+        file = replace(file, graph=edit.graph(file.graph), reading=reading, unedited=plain)
+    return _derived(file, settings, None, propose)
 
 
 def _derived(
