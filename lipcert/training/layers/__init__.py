@@ -12,18 +12,30 @@ constraint on the weight holds the norm of the convolution itself).
 
 from __future__ import annotations
 
+from lipcert.training.layers.attention import BoundedSelfAttention
 from lipcert.training.layers.gradient_clip import LossGradientClip
 from lipcert.training.layers.inputs import ColourSpace, InputClip, InputNormalization
 from lipcert.training.layers.mixer import MixerBlock
-from lipcert.training.layers.normalization import BoundedGroupNorm, BoundedLayerNorm
+from lipcert.training.layers.normalization import (
+    BoundedGroupNorm,
+    BoundedLayerNorm,
+    UnitLayerNorm,
+)
 from lipcert.training.layers.pooling import ScaledL2NormPool2d
 from lipcert.training.layers.sorting import GroupSort, Householder, MaxMin
-from lipcert.training.layers.sums import AddBias, HalfResidual, LayerCentering, Residual
+from lipcert.training.layers.sums import (
+    AddBias,
+    HalfResidual,
+    LayerCentering,
+    Residual,
+    ScaledResidual,
+)
 
 __all__ = [
     "AddBias",
     "BoundedGroupNorm",
     "BoundedLayerNorm",
+    "BoundedSelfAttention",
     "ColourSpace",
     "GroupSort",
     "HalfResidual",
@@ -36,4 +48,6 @@ __all__ = [
     "MixerBlock",
     "Residual",
     "ScaledL2NormPool2d",
+    "ScaledResidual",
+    "UnitLayerNorm",
 ]

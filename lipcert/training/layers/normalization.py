@@ -16,6 +16,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipcert.choices import check_positive
 from lipcert.errors import UsageError
@@ -83,18 +84,45 @@ class BoundedLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised, then scaled and shifted entry by entry."""
-        axes = len(self.shape)
-        if not 0 < axes < x.dim() or x.shape[-axes:] != self.shape:
-            raise UsageError(
-                f"BoundedLayerNorm: a batch of shape {tuple(x.shape)} does not hold examples that "
-                f"end in {self.shape}"
-            )
-        y = _normalised(x, axes, self.norm_floor)
+        _require_trailing("BoundedLayerNorm", self.shape, x)
+        y = _normalised(x, len(self.shape), self.norm_floor)
         return y if self.weight is None or self.bias is None else y * self.weight + self.bias
 
     def extra_repr(self) -> str:
         """Shape and floor."""
         return f"{self.shape}, norm_floor={self.norm_floor}"
+
+
+@final
+class UnitLayerNorm(nn.Module):
+    """(x − m)/√(‖x − m‖² + 1) over the trailing axes, of the stated sizes: blocks of norm below 1.
+
+    Lipschitz constant 1, output norm min(X, √blocks). It is LayerNorm with ε = 1/n for blocks of n
+    entries, times 1/√n, without scale and shift, which the next linear map can hold. Proof: with
+    c = x − m and r = √(‖c‖² + 1) the Jacobian is (P − ccᵀ/r²)/r, between 0 and P.
+    """
+
+    def __init__(self, shape: int | tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each block less its mean, shrunk into the unit ball."""
+        _require_trailing("UnitLayerNorm", self.shape, x)
+        entries = math.prod(self.shape)
+        return functional.layer_norm(x, self.shape, eps=1.0 / entries) / math.sqrt(entries)
+
+    def extra_repr(self) -> str:
+        """Shape."""
+        return f"{self.shape}"
+
+
+def _require_trailing(layer: str, shape: tuple[int, ...], x: Tensor) -> None:
+    axes = len(shape)
+    if not 0 < axes < x.dim() or x.shape[-axes:] != shape:
+        raise UsageError(
+            f"{layer}: a batch of shape {tuple(x.shape)} does not hold examples that end in {shape}"
+        )
 
 
 def _normalised(x: Tensor, trailing: int, norm_floor: float) -> Tensor:

@@ -13,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from lipcert.choices import check_positive
 from lipcert.errors import UsageError
 from lipcert.training.layers.axes import example_axis
 
@@ -98,6 +99,29 @@ class HalfResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Half of the sum."""
         return 0.5 * (x + _same_shape(x, self.branch(x)))
+
+
+@final
+class ScaledResidual(nn.Module):
+    """x + f(x)/(2·depth), for networks of so many blocks of two branches, as transformers are.
+
+    Lipschitz constant 1 + L/(2·depth), output norm X + ‖f‖/(2·depth). All blocks together: at most
+    e^L, whatever the depth, since (1 + L/k)^k ≤ e^L.
+    """
+
+    def __init__(self, branch: nn.Module, depth: int) -> None:
+        super().__init__()
+        check_positive("ScaledResidual: depth", depth)
+        self.branch = branch
+        self.depth = depth
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum, the branch at its share."""
+        return x + _same_shape(x, self.branch(x)) / (2.0 * self.depth)
+
+    def extra_repr(self) -> str:
+        """The depth."""
+        return f"depth={self.depth}"
 
 
 def _same_shape(x: Tensor, branch: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ from lipcert.training.layers import (
     MixerBlock,
     Residual,
     ScaledL2NormPool2d,
+    ScaledResidual,
+    UnitLayerNorm,
 )
 
 Array = np.ndarray
@@ -116,6 +118,11 @@ def layer_norm(floor: float) -> Callable[[Array], Array]:
     return reference
 
 
+def unit_norm(x: Array) -> Array:
+    moved = x - x.mean(axis=-1, keepdims=True)
+    return moved / np.sqrt((moved**2).sum(axis=-1, keepdims=True) + 1.0)
+
+
 def clipped(radius: float) -> Callable[[Array], Array]:
     return lambda x: x * min(1.0, radius / max(float(np.linalg.norm(x)), 1e-300))
 
@@ -188,6 +195,10 @@ CASES = [
          6.0, lambda norm: 3.0 * min(math.sqrt(8), norm / 0.5)),
     Case("layer_norm_tokens", lambda: BoundedLayerNorm(4, 0.25), (3, 4), layer_norm(0.25),
          4.0, lambda norm: min(math.sqrt(12), norm / 0.25)),
+    Case("unit_norm_tokens", lambda: UnitLayerNorm(4), (3, 4), unit_norm,
+         1.0, lambda norm: min(math.sqrt(3), norm)),
+    Case("unit_norm", lambda: UnitLayerNorm((2, 3)), (2, 3),
+         lambda x: unit_norm(x.reshape(-1)).reshape(x.shape), 1.0, lambda norm: min(1.0, norm)),
     Case("input_clip", lambda: InputClip(0.8), (2, 3), clipped(0.8),
          1.0, lambda norm: min(0.8, norm)),
     Case("input_norm", lambda: InputNormalization(2.0, 0.5), (6,), normalised(2.0, 0.5),
@@ -197,6 +208,8 @@ CASES = [
          1.7, lambda norm: 1.7 * norm),
     Case("half_residual", lambda: HalfResidual(Shrink()), (5,), lambda x: 0.5 * (x + SHRINK * x),
          0.85, lambda norm: 0.85 * norm),
+    Case("scaled_residual", lambda: ScaledResidual(Shrink(), 2), (5,),
+         lambda x: x + 0.25 * SHRINK * x, 1.175, lambda norm: 1.175 * norm),
     Case("add_bias", Biased, (2, 2, 3), lambda x: x + 0.5,
          1.0, lambda norm: norm + math.sqrt(6) * math.sqrt(0.5)),
     Case("mixer", lambda: MixerBlock(4, 6), (4, 6), mixer, keeps_norm=True),

@@ -34,6 +34,8 @@ from lipcert.training.layers import (
     MixerBlock,
     Residual,
     ScaledL2NormPool2d,
+    ScaledResidual,
+    UnitLayerNorm,
 )
 from lipcert.training.network import trained_network
 
@@ -127,6 +129,15 @@ NETS = {
         kinds="Centre DivideByNorm Scale Shift",
         lipschitz=7.0 * 10.0 * 2.5,
         output=6.0 + BIAS,
+    ),
+    "unit tokens": net(
+        lambda: UnitLayerNorm(4),
+        lambda: ScaledResidual(nn.Sequential(dense(4, 4), nn.ReLU()), depth=2),
+        shape=(9, 4),
+        after=36,
+        kinds="Activation Add Dense Normalize Scale",
+        lipschitz=1.25,
+        output=1.25 / math.sqrt(1 / 9 + 1 / RADIUS**2),
     ),
     "positions": net(
         lambda: AddBias(4, 6),
