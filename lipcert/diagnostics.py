@@ -114,6 +114,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC407": "No finite ε can be stated.",
         "LC408": "The sensitivity holds for the weights of one file, not for a whole run.",
         "LC409": "The size of the data set is no public constant, and neighbours have another.",
+        "LC410": "Something was learned from private data outside of the run.",
         "LC420": "Backpropagation clipping has no sound bound for this padding.",
         "LC901": "An internal error of LipCert.",
     }

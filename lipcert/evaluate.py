@@ -318,7 +318,7 @@ def _by_channel(operand: p.Operand, x: Array) -> Array:
     return _like(operand, x).reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
-def _by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
+def by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
     """For every tap that reads the input: the outputs that read it, and the inputs they read."""
     for tap in itertools.product(*map(range, window.taps)):
         outs, ins = [], []
@@ -334,7 +334,7 @@ def _by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices
             yield tap, tuple(outs), tuple(ins)
 
 
-def _behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
+def behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
     """An index of the axes behind the first ones."""
     return (*(slice(None),) * axes, *index)
 
@@ -344,8 +344,8 @@ def _convolved(op: p.Conv, x: Array) -> Array:
     weight = _like(op.weight, x).reshape(op.groups, outputs // op.groups, *op.weight.shape[1:])
     parts = x.reshape(len(x), op.groups, per_group, *x.shape[2:])
     y = np.zeros((len(x), op.groups, outputs // op.groups, *op.window.outputs), x.dtype)
-    for tap, outs, ins in _by_tap(op.window, x.shape[2:]):
-        y[_behind(3, outs)] += _mixed(weight[_behind(3, tap)], parts[_behind(3, ins)])
+    for tap, outs, ins in by_tap(op.window, x.shape[2:]):
+        y[behind(3, outs)] += _mixed(weight[behind(3, tap)], parts[behind(3, ins)])
     return y.reshape(len(x), outputs, *op.window.outputs)
 
 
@@ -354,10 +354,8 @@ def _transposed(op: p.Conv, x: Array, shape: p.Shape) -> Array:
     weight = _like(op.weight, x).reshape(op.groups, inputs // op.groups, *op.weight.shape[1:])
     parts = x.reshape(len(x), op.groups, inputs // op.groups, *x.shape[2:])
     y = np.zeros((len(x), op.groups, per_group, *shape[2:]), x.dtype)
-    for tap, outs, ins in _by_tap(op.window, shape[2:]):
-        y[_behind(3, ins)] += _mixed(
-            weight[_behind(3, tap)].swapaxes(1, 2), parts[_behind(3, outs)]
-        )
+    for tap, outs, ins in by_tap(op.window, shape[2:]):
+        y[behind(3, ins)] += _mixed(weight[behind(3, tap)].swapaxes(1, 2), parts[behind(3, outs)])
     return y.reshape(len(x), *shape[1:])
 
 
@@ -372,16 +370,16 @@ def _pooled(op: p.MaxPool | p.AveragePool | p.LpPool, x: Array) -> Array:
     start = -np.inf if isinstance(op, p.MaxPool) else 0.0
     y = np.full((*x.shape[:2], *window.outputs), start, x.dtype)
     count = np.zeros(window.outputs, x.dtype)
-    for _, outs, ins in _by_tap(window, x.shape[2:]):
-        read, kept = x[_behind(2, ins)], y[_behind(2, outs)]
+    for _, outs, ins in by_tap(window, x.shape[2:]):
+        read, kept = x[behind(2, ins)], y[behind(2, outs)]
         match op:
             case p.MaxPool():
-                y[_behind(2, outs)] = np.maximum(kept, read)
+                y[behind(2, outs)] = np.maximum(kept, read)
             case p.AveragePool():
-                y[_behind(2, outs)] = kept + read
+                y[behind(2, outs)] = kept + read
                 count[outs] += 1.0
             case p.LpPool():
-                y[_behind(2, outs)] = kept + np.abs(read) ** op.p
+                y[behind(2, outs)] = kept + np.abs(read) ** op.p
     match op:
         case p.AveragePool():
             return y / (math.prod(window.taps) if op.counts_padding else count)

@@ -14,11 +14,24 @@ import numpy as np
 
 from lipcert.choices import LOSSES, check_choice
 from lipcert.core.losses.base import Loss, loss_class, parameters_of
-from lipcert.core.losses.entries import BinaryCrossEntropy, SquaredError
-from lipcert.core.losses.margins import NegativeLogLikelihood
+from lipcert.core.losses.entries import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Cosine,
+    Huber,
+    SquaredError,
+)
+from lipcert.core.losses.focal import Focal
+from lipcert.core.losses.margins import (
+    HingeKantorovichRubinstein,
+    KantorovichRubinstein,
+    MulticlassHinge,
+    MultiMargin,
+    NegativeLogLikelihood,
+)
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import FloatArray
+from lipcert.core.program import FloatArray, IndexArray
 from lipcert.errors import UsageError
 
 _BATCH_WEIGHTED: Final = frozenset({"kr-batch", "hkr-batch"})
@@ -61,29 +74,18 @@ def worst_gradients(loss: Loss, logits: FloatArray) -> FloatArray | None:
     return None
 
 
-@worst_gradients.register
-def _cross_entropy(loss: CrossEntropy, logits: FloatArray) -> FloatArray:
-    """(softmax(z/τ) − t_y)/τ for every label y."""
-    scores = logits.reshape(len(logits), -1) / loss.temperature
-    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
-    softmax = odds / odds.sum(axis=1, keepdims=True)
-    classes = scores.shape[1]
-    targets = (1.0 - loss.label_smoothing) * np.eye(classes) + loss.label_smoothing / classes
-    errors: FloatArray = (softmax - targets[:, np.newaxis]) / loss.temperature
-    return errors.reshape(classes, *logits.shape)
-
-
-@worst_gradients.register
-def _likelihood(loss: NegativeLogLikelihood, logits: FloatArray) -> FloatArray:
-    """−e_y for every label y."""
-    del loss
+@worst_gradients.register(CrossEntropy)
+@worst_gradients.register(NegativeLogLikelihood)
+def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray:
+    """For every label."""
     classes = logits[0].size
-    unit = np.broadcast_to(-np.eye(classes)[:, np.newaxis], (classes, len(logits), classes))
-    return np.array(unit).reshape(classes, *logits.shape)
+    z = logits.reshape(len(logits), -1)
+    found = [_gradient(loss, z, np.full(len(z), label)) for label in range(classes)]
+    return np.stack(found).reshape(classes, *logits.shape)
 
 
 @worst_gradients.register
-def _binary_cross_entropy(loss: BinaryCrossEntropy, logits: FloatArray) -> FloatArray:
+def _worst_binary(loss: BinaryCrossEntropy, logits: FloatArray) -> FloatArray:
     """(σ(z/τ) − t)/τ for the labels that are most wrong: 1 where z < 0, otherwise 0."""
     error = 1.0 / (1.0 + np.exp(-np.abs(logits) / loss.temperature))
     wrong = error * np.where(logits < 0.0, -1.0, 1.0)
@@ -93,7 +95,7 @@ def _binary_cross_entropy(loss: BinaryCrossEntropy, logits: FloatArray) -> Float
 
 
 @worst_gradients.register
-def _squared_error(loss: SquaredError, logits: FloatArray) -> FloatArray:
+def _worst_squared(loss: SquaredError, logits: FloatArray) -> FloatArray:
     """2(z − y) at y = −label_norm·z/‖z‖; 1 instead of 2 with `half`, over n for a mean."""
     flat = logits.reshape(len(logits), -1)
     length = np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -101,3 +103,152 @@ def _squared_error(loss: SquaredError, logits: FloatArray) -> FloatArray:
     slope = (1.0 if loss.half else 2.0) / terms
     gradient: FloatArray = slope * (flat + loss.label_norm * (flat / length))
     return gradient.reshape(1, *logits.shape)
+
+
+def loss_gradients(loss: Loss, logits: FloatArray, labels: FloatArray | IndexArray) -> FloatArray:
+    """∂loss/∂logits in float64, example by example, at these labels: [examples, *shape].
+
+    labels: class numbers [examples] for a loss over several classes, otherwise targets of the shape
+    of the logits. At a kink the slope is that of one of its sides, or 0. TypeError where the
+    gradient of a loss is not known.
+    """
+    z = logits.reshape(len(logits), -1)
+    y = labels if labels.dtype.kind in "iu" else labels.reshape(len(labels), -1)
+    with np.errstate(all="ignore"):
+        return np.asarray(_gradient(loss, z, y).reshape(logits.shape))
+
+
+@singledispatch
+def _gradient(loss: Loss, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
+    """z: [examples, outputs]; y: class numbers [examples], or targets [examples, outputs]."""
+    del z, y
+    raise TypeError(f"the gradient of the loss {loss.kind} is not known")
+
+
+@_gradient.register
+def _cross_entropy(loss: CrossEntropy, z: FloatArray, y: IndexArray) -> FloatArray:
+    """(softmax(z/τ) − t)/τ."""
+    classes = z.shape[1]
+    share = loss.label_smoothing
+    targets = (1.0 - share) * _marked(z, y) + share / classes
+    return np.asarray((_softmax(z / loss.temperature) - targets) / loss.temperature)
+
+
+@_gradient.register
+def _likelihood(loss: NegativeLogLikelihood, z: FloatArray, y: IndexArray) -> FloatArray:
+    """−e_y."""
+    del loss
+    return -_marked(z, y)
+
+
+@_gradient.register
+def _focal(loss: Focal, z: FloatArray, y: IndexArray) -> FloatArray:
+    """((1 − p)^γ − γ·p·(1 − p)^(γ−1)·ln p)·(softmax(z) − e_y), p the probability of the label.
+
+    With 1 − p as the sum of the others, so that nothing cancels.
+    """
+    shares, label = _softmax(z), _marked(z, y)
+    p, rest = (shares * label).sum(axis=1), (shares * (1.0 - label)).sum(axis=1)
+    gamma = loss.focal_gamma
+    bend = 0.0 if gamma == 0.0 else gamma * p * rest ** (gamma - 1.0) * -np.log1p(-rest)
+    scale = rest**gamma + np.where(rest > 0.0, bend, 0.0)
+    return np.asarray(scale[:, np.newaxis] * (shares - label))
+
+
+@_gradient.register
+def _binary_cross_entropy(loss: BinaryCrossEntropy, z: FloatArray, y: FloatArray) -> FloatArray:
+    """(σ(z/τ) − t)/τ."""
+    score = z / loss.temperature
+    odds = np.exp(-np.abs(score))
+    sigmoid = np.where(score < 0.0, odds, 1.0) / (1.0 + odds)
+    return _reduced((sigmoid - y) / loss.temperature, loss.output_reduction)
+
+
+@_gradient.register
+def _squared_error(loss: SquaredError, z: FloatArray, y: FloatArray) -> FloatArray:
+    """2(z − y); z − y with `half`."""
+    return _reduced((1.0 if loss.half else 2.0) * (z - y), loss.output_reduction)
+
+
+@_gradient.register
+def _absolute_error(loss: AbsoluteError, z: FloatArray, y: FloatArray) -> FloatArray:
+    """The sign of z − y."""
+    return _reduced(np.sign(z - y), loss.output_reduction)
+
+
+@_gradient.register
+def _huber(loss: Huber, z: FloatArray, y: FloatArray) -> FloatArray:
+    """z − y within [−δ, δ]."""
+    return _reduced(np.clip(z - y, -loss.huber_delta, loss.huber_delta), loss.output_reduction)
+
+
+@_gradient.register
+def _cosine(loss: Cosine, z: FloatArray, y: FloatArray) -> FloatArray:
+    """−(y − u⟨u, y⟩)/‖z‖ with u = z/‖z‖; below the floor −y/floor."""
+    length = np.linalg.norm(z, axis=1, keepdims=True)
+    floor = loss.cosine_floor or 0.0
+    u = np.where(length > floor, z / length, 0.0)
+    across = y - u * (u * y).sum(axis=1, keepdims=True)
+    return np.asarray(-across / np.maximum(length, floor))
+
+
+@_gradient.register
+def _multiclass_hinge(loss: MulticlassHinge, z: FloatArray, y: FloatArray) -> FloatArray:
+    return _hinge(loss.margin, loss.output_reduction, z, y)
+
+
+@_gradient.register
+def _multi_margin(loss: MultiMargin, z: FloatArray, y: IndexArray) -> FloatArray:
+    """Σ_{j≠y} [margin − z_y + z_j > 0]·(e_j − e_y)."""
+    label = _marked(z, y)
+    scores = (z * label).sum(axis=1, keepdims=True)
+    open_ = np.where(loss.margin - scores + z > 0.0, 1.0 - label, 0.0)
+    return _reduced(open_ - label * open_.sum(axis=1, keepdims=True), loss.output_reduction)
+
+
+@_gradient.register
+def _kantorovich_rubinstein(
+    loss: KantorovichRubinstein, z: FloatArray, y: FloatArray
+) -> FloatArray:
+    del loss
+    return _kr(z, y)
+
+
+@_gradient.register
+def _hinge_kantorovich_rubinstein(
+    loss: HingeKantorovichRubinstein, z: FloatArray, y: FloatArray
+) -> FloatArray:
+    return _kr(z, y) + loss.hkr_weight * _hinge(loss.margin, "mean", z, y)
+
+
+def _hinge(margin: float, reduction: str, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
+    """Of every class −s_j where s_j·z_j < margin/2; in the mean the label weighs K − 1 times."""
+    if y.ndim == 2:
+        return np.where(y * z < 0.5 * margin, -y, 0.0)
+    label = _marked(z, y)
+    signs, classes = 2.0 * label - 1.0, z.shape[1]
+    slopes = np.where(signs * z < 0.5 * margin, -signs, 0.0)
+    return slopes if reduction == "sum" else slopes * (1.0 + (classes - 2.0) * label) / classes
+
+
+def _kr(z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
+    """mean_{j≠y} e_j − e_y; of a single output −s."""
+    if y.ndim == 2:
+        return -np.asarray(y, np.float64)
+    label = _marked(z, y)
+    return np.asarray((1.0 - label) / (z.shape[1] - 1) - label)
+
+
+def _softmax(z: FloatArray) -> FloatArray:
+    odds: FloatArray = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+
+def _marked(z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
+    """1 at the label, 0 elsewhere: [examples, classes]."""
+    return np.eye(z.shape[1])[np.asarray(y, np.int64)]
+
+
+def _reduced(terms: FloatArray, reduction: str) -> FloatArray:
+    """Of the sum over the outputs, or of their mean."""
+    return terms / terms.shape[1] if reduction == "mean" else terms

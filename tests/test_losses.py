@@ -15,7 +15,7 @@ from lipcert.core.losses.kinds import KINDS
 from lipcert.core.losses.margins import NegativeLogLikelihood
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import UsageError
-from lipcert.losses import make_loss, worst_gradients
+from lipcert.losses import loss_gradients, make_loss, worst_gradients
 from tests.mirror import loss_value
 
 
@@ -139,3 +139,42 @@ def test_worst_labels(reduction):
 
 def test_unknown():
     assert worst_gradients(Cosine(1.0), LOGITS) is None
+
+
+PARAMETERS = {
+    "cross-entropy": {"temperature": 0.3, "label_smoothing": 0.2},
+    "bce": {"temperature": 0.5, "output_reduction": "sum"},
+    "mse": {"label_norm": 2.0},
+    "huber": {"huber_delta": 0.4},
+    "focal": {"focal_gamma": 1.5},
+    "cosine": {"cosine_floor": 4.0},
+    "multiclass-hinge": {"margin": 3.0, "output_reduction": "sum"},
+    "multi-margin": {"margin": 2.0},
+    "hkr": {"hkr_weight": 2.0, "margin": 3.0},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("outputs", [1, 5])
+def test_gradients_at_labels_are_those_of_autograd(kind, outputs):
+    """Of every loss, with its parameters and with its defaults, at several kinds of outputs."""
+    from lipcert.audit.losses import per_example_loss
+
+    rng = np.random.default_rng(7)
+    logits = rng.standard_normal((12, 1, outputs)) * 10.0 ** rng.uniform(-2, 1.5, (12, 1, 1))
+    own = {"label_norm": 2.0} if kind == "mse" else {}
+    for given in (own, PARAMETERS.get(kind, own)):
+        loss = make_loss(kind, **given)
+        if loss.of_classes and outputs > 1:
+            labels = rng.integers(outputs, size=12)
+        elif loss.targets is None:
+            continue
+        elif loss.of_classes:
+            labels = rng.choice([-1.0, 1.0], size=(12, 1, 1))
+        else:
+            labels = rng.random(logits.shape) / outputs
+        z = torch.tensor(logits, requires_grad=True)
+        per_example_loss(loss, z, torch.tensor(labels)).sum().backward()
+        found = loss_gradients(loss, logits, labels)
+        assert found.shape == logits.shape
+        np.testing.assert_allclose(found, z.grad.numpy(), rtol=1e-7, atol=1e-12)

@@ -70,9 +70,11 @@ def test_a_loss_has_three_places(kind: str) -> None:
     assert own <= found <= own | {"losses.py", "search/chains.py"}
 
 
-def test_a_mechanism_has_four_places() -> None:
-    """Its declaration, what users of training write, and what enforces it."""
+def test_a_mechanism_has_few_places() -> None:
+    """Its declaration, what users of training write, what enforces it, and the weights that it
+    leaves, at which gradients are measured."""
     assert places('"fixed-weight-norm"', r"\bFixedWeightNorm\b") == {
+        "analysis/observing.py",
         "core/ledger/mechanism.py",
         "training/__init__.py",
         "training/mechanisms.py",

@@ -118,6 +118,14 @@ class Bounded:
         return self.file.reading
 
     @property
+    def unclipped(self) -> Graph:
+        """The graph without the clips of the mechanism."""
+        plain = self.file.graph
+        if self.graph.nodes == plain.nodes:
+            return self.graph
+        return replace(plain, parameters=self.graph.parameters)
+
+    @property
     def tensors(self) -> Mapping[str, tuple[str, ...]]:
         """Those of the file that hold each parameter."""
         return self.file.tensors

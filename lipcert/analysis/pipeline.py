@@ -13,19 +13,24 @@ from typing import Final
 from lipcert.analysis import summary
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.findings import absence_of, findings
+from lipcert.analysis.observing import observed_at, observed_at_random, told
 from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.unexplained import unexplained
+from lipcert.analysis.usefulness import usefulness_of
 from lipcert.core.coverage import tensors
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Tensor
+from lipcert.diagnostics import Diagnostic
 from lipcert.errors import UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.search.witness import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
+from lipcert.signal.measure import Observed
 from lipcert.threads import one_thread
 
 _PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
@@ -38,15 +43,23 @@ def analyze(
     settings: Settings,
     observe: Progress | None = None,
     propose: Propose = proposals,
+    examples: Examples | None = None,
 ) -> Analysis:
-    """Certified bounds, sensitivities and noise of a planned private training run.
+    """Certified bounds, sensitivities and noise of a planned private training run, and their use.
 
-    Takes what `bounded` takes, and raises what it raises. While it runs, linear algebra runs in
-    one thread, in the whole process (see `threads`).
+    examples: at which gradients are measured, to be held beside the bounds; what is learned from
+    private ones costs privacy that no ε of the run covers. None: random admissible ones, where
+    that is soon done. Takes else what `bounded` takes, and raises what it raises; NoVerdictError
+    for examples that do not fit. While it runs, linear algebra runs in one thread, in the whole
+    process (see `threads`).
     """
     require_arguments("analyze", model, settings)
     plan_of(settings)  # what is missing is said at once, not after the work
-    return reported(model, settings, bounded(model, settings, observe, propose))
+    found = bounded(model, settings, observe, propose)
+    if examples is None:
+        return reported(model, settings, found, observed_at_random(found, settings))
+    observed = observed_at(found, settings, examples)
+    return reported(model, settings, found, observed, told(examples, observed, settings))
 
 
 def require_arguments(what: str, model: object, settings: object) -> None:
@@ -61,8 +74,17 @@ def require_arguments(what: str, model: object, settings: object) -> None:
         )
 
 
-def reported(model: ImportedModel, settings: Settings, found: Bounded) -> Analysis:
-    """The bounds of a network, what they cost in noise and privacy, and the witnesses."""
+def reported(
+    model: ImportedModel,
+    settings: Settings,
+    found: Bounded,
+    observed: Observed | None = None,
+    about_data: tuple[Diagnostic, ...] = (),
+) -> Analysis:
+    """The bounds of a network, what they cost in noise and privacy, and the witnesses.
+
+    observed: gradients of examples; about_data: what a reader must know of these.
+    """
     plan, absence = plan_of(settings), absence_of(found)
     noised = noise_groups_of(found.groups, settings)
     multiplier = planned_multiplier(plan, settings, noised)
@@ -84,9 +106,11 @@ def reported(model: ImportedModel, settings: Settings, found: Bounded) -> Analys
         diagnostics=(
             *model.diagnostics,
             *noted,
+            *about_data,
             *unexplained(parameters, grouped, network, absence.lipschitz(), noted),
             *(account.diagnostics if account is not None else ()),
         ),
+        usefulness=usefulness_of(released, settings, plan, observed),
     )
 
 

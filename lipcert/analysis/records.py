@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Literal, final
 
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
 from lipcert.modes import EvalLayer
 from lipcert.privacy.account import Account
+from lipcert.signal.measure import Observed
 
+VerdictName = Literal["useful", "costly", "not usable"]
 _ATTAINED: Final = 1e-6
 
 
@@ -171,8 +173,50 @@ def _ratio(bound: float | None, reached: float | None) -> float | None:
 
 @final
 @dataclass(frozen=True, slots=True)
+class GroupUsefulness:
+    """Of one group: the 2-norm of its expected noise, and that over the norm of its signal."""
+
+    name: str
+    noise: float | None
+    noise_to_signal: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Usefulness:
+    """The noise of one release against what clipping gradients at C = 1 needs at the same σ, and
+    against the mean gradient where gradients were measured. Only `noise` and `clipping_noise` are
+    certified.
+
+    noise: √(Σ d·s²) over the groups; clipping_noise: σ·Δ(1)·√d, under the same neighbours and
+    reduction. *_to_signal: over the norm of the mean gradient that each of both releases (as a sum,
+    where that is released); *_of_run: over √T, since noise averages over the T steps of a run.
+    relative_cost: quotient of both `_to_signal`, or of both noises where no signal is known.
+    slack: the bound G over the largest gradient norm that was met.
+    """
+
+    verdict: VerdictName
+    sentence: str
+    noise: float | None
+    clipping_noise: float
+    noise_ratio: float | None
+    noise_to_signal: float | None
+    clipping_noise_to_signal: float | None
+    noise_to_signal_of_run: float | None
+    clipping_noise_to_signal_of_run: float | None
+    relative_cost: float | None
+    slack: float | None
+    groups: tuple[GroupUsefulness, ...]
+    observed: Observed | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Analysis:
-    """The complete result. privacy: what the described run costs; None where none is described."""
+    """The complete result. privacy: what the described run costs; None where none is described.
+
+    usefulness: None in what older versions wrote.
+    """
 
     model: ModelReport
     assumptions: Assumptions
@@ -183,3 +227,4 @@ class Analysis:
     network: NetworkReport
     privacy: Account | None
     diagnostics: tuple[Diagnostic, ...]
+    usefulness: Usefulness | None = None

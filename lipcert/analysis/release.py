@@ -38,8 +38,10 @@ def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
 @final
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Sensitivities and noise of what each step releases."""
+    """Sensitivities and noise of what each step releases. multiplier: σ of all groups together."""
 
+    groups: tuple[NoiseGroup, ...]
+    multiplier: float
     sensitivities: Mapping[str, Upper]
     allocated: Mapping[Allocation, Allocated | None]
     chosen: Allocation
@@ -53,7 +55,8 @@ class Release:
             if way is not Allocation.CUSTOM or settings.noise_multipliers
         }
         sensitivities = {group.name: group.sensitivity for group in groups}
-        return cls(sensitivities, allocated, Allocation(settings.allocation))
+        chosen = Allocation(settings.allocation)
+        return cls(tuple(groups), multiplier, sensitivities, allocated, chosen)
 
     @property
     def total_sensitivity(self) -> Upper:

@@ -24,13 +24,13 @@ from lipcert.analysis.mechanism import mechanism_of
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.gradient_norms.engine import NormEngine
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured, joint, largest_of
 from lipcert.audit.precision import Precision
 from lipcert.audit.tally import Family
 from lipcert.core.ledger import GradientClipping
+from lipcert.signal.labels import checked_labels
 from lipcert.upper import FloatArray
 
 _REPETITIONS: Final = 5

@@ -17,7 +17,6 @@ import numpy as np
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack.domain import Domain, label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
-from lipcert.audit.data import Examples, read_examples
 from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
 from lipcert.audit.trace.reading import Trace, read_trace
@@ -26,6 +25,7 @@ from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
+from lipcert.signal.examples import Examples, load_examples
 from lipcert.upper import FloatArray
 
 MODEL: Final = "model"
@@ -84,7 +84,7 @@ def prepare(job: Job, observe: Progress | None = None) -> Ready:
     else:
         claims = claims_of_certificate(model, certificate, str(job.certificate), observe)
     shape = claims.engine.graph.input_shape
-    data = None if job.data is None else read_examples(Path(job.data), shape)
+    data = None if job.data is None else load_examples(Path(job.data), shape)
     trace = None if job.trace is None else read_trace(Path(job.trace))
     return Ready(
         job=job,

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.admissibility import DRAWN_IN, settled
-from lipcert.audit.data import Examples, checked_examples
 from lipcert.audit.recorded_names import Match, Snapshot, matched
 from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
 from lipcert.audit.trace.files import steps_name
@@ -35,6 +34,7 @@ from lipcert.core.program import BatchNorm, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.settings import Settings
+from lipcert.signal.examples import Examples, checked_examples
 from lipcert.upper import FloatArray
 from lipcert.viewed import is_shown
 

@@ -20,12 +20,12 @@ import torch
 from lipcert.audit.admissibility import outside, settled
 from lipcert.audit.bench import Bench, Norms, clip_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.data import Examples
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.measured import Decision, decide
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import FAMILIES, Family, Places, Tallies, Tally, merged
+from lipcert.signal.examples import Examples
+from lipcert.signal.labels import checked_labels
 from lipcert.upper import FloatArray
 
 _NAMED: Final = 3

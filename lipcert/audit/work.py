@@ -16,13 +16,13 @@ import torch
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
-from lipcert.audit.data import Examples
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.ready import MODEL, Ready, prepare
 from lipcert.audit.replay import Replayed, Replayer
 from lipcert.audit.settled import Settled, settled_at, settled_weights
 from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
+from lipcert.signal.examples import Examples
 
 
 @lru_cache(maxsize=1)

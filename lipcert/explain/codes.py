@@ -233,6 +233,10 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "was invited, a published or a rounded number): make_private(dataset_size=N), or "
         "--dataset-size N; examples are then drawn with the rate B/N, however many there are. Or "
         "state the relation zero-out, in which an example is replaced by nothing and N stays.",
+        "LC410": "Gradients were measured at examples, and what is chosen by them (a clip, a "
+        "network, a mechanism) depends on these examples. The ε of the run speaks of what the run "
+        "releases, and of nothing that was looked up before. Give --data public examples, or ones "
+        "that were generated to the declared domain; or count the look as a release of its own.",
         "LC420": "With reflected or repeated borders one input entry can meet a tap of the same "
         "window more than once, and the published sensitivity (input clip times cotangent clip) "
         "is too small: by 2 for a border of one pixel, by more for wider ones. Zero padding and "

@@ -39,6 +39,7 @@ DOCUMENT: Final = Codec(
     {float: DECIMAL, str | float: Form(lambda value: value, _word_or_number)},
     members={
         "Analysis.privacy": member(apart=True),
+        "Analysis.usefulness": member(optional=True),
         "Assumptions.eval_layers": member("eval_mode", optional=True),
     },
     nulls=True,

@@ -7,9 +7,9 @@ examples and of cotangents have a first axis of their own; one example serves ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,37 +22,6 @@ from lipcert.evaluate import batch_output, member, of_one_rank
 Array: TypeAlias = npt.NDArray[np.float64]
 Pull: TypeAlias = Callable[[Array], list[Array]]
 """From cotangents at the output of a step to those at its inputs."""
-
-_KNOWN: Final = (
-    p.Activation
-    | p.Add
-    | p.Attention
-    | p.AveragePool
-    | p.BatchNorm
-    | p.Centre
-    | p.Concat
-    | p.Conv
-    | p.Dense
-    | p.Divide
-    | p.MatMul
-    | p.MaxPool
-    | p.Move
-    | p.Multiply
-    | p.Normalize
-    | p.PRelu
-    | p.ReduceMax
-    | p.ReduceNorm
-    | p.ReduceSum
-    | p.Scale
-    | p.Shift
-    | p.Softmax
-    | p.Sort
-)
-
-
-def is_known(program: p.Program) -> bool:
-    """Whether the Jacobian of every step is known here."""
-    return all(isinstance(step.op, _KNOWN) for step in program.steps)
 
 
 def pulls(program: p.Program, values: Mapping[str, Array]) -> Mapping[str, Pull]:
@@ -80,31 +49,6 @@ def cotangents(
     return found
 
 
-def gradient_squares(step: p.Step, x: Array, g: Array) -> Iterator[tuple[p.Operand, Array]]:
-    """‖∂loss/∂operand‖² of each example for the operands of a step; of others nothing is known."""
-    match step.op:
-        case p.Dense(weight, bias):
-            left, right = g.reshape(len(g), -1, g.shape[-1]), x.reshape(len(x), -1, x.shape[-1])
-            yield weight, _product_squares(left, right)
-            if bias is not None:
-                yield bias, squares(left.sum(axis=1))
-        case p.Conv(weight, bias):
-            ends = (x, g) if step.op.transposed else (g, x)
-            yield weight, _kernel_squares(*ends, step.op.window, step.op.groups)
-            if bias is not None:
-                yield bias, _channel_squares(g)
-        case p.BatchNorm(scale, shift, mean, inverse):
-            centred = x - _by_channel(mean, x)
-            yield scale, _channel_squares(centred * _by_channel(inverse, x) * g)
-            yield shift, _channel_squares(g)
-        case p.Scale(operand):
-            yield operand, squares(_summed(x * g, operand.shape))
-        case p.Shift(operand):
-            yield operand, squares(_summed(g, operand.shape))
-        case p.PRelu(operand):
-            yield operand, squares(_summed(np.minimum(x, 0.0) * g, operand.shape))
-
-
 def squares(array: Array) -> Array:
     """‖·‖² of each example."""
     flat = array.reshape(len(array), -1)
@@ -126,7 +70,7 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Shift():
             return lambda g: [g]
         case p.BatchNorm():
-            return _times(_by_channel(op.scale, first) * _by_channel(op.inverse, first))
+            return _times(by_channel(op.scale, first) * by_channel(op.inverse, first))
         case p.Activation():
             return _times(_gentlest(op, first))
         case p.PRelu(slope):
@@ -140,12 +84,18 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Add(signs):
             shapes = [item.shape[1:] for item in x]
             pairs = list(zip(signs, shapes, strict=True))
-            return lambda g: [sign * _summed(g, shape) for sign, shape in pairs]
+            return lambda g: [sign * summed(g, shape) for sign, shape in pairs]
         case p.Concat(axis):
             ends = np.cumsum([item.shape[axis + 1] for item in x])[:-1]
             return lambda g: list(np.split(g, ends, axis=axis + 1))
         case p.Attention():
             return _attended(op, *x)
+        case p.LpPool():
+            return _pooled(op, first, y)
+        case p.InputClip(radius):
+            return _clipped(first, radius)
+        case p.CotangentClip():
+            return lambda g: [_within(g, op)]
     if len(x) == 2:
         return _of_two(op, x, y)
     return _along_axes(op, first, y)
@@ -157,13 +107,13 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
     a, b = of_one_rank(x)
     match op:
         case p.Multiply():
-            return lambda g: [_summed(g * b, left), _summed(g * a, right)]
+            return lambda g: [summed(g * b, left), summed(g * a, right)]
         case p.Divide():
-            return lambda g: [_summed(g / b, left), _summed(-g * y / b, right)]
+            return lambda g: [summed(g / b, left), summed(-g * y / b, right)]
         case p.MatMul():
             return lambda g: [
-                _summed(g @ b.swapaxes(-1, -2), left),
-                _summed(a.swapaxes(-1, -2) @ g, right),
+                summed(g @ b.swapaxes(-1, -2), left),
+                summed(a.swapaxes(-1, -2) @ g, right),
             ]
     raise _unknown(op)
 
@@ -188,6 +138,12 @@ def _along_axes(op: p.Op, x: Array, y: Array) -> Pull:
         case p.ReduceNorm(p=order):
             slopes = np.sign(x) if order == 1 else x / np.where(y == 0.0, np.inf, y)
             return lambda g: [g * slopes]
+        case p.ReduceLogSumExp():
+            return _times(np.exp(x - y))
+        case p.DivideByNorm(axes):
+            return _divided(op, x, _behind(axes))
+        case p.LocalResponse():
+            return _responding(op, x)
     raise _unknown(op)
 
 
@@ -218,27 +174,85 @@ def _attended(op: p.Attention, q: Array, k: Array, v: Array) -> Pull:
             q.swapaxes(-1, -2) @ at_scores,
             shares.swapaxes(-1, -2) @ g,
         )
-        return [_summed(g, item.shape[1:]) for g, item in zip(found, (q, k, v), strict=True)]
+        return [summed(g, item.shape[1:]) for g, item in zip(found, (q, k, v), strict=True)]
 
     return pull
 
 
 def _averaged(op: p.AveragePool, x: Array) -> Pull:
     """Each output shared out among the entries of its window, channel by channel."""
-    ones = np.ones((1, 1, *op.window.taps))
-    total = p.Conv(p.Operand(ones, ones), None, op.window, 1, transposed=False)
-    spatial, shape = x.shape[3:], x.shape[1:]
-    counted = p.Step(total, (), "", (1, 1, *op.window.outputs), 0)
     divisor: Array = np.asarray(float(math.prod(op.window.taps)))
     if not op.counts_padding:
-        divisor = batch_output(counted, [np.ones((1, 1, 1, *spatial))])[0]
-    back = _linear(replace(total, transposed=True), np.empty((0, 1, 1, *spatial)))
+        ones = np.ones((1, 1, 1, *x.shape[3:]))
+        total = _total(op.window)
+        divisor = batch_output(p.Step(total, (), "", (1, 1, *op.window.outputs), 0), [ones])[0]
+    back = _to_windows(op.window, x.shape[1:])
+    return lambda g: [back(g / divisor)]
 
-    def pull(g: Array) -> list[Array]:
-        each = (g / divisor).reshape(-1, 1, 1, *op.window.outputs)
-        return [back(each)[0].reshape(-1, *shape)]
 
-    return pull
+def _pooled(op: p.LpPool, x: Array, y: Array) -> Pull:
+    """(|x|/y)^(p − 1) with the sign of x."""
+    back = _to_windows(op.window, x.shape[1:])
+    if op.p == 1:
+        return lambda g: [back(g) * np.sign(x)]
+    length = np.where(y == 0.0, np.inf, y)
+    return lambda g: [back(g / length) * x]
+
+
+def _total(window: p.Window) -> p.Conv:
+    """The sum over the windows of one channel."""
+    ones = np.ones((1, 1, *window.taps))
+    return p.Conv(p.Operand(ones, ones), None, window, 1, transposed=False)
+
+
+def _to_windows(window: p.Window, shape: p.Shape) -> Callable[[Array], Array]:
+    """From a number for each window to the sums over the windows that each entry is in."""
+    back = _linear(replace(_total(window), transposed=True), np.empty((0, 1, 1, *shape[2:])))
+    return lambda g: back(g.reshape(-1, 1, 1, *window.outputs))[0].reshape(-1, *shape)
+
+
+def _clipped(x: Array, radius: float) -> Pull:
+    """The identity within the ball; outside radius/‖x‖ times the projection across x."""
+    flat = x.reshape(len(x), -1)
+    length = np.maximum(np.linalg.norm(flat, axis=1), radius).reshape(-1, *[1] * (x.ndim - 1))
+    along = np.where(length > radius, x / length, 0.0)
+    axes = tuple(range(1, x.ndim))
+    return lambda g: [radius / length * (g - along * (along * g).sum(axis=axes, keepdims=True))]
+
+
+def _within(g: Array, op: p.CotangentClip) -> Array:
+    """Every cotangent by itself, scaled down to the radius."""
+    parts = np.abs(g).reshape(*g.shape[:3], -1).sum(axis=3) if op.by_channel else g
+    length = np.sqrt(squares(parts)).reshape(-1, *[1] * (g.ndim - 1))
+    clipped: Array = g * (op.radius / np.maximum(length, op.radius))
+    return clipped
+
+
+def _divided(op: p.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
+    """Across x where the norm divides, and as it is where the floor does."""
+    norm = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
+    scaled = member(op.share) * norm
+    along = np.where(scaled > op.floor, x / np.where(norm == 0.0, np.inf, norm), 0.0)
+    divisor = np.maximum(scaled, op.floor)
+    return lambda g: [(g - along * (along * g).sum(axis=axes, keepdims=True)) / divisor]
+
+
+def _responding(op: p.LocalResponse, x: Array) -> Pull:
+    """g·s^(−power), less what each channel adds to the sums s of those around it."""
+    share = op.strength / op.size
+    before, behind = (op.size - 1) // 2, op.size // 2
+    s = op.floor + share * _around(x * x, before, behind)
+    own, bend = s**-op.power, 2.0 * op.power * share * x
+    return lambda g: [g * own - bend * _around(g * x * own / s, behind, before)]
+
+
+def _around(x: Array, before: int, behind: int) -> Array:
+    """Sums over so many channels before and behind each, channels along axis 2 of the stack."""
+    pads = [(0, 0)] * x.ndim
+    pads[2] = (before, behind)
+    size = before + 1 + behind
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, pads), size, axis=2)
+    return np.asarray(windows.sum(axis=-1))
 
 
 def _linear(op: p.Conv, like: Array) -> Pull:
@@ -285,7 +299,7 @@ def _scatter(sources: npt.NDArray[np.int64], shape: p.Shape) -> Pull:
     return pull
 
 
-def _summed(g: Array, shape: p.Shape) -> Array:
+def summed(g: Array, shape: p.Shape) -> Array:
     """Summed over the axes along which a value of this shape was broadcast."""
     added = g.ndim - 1 - len(shape)
     aligned = (*[1] * added, *shape)
@@ -294,42 +308,7 @@ def _summed(g: Array, shape: p.Shape) -> Array:
     return total.reshape(-1, *shape)
 
 
-def _channel_squares(g: Array) -> Array:
-    """‖Σ over the positions‖² for [examples, 1, channels, *positions]."""
-    return squares(g.reshape(*g.shape[:3], -1).sum(axis=(1, 3)))
-
-
-def _product_squares(left: Array, right: Array) -> Array:
-    """‖Σ_p left_p ⊗ right_p‖² of each example, for [examples, positions, ·]."""
-    if left.shape[1] == 1:
-        return squares(left) * squares(right)
-    return squares(left.swapaxes(1, 2) @ right)
-
-
-def _kernel_squares(g: Array, x: Array, window: p.Window, groups: int) -> Array:
-    """‖∂/∂kernel‖² where the windows on x meet g, position by position."""
-    g, x = g[:, 0], x[:, 0]
-    axes = tuple(range(2, x.ndim))
-    sides = zip(window.taps, window.strides, window.dilations, strict=True)
-    reach, pads, steps, taps = [], [(0, 0), (0, 0)], [], []
-    for axis, (count, stride, dilation) in enumerate(sides):
-        reach.append(dilation * (count - 1) + 1)
-        last = (window.outputs[axis] - 1) * stride
-        short = last + reach[-1] - window.before[axis] - x.shape[axis + 2]
-        pads.append((window.before[axis], max(short, 0)))
-        steps.append(slice(0, last + 1, stride))
-        taps.append(slice(None, None, dilation))
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, pads), reach, axis=axes)
-    patches: Array = windows[(slice(None), slice(None), *steps, *taps)]
-    patches = np.moveaxis(patches, axes, range(1, 1 + len(axes)))
-    positions = math.prod(window.outputs)
-    patches = patches.reshape(len(x), positions, groups, -1)
-    left = g.reshape(len(g), groups, -1, positions)
-    found = [squares(left[:, i] @ patches[:, :, i]) for i in range(groups)]
-    return np.asarray(np.sum(found, axis=0))
-
-
-def _by_channel(operand: p.Operand, x: Array) -> Array:
+def by_channel(operand: p.Operand, x: Array) -> Array:
     """Along axis 1 of each example."""
     return member(operand).reshape(-1, *(1,) * (x.ndim - 3))
 

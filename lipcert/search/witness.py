@@ -24,15 +24,8 @@ from lipcert.core.reader.records import Tensor
 from lipcert.core.rules.facts import Fact
 from lipcert.evaluate import batch_output, evaluate_batch
 from lipcert.losses import worst_gradients
-from lipcert.search.pullbacks import (
-    Array,
-    Pull,
-    cotangents,
-    gradient_squares,
-    is_known,
-    pulls,
-    squares,
-)
+from lipcert.search.operand_gradients import operand_gradients
+from lipcert.search.pullbacks import Array, Pull, cotangents, pulls, squares
 
 _MOST_STARTS: Final = 16
 _LEAST_STARTS: Final = 4
@@ -76,7 +69,7 @@ def find_witness(
         return NO_WITNESS
     starts = min(max(int(_USUAL_WORK / work), _LEAST_STARTS), _MOST_STARTS)
     nowhere = np.zeros((1, *program.shapes[program.output]))
-    if not is_known(program) or worst_gradients(loss, nowhere) is None:
+    if worst_gradients(loss, nowhere) is None:
         return NO_WITNESS
     domain = Domain(program.shapes[program.input], at_input)
     search = _Search(program, loss, clip, domain, plain_operands(program, trained), starts)
@@ -295,8 +288,12 @@ class _Search:
         shares = {}
         for step in program.steps:
             if step.output in found and not self.plain.isdisjoint(operands(step.op)):
-                known = gradient_squares(step, values[step.inputs[0]], found[step.output])
-                counted = [item for operand, item in known if operand in self.plain]
+                known = operand_gradients(step, values[step.inputs[0]], found[step.output])
+                counted = [
+                    gradient.squares()
+                    for name, gradient in known
+                    if getattr(step.op, name) in self.plain
+                ]
                 shares[step.output] = sum(counted, start=np.zeros(len(x)))
         return _Point(values, jacobians, at_output, shares)
 

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.core.losses.base import Loss, class_axis
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.signal.labels import checked_labels
 from lipcert.training.guards import Passing, StepGuard
 
 _DIVISOR: Final = (

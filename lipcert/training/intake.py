@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.observation import unwrapped
 from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
 from lipcert.settings import Settings, literal
+from lipcert.signal.labels import checked_labels
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork

@@ -20,7 +20,6 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks import run_checks
 from lipcert.audit.conclusion import conclude
-from lipcert.audit.data import Examples
 from lipcert.audit.job import Job, units_of
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport
@@ -29,6 +28,7 @@ from lipcert.audit.work import audit_unit
 from lipcert.core.program import Conv
 from lipcert.ir import Node
 from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
 from tests.models.shipped import digits, path_of
 
 __all__ = [

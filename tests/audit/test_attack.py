@@ -14,8 +14,6 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.attack.field import Field
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.data import Examples
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.ready import random_examples
@@ -25,6 +23,8 @@ from lipcert.errors import UsageError
 from lipcert.geometry import Window
 from lipcert.importer.load import load_model
 from lipcert.settings import ConstraintSpec, Settings
+from lipcert.signal.examples import Examples
+from lipcert.signal.labels import checked_labels
 from tests.audit.lowering.cases import all_cases
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
 from tests.models.shipped import path_of

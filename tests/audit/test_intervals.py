@@ -13,7 +13,6 @@ import torch
 
 from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
-from lipcert.audit.data import Examples
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
@@ -23,6 +22,7 @@ from lipcert.core.losses.base import Loss
 from lipcert.ir import Graph, Parameter
 from lipcert.operand import Operand
 from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
 from tests import mirror
 from tests.networks import chain, dag, group_norm, orthogonal, reshaped, trained, transposed
 from tests.ops import Activation, Dense, Normalize, ReduceNorm, Scale, Sort

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.entries import (
@@ -31,6 +30,7 @@ from lipcert.core.losses.margins import (
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
 from lipcert.losses import worst_gradients
+from lipcert.signal.labels import checked_labels
 from tests.mirror import loss_value
 
 RNG = np.random.default_rng(2)

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from lipcert.audit.checks import Checked, check_recorded_run
-from lipcert.audit.data import Examples
 from lipcert.audit.recorded import examples_at, examples_gap, recorded_batches
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
@@ -23,6 +22,7 @@ from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.redaction import redact
 from lipcert.errors import UsageError
+from lipcert.signal.examples import Examples
 from tests.audit.checks.runs import SIZES, Plan, bad, examples, recorded
 
 NAMED = Plan(store_data=False)

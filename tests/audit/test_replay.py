@@ -11,13 +11,13 @@ import torch
 
 from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.data import Examples
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayed, Replayer
 from lipcert.audit.tally import Family
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
 from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
 from lipcert.viewed import parameters_of
 from tests.models.shipped import digits, gradient_norms, module, path_of
 

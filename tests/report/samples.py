@@ -7,10 +7,12 @@ from lipcert.analysis.records import (
     Analysis,
     Assumptions,
     GroupReport,
+    GroupUsefulness,
     ModelReport,
     NetworkReport,
     NodeReport,
     ParameterReport,
+    Usefulness,
 )
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
@@ -23,6 +25,7 @@ from lipcert.report.inspection import (
     InspectedRun,
     Inspection,
 )
+from lipcert.signal.measure import Observed, ObservedGroup
 
 
 def node(name: str = "conv1", **changes) -> NodeReport:
@@ -94,6 +97,30 @@ def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> 
         diagnostics=(
             Diagnostic("LC104", Level.WARNING, "", "no input domain was given", "give one"),
             Diagnostic("LC101", Level.ERROR, name, f"no bound at {name}", f"change {name}"),
+        ),
+        usefulness=Usefulness(
+            verdict="costly",
+            sentence="Costly: the noise is 7.5 times what clipping gradients at C = 1 needs.",
+            noise=0.8,
+            clipping_noise=0.1,
+            noise_ratio=8.0,
+            noise_to_signal=4.5,
+            clipping_noise_to_signal=0.6,
+            noise_to_signal_of_run=0.045,
+            clipping_noise_to_signal_of_run=0.006,
+            relative_cost=7.5,
+            slack=12.4,
+            groups=(GroupUsefulness(name, 0.8, 4.5),),
+            observed=Observed(
+                source=f"{name}.npz",
+                is_private=True,
+                examples=512,
+                grad_norm_median=1.25,
+                grad_norm_max=3.25,
+                signal=0.5,
+                clipped_signal=0.25,
+                groups=(ObservedGroup(name, 1.25, 3.25, 0.5, 0.25),),
+            ),
         ),
     )
 

@@ -106,6 +106,38 @@ ANALYSIS = {
         "lipschitz_witness": BOUND,
     },
     "diagnostics": [DIAGNOSTIC],
+    "usefulness": {
+        "verdict": str,
+        "sentence": str,
+        "noise": BOUND,
+        "clipping_noise": float,
+        "noise_ratio": BOUND,
+        "noise_to_signal": BOUND,
+        "clipping_noise_to_signal": BOUND,
+        "noise_to_signal_of_run": BOUND,
+        "clipping_noise_to_signal_of_run": BOUND,
+        "relative_cost": BOUND,
+        "slack": BOUND,
+        "groups": [{"name": str, "noise": BOUND, "noise_to_signal": BOUND}],
+        "observed": {
+            "source": str,
+            "is_private": bool,
+            "examples": int,
+            "grad_norm_median": float,
+            "grad_norm_max": float,
+            "signal": float,
+            "clipped_signal": float,
+            "groups": [
+                {
+                    "name": str,
+                    "grad_norm_median": float,
+                    "grad_norm_max": float,
+                    "signal": float,
+                    "clipped_signal": float,
+                }
+            ],
+        },
+    },
 }
 INSPECTION = {
     "schema": str,

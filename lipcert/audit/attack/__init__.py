@@ -22,8 +22,8 @@ from lipcert.audit.attack.field import Field
 from lipcert.audit.attack.weight_ascent import climb_weights, weight_starts
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims
-from lipcert.audit.data import Examples
-from lipcert.audit.labels import checked_labels
+from lipcert.signal.examples import Examples
+from lipcert.signal.labels import checked_labels
 from lipcert.upper import FloatArray
 
 __all__ = ["Progress", "Proposal", "proposals"]

@@ -24,12 +24,12 @@ from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.checks.subject import Checked, RecordedRun, joined
 from lipcert.audit.checks.weight_constraint import file_weights, recorded_weights
-from lipcert.audit.data import Examples
 from lipcert.audit.ready import Ready
 from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.errors import NoVerdictError
+from lipcert.signal.examples import Examples
 from lipcert.viewed import parameters_of
 
 __all__ = [

@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from lipcert.audit.bounds import GroupBound
 from lipcert.audit.checks.subject import RecordedRun
-from lipcert.audit.labels import checked_labels
 from lipcert.audit.recorded import examples_at
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Batch as RecordedBatch
 from lipcert.audit.trace.records import Reduction, Step
 from lipcert.privacy.noise import Neighbouring
 from lipcert.settings import Settings
+from lipcert.signal.labels import checked_labels
 
 _CLIPS_WHOLE_GRADIENTS: Final = "gradient-clipping"
 _Array = npt.NDArray[Any]

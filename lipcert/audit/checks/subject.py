@@ -14,7 +14,6 @@ from typing import Final, final
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import noise_groups_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.data import Examples
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
 from lipcert.audit.recorded_names import Match
 from lipcert.audit.records import CheckReport
@@ -25,6 +24,7 @@ from lipcert.errors import UsageError
 from lipcert.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
 from lipcert.upper import FloatArray
 
 _MOST: Final = 4

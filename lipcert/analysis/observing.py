@@ -1,0 +1,108 @@
+"""Observing: gradients of examples under the mechanism of the settings, beside its bounds.
+
+What enters: the bounds of a network, the settings, and examples, or none. What leaves: `Observed`
+gradients, at the weights of the file scaled into the constraints that training enforces, and what a
+reader must know of private examples.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.scopes import constraints_of
+from lipcert.diagnostics import Diagnostic, Level
+from lipcert.errors import NoVerdictError
+from lipcert.settings import Settings
+from lipcert.signal.examples import Examples, random_examples
+from lipcert.signal.gradients import work
+from lipcert.signal.measure import Observed, measure
+from lipcert.signal.weights import scaled_into
+
+_MOST: Final = 32
+_LEAST: Final = 4
+_WORK: Final = 2e7
+"""floating-point operations that are spent where nobody gave examples"""
+_CLEARLY: Final = 1.0 + 1e-6
+"""how far outside of the domain an example counts as such, whatever rounding did to it"""
+
+
+def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Observed | None:
+    """Gradients of these examples; None where one is not finite, or the loss not known here.
+
+    Raises NoVerdictError for labels that the loss does not admit.
+    """
+    constraints = constraints_of(found.graph, settings)
+    graph = found.graph
+    if constraints:
+        exactly = settings.mechanism == "fixed-weight-norm"
+        graph = scaled_into(graph, constraints, exactly=exactly)
+    rival = found.unclipped
+    try:
+        return measure(
+            graph,
+            {group.name: [item.name for item in group.parameters] for group in found.groups},
+            found.loss,
+            examples,
+            loss_clip=found.loss_clip,
+            clip=found.premises.clip,
+            rival=None if rival is graph else rival,
+        )
+    except TypeError:
+        return None
+
+
+def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:
+    """Gradients of random admissible examples; None for networks where that takes long, too."""
+    count = min(int(_WORK / work(found.program)), _MOST)
+    shapes = found.graph.input_shape, found.graph.output_shape
+    if count < _LEAST or not found.groups:
+        return None
+    drawn = random_examples(shapes[0], found.at_input, found.loss, shapes[1], count)
+    try:
+        return None if drawn is None else observed_at(found, settings, drawn)
+    except NoVerdictError:  # of operands that are no views of what they show, say
+        return None
+
+
+def told(
+    examples: Examples, observed: Observed | None, settings: Settings
+) -> tuple[Diagnostic, ...]:
+    """What a reader must know of gradients that were measured at given examples."""
+    found = []
+    if examples.is_private:
+        message = (
+            f"gradients were measured at the {len(examples)} examples of {examples.source}: what "
+            "is learned from them costs privacy that no ε of the run covers"
+        )
+        remedy = "measure at public or synthetic examples of the declared domain"
+        found.append(Diagnostic("LC410", Level.WARNING, "", message, remedy))
+    outside = _outside(examples, settings)
+    if outside:
+        message = (
+            f"{outside} of {len(examples)} examples of {examples.source} lie outside the declared "
+            "input domain: no bound speaks of them"
+        )
+        remedy = "prepare them as training does, or declare the domain that the pipeline enforces"
+        found.append(Diagnostic("LC304", Level.WARNING, "", message, remedy))
+    if observed is None:
+        message = "a gradient at the examples is not finite, so nothing was measured"
+        remedy = "look for examples at which the network overflows or divides by zero"
+        found.append(Diagnostic("LC306", Level.WARNING, "", message, remedy))
+    return tuple(found)
+
+
+@np.errstate(all="ignore")
+def _outside(examples: Examples, settings: Settings) -> int:
+    """How many examples lie outside the declared domain, by more than rounding explains."""
+    x = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
+    bad = np.zeros(len(x), bool)
+    if settings.effective_input_box is not None:
+        low, high = settings.effective_input_box
+        room = (_CLEARLY - 1.0) * max(high - low, abs(low), abs(high))
+        bad |= (x < low - room).any(axis=1) | (x > high + room).any(axis=1)
+    if settings.input_norm is not None:
+        bad |= np.linalg.norm(x, axis=1) > settings.input_norm * _CLEARLY
+    return int(bad.sum())

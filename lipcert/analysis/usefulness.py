@@ -1,0 +1,129 @@
+"""Usefulness: the noise of a release against its rival, and against the gradients it hides.
+
+What enters: the noise of a release, the settings, and gradients of examples where they were
+measured. What leaves: a `Usefulness`, whose verdict says first what a bound is good for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from lipcert.analysis.records import GroupUsefulness, Usefulness, VerdictName
+from lipcert.analysis.release import Release, planned_sensitivity
+from lipcert.privacy.noise import Reduction
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings import Settings
+from lipcert.signal.measure import Observed
+from lipcert.upper import Upper
+
+USEFUL: Final = 2.0
+"""the largest relative cost of what is useful"""
+COSTLY: Final = 30.0
+"""the largest relative cost of what is costly"""
+_RIVAL: Final = "--mechanism gradient-clipping --clip-norm 1"
+_SUGGEST: Final = "`lipcert suggest MODEL`"
+
+
+def usefulness_of(
+    released: Release,
+    settings: Settings,
+    plan: TrainingPlan | None = None,
+    observed: Observed | None = None,
+) -> Usefulness:
+    """What the noise of a release costs. observed: gradients of the mechanism of the settings."""
+    allocated = released.allocated[released.chosen]
+    noise = None if allocated is None else math.sqrt(allocated.energy.value)
+    unit = planned_sensitivity(Upper(1.0), settings).value
+    dimension = sum(group.dimension for group in released.groups)
+    clipping = released.multiplier * unit * math.sqrt(dimension)
+    longer = _longer(settings, plan)
+    own = _over(noise, observed and observed.signal)
+    rival = _over(clipping, observed and observed.clipped_signal)
+    ratio = 0.0 if noise == 0.0 else _over(noise, clipping)
+    cost = ratio if own is None or rival is None else _over(own, rival)
+    steps = None if plan is None else math.sqrt(plan.releases)
+    found, clipped = _over(own, longer), _over(rival, longer)
+    verdict = _verdict(cost)
+    total = released.total_sensitivity.value
+    return Usefulness(
+        verdict=verdict,
+        sentence=_sentence(verdict, cost, settings, measured=own is not None and rival is not None),
+        noise=noise,
+        clipping_noise=clipping,
+        noise_ratio=ratio,
+        noise_to_signal=found,
+        clipping_noise_to_signal=clipped,
+        noise_to_signal_of_run=_over(found, steps),
+        clipping_noise_to_signal_of_run=_over(clipped, steps),
+        relative_cost=cost,
+        slack=_over(_over(total, unit), observed and observed.grad_norm_max),
+        groups=_groups(released, observed, longer),
+        observed=observed,
+    )
+
+
+def _longer(settings: Settings, plan: TrainingPlan | None) -> float | None:
+    """By what the released gradient is longer than the mean; None: for an unknown batch."""
+    if settings.reduction == Reduction.MEAN.value:
+        return 1.0
+    batch = settings.batch_size if plan is None else plan.batch
+    return None if batch is None else float(batch)
+
+
+def _groups(
+    released: Release, observed: Observed | None, longer: float | None
+) -> tuple[GroupUsefulness, ...]:
+    signals: Mapping[str, float] = {}
+    if observed is not None:
+        signals = {group.name: group.signal for group in observed.groups}
+    found = []
+    for group in released.groups:
+        std = released.noise(group.name)
+        noise = None if std is None else std.noise_std.value * math.sqrt(group.dimension)
+        over = _over(_over(noise, signals.get(group.name)), longer)
+        found.append(GroupUsefulness(group.name, noise, over))
+    return tuple(found)
+
+
+def _verdict(cost: float | None) -> VerdictName:
+    if cost is None or cost > COSTLY:
+        return "not usable"
+    return "useful" if cost <= USEFUL else "costly"
+
+
+def _sentence(
+    verdict: VerdictName, cost: float | None, settings: Settings, *, measured: bool
+) -> str:
+    clips = settings.mechanism == "gradient-clipping"
+    other = "clip at a smaller norm" if clips else f"use gradient clipping ({_RIVAL})"
+    if cost is None:
+        return f"Not usable: no noise makes this private; {other}, or see {_SUGGEST}."
+    needed = "what clipping gradients at C = 1 needs"
+    said = f"the noise is {times(cost)} times {needed}"
+    if measured:
+        said = f"against the mean gradient, {said}"
+    match verdict:
+        case "useful":
+            return f"Useful: {said}."
+        case "costly":
+            return f"Costly: {said}; {_SUGGEST} lists cheaper ways."
+    return f"Not usable: {said}; {other}, or see {_SUGGEST}."
+
+
+def times(ratio: float) -> str:
+    """A measured ratio in two digits: `0.052`, `12`, `340`, `3.1e22`."""
+    if not 0.0 < ratio < math.inf:
+        return f"{ratio:.2g}"
+    digits = 1 - math.floor(math.log10(ratio))
+    head, _, power = f"{ratio:.1e}".partition("e+")
+    return f"{head}e{int(power)}" if ratio >= 1e6 else f"{round(ratio, digits):.10g}"
+
+
+def _over(above: float | None, below: float | None) -> float | None:
+    """A quotient, where both are known and it is a number."""
+    if above is None or not below:
+        return None
+    found = above / below
+    return found if math.isfinite(found) else None

@@ -1,0 +1,1 @@
+"""Signal: gradients of single examples, measured, to hold noise and bounds against. No bounds."""

@@ -1,0 +1,75 @@
+"""Per-example gradients in numpy are those of torch's autograd, whatever shows the parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipcert.core.rules.facts import Fact
+from lipcert.importer.load import load_model
+from lipcert.ir import Graph
+from lipcert.losses import loss_gradients, make_loss
+from lipcert.signal.examples import random_examples
+from lipcert.signal.gradients import parameter_gradients, stack_size, work
+from lipcert.signal.network import Network
+from tests.models.shipped import NAMES, path_of
+from tests.random_networks import random_case
+from tests.signal.truth import gradients, loss_of
+
+RNG = np.random.default_rng(3)
+COUNT = 4
+WEIGHTS = np.array([0.5, -1.0, 2.0, 0.25])
+
+
+def agrees(
+    graph: Graph, x: np.ndarray, y: np.ndarray, loss, rtol: float = 1e-9, least: float = 1e-5
+) -> int:
+    """Every gradient, one by one, in norm and in a weighted sum; how many are not 0.
+
+    least: what counts as a gradient at all.
+    """
+    truth = gradients(graph, x, y, loss_of(loss))
+    found = parameter_gradients(Network.of(graph), x, lambda z: loss_gradients(loss, z, y))
+    lively = 0
+    for name, expected in truth.items():
+        rows = expected.reshape(len(x), -1)
+        if name not in found:
+            assert not rows.any()
+            continue
+        scale = max(float(np.abs(rows).max()), least)
+        np.testing.assert_allclose(
+            np.sqrt(found[name].squares()), np.linalg.norm(rows, axis=1), rtol=rtol,
+            atol=rtol * scale,
+        )  # fmt: skip
+        weights = np.resize(WEIGHTS, len(x))
+        np.testing.assert_allclose(
+            found[name].total(weights), weights @ rows, rtol=rtol, atol=10 * rtol * scale
+        )
+        lively += bool(rows.any())
+    return lively
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_random_networks(seed: int) -> None:
+    """Every kind of step, branches, shared and transposed and scaled weights, every loss."""
+    case = random_case(seed, wide=True)
+    at_input = Fact.of(case.graph.input_shape, case.domain.reach, None)
+    shape = case.graph.output_shape
+    drawn = random_examples(case.graph.input_shape, at_input, case.loss, shape, COUNT)
+    assert drawn is not None
+    # the softplus of torch is linear from 20 on: what is left of a slope there is 2e-9
+    agrees(case.graph, drawn.x, drawn.y, case.loss, rtol=1e-7, least=0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_networks(name: str) -> None:
+    graph = load_model(path_of(name), trusted=True).graph
+    x = RNG.random((2, *graph.input_shape))
+    y = RNG.integers(graph.output_shape[-1], size=2)
+    lively = agrees(graph, x, y, make_loss("cross-entropy"))
+    assert lively == len(graph.parameters)
+    assert stack_size(Network.of(graph)) > 1
+    assert work(Network.of(graph).program) > 1e3
