@@ -8,9 +8,8 @@ check of a value stands in this file, and a failure is a `UsageError` that names
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
@@ -30,18 +29,21 @@ from lipcert.choices import (
     check_choice,
     check_nonnegative,
     check_positive,
-    nearest,
 )
 from lipcert.conversion import Kind, convert, names, number, pair, switch, table, whole, word
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
+    BackpropClipping,
     ClipScopeName,
     ConvClipName,
     DecayName,
     names_of,
 )
 from lipcert.errors import UsageError
+from lipcert.patterns import check_patterns, first_match, matches
 
+NO_CLIP: Final = "none"
+"""the word for a layer that does not clip what it reads"""
 AS_EXPORTED: Final = (
     "Take the tensors of the file for the trained parameters, even where the exporter folded "
     "others into them."
@@ -148,7 +150,10 @@ class Settings(LossParameters, LossChoice):
         globs; the first match wins over both).
     mechanism: how training bounds what one example can move; none: by the network as it is.
     input_clip, cotangent_clip, conv_clip: of backprop-clipping; the last is the norm that clips
-        the cotangents of convolutions (None: l1.5).
+        the cotangents of convolutions (None: l1.5). Without input_clip no layer clips what it
+        reads, and has bounds where that has one whatever the weights are.
+    input_clips, cotangent_clips: of single layers, by the names of layers or of their parameters
+        (or globs; the first match wins over the radius of all); None, or "none": no input clip.
     clip_norm, clip_scope, decay: of gradient-clipping (None: flat, decoupled).
     noise_multiplier: σ; 1 where neither it nor target_epsilon is given, which is solved for it.
     noise_multipliers: of groups (names or globs, the first match wins), for a custom allocation;
@@ -191,6 +196,8 @@ class Settings(LossParameters, LossChoice):
         "backprop-clipping: its upstream cotangent is clipped.", "C", check=check_positive
     )
     conv_clip: ConvClipName | None = said("backprop-clipping: norm on convolutions (l1.5).")
+    input_clips: tuple[tuple[str, float | None], ...] = ()
+    cotangent_clips: tuple[tuple[str, float], ...] = ()
     clip_norm: float | None = said("gradient-clipping: radius.", "C", check=check_positive)
     clip_scope: ClipScopeName | None = said("gradient-clipping: all at once, or C/√K each.")
     decay: DecayName | None = said("gradient-clipping: where weight decay enters.")
@@ -250,24 +257,33 @@ class Settings(LossParameters, LossChoice):
 
     def is_trained(self, parameter: str) -> bool:
         """Whether training updates a parameter: selected by `trainable`, not frozen."""
-        selected = not self.trainable or _matches(parameter, self.trainable)
-        return selected and not _matches(parameter, self.freeze)
+        selected = not self.trainable or matches(parameter, self.trainable)
+        return selected and not matches(parameter, self.freeze)
 
     def own_constraint(self, parameter: str) -> ConstraintSpec | None:
         """The constraint declared for this very parameter, if any."""
-        for pattern, constraint in self.constraints:
-            if _matches(parameter, (pattern,)):
-                return constraint
-        return None
+        return first_match(self.constraints, (parameter,), None)
+
+    def input_radius(self, names: Collection[str]) -> float | None:
+        """To which a layer of these names clips what it reads; None: not at all."""
+        return first_match(self.input_clips, names, self.input_clip)
+
+    def cotangent_radius(self, names: Collection[str]) -> float:
+        """To which a layer of these names clips the gradient at its output."""
+        radius = first_match(self.cotangent_clips, names, self.cotangent_clip)
+        if radius is not None:
+            return radius
+        raise UsageError(
+            f"cotangent-clips: no entry for the layer {next(iter(names))!r}; add one, or give "
+            "--cotangent-clip for all layers that have none"
+        )
 
     def noise_weight(self, group: str) -> float:
         """The multiplier declared for a group; 1 where the allocation is not custom."""
-        if not self.noise_multipliers:
-            return 1.0
-        for pattern, multiplier in self.noise_multipliers:
-            if _matches(group, (pattern,)):
-                return multiplier
-        raise UsageError(f"noise-multipliers: no entry for group {group!r}; add one, or '*'")
+        weight = first_match(self.noise_multipliers, (group,), None)
+        if weight is None and self.noise_multipliers:
+            raise UsageError(f"noise-multipliers: no entry for group {group!r}; add one, or '*'")
+        return 1.0 if weight is None else weight
 
     def check_patterns(self, parameters: Iterable[str]) -> None:
         """UsageError if a pattern names no parameter: a typing error must not change a bound."""
@@ -277,10 +293,7 @@ class Settings(LossParameters, LossChoice):
             ("freeze", self.freeze),
             ("constraints", tuple(pattern for pattern, _ in self.constraints)),
         ):
-            for pattern in patterns:
-                if not any(_matches(name, (pattern,)) for name in names):
-                    hint = nearest(pattern, names) or "`lipcert inspect` lists the names"
-                    raise UsageError(f"{key}: {pattern!r} matches no parameter; {hint}")
+            check_patterns(key, patterns, names)
 
     def _check_input(self) -> None:
         if self.input_box is not None:
@@ -310,10 +323,11 @@ class Settings(LossParameters, LossChoice):
 
     def _check_mechanism(self) -> None:
         check_choice("mechanism", self.mechanism, tuple(MECHANISMS))
-        own = names_of(MECHANISMS[self.mechanism])
+        chosen = MECHANISMS[self.mechanism]
+        own = names_of(chosen)
         for mechanism, found in MECHANISMS.items():
-            for name in names_of(found):
-                if name not in own and getattr(self, name) is not None:
+            for name in (*names_of(found), *found.tables):
+                if name not in {*own, *chosen.tables} and getattr(self, name) not in (None, ()):
                     option = name.replace("_", "-")
                     raise UsageError(
                         f"{option}: belongs to {mechanism}; add --mechanism {mechanism}"
@@ -322,6 +336,11 @@ class Settings(LossParameters, LossChoice):
             if not has_default and getattr(self, name) is None:
                 option = name.replace("_", "-")
                 raise UsageError(f"mechanism: {self.mechanism} needs its radius; give --{option}")
+        if chosen is BackpropClipping and self.cotangent_clip is None and not self.cotangent_clips:
+            raise UsageError(
+                f"mechanism: {self.mechanism} needs its radius; give --cotangent-clip, or a "
+                "[cotangent-clips] table"
+            )
         if self._weights in {"held", "stepwise"} and not self._declares_constraints:
             raise UsageError(
                 f"mechanism: {self.mechanism} holds the weights; say within what with "
@@ -355,8 +374,6 @@ class Settings(LossParameters, LossChoice):
         return any(getattr(self, key) is not None for key in _RUN_KEYS)
 
     def _check_release(self) -> None:
-        for pattern, multiplier in self.noise_multipliers:
-            check_positive(f"noise-multipliers, {pattern}", multiplier)
         if (self.allocation == "custom") != bool(self.noise_multipliers):
             raise UsageError(
                 "allocation: custom takes the [noise-multipliers] table of the settings file, and "
@@ -378,17 +395,26 @@ class Settings(LossParameters, LossChoice):
             )
 
 
-def literal(name: str) -> str:
-    """A name as a glob that matches nothing else."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+def _positive(key: str, value: object) -> float:
+    found = number(key, value)
+    check_positive(key, found)
+    return found
+
+
+def _radius(key: str, value: object) -> float | None:
+    return None if value is None or value == NO_CLIP else _positive(key, value)
 
 
 def _constraints(key: str, value: object) -> tuple[tuple[str, ConstraintSpec], ...]:
     return table(key, value, ConstraintSpec.of)
 
 
-def _multipliers(key: str, value: object) -> tuple[tuple[str, float], ...]:
-    return table(key, value, number)
+def _numbers(key: str, value: object) -> tuple[tuple[str, float], ...]:
+    return table(key, value, _positive)
+
+
+def _radii(key: str, value: object) -> tuple[tuple[str, float | None], ...]:
+    return table(key, value, _radius)
 
 
 _BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
@@ -404,7 +430,8 @@ _BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
         "ConstraintSpec": ConstraintSpec.of,
         "tuple[tuple[str, ConstraintSpec], ...]": _constraints,
         "tuple[tuple[str, str | ConstraintSpec], ...]": _constraints,
-        "tuple[tuple[str, float], ...]": _multipliers,
+        "tuple[tuple[str, float], ...]": _numbers,
+        "tuple[tuple[str, float | None], ...]": _radii,
     }
 )
 
@@ -439,7 +466,3 @@ def _choices_of(record: type[Any]) -> Mapping[str, tuple[str, ...]]:
 
 _KINDS: Final = kinds_of(Settings)
 CHOICES: Final = _choices_of(Settings)
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

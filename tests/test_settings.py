@@ -11,6 +11,8 @@ from lipcert.choices import nearest
 from lipcert.errors import UsageError
 from lipcert.settings import ConstraintSpec, Settings
 
+CLIPS = {"mechanism": "backprop-clipping", "cotangent_clip": 1.0}
+
 
 def test_defaults() -> None:
     settings = Settings()
@@ -58,7 +60,15 @@ def test_a_declared_norm_replaces_the_default_box() -> None:
         ({"mechanism": "gradient-clipping", "clip_norm": 0.0}, "clip-norm"),
         ({"mechanism": "gradient-clipping", "clip_norm": 1.0, "decay": "in"}, "decay"),
         ({"mechanism": "backprop-clipping", "input_clip": 1.0}, "--cotangent-clip"),
-        ({"mechanism": "backprop-clipping", "cotangent_clip": 1.0}, "--input-clip"),
+        ({"mechanism": "backprop-clipping", "input_clips": {"fc": 1.0}}, "cotangent-clips"),
+        ({**CLIPS, "input_clips": {"fc": 0.0}}, "input-clips, fc"),
+        ({**CLIPS, "input_clips": {"fc": math.inf}}, "input-clips, fc"),
+        ({**CLIPS, "input_clips": {"fc": "nothing"}}, "input-clips, fc"),
+        ({**CLIPS, "cotangent_clips": {"fc": -1.0}}, "cotangent-clips, fc"),
+        ({**CLIPS, "cotangent_clips": {"fc": "none"}}, "cotangent-clips, fc"),
+        ({**CLIPS, "cotangent_clips": {"fc": None}}, "cotangent-clips, fc"),
+        ({"input_clips": {"fc": 1.0}}, "--mechanism backprop-clipping"),
+        ({"cotangent_clips": {"fc": 1.0}}, "--mechanism backprop-clipping"),
         ({"clip_norm": 1.0}, "--mechanism gradient-clipping"),
         ({"input_clip": 1.0}, "--mechanism backprop-clipping"),
         ({"conv_clip": "l2"}, "--mechanism backprop-clipping"),
@@ -112,6 +122,37 @@ def test_the_first_matching_constraint_wins() -> None:
     assert settings.own_constraint("conv.weight") == two
     assert settings.own_constraint("conv.bias") is None
     assert str(two) == "frobenius:2"
+
+
+def test_radii_of_single_layers() -> None:
+    """A layer goes by its name and by those of its parameters; the first pattern that fits wins."""
+    settings = Settings(
+        **CLIPS,  # type: ignore[arg-type]
+        input_clip=2.0,
+        input_clips={"head.*": "none", "norm": None, "fc*": 4},  # type: ignore[arg-type]
+        cotangent_clips=[("*.bias", 0.5), ("fc1", 9)],  # type: ignore[arg-type]
+    )
+    assert settings.input_clips == (("head.*", None), ("norm", None), ("fc*", 4.0))
+    assert settings.input_radius(["head", "head.weight"]) is None
+    assert settings.input_radius(["norm", "norm.weight"]) is None
+    assert settings.input_radius(["fc1", "fc1.weight"]) == 4.0
+    assert settings.input_radius(["conv", "conv.weight"]) == 2.0
+    assert settings.cotangent_radius(["fc1", "fc1.weight", "fc1.bias"]) == 0.5
+    assert settings.cotangent_radius(["fc1", "fc1.weight"]) == 9.0
+    assert settings.cotangent_radius(["conv", "conv.weight"]) == 1.0
+
+
+def test_without_an_input_clip_no_layer_clips_its_input() -> None:
+    settings = Settings(**CLIPS, input_clips=(("fc", 1.0),))  # type: ignore[arg-type]
+    assert settings.input_radius(["fc"]) == 1.0
+    assert settings.input_radius(["head"]) is None
+
+
+def test_every_cotangent_needs_a_radius() -> None:
+    settings = Settings(mechanism="backprop-clipping", cotangent_clips=(("fc", 1.0),))
+    assert settings.cotangent_radius(["fc"]) == 1.0
+    with pytest.raises(UsageError, match=r"no entry for the layer 'head'.*--cotangent-clip"):
+        settings.cotangent_radius(["head", "head.weight"])
 
 
 def test_a_pattern_that_matches_nothing_is_an_error() -> None:

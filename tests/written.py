@@ -113,6 +113,8 @@ class _Writer:
                 yield self.move(sources.reshape(node.shape), size, x, made)
             case p.ReduceNorm(axes=axes):
                 yield made(node.kind, x, self.numbers(*axes), keepdims=1)
+            case p.Softmax(axis=axis, logarithm=False):
+                yield made("Softmax", x, axis=axis)
             case p.Sort(axis=axis):
                 count = self.numbers(node.step.shape[axis])
                 yield made("TopK", x, count, axis=axis, largest=0, sorted=1)

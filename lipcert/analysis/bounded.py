@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol, final
 
-from lipcert.analysis.clipping import layer_ends, with_clips
+from lipcert.analysis.clipping import clipped_layers, with_clips
 from lipcert.analysis.domain import check_domain
 from lipcert.analysis.groups import Group, group_parameters
 from lipcert.analysis.loss import planned_loss
@@ -234,8 +234,9 @@ def _derived(
         if graph.parameters[name].trainable and not graph.parameters[name].folded
     }
     if isinstance(mechanism, BackpropClipping):
-        plain, graph = graph, with_clips(graph, mechanism)
-        mechanism = replace(mechanism, layers=tuple(layer_ends(plain, reading.model, program)))
+        plain, graph = graph, with_clips(graph, settings)
+        layers = tuple(clipped_layers(plain, settings, reading.model, program))
+        mechanism = mechanism.around(layers)
         held = frozenset(tensor for names in trained.values() for tensor in names)
         for fault in clip_faults(mechanism, reading.model, program, held):
             raise NoVerdictError(fault)

@@ -1,19 +1,21 @@
 """Clip points: where backpropagation clipping acts, written into the graph.
 
-What enters: a graph and the mechanism. What leaves: the graph that a clipped run evaluates, in
-which every trained layer stands between a clip of its input and a clip of its upstream cotangent;
-and the ends of every layer, which become a premise that the core states in words.
+What enters: a graph and the settings. What leaves: the graph that a clipped run evaluates, in which
+every trained layer stands before a clip of its upstream cotangent and, unless the settings leave
+its input as it is, behind a clip of that; and the ends and radii of every layer, which become a
+premise that the core states in words.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
 from lipcert.analysis.groups import layer_of
-from lipcert.core.ledger import BackpropClipping, LayerEnds
+from lipcert.analysis.mechanism import mechanism_of
+from lipcert.core.ledger import BackpropClipping, ClippedLayer
 from lipcert.core.program import (
     Conv,
     CotangentClip,
@@ -29,40 +31,50 @@ from lipcert.core.reader.records import Model
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.ir import Graph, Node
 from lipcert.moves import Padding, is_arrangement, padding_of
+from lipcert.patterns import check_patterns
+from lipcert.settings import Settings
 
 
-def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
-    """The graph with the clips of the mechanism.
+def with_clips(graph: Graph, settings: Settings) -> Graph:
+    """The graph with the clips of the settings.
 
     A layer is a run of nodes that use trained parameters of one layer (a product and the addition
     of its bias, say), with the padding that a convolution reads, and with the normalisation that
     a scale and a shift belong to. Its input is clipped before these, its cotangent after its last
     node.
-    Raises UnsupportedModelError where a trained convolution reads reflected or repeated borders:
-    the published bound β·C is too small there, by 2 for a border of one entry, by more for wider
-    ones.
+    Raises UsageError where a pattern of the settings fits no layer, or no radius is given for the
+    cotangent of one; UnsupportedModelError where a trained convolution reads reflected or repeated
+    borders: the published bound β·C is too small there, by 2 for a border of one entry, by more for
+    wider ones.
     """
     layers = _layers(graph)
     refusals = tuple(_refusal(layer) for layer in layers if _reads_borders(layer))
     if refusals:
         raise UnsupportedModelError(refusals)
-    first = {layer.nodes[0].name for layer in layers}
-    last = {layer.nodes[-1].name: layer for layer in layers}
+    _check_patterns(graph, layers, settings)
+    mechanism = mechanism_of(settings)
+    by_channel = isinstance(mechanism, BackpropClipping) and mechanism.is_by_channel
+    before: dict[str, InputClip] = {}
+    behind: dict[str, CotangentClip] = {}
+    for layer in layers:
+        radius, end = settings.input_radius(layer.names), layer.nodes[-1].name
+        if radius is not None:
+            before[layer.nodes[0].name] = InputClip(radius)
+        sums = by_channel and layer.is_convolution
+        behind[end] = CotangentClip(settings.cotangent_radius(layer.names), sums)
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
-        if node.name in first:
-            before, reads = InputClip(mechanism.input_clip), (inputs[0], node.given[0])
-            nodes.append(_clip(before, f"{node.name}.clipped_input", reads, node))
+        if node.name in before:
+            reads = (inputs[0], node.given[0])
+            nodes.append(_clip(before[node.name], f"{node.name}.clipped_input", reads, node))
             inputs = (nodes[-1].output,)
         nodes.append(replace(node, step=replace(node.step, inputs=inputs)))
-        if node.name in last:
-            by_channel = mechanism.is_by_channel and last[node.name].is_convolution
-            behind = CotangentClip(mechanism.cotangent_clip, by_channel)
+        if node.name in behind:
             renamed[node.output] = f"{node.output}.clipped_cotangent"
             reads = (node.output, node.step.shape)
-            nodes.append(_clip(behind, renamed[node.output], reads, node))
+            nodes.append(_clip(behind[node.name], renamed[node.output], reads, node))
     output = renamed.get(graph.output_name, graph.output_name)
     return replace(graph, nodes=tuple(nodes), output_name=output)
 
@@ -70,9 +82,13 @@ def with_clips(graph: Graph, mechanism: BackpropClipping) -> Graph:
 @final
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Consecutive nodes of one trained layer: padding or normalisation if any, then the rest."""
+    """Consecutive nodes of one trained layer: padding or normalisation if any, then the rest.
+
+    names: of the layer, and of its trained parameters.
+    """
 
     nodes: tuple[Node, ...]
+    names: tuple[str, ...]
 
     @property
     def is_convolution(self) -> bool:
@@ -102,7 +118,10 @@ def _layers(graph: Graph) -> list[_Layer]:
         runs[node.output] = run
     alone = {name for name, count in readers.items() if count == 1}
     untrained = {name: node for name, node in producers.items() if name in alone - keys.keys()}
-    return [_Layer((*_normalisation(run[0], untrained), *run)) for run in runs.values()]
+    return [
+        _Layer((*_normalisation(run[0], untrained), *run), (keys[value], *_trained(graph, run)))
+        for value, run in runs.items()
+    ]
 
 
 def _normalisation(node: Node, untrained: Mapping[str, Node]) -> tuple[Node, ...]:
@@ -139,9 +158,25 @@ def _is_padded(node: Node, before: Node) -> bool:
 
 def _layer_key(graph: Graph, node: Node) -> str | None:
     """The layer of the trained parameters that a node uses; None if it uses none."""
-    names = (use.parameter for use in node.uses() if graph.parameters[use.parameter].trainable)
-    name = next(names, None)
+    name = next(_trained(graph, [node]), None)
     return None if name is None else layer_of(name, node.name)
+
+
+def _trained(graph: Graph, nodes: Iterable[Node]) -> Iterator[str]:
+    """The trained parameters that nodes use."""
+    uses = (use for node in nodes for use in node.uses())
+    return (use.parameter for use in uses if graph.parameters[use.parameter].trainable)
+
+
+def _check_patterns(graph: Graph, layers: Iterable[_Layer], settings: Settings) -> None:
+    """UsageError for a pattern that fits no layer, trained or not."""
+    names = {name for layer in layers for name in layer.names}
+    names.update(graph.parameters, (layer_of(name, "") for name in graph.parameters))
+    for key, table in (
+        ("input-clips", settings.input_clips),
+        ("cotangent-clips", settings.cotangent_clips),
+    ):
+        check_patterns(key, (pattern for pattern, _ in table), sorted(names), "layer")
 
 
 def _reads_borders(layer: _Layer) -> bool:
@@ -169,8 +204,11 @@ def _clip(op: InputClip | CotangentClip, name: str, reads: tuple[str, Shape], ma
     return Node(f"{made.name}.{kind}", step, (shape,))
 
 
-def layer_ends(graph: Graph, model: Model, program: Program) -> Iterator[LayerEnds]:
-    """What every layer reads and what it computes, as values of the file, in their order.
+def clipped_layers(
+    graph: Graph, settings: Settings, model: Model, program: Program
+) -> Iterator[ClippedLayer]:
+    """What every layer reads and what it computes, as values of the file, and the radii of its
+    clips, in the order of the layers.
 
     What it reads may be an arrangement of the value of the file, whose clip does the same.
     program: that of the file. NoVerdictError where file and program have no such values.
@@ -187,4 +225,5 @@ def layer_ends(graph: Graph, model: Model, program: Program) -> Iterator[LayerEn
             raise NoVerdictError(
                 f"a clip stands at {min(unknown)!r}, which is no value of its own in the program"
             )
-        yield start, end
+        reads, receives = settings.input_radius(layer.names), settings.cotangent_radius(layer.names)
+        yield ClippedLayer(start, end, reads, receives)

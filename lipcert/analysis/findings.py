@@ -12,6 +12,7 @@ from typing import Final
 
 from lipcert.analysis.absence import Absence, Why
 from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.groups import layer_of
 from lipcert.analysis.loss import assumed_loss, doubt_of_loss
 from lipcert.core.program import Normalize, Softmax
 from lipcert.diagnostics import Diagnostic, Level
@@ -29,7 +30,7 @@ _FREE_WEIGHTS: Final = Diagnostic(
     Level.INFO,
     "",
     "trained weights are free under this mechanism: norms that depend on them have no bound, and "
-    "gradients are bounded by the clips alone",
+    "gradients are bounded by the clips and by what holds whatever the weights are",
     "declare constraints, if training enforces any, for bounds of activations too",
 )
 
@@ -114,6 +115,14 @@ def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
         reason, remedy = absence.gradient(found.tensors.get(name, ()))
         if name in found.silent:
             reason, remedy = found.silent[name], _WHOLE
+        elif found.premises.layer_clip is not None:
+            reason = f"what its layer reads has no bound and is not clipped: {reason}"
+            remedy = (
+                f"clip it: a radius for {layer_of(name, '')!r} in the [input-clips] table, or "
+                "--input-clip for all layers; or freeze what stands before it: a normalisation "
+                "whose scale and shift are not trained has bounded outputs, as has an input with "
+                "a domain (--input-norm, --input-box)"
+            )
         yield Diagnostic("LC102", Level.WARNING, name, f"no gradient bound: {reason}", remedy)
 
 

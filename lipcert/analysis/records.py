@@ -39,7 +39,8 @@ class Assumptions:
 
     input_norm: 2-norm radius of one example (derived from the box where only that was given; None:
         any example is admitted).
-    mechanism: its kind ("none": the network bounds its gradients itself) and radii.
+    mechanism: its kind ("none": the network bounds its gradients itself) and radii, "layers" those
+        of single layers.
     batch: how batch independence is known ("proved" or "per-example").
     eval_layers: layers of the file that training has to keep in eval mode.
     notes: further assumptions in words, one sentence each.
@@ -55,7 +56,7 @@ class Assumptions:
     batch_size: int | None
     allocation: str
     noise_multiplier: float
-    mechanism: Mapping[str, str | float]
+    mechanism: Mapping[str, object]
     batch: str
     tier: str
     arithmetic: str

@@ -15,7 +15,6 @@ import numpy as np
 from lipcert.analysis.absence import Absence
 from lipcert.analysis.bounded import Bounded, kept_in_eval_mode
 from lipcert.analysis.groups import Group, first_uses
-from lipcert.analysis.mechanism import mechanism_of
 from lipcert.analysis.records import (
     AllocationReport,
     Assumptions,
@@ -83,7 +82,7 @@ def assumptions(
         batch_size=settings.batch_size,
         allocation=settings.allocation,
         noise_multiplier=multiplier,
-        mechanism=mechanism_of(settings).record(),
+        mechanism=found.premises.mechanism.record(),
         batch=model.batch.status.value,
         tier=settings.tier,
         arithmetic="real arithmetic: the rounding of the training run itself is not included",

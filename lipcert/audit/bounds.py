@@ -7,19 +7,20 @@ the names of the file, as plain numbers; a bound that is absent is not a key.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.groups import Group
 from lipcert.core.certificate import Certificate, CertificateFormatError
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
 from lipcert.core.losses.base import read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
-from lipcert.settings import ConstraintSpec, Settings, literal
+from lipcert.patterns import literal
+from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import FloatArray, Upper
 from lipcert.viewed import graph_at, is_shown
 
@@ -117,6 +118,12 @@ def claims_of_certificate(
         )
     settings = settings_of(certificate)
     found = bounded(model, settings, observe)
+    stated = Premises.read(certificate.assumptions).layer_clip
+    if stated is not None and stated != found.premises.layer_clip:
+        raise NoVerdictError(
+            f"audit: the layers that clip in {origin}, or their radii, are none that settings can "
+            "state; certify the run with `lipcert certify`, and audit that certificate"
+        )
     shared = _values_of(found)
     made = (claim for node in certificate.nodes for claim in node.claims)
     claimed = [claim for claim in (certificate.input, *made) if claim.value in shared]
@@ -144,6 +151,8 @@ def settings_of(certificate: Certificate) -> Settings:
     names = {claim.tensor: claim.name for claim in certificate.parameters}
     run, mechanism = premises.run, premises.mechanism.record()
     kind, scope = mechanism.pop("kind"), certificate.scope.kind
+    if mechanism.pop("layers", ()) and premises.layer_clip is not None:
+        mechanism |= _radii(certificate, premises.layer_clip)
     if premises.mechanism.weights in {"held", "stepwise"} and not certificate.scope.constraints:
         kind, scope = "none", "point"
     return Settings(
@@ -174,6 +183,29 @@ def settings_of(certificate: Certificate) -> Settings:
         delta=None if certificate.privacy is None else float(certificate.privacy.delta),
         output=certificate.model.output,
     )
+
+
+def _radii(certificate: Certificate, clip: BackpropClipping) -> dict[str, Any]:
+    """Those of single layers, as the tables of `Settings` have them: by trained parameters."""
+    inputs: list[tuple[str, float]] = []
+    cotangents: list[tuple[str, float]] = []
+    for layer in clip.layers:
+        names = [literal(name) for name in _trained_between(certificate, layer.ends)]
+        if layer.input_clip is not None:
+            inputs += ((name, layer.input_clip) for name in names)
+        if layer.cotangent_clip is not None:
+            cotangents += ((name, layer.cotangent_clip) for name in names)
+    return {"input_clips": tuple(inputs), "cotangent_clips": tuple(cotangents)}
+
+
+def _trained_between(certificate: Certificate, ends: LayerEnds) -> Iterator[str]:
+    """The trained parameters that the nodes between two values read."""
+    names = {claim.tensor: claim.name for claim in certificate.parameters}
+    needed = {ends[1]}
+    for node in reversed(certificate.nodes):
+        if needed.intersection(node.outputs):
+            needed.update({*node.inputs, *node.parameters} - {ends[0]})
+    return (name for tensor, name in names.items() if tensor in needed)
 
 
 def _values_of(found: Bounded) -> frozenset[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import click
 
 from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.knobs import TABLES
 from lipcert.cli.options import chosen_settings, format_option, knob_options
 from lipcert.cli.output import write
 from lipcert.cli.sources import EffectiveSettings
 from lipcert.report.json import dump
 from lipcert.safe import safe
-from lipcert.settings import ConstraintSpec
+from lipcert.settings import NO_CLIP, ConstraintSpec
 
 
 @click.group("config")
@@ -51,10 +54,13 @@ def _as_json(effective: EffectiveSettings) -> str:
 
 def _value(effective: EffectiveSettings, key: str) -> object:
     value: object = getattr(effective.settings, key.replace("-", "_"))
-    if key == "noise-multipliers":
-        return dict(effective.settings.noise_multipliers)
-    if key == "constraints":
-        return {pattern: str(constraint) for pattern, constraint in effective.settings.constraints}
+    if key in TABLES:
+        rows = cast("tuple[tuple[str, object], ...]", value)
+        return {pattern: NO_CLIP if item is None else _plain(item) for pattern, item in rows}
+    return _plain(value)
+
+
+def _plain(value: object) -> object:
     if isinstance(value, ConstraintSpec):
         return str(value)
     return list(value) if isinstance(value, tuple) else value

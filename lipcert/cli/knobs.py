@@ -13,12 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast, final
 
 from lipcert.errors import UsageError
-from lipcert.settings import CHOICES, ConstraintSpec, Settings, key_of
-
-CONSTRAINTS: Final = "constraints"
-"""The TOML table of constraints per parameter: a setting without an option."""
-NOISE_MULTIPLIERS: Final = "noise-multipliers"
-"""The TOML table of noise multipliers per group: the other one."""
+from lipcert.settings import CHOICES, NO_CLIP, ConstraintSpec, Settings, key_of
 
 
 @final
@@ -53,20 +48,16 @@ class Knob:
         return f"LIPCERT_{self.field.upper()}"
 
 
-def constraint_table(raw: object) -> tuple[tuple[str, ConstraintSpec], ...]:
-    """The TOML table {name or glob: "spectral:1"}."""
-    if not isinstance(raw, dict):
-        raise UsageError(f"{raw!r} is not a table of parameter names and constraints")
-    table = cast("dict[str, object]", raw)
-    return tuple((pattern, _constraint(value)) for pattern, value in table.items())
+def _table(what: str, parse: Callable[[object], object]) -> Callable[[object], object]:
+    """How a TOML table {name or glob: value} is read."""
 
+    def read(raw: object) -> tuple[tuple[str, object], ...]:
+        if not isinstance(raw, dict):
+            raise UsageError(f"{raw!r} is not a table of {what}")
+        table = cast("dict[str, object]", raw)
+        return tuple((pattern, parse(value)) for pattern, value in table.items())
 
-def multiplier_table(raw: object) -> tuple[tuple[str, float], ...]:
-    """The TOML table {name or glob of a group: multiplier}."""
-    if not isinstance(raw, dict):
-        raise UsageError(f"{raw!r} is not a table of group names and noise multipliers")
-    table = cast("dict[str, object]", raw)
-    return tuple((pattern, _number(value)) for pattern, value in table.items())
+    return read
 
 
 def _number(raw: object) -> float:
@@ -76,6 +67,10 @@ def _number(raw: object) -> float:
         except (ValueError, OverflowError):
             pass
     raise UsageError(f"{raw!r} is not a number")
+
+
+def _radius(raw: object) -> object:
+    return NO_CLIP if raw == NO_CLIP else _number(raw)
 
 
 def _whole(raw: object) -> int:
@@ -153,5 +148,11 @@ def _knob(item: Field[Any]) -> Knob:
 KNOBS: Final = tuple(_knob(item) for item in fields(Settings) if item.metadata)
 
 TABLES: Final[Mapping[str, Callable[[object], object]]] = MappingProxyType(
-    {CONSTRAINTS: constraint_table, NOISE_MULTIPLIERS: multiplier_table}
+    {
+        "constraints": _table("parameter names and constraints", _constraint),
+        "noise-multipliers": _table("group names and noise multipliers", _number),
+        "input-clips": _table("layer names and radii", _radius),
+        "cotangent-clips": _table("layer names and radii", _number),
+    }
 )
+"""Settings without an option: tables of the settings file, a value for each name or glob."""

@@ -1,8 +1,9 @@
 """Clips of backpropagation: the program that training runs, from the one that the file holds.
 
-What enters: a program and the clips of the premises. What leaves: the program with a clip before
-and behind every layer, or the layers that are none. All values of the file keep their names: of
-the output of a layer, the cotangent is the one behind its clip, which enters the layer.
+What enters: a program and the clips of the premises. What leaves: the program with a clip behind
+every layer, and before those that clip what they read; or the layers that are none. All values of
+the file keep their names: of the output of a layer, the cotangent is the one behind its clip, which
+enters the layer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def layer_faults(program: Program, clip: BackpropClipping) -> Iterator[str]:
         yield "there are more layers that clip than steps"
         return
     taken: set[str] = set()
-    for ends in clip.layers:
+    for ends in (layer.ends for layer in clip.layers):
         steps = layer_steps(program, ends)
         if not steps or not is_only_way(program, steps):
             yield f"from {shown(ends[0])} to {shown(ends[1])} there is no layer that could clip"
@@ -47,7 +48,7 @@ def clip_faults(
     """
     yield from layer_faults(program, clip)
     known = {program.input, *(name for node in model.nodes for name in node.outputs)}
-    for ends in clip.layers:
+    for ends in (layer.ends for layer in clip.layers):
         if not known.issuperset(ends):
             yield f"the layer that ends in {shown(ends[1])} does not lie between values of the file"
         elif not _is_closed(ends, model, program):
@@ -84,12 +85,20 @@ def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:
 
 
 def with_clips(program: Program, clip: BackpropClipping) -> Program:
-    """The program with its clips in place, for layers that have no `layer_faults`."""
-    layers = [layer_steps(program, ends) for ends in clip.layers]
-    first = {steps[0].output for steps in layers}
-    convolutions = {
-        steps[-1].output: any(isinstance(step.op, Conv) for step in steps) for steps in layers
-    }
+    """The program with its clips in place, for layers that have no `layer_faults`.
+
+    A layer that clips nothing of what it reads has no clip before it: what is known of that is what
+    the rules say.
+    """
+    before: dict[str, InputClip] = {}
+    behind: dict[str, CotangentClip] = {}
+    for layer in clip.layers:
+        steps = layer_steps(program, layer.ends)
+        by_channel = clip.is_by_channel and any(isinstance(step.op, Conv) for step in steps)
+        behind[layer.output] = CotangentClip(clip.cotangent_radius(layer), by_channel)
+        radius = clip.input_radius(layer)
+        if radius is not None:
+            before[steps[0].output] = InputClip(radius)
     shapes = dict(program.shapes)
     renamed: dict[str, str] = {}
     found: list[Step] = []
@@ -104,12 +113,10 @@ def with_clips(program: Program, clip: BackpropClipping) -> Program:
 
     for step in program.steps:
         inputs = tuple(renamed.get(name, name) for name in step.inputs)
-        if step.output in first:
-            inputs = (inserted(InputClip(clip.input_clip), inputs[0], step),)
+        if step.output in before:
+            inputs = (inserted(before[step.output], inputs[0], step),)
         found.append(replace(step, inputs=inputs))
-        if step.output in convolutions:
-            by_channel = clip.is_by_channel and convolutions[step.output]
-            behind = CotangentClip(clip.cotangent_clip, by_channel)
-            renamed[step.output] = inserted(behind, step.output, step)
+        if step.output in behind:
+            renamed[step.output] = inserted(behind[step.output], step.output, step)
     output = renamed.get(program.output, program.output)
     return replace(program, output=output, shapes=shapes, steps=tuple(found))

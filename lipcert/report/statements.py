@@ -54,7 +54,7 @@ def assumption_rows(analysis: Analysis) -> Rows:
     rows = [
         ("input", _input_text(analysis)),
         ("loss", _loss_text(analysis)),
-        ("mechanism", MECHANISMS[str(facts.mechanism["kind"])].said.format_map(facts.mechanism)),
+        ("mechanism", MECHANISMS[str(facts.mechanism["kind"])].words(facts.mechanism)),
         ("weights", _scope_text(facts)),
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),

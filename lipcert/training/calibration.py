@@ -24,8 +24,9 @@ from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, NoVerdictError, UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.issue.certify import Issued, issued
+from lipcert.patterns import literal
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings import ConstraintSpec, Settings, literal
+from lipcert.settings import ConstraintSpec, Settings
 from lipcert.upper import Upper
 
 

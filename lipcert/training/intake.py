@@ -22,7 +22,8 @@ from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
-from lipcert.settings import Settings, literal
+from lipcert.patterns import literal
+from lipcert.settings import Settings
 from lipcert.signal.labels import checked_labels
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import torch
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings import Settings
+from lipcert.settings import NO_CLIP, Settings
 
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"
@@ -33,7 +33,7 @@ CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
 UNCERTIFIED: Final = "no_certificate.txt"
 """why there is no certificate, where there is none"""
-_TABLES: Final = ("constraints", "noise_multipliers")
+_TABLES: Final = tuple(item.name for item in fields(Settings) if not item.metadata)
 _HEAD: Final = "# The settings of a private training run: lipcert certify MODEL --config THIS\n"
 
 
@@ -134,6 +134,8 @@ def _key(field: str) -> str:
 
 def _value(value: object) -> str:
     match value:
+        case None:
+            return json.dumps(NO_CLIP)
         case bool():
             return "true" if value else "false"
         case int() | float():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -50,9 +49,7 @@ class Setting:
         clip = self.premises.layer_clip
         if clip is None:
             return compute(self.proto, x, weights)
-        if not training:
-            clip = replace(clip, cotangent_clip=math.inf)
-        found, behind = compute_clipped(self.proto, x, weights, clip)
+        found, behind = compute_clipped(self.proto, x, weights, clip, backward=training)
         output = self.proto.graph.output[0].name
         return {**found, self.program.output: behind.get(output, found[output])}
 

@@ -5,8 +5,8 @@ A layer is what lies between its ends in the file. It knows no step and no rule 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults
 from lipcert.core.coverage import tensors_read
-from lipcert.core.ledger import BackpropClipping
+from lipcert.core.ledger import BackpropClipping, ClippedLayer
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
 from tests.core.onnx_torch import apply
@@ -23,25 +23,34 @@ Tensor = torch.Tensor
 
 
 def compute_clipped(
-    proto: ModelProto, x: Tensor, tensors: Mapping[str, Tensor], clip: BackpropClipping
+    proto: ModelProto,
+    x: Tensor,
+    tensors: Mapping[str, Tensor],
+    clip: BackpropClipping,
+    *,
+    backward: bool = True,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Every value, and what others than the layer itself read of the output of a layer."""
+    """Every value, and what others than the layer itself read of the output of a layer.
+
+    backward: with clips of cotangents.
+    """
     convolutions = {node.output[0] for node in proto.graph.node if "Conv" in node.op_type}
-    inside = [_inside(proto, *ends) for ends in clip.layers]
+    inside = [_inside(proto, *layer.ends) for layer in clip.layers]
     source = proto.graph.input[0].name
     values, behind = {**tensors, source: x}, {}
     for index, node in enumerate(proto.graph.node):
         read = {**values, **behind}
-        for (first, _), nodes in zip(clip.layers, inside, strict=True):
-            if index in nodes and first in node.input:
-                read[first] = shrunk(read[first], clip.input_clip, by_channel=False)
+        for layer, nodes in zip(clip.layers, inside, strict=True):
+            radius = layer.input_clip or clip.input_clip
+            if index in nodes and layer.input in node.input and radius is not None:
+                read[layer.input] = shrunk(read[layer.input], radius, by_channel=False)
         values.update(zip(node.output, apply(node, read), strict=False))
-        for (_, last), nodes in zip(clip.layers, inside, strict=True):
-            if last in node.output:
+        for layer, nodes in zip(clip.layers, inside, strict=True):
+            if layer.output in node.output and backward:
                 convolves = any(proto.graph.node[i].output[0] in convolutions for i in nodes)
                 by_channel = clip.conv_clip == "l1.5" and convolves
-                if clip.cotangent_clip < math.inf:
-                    behind[last] = _Clip.apply(values[last], clip.cotangent_clip, by_channel)
+                radius = layer.cotangent_clip or clip.cotangent_clip
+                behind[layer.output] = _Clip.apply(values[layer.output], radius, by_channel)
     return values, behind
 
 
@@ -78,16 +87,26 @@ class _Clip(torch.autograd.Function):
 def random_clip(
     model: Model, program: Program, trained: frozenset[str], rng: np.random.Generator
 ) -> BackpropClipping:
-    """Clips of random radii round most of the steps that use something trained."""
-    radii = 10.0 ** rng.uniform(-2, 0.5, size=2)
-    found = BackpropClipping(*map(float, radii), str(rng.choice(["l1.5", "l2"])), ())
+    """Clips of random radii round most of the steps that use something trained.
+
+    Often each layer has its own, and some clip nothing of what they read.
+    """
+    reads, receives = map(float, 10.0 ** rng.uniform(-2, 0.5, size=2))
+    found = BackpropClipping(reads, receives, str(rng.choice(["l1.5", "l2"])), ())
     for ends in _candidates(program, trained, rng):
-        more = BackpropClipping(
-            found.input_clip, found.cotangent_clip, found.conv_clip, (*found.layers, ends)
-        )
+        more = replace(found, layers=(*found.layers, ClippedLayer(*ends)))
         if rng.random() < 0.9 and not any(clip_faults(more, model, program, trained)):
             found = more
-    return found
+    is_shared = rng.random() < 0.4
+    layers = (layer if is_shared else _with_radii(layer, rng) for layer in found.layers)
+    own = {} if is_shared else {"input_clip": None, "cotangent_clip": None}
+    return replace(found, layers=tuple(layers), **own)
+
+
+def _with_radii(layer: ClippedLayer, rng: np.random.Generator) -> ClippedLayer:
+    reads, receives = map(float, 10.0 ** rng.uniform(-2, 0.5, size=2))
+    unclipped = rng.random() < 0.5
+    return replace(layer, input_clip=None if unclipped else reads, cotangent_clip=receives)
 
 
 def _candidates(

@@ -49,8 +49,14 @@ def test_the_adversary_finds_a_clip_that_is_not_there(
     right = placing.with_clips
 
     def wrong(program, clip):
-        name = "input_clip" if kind is InputClip else "cotangent_clip"
-        return right(program, replace(clip, **{name: getattr(clip, name) / 2.0}))
+        found = right(program, clip)
+        steps = (
+            replace(step, op=replace(step.op, radius=step.op.radius / 2.0))
+            if isinstance(step.op, kind)
+            else step
+            for step in found.steps
+        )
+        return replace(found, steps=tuple(steps))
 
     monkeypatch.setattr("tests.core.adversary.with_clips", wrong)
     assert any(found_above(seed, clipped=True) for seed in range(8))

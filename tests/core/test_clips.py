@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults, layer_steps, with_clips
-from lipcert.core.ledger import BackpropClipping, LayerEnds
+from lipcert.core.ledger import BackpropClipping, ClippedLayer, LayerEnds
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program
 from lipcert.core.reader.records import Model
@@ -23,7 +23,7 @@ NUMBERS = {"u": SQUARE, "v": SQUARE, "b": np.ones(4, dtype=np.float32)}
 
 
 def clips(*layers: LayerEnds, conv_clip: str = "l1.5") -> BackpropClipping:
-    return BackpropClipping(0.5, 0.25, conv_clip, layers)
+    return BackpropClipping(0.5, 0.25, conv_clip, tuple(ClippedLayer(*ends) for ends in layers))
 
 
 def lowered(proto: ModelProto, folder: Path) -> tuple[Model, Program]:
@@ -72,6 +72,21 @@ def test_a_layer_reads_through_one_clip_and_is_read_through_another(residual) ->
     assert ops["h#clip"] == ops["s#clip"] == CotangentClip(0.25, by_channel=False)
     assert found.output == "y"
     assert found.shapes["s#clip"] == program.shapes["s"]
+
+
+def test_each_layer_has_the_clips_that_it_states(residual) -> None:
+    """The first reads its input as it is, the second clips it; each has its own cotangent clip."""
+    _, program = residual
+    layers = (ClippedLayer("x", "h", None, 0.125), ClippedLayer("r", "s", 2.0, 0.5))
+    found = with_clips(program, BackpropClipping(layers=layers))
+    ops = {step.output: (step.op, step.inputs) for step in found.steps}
+    assert ops["h"][1] == ("x",)
+    assert "x#clip" not in ops
+    assert ops["h#clip"] == (CotangentClip(0.125, by_channel=False), ("h",))
+    assert ops["r#clip"] == (InputClip(2.0), ("r",))
+    assert ops["s#clip"] == (CotangentClip(0.5, by_channel=False), ("s",))
+    shared = with_clips(program, BackpropClipping(None, 0.5, layers=(ClippedLayer("r", "s"),)))
+    assert not any(isinstance(step.op, InputClip) for step in shared.steps)
 
 
 def test_what_reads_the_input_of_a_layer_beside_it_reads_it_unclipped(residual) -> None:

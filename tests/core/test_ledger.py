@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import CertificateFormatError
-from lipcert.core.ledger import CHECKED, BackpropClipping, Circumstances, Premises, Run
+from lipcert.core.ledger import (
+    CHECKED,
+    BackpropClipping,
+    Circumstances,
+    ClippedLayer,
+    Premises,
+    Run,
+)
 from lipcert.core.ledger.mechanism import Clipless, GradientClipping, Unchanged, WeightClipping
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants
@@ -38,7 +45,7 @@ def test_premises_survive_the_ledger(norm, low, relation, clipped):
 
 @given(numbers, numbers, st.sampled_from(["l1.5", "l2"]), st.integers(0, 3))
 def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
-    layers = tuple((f"v{i}", f"w{i}") for i in range(count))
+    layers = tuple(ClippedLayer(f"v{i}", f"w{i}") for i in range(count))
     found = BackpropClipping(radius, clip, conv_clip, layers)
     premises = replace(PREMISES, mechanism=found)
     ledger = premises.assumptions(BARE)
@@ -47,6 +54,101 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     assert repr(radius) in text
     assert repr(clip) in text
     assert ("within a channel" in text) is (conv_clip == "l1.5")
+
+
+radii = st.none() | numbers
+
+
+@given(
+    st.lists(st.tuples(radii, numbers), min_size=1, max_size=4),
+    st.sampled_from(["l1.5", "l2"]),
+)
+def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
+    layers = [
+        ClippedLayer(f"v{i}", f"w{i}", reads, receives)
+        for i, (reads, receives) in enumerate(given_radii)
+    ]
+    found = BackpropClipping(conv_clip=conv_clip).around(layers)
+    premises = replace(PREMISES, mechanism=found)
+    ledger = premises.assumptions(BARE)
+    assert Premises.read(ledger) == premises
+    stated = [(found.input_radius(item), found.cotangent_radius(item)) for item in found.layers]
+    assert stated == given_radii
+    (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
+    reads, receives = {item[0] for item in stated}, {item[1] for item in stated}
+    assert ("What it reads is not clipped" in text) is (reads <= {None})
+    assert ("norm stated there" in text) is (len(reads) > 1)
+    assert ("radius stated there" in text) is (len(receives) != 1)
+    for one in (reads, receives):
+        assert len(one) > 1 or one == {None} or repr(*one) in text
+
+
+def test_one_radius_of_all_layers_is_said_as_ever():
+    """As before layers could have their own, whichever way it was given."""
+    each = [ClippedLayer(f"v{i}", f"w{i}", 0.5, 0.25) for i in range(3)]
+    (mechanism, layers) = BackpropClipping().around(each).entries()
+    assert mechanism == BackpropClipping(0.5, 0.25).entries()[0]
+    assert mechanism.data.keys() == {"kind", "input_clip", "cotangent_clip", "conv_clip"}
+    assert layers.data == {"layers": [{"input": f"v{i}", "output": f"w{i}"} for i in range(3)]}
+    assert layers.text == "The layers that clip are the 3 listed, from input to output."
+
+
+@pytest.mark.parametrize(
+    ("given", "layer"),
+    [
+        ({"input_clip": 1.0, "cotangent_clip": 1.0}, {"input_clip": 2.0}),
+        ({"input_clip": 1.0, "cotangent_clip": 1.0}, {"cotangent_clip": 2.0}),
+        ({"input_clip": 1.0}, {}),
+        ({}, {"input_clip": 1.0}),
+    ],
+)
+def test_a_radius_is_stated_once(given, layer):
+    """Of a layer, or of all; that of a cotangent by one of them."""
+    right = BackpropClipping(given.get("input_clip"), 3.0, "l2", (ClippedLayer("x", "y"),))
+    ledger = replace(PREMISES, mechanism=right).assumptions(BARE)
+    written = {name: number.hex() for name, number in given.items()}
+    data = {
+        "A-MECHANISM": {"kind": "backprop-clipping", "conv_clip": "l2", **written},
+        "A-LAYERS": {
+            "layers": [
+                {"input": "x", "output": "y"}
+                | {name: number.hex() for name, number in layer.items()}
+            ]
+        },
+    }
+    edited = [replace(item, data=data.get(item.id, item.data)) for item in ledger]
+    with pytest.raises(CertificateFormatError, match=r"clips its (input|cotangent) to"):
+        Premises.read(edited)
+    with pytest.raises(ValueError, match="clips its"):
+        BackpropClipping(**given, layers=(ClippedLayer("x", "y", **layer),))
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"input_clip": 8.0, "cotangent_clip": 0.1}, "input is clipped to 8, its cotangent to 0.1"),
+        ({"cotangent_clip": 0.1}, "cotangent is clipped to 0.1 (convolutions: l2), its input not"),
+        (
+            {"layers": [
+                {"cotangent_clip": 0.5},
+                {"cotangent_clip": 0.1, "input_clip": 8.0},
+                {"cotangent_clip": 0.1},
+            ]},
+            "cotangent is clipped to 0.5 at 1 layer, to 0.1 at 2 layers (convolutions: l2), its "
+            "input not at all at 2 layers, to 8 at 1 layer",
+        ),
+    ],
+)  # fmt: skip
+def test_clips_in_words(record, said):
+    assert said in BackpropClipping.words({**record, "conv_clip": "l2"})
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"conv_clip": "l2", "layers": 3}, {"conv_clip": "l2", "layers": ["x"]}]
+)
+def test_records_that_are_none(record):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        BackpropClipping.words(record)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +165,7 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     ],
 )
 def test_clips_that_are_not_described(name, data):
-    clip = BackpropClipping(1.0, 2.0, "l2", (("x", "y"),))
+    clip = BackpropClipping(1.0, 2.0, "l2", (ClippedLayer("x", "y"),))
     premises = replace(PREMISES, mechanism=clip)
     edited = []
     for item in premises.assumptions(BARE):

@@ -15,7 +15,7 @@ from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
 from lipcert.audit.bounds import settings_of
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
 from lipcert.issue.certify import Issued, certify
@@ -93,6 +93,10 @@ def bounds(found: Issued) -> dict[str, float]:
     return {claim.name: claim.grad_norm for claim in found.certificate.parameters}
 
 
+def ends(clip: BackpropClipping) -> list[LayerEnds]:
+    return [layer.ends for layer in clip.layers]
+
+
 def settings_kept(found: Issued, **settings: object) -> None:
     """What an audit reads from the certificate is what was asked for."""
     read = settings_of(read_certificate(found.data))
@@ -124,7 +128,7 @@ def test_layers_are_named_by_what_they_read_and_compute(tmp_path) -> None:
     """A product and its bias are one layer; a normalisation is whole."""
     clip = Premises.read(issued(saved(tmp_path), **CLIPS).certificate.assumptions).layer_clip
     assert clip is not None
-    assert clip.layers == (("x", "c"), ("r", "d"), ("f", "n"), ("n", "y"))
+    assert ends(clip) == [("x", "c"), ("r", "d"), ("f", "n"), ("n", "y")]
 
 
 def test_circular_padding_is_certified_and_other_borders_are_refused(tmp_path) -> None:
@@ -132,7 +136,7 @@ def test_circular_padding_is_certified_and_other_borders_are_refused(tmp_path) -
     assert bounds(found)["first.weight"] == pytest.approx(0.125, rel=1e-6)
     clip = Premises.read(found.certificate.assumptions).layer_clip
     assert clip is not None
-    assert clip.layers[0] == ("x", "c")
+    assert ends(clip)[0] == ("x", "c")
     for padding in ("reflect", "edge"):
         with pytest.raises(UnsupportedModelError, match="LC420"):
             issued(saved(tmp_path, padding=padding), **CLIPS)
@@ -161,7 +165,7 @@ def test_frozen_layers_do_not_clip(tmp_path) -> None:
     found = issued(saved(tmp_path), **CLIPS, freeze=("second.*", "norm.*"))
     clip = Premises.read(found.certificate.assumptions).layer_clip
     assert clip is not None
-    assert clip.layers == (("x", "c"), ("n", "y"))
+    assert ends(clip) == [("x", "c"), ("n", "y")]
     assert found.report.verdict is Verdict.CONDITIONAL
 
 
@@ -194,7 +198,7 @@ def test_a_product_and_its_bias_are_one_layer_whatever_their_names(tmp_path) -> 
     path.write_bytes(proto.SerializeToString())
     clip = Premises.read(issued(path, **CLIPS).certificate.assumptions).layer_clip
     assert clip is not None
-    assert clip.layers[-1] == ("n", "y")
+    assert ends(clip)[-1] == ("n", "y")
 
 
 def test_weight_clipping_is_certified_step_by_step(tmp_path) -> None:

@@ -341,14 +341,14 @@ ARITHMETIC = [
 DERIVATION = [
     Mutation(
         "clips:with_clips",
-        "(inserted(InputClip(clip.input_clip), inputs[0], step),)",
-        "(inserted(InputClip(0.5 * clip.input_clip), inputs[0], step),)",
+        "InputClip(radius)",
+        "InputClip(0.5 * radius)",
         Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
     ),
     Mutation(
         "clips:with_clips",
-        "CotangentClip(clip.cotangent_clip, by_channel)",
-        "CotangentClip(0.5 * clip.cotangent_clip, by_channel)",
+        "CotangentClip(clip.cotangent_radius(layer), by_channel)",
+        "CotangentClip(0.5 * clip.cotangent_radius(layer), by_channel)",
         Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
     ),
     Mutation(

@@ -157,8 +157,10 @@ def _mechanisms(case: Case) -> Iterator[Changed]:
 
 def _clips(premises: Premises, clip: BackpropClipping) -> Iterator[Changed]:
     layers = clip.layers
-    turned = tuple((last, first) for first, last in layers)
-    whole = ((layers[0][0], layers[-1][1]),)
+    turned = tuple(replace(item, input=item.output, output=item.input) for item in layers)
+    whole = (replace(layers[0], output=layers[-1].output),)
+    absent = replace(layers[0], input="absent", output="v0")
+    bare = replace(layers[0], input="v0", output="v1")
     for kind, effect, stages, other in (
         ("input clip enlarged", _WEAK, {4, 6}, {"input_clip": clip.input_clip * (1 + 1e-12)}),
         ("input clip reduced", _FINE, set(), {"input_clip": clip.input_clip / 2}),
@@ -170,8 +172,8 @@ def _clips(premises: Premises, clip: BackpropClipping) -> Iterator[Changed]:
         ("layers turned round", _WEAK, {2}, {"layers": turned}),
         ("layer of the whole network", _WEAK, {2, 4, 5, 6}, {"layers": whole}),
         ("layer across layers", _WEAK, {2}, {"layers": (*layers, *whole)}),
-        ("layer of absent values", _WEAK, {2}, {"layers": (*layers, ("absent", "v0"))}),
-        ("layer without parameters", _WEAK, {2}, {"layers": (*layers, ("v0", "v1"))}),
+        ("layer of absent values", _WEAK, {2}, {"layers": (*layers, absent)}),
+        ("layer without parameters", _WEAK, {2}, {"layers": (*layers, bare)}),
         ("no layers", _WEAK, {4, 5, 6}, {"layers": ()}),
     ):
         changed = replace(clip, **other)  # type: ignore[arg-type]

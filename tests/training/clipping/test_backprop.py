@@ -15,16 +15,27 @@ from torch.nn import functional
 from lipcert import load_model
 from lipcert.analysis.clipping import with_clips
 from lipcert.audit.recorded_names import Match, matched
-from lipcert.core.ledger.mechanism import BackpropClipping
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
+from lipcert.settings import Settings
 from lipcert.training.clipping import check_clips, install_clips
 from tests.models.shipped import module, path_of
 from tests.networks import chain, dag, reshaped, trained
 from tests.ops import Activation, Add, Dense, Shift
 
 BETA, C = 0.4, 0.2
-MECHANISM = BackpropClipping(BETA, C)
+
+
+def clips(input_clip: float | None, cotangent_clip: float | None, **more: object) -> Settings:
+    return Settings(
+        mechanism="backprop-clipping",
+        input_clip=input_clip,
+        cotangent_clip=cotangent_clip,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+MECHANISM = clips(BETA, C)
 MAPPED = (
     "digits_mlp",
     "digits_orthogonal_mlp",
@@ -48,9 +59,9 @@ def matches_of(graph: Graph, live: nn.Module) -> dict[str, Match]:
 
 
 def installed(
-    graph: Graph, live: nn.Module, mechanism: BackpropClipping = MECHANISM
+    graph: Graph, live: nn.Module, settings: Settings = MECHANISM
 ) -> tuple[Graph, dict[str, Match], tuple]:
-    clipped = with_clips(graph, mechanism)
+    clipped = with_clips(graph, settings)
     matches = matches_of(graph, live)
     return clipped, matches, install_clips(live, clipped, matches)
 
@@ -67,7 +78,7 @@ RADII = [("digits_cnn", (30.0, 1e-3)), ("digits_cnn", (1e-2, 50.0))]
 @pytest.mark.parametrize(("name", "radii"), [*((name, (BETA, C)) for name in MAPPED), *RADII])
 def test_shipped_networks_are_mapped(name: str, radii: tuple[float, float]) -> None:
     graph, live = shipped(name), module(name, torch.float32)
-    clipped, matches, handles = installed(graph, live, BackpropClipping(*radii))
+    clipped, matches, handles = installed(graph, live, clips(*radii))
     check_clips(live, clipped, matches)
     x = torch.rand(2, *graph.input_shape)
     hooked = live(x)
@@ -198,7 +209,7 @@ def test_other_radii_are_noticed() -> None:
     live = Two()
     graph = graph_of(live)
     _, matches, _ = installed(graph, live)
-    for other in (BackpropClipping(BETA * 0.9, C), BackpropClipping(BETA, C * 0.9)):
+    for other in (clips(BETA * 0.9, C), clips(BETA, C * 0.9)):
         with pytest.raises(NoVerdictError, match="the clips of the two differ"):
             check_clips(live, with_clips(graph, other), matches)
 
