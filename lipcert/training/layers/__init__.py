@@ -19,6 +19,7 @@ from lipcert.training.layers.mixer import MixerBlock
 from lipcert.training.layers.normalization import (
     BoundedGroupNorm,
     BoundedLayerNorm,
+    UnitGroupNorm,
     UnitLayerNorm,
 )
 from lipcert.training.layers.pooling import ScaledL2NormPool2d
@@ -49,5 +50,6 @@ __all__ = [
     "Residual",
     "ScaledL2NormPool2d",
     "ScaledResidual",
+    "UnitGroupNorm",
     "UnitLayerNorm",
 ]

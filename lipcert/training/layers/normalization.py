@@ -1,4 +1,5 @@
-"""Normalisation with a bounded slope: (x − μ)/max(norm_floor, s), s the standard deviation.
+"""Normalisation with a bounded slope: (x − μ)/max(norm_floor, s), s the standard deviation; and
+(x − μ)/√(‖x − μ‖² + 1), whose blocks have norm below 1.
 
 What enters: values cut into blocks of n entries. What leaves: x̂ with ‖x̂‖ ≤ min(√n, X/norm_floor)
 in each block, then perhaps weight·x̂ + bias. Invariant: blocks lie within one example.
@@ -46,11 +47,7 @@ class BoundedGroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised, then scaled and shifted channel by channel."""
-        if x.dim() < 2 or x.shape[1] != self.channels:
-            raise UsageError(
-                f"BoundedGroupNorm: a batch of shape {tuple(x.shape)} does not have "
-                f"{self.channels} channels"
-            )
+        _require_channels("BoundedGroupNorm", self.channels, x)
         size = math.prod(x.shape[1:]) // self.groups
         blocks = unflattened(x.flatten(1), 1, self.groups, size)  # [examples, groups, n]
         y = _normalised(blocks, 1, self.norm_floor).reshape(x.shape)
@@ -115,6 +112,38 @@ class UnitLayerNorm(nn.Module):
     def extra_repr(self) -> str:
         """Shape."""
         return f"{self.shape}"
+
+
+@final
+class UnitGroupNorm(nn.Module):
+    """(x − m)/√(‖x − m‖² + 1) for each of `groups` groups of channels with all its positions.
+
+    Lipschitz constant 1, output norm min(X, √groups): as of `UnitLayerNorm`, whose blocks these
+    are.
+    """
+
+    def __init__(self, groups: int, channels: int) -> None:
+        super().__init__()
+        divided("UnitGroupNorm", "channels", channels, groups)
+        self.groups = groups
+        self.channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each group less its mean, shrunk into the unit ball."""
+        _require_channels("UnitGroupNorm", self.channels, x)
+        entries = math.prod(x.shape[1:]) // self.groups
+        return functional.group_norm(x, self.groups, eps=1.0 / entries) / math.sqrt(entries)
+
+    def extra_repr(self) -> str:
+        """Groups and channels."""
+        return f"{self.groups}, {self.channels}"
+
+
+def _require_channels(layer: str, channels: int, x: Tensor) -> None:
+    if x.dim() < 2 or x.shape[1] != channels:
+        raise UsageError(
+            f"{layer}: a batch of shape {tuple(x.shape)} does not have {channels} channels"
+        )
 
 
 def _require_trailing(layer: str, shape: tuple[int, ...], x: Tensor) -> None:

@@ -27,6 +27,7 @@ from lipcert.training.layers import (
     Residual,
     ScaledL2NormPool2d,
     ScaledResidual,
+    UnitGroupNorm,
     UnitLayerNorm,
 )
 
@@ -199,6 +200,9 @@ CASES = [
          1.0, lambda norm: min(math.sqrt(3), norm)),
     Case("unit_norm", lambda: UnitLayerNorm((2, 3)), (2, 3),
          lambda x: unit_norm(x.reshape(-1)).reshape(x.shape), 1.0, lambda norm: min(1.0, norm)),
+    Case("unit_norm_groups", lambda: UnitGroupNorm(2, 4), (4, 2, 2),
+         lambda x: unit_norm(x.reshape(2, -1)).reshape(x.shape),
+         1.0, lambda norm: min(math.sqrt(2), norm)),
     Case("input_clip", lambda: InputClip(0.8), (2, 3), clipped(0.8),
          1.0, lambda norm: min(0.8, norm)),
     Case("input_norm", lambda: InputNormalization(2.0, 0.5), (6,), normalised(2.0, 0.5),

@@ -35,6 +35,7 @@ from lipcert.training.layers import (
     Residual,
     ScaledL2NormPool2d,
     ScaledResidual,
+    UnitGroupNorm,
     UnitLayerNorm,
 )
 from lipcert.training.network import trained_network
@@ -129,6 +130,13 @@ NETS = {
         kinds="Centre DivideByNorm Scale Shift",
         lipschitz=7.0 * 10.0 * 2.5,
         output=6.0 + BIAS,
+    ),
+    "unit groups": net(
+        lambda: UnitGroupNorm(2, 4),
+        shape=(4, 2, 2),
+        after=16,
+        kinds="Normalize Scale Shift",
+        output=1.0 / math.sqrt(1 / 2 + 1 / RADIUS**2),
     ),
     "unit tokens": net(
         lambda: UnitLayerNorm(4),
