@@ -89,6 +89,9 @@ class Gates:
         )
 
 
+NO_GATES: Final = Gates()
+
+
 def worst_of(results: Iterable[GateResult]) -> GateOutcome:
     """EXCEEDED if any gate is, else UNKNOWN if any is, else HOLDS."""
     outcomes = {result.outcome for result in results}

@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lipcert.cli.gate_options import gate_options, popped_gates
+from lipcert.cli.gate_options import gate_options, gates_of
 from lipcert.errors import UsageError
 from lipcert.gates import LIMITED, GateOutcome, GateResult, Gates, worst_of
 
@@ -61,8 +61,8 @@ def test_options_of_a_command() -> None:
     @click.command()
     @gate_options("max-grad-norm", "max-slack")
     def command(**words: object) -> None:
-        click.echo(f"{popped_gates(words)} {words}")
+        click.echo(f"{gates_of(words)} {sorted(words)}")
 
     result = CliRunner().invoke(command, ["--max-slack", "5"])
-    assert result.output == f"{Gates(max_slack=5.0)} {{}}\n"
+    assert result.output == f"{Gates(max_slack=5.0)} ['max_grad_norm', 'max_slack']\n"
     assert CliRunner().invoke(command, ["--max-noise-to-signal", "5"]).exit_code == 2

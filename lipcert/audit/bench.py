@@ -28,7 +28,7 @@ from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured, joint, largest_of
 from lipcert.audit.precision import Precision
-from lipcert.audit.tally import Family
+from lipcert.audit.tally import ALL, Family
 from lipcert.core.ledger import GradientClipping
 from lipcert.signal.labels import checked_labels
 from lipcert.upper import FloatArray
@@ -147,9 +147,11 @@ class Bench:
         """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""
         with self._arithmetic.active():
             found = self._engine.measure(self._inputs(x), self._losses(labels))
+        groups = _groups(self._claims, found)
         return Norms(
             {
-                Family.GRADIENT: _groups(self._claims, found),
+                Family.GRADIENT: groups,
+                Family.WHOLE: {ALL: joint([*groups.values()])} if groups else {},
                 Family.VALUE: found.values,
                 Family.COTANGENT: found.cotangents,
             },

@@ -21,7 +21,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.patterns import literal
 from lipcert.settings import ConstraintSpec, Settings
-from lipcert.upper import FloatArray, Upper
+from lipcert.upper import FloatArray, Upper, root_sum_square
 from lipcert.viewed import graph_at, is_shown
 
 ANALYSIS: Final = "analysis"
@@ -55,6 +55,12 @@ class Claims:
     cotangents: Mapping[str, float]
     parameters: Mapping[str, float]
     groups: tuple[GroupBound, ...]
+
+    @property
+    def grad_norm(self) -> float | None:
+        """G of all groups together; None where there is no group, or one has no bound."""
+        bounds = [Upper(math.inf if g.grad_norm is None else g.grad_norm) for g in self.groups]
+        return _number(root_sum_square(bounds)) if bounds else None
 
 
 def claims_of_analysis(

@@ -22,19 +22,21 @@ from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
+    GradientAudit,
     GroupAudit,
     Modes,
     Quantity,
     ValueAudit,
     Verdict,
 )
-from lipcert.audit.tally import Family, Tally
+from lipcert.audit.tally import ALL, Family, Tally
 from lipcert.audit.unit_result import Total
+from lipcert.gates import LIMITED, MAX_GRAD_NORM, MAX_SLACK, GateOutcome, GateResult
 from lipcert.importer.evaluation import eval_notes
 from lipcert.modes import EvalLayer
 
 _MOST_NAMES = 4
-_WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE)
+_WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.EXCEEDED, Verdict.INCONCLUSIVE)
 _ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})
 _QUANTITIES = {Family.VALUE: Quantity.OUTPUT_NORM, Family.COTANGENT: Quantity.COTANGENT_NORM}
 
@@ -55,6 +57,7 @@ def conclude(
         for group in claims.groups
     )
     values = tuple(_values(claims, total))
+    gradient = _gradient(claims, total)
     checks = (*total.checks, *checked.reports)
     report = AuditReport(
         verdict=Verdict.PASS,
@@ -78,6 +81,8 @@ def conclude(
         seconds=seconds,
         plain_step_ratio=plain_step_ratio,
         notes=checked.not_done,
+        gates=_gates(ready, gradient),
+        gradient=gradient,
         warnings=(
             *eval_notes(ready.model.graph.eval_layers),
             *unstated(claims.engine.graph, claims.settings),
@@ -97,6 +102,29 @@ def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> Audi
         verdict=next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS),
         reasons=tuple(text for verdict in _WORST_FIRST for own, text in reasons if own is verdict),
     )
+
+
+def _gradient(claims: Claims, total: Total) -> GradientAudit:
+    """Of all groups together."""
+    found = (part[Family.WHOLE].get(ALL) for part in (total.replayed, total.attacked))
+    tally = next((item for item in found if item is not None and item.examples), None)
+    if tally is None:
+        return GradientAudit(claims.grad_norm)
+    is_one = not are_made_anew(claims.settings)
+    bound = claims.grad_norm if is_one else tally.bound
+    return GradientAudit(bound, tally.median, tally.max_observed, tally.examples)
+
+
+def _gates(ready: Ready, gradient: GradientAudit) -> tuple[GateResult, ...]:
+    """The gates of the job, against what was bounded and what was found."""
+    bound, slack = gradient.grad_norm_bound, gradient.slack
+    unbounded = "not every group has a bound"
+    untried = "every gradient is 0" if gradient.examples else "no gradient was measured"
+    found: dict[str, float | str] = {
+        MAX_GRAD_NORM: unbounded if bound is None else bound,
+        MAX_SLACK: slack if slack is not None else unbounded if bound is None else untried,
+    }
+    return ready.job.gates.judged(found)
 
 
 def _group(group: GroupBound, total: Total, precision: Precision | None) -> GroupAudit:
@@ -180,6 +208,12 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
     for check in report.checks:
         if check.verdict is not Verdict.PASS:
             yield check.verdict, f"[{check.code}] {check.message}"
+    for gate in report.gates:
+        what, limit = LIMITED[gate.gate], f"--{gate.gate} {gate.limit:.12g}"
+        if gate.outcome is GateOutcome.EXCEEDED:
+            yield Verdict.EXCEEDED, f"[LC110] {what} is over {limit}"
+        elif gate.outcome is GateOutcome.UNKNOWN:
+            yield Verdict.INCONCLUSIVE, f"[LC111] {what} is not known ({limit}): {gate.reason}"
     missing = len(ready.units) - len(total.done)
     if missing:
         yield (

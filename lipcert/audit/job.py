@@ -20,6 +20,7 @@ from lipcert.audit.records import MAX_DETECTABLE_FACTOR
 from lipcert.choices import check_positive
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.gates import MAX_GRAD_NORM, MAX_SLACK, NO_GATES, Gates
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
@@ -45,6 +46,7 @@ class Job:
     process to process; shared work does without.
     unit_size: examples in one unit of work; micro_batch: examples evaluated at once; limit: audit
     the first so many examples of a source only.
+    gates: limits of G and of its slack.
     max_detectable_factor: how wrong the bound of a group may be unnoticed in a pass; inf: any.
     """
 
@@ -62,6 +64,7 @@ class Job:
     unit_size: int = 2048
     micro_batch: int = 128
     limit: int | None = None
+    gates: Gates = NO_GATES
     max_detectable_factor: float = MAX_DETECTABLE_FACTOR
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class Job:
             raise UsageError("audit: nothing to audit; give --data, --trace or --attack")
         for name in ("unit_size", "micro_batch", "limit"):
             check_positive(name.replace("_", "-"), getattr(self, name))
+        if unknown := self.gates.limits.keys() - {MAX_GRAD_NORM, MAX_SLACK}:
+            raise UsageError(f"audit: --{min(unknown)} is a gate of `lipcert analyze`")
         if not self.max_detectable_factor >= 1.0:
             raise UsageError(
                 f"max-detectable-factor: {self.max_detectable_factor!r} is not a number from 1 on; "

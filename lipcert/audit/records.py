@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic
+from lipcert.gates import GateResult
 
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80
@@ -42,10 +43,12 @@ def factor_of(share: float | None) -> float | None:
 
 
 class Verdict(Enum):
-    """What an audit found; exit code 0 for a pass, 1 for a violation, otherwise 3."""
+    """What an audit found; exit code 0 for a pass, 1 for what is violated or exceeded, else 3."""
 
     PASS = "pass"
     VIOLATION = "violation"
+    EXCEEDED = "exceeded"
+    """every bound holds as far as it was tried, and a number is over the gate that a user set"""
     INCONCLUSIVE = "inconclusive"
     """undecided even in float64, or something was skipped or not audited"""
     MISMATCH = "mismatch"
@@ -117,6 +120,28 @@ class GroupAudit:
         if share is None and self.grad_norm_bound == 0.0:
             return None if largest(self.max_observed, self.max_attacked) is None else 1.0
         return factor_of(share)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GradientAudit:
+    """The gradient of all groups together: its bound, and the norms that examples had.
+
+    Norms are those that the mechanism releases: where it clips whole gradients, of clipped ones.
+    They are of replayed examples, where there is one, else of attacked ones. grad_norm_median:
+    rounded down by 1.1 % at most. grad_norm_max: of the example that came closest to its bound,
+    which is grad_norm_bound. None: no bound, or no example.
+    """
+
+    grad_norm_bound: float | None = None
+    grad_norm_median: float | None = None
+    grad_norm_max: float | None = None
+    examples: int = 0
+
+    @property
+    def slack(self) -> float | None:
+        """The bound over the largest norm; None where it is not known, or every norm is 0."""
+        return factor_of(_over(self.grad_norm_max, self.grad_norm_bound))
 
 
 class Quantity(Enum):
@@ -219,6 +244,7 @@ class AuditReport:
     examples: (weights, example) pairs replayed. units, units_done: of work; where they differ the
     verdict is not a pass. reasons: why the verdict is not a pass, one sentence each, worst first.
     max_detectable_factor: a pass needs that every group's factor is within it; None: no limit.
+    gates: the limits that a user set, and the numbers that they limit.
     seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
     batches, None where it was not measured. notes: what could not be checked, and why.
     warnings: what was bounded under assumptions that nobody stated, or that training may break.
@@ -244,6 +270,8 @@ class AuditReport:
     notes: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     max_detectable_factor: float | None = None
+    gates: tuple[GateResult, ...] = ()
+    gradient: GradientAudit = GradientAudit()
 
     @property
     def detectable_error_factor(self) -> float | None:

@@ -23,7 +23,7 @@ from lipcert.audit.bounds import Claims
 from lipcert.audit.measured import Decision, decide
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.audit.tally import FAMILIES, Family, Places, Tallies, Tally, merged
+from lipcert.audit.tally import ALL, FAMILIES, Family, Places, Tallies, Tally, merged
 from lipcert.signal.examples import Examples
 from lipcert.signal.labels import checked_labels
 from lipcert.upper import FloatArray
@@ -125,7 +125,7 @@ class Replayer:
     def _judged(self, bench: Bench, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> _Judged:
         norms = bench.measure(x, labels)
         largest = {family: norms.largest(family) for family in FAMILIES}
-        decisions = {
+        decisions: dict[Family, dict[str, Decision]] = {
             family: {
                 name: decide(
                     measured,
@@ -138,6 +138,7 @@ class Replayer:
                 if (measured := norms.of(family).get(name)) is not None
             }
             for family in FAMILIES
+            if family is not Family.WHOLE
         }
         return _Judged(norms, decisions)
 
@@ -149,10 +150,11 @@ class Replayer:
                 name: Tally.of(
                     measured.norm,
                     self._bounds[family].get(name),
-                    judged.decisions[family].get(name),
+                    judged.decisions.get(family, {}).get(name),
                     recomputed=int(np.count_nonzero(recomputed)),
                     weights=self._name,
                     places=places,
+                    sized=family is Family.WHOLE,
                 )
                 for name, measured in judged.norms.of(family).items()
             }
@@ -198,6 +200,7 @@ def _bounds_of(claims: Claims) -> Mapping[Family, Mapping[str, float]]:
         Family.GRADIENT: {
             group.name: group.grad_norm for group in claims.groups if group.grad_norm is not None
         },
+        Family.WHOLE: {} if claims.grad_norm is None else {ALL: claims.grad_norm},
         Family.VALUE: claims.values,
         Family.COTANGENT: claims.cotangents,
     }

@@ -31,14 +31,23 @@ Places = npt.NDArray[np.int64]
 
 
 class Family(Enum):
-    """What is bounded: the joint gradient of a group, a value, or the cotangent of a value."""
+    """What is bounded: the joint gradient of a group, a value, or the cotangent of a value.
+
+    WHOLE, the gradient of all groups together under the one name `ALL`, is measured and not judged:
+    its bound follows from those of the groups.
+    """
 
     GRADIENT = "grad_norm"
+    WHOLE = "whole_grad_norm"
     VALUE = "output_norm"
     COTANGENT = "cotangent_norm"
 
 
 FAMILIES: Final = tuple(Family)
+ALL: Final = "all"
+_PARTS: Final = 64
+_OCTAVES: Final = 1100
+"""more than float64 has on either side of 1"""
 
 
 @final
@@ -48,6 +57,7 @@ class Tally:
 
     max_observed, worst: of the example that comes closest to its bound; inf where a norm is not
     finite. bound: the one of that example, which others need not share; None: there is none.
+    sizes: of the whole gradient, how many norms lie in [2^(k/64), 2^((k+1)/64)), by k.
     """
 
     examples: int = 0
@@ -58,6 +68,7 @@ class Tally:
     undecided: int = 0
     recomputed: int = 0
     counts: Mapping[int, int] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -69,6 +80,7 @@ class Tally:
         recomputed: int,
         weights: str,
         places: Places,
+        sized: bool = False,
     ) -> Tally:
         """Of the examples at these places of the data, at the named weights."""
         if not norms.size:
@@ -84,15 +96,13 @@ class Tally:
             undecided=0 if decision is None else int(np.count_nonzero(decision.undecided)),
             recomputed=recomputed,
             counts=_counts(known, bound) if bound else {},
+            sizes=_sizes(known) if sized else {},
         )
 
     def merged(self, other: Tally) -> Tally:
         """Of the examples of both; of two equally close the example that comes first is named."""
         ranked = [t for t in (self, other) if t.worst is not None]
         top = min(ranked, key=_rank, default=self)
-        counts = dict(self.counts)
-        for place, count in other.counts.items():
-            counts[place] = counts.get(place, 0) + count
         return Tally(
             examples=self.examples + other.examples,
             max_observed=top.max_observed,
@@ -101,7 +111,8 @@ class Tally:
             violations=self.violations + other.violations,
             undecided=self.undecided + other.undecided,
             recomputed=self.recomputed + other.recomputed,
-            counts=dict(sorted(counts.items())),
+            counts=_added(self.counts, other.counts),
+            sizes=_added(self.sizes, other.sizes),
         )
 
     @classmethod
@@ -118,6 +129,16 @@ class Tally:
         if self.bound is None:
             return math.inf
         return self.max_observed / self.bound if self.bound else _share_of_zero(self.max_observed)
+
+    @property
+    def median(self) -> float | None:
+        """Of the norms that were sized, rounded down by 1.1 % at most; None of none."""
+        before, half = 0, (sum(self.sizes.values()) + 1) // 2
+        for place in sorted(self.sizes):
+            before += self.sizes[place]
+            if before >= half:
+                return 0.0 if place <= -_PARTS * _OCTAVES else float(2.0 ** (place / _PARTS))
+        return None
 
     @property
     def histogram(self) -> Histogram:
@@ -154,8 +175,23 @@ def _share_of_zero(norm: float) -> float:
 
 
 def _counts(norms: FloatArray, bound: float) -> Mapping[int, int]:
+    return _binned(norms / bound, BINS_PER_OCTAVE, LOWEST_BIN, HIGHEST_BIN)
+
+
+def _sizes(norms: FloatArray) -> Mapping[int, int]:
+    return _binned(norms, _PARTS, -_PARTS * _OCTAVES, _PARTS * _OCTAVES)
+
+
+def _binned(numbers: FloatArray, parts: int, lowest: int, highest: int) -> Mapping[int, int]:
+    """How many numbers lie in which of so many parts of an octave."""
     with np.errstate(divide="ignore"):
-        octaves = np.log2(norms / bound)
-    places = np.clip(np.floor(BINS_PER_OCTAVE * octaves), LOWEST_BIN, HIGHEST_BIN).astype(int)
+        octaves = np.log2(numbers)
+    places = np.clip(np.floor(parts * octaves), lowest, highest).astype(int)
     found, counts = np.unique(places, return_counts=True)
     return {int(place): int(count) for place, count in zip(found, counts, strict=True)}
+
+
+def _added(one: Mapping[int, int], other: Mapping[int, int]) -> Mapping[int, int]:
+    """Counts of both, in order."""
+    places = sorted({*one, *other})
+    return {place: one.get(place, 0) + other.get(place, 0) for place in places}

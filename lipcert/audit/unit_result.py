@@ -18,7 +18,7 @@ from lipcert.audit.tally import FAMILIES, Tallies, merged
 from lipcert.core.codec import Codec, CodecError, Form, Limit
 from lipcert.errors import NoVerdictError
 
-_SCHEMA: Final = "lipcert.audit-unit/2"
+_SCHEMA: Final = "lipcert.audit-unit/3"
 _EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found} == {*FAMILIES})]
 
 

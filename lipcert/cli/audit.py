@@ -12,9 +12,11 @@ import click
 from lipcert.cli import paths
 from lipcert.cli.audit_options import audit_options, job_of, require_inputs, require_torch
 from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.gate_options import gate_options
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, write_reports
 from lipcert.errors import UsageError
+from lipcert.gates import MAX_GRAD_NORM, MAX_SLACK
 from lipcert.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 @click.command("audit")
 @click.argument("target", type=click.Path(path_type=Path), required=False)
 @audit_options
+@gate_options(MAX_GRAD_NORM, MAX_SLACK)
 @click.option(
     "--work",
     type=click.Path(path_type=Path),
@@ -64,8 +67,9 @@ def command(
     """Audit TARGET, an ONNX file or a certificate, on real batches, a recorded run or an attack.
 
     The bounds are those of `lipcert analyze` with the same options, or those that the certificate
-    claims. Leaves with 0 when every norm is within its bound, with 1 when one is violated, with 3
-    when there is no verdict: nothing audited, undecided, or data that do not fit.
+    claims. Leaves with 0 when every norm is within its bound, with 1 when one is violated or a gate
+    exceeded, with 3 when there is no verdict: nothing audited, undecided, bounds that no norm came
+    near, or data that do not fit.
     """
     destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
     settings = chosen_settings(context).settings
@@ -108,7 +112,7 @@ def _exit_code(report: AuditReport) -> ExitCode:
     match report.verdict:
         case Verdict.PASS:
             return ExitCode.HOLDS
-        case Verdict.VIOLATION:
+        case Verdict.VIOLATION | Verdict.EXCEEDED:
             return ExitCode.NEGATIVE
     return ExitCode.NO_VERDICT
 

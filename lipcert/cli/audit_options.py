@@ -15,6 +15,7 @@ import click
 
 from lipcert.audit.records import MAX_DETECTABLE_FACTOR
 from lipcert.cli import paths
+from lipcert.cli.gate_options import gates_of
 from lipcert.errors import NoVerdictError, UsageError
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def job_of(
         unit_size=words["unit_size"],
         micro_batch=words["micro_batch"],
         limit=words["limit"],
+        gates=gates_of(words),
         max_detectable_factor=words["max_detectable_factor"],
     )
 

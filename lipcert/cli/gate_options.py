@@ -5,7 +5,7 @@ What enters: click's parse of them. What leaves: `Gates`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ _TEXTS: Final = MappingProxyType(
 
 
 def gate_options(*gates: str) -> Callable[[_Command], _Command]:
-    """Add the options of these gates; `popped_gates` reads them."""
+    """Add the options of these gates; `gates_of` reads them."""
 
     def added(command: _Command) -> _Command:
         for gate in reversed(gates):
@@ -37,7 +37,7 @@ def gate_options(*gates: str) -> Callable[[_Command], _Command]:
     return added
 
 
-def popped_gates(words: dict[str, Any]) -> Gates:
-    """The gates among the words of a command, which are taken out; UsageError for odd limits."""
+def gates_of(words: Mapping[str, Any]) -> Gates:
+    """The gates among the words of a command; UsageError for odd limits."""
     names = [gate.replace("-", "_") for gate in _TEXTS]
-    return Gates(**{name: words.pop(name) for name in names if name in words})
+    return Gates(**{name: words[name] for name in names if name in words})

@@ -21,6 +21,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
+from lipcert.gates import GateOutcome
 from lipcert.report import document as doc
 from lipcert.report.audit_findings import (
     QUANTITIES,
@@ -33,6 +34,7 @@ from lipcert.report.audit_findings import (
 )
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
 from lipcert.report.document import Line, told_once
+from lipcert.report.gates import gate_cases, gate_sentence, gate_statements
 from lipcert.report.numbers import (
     at_most,
     beside,
@@ -45,16 +47,24 @@ _TIGHTEST: Final = 8
 TONES: Final = {
     Verdict.PASS: doc.Tone.GOOD,
     Verdict.VIOLATION: doc.Tone.BAD,
+    Verdict.EXCEEDED: doc.Tone.BAD,
     Verdict.INCONCLUSIVE: doc.Tone.OPEN,
     Verdict.MISMATCH: doc.Tone.OPEN,
 }
 _OUTCOMES: Final = {
     Verdict.PASS: Outcome.PASSED,
     Verdict.VIOLATION: Outcome.FAILED,
+    Verdict.EXCEEDED: Outcome.FAILED,
     Verdict.INCONCLUSIVE: Outcome.ERROR,
     Verdict.MISMATCH: Outcome.ERROR,
 }
-_CHECK_ORDER: Final = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE, Verdict.PASS)
+_CHECK_ORDER: Final = (
+    Verdict.VIOLATION,
+    Verdict.EXCEEDED,
+    Verdict.MISMATCH,
+    Verdict.INCONCLUSIVE,
+    Verdict.PASS,
+)
 GROUP: Final = doc.Column("group", least=16)
 DIMENSION: Final = doc.Column("dimension", True, rank=5)
 MEASURED: Final = (
@@ -106,6 +116,10 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             doc.Answer(file_line(report), doc.Tone.SUBJECT),
         ),
         sections=doc.sections_of(
+            doc.Section("Gates", (gate_statements(report.gates),)),
+            doc.Section(
+                "The whole gradient of one example", (doc.Statements.of(gradient_rows(report)),)
+            ),
             doc.Section("Why", (_listing(report.reasons, most),)),
             doc.Section("Findings", (*shown, *more)),
             doc.Section(
@@ -238,7 +252,12 @@ def audit_ci(report: AuditReport) -> CiReport:
         headline=f"{answer(report)} {meaning(report)}",
         holds=report.verdict is Verdict.PASS,
         findings=findings,
-        cases=(*_run(report, findings), *_bounded(report, findings), *_checks(report)),
+        cases=(
+            *_run(report, findings),
+            *gate_cases(report.gates),
+            *_bounded(report, findings),
+            *_checks(report),
+        ),
         properties={
             "verdict": report.verdict.value,
             "examples": str(report.examples),
@@ -305,6 +324,8 @@ def answer(report: AuditReport) -> str:
             return f"Pass: {_tried(report)}, and {_held(report)}."
         case Verdict.VIOLATION:
             return f"Violation: {_violations(report)}."
+        case Verdict.EXCEEDED:
+            return f"Over a limit: {_exceeded(report)}."
         case Verdict.INCONCLUSIVE:
             return f"Inconclusive: {_tried(report)}, and that does not settle it."
         case Verdict.MISMATCH:
@@ -318,6 +339,8 @@ def meaning(report: AuditReport) -> str:
             return _worth(report)
         case Verdict.VIOLATION:
             return _broken(report)
+        case Verdict.EXCEEDED:
+            return "No bound is violated, but what was asked of them does not hold."
         case Verdict.INCONCLUSIVE:
             return _unsettled(report)
         case Verdict.MISMATCH:
@@ -327,6 +350,25 @@ def meaning(report: AuditReport) -> str:
 def file_line(report: AuditReport) -> str:
     """Which file was audited."""
     return f"{report.model}  ·  sha256 {report.model_sha256[:12]}"
+
+
+def gradient_rows(report: AuditReport) -> Rows:
+    """The bound of the gradient of one example, beside what examples had."""
+    found = report.gradient
+    if not found.examples:
+        return []
+    limit, largest = beside(found.grad_norm_bound, found.grad_norm_max)
+    kind = "replayed" if report.examples else "attacked"
+    examples = "example" if found.examples == 1 else "examples"
+    slack = "not known" if found.slack is None else f"G is {at_most(found.slack, _DIGITS)} times"
+    return [
+        ("bound G", limit),
+        (
+            f"in {found.examples:,} {kind} {examples}",
+            f"median {measured(found.grad_norm_median)}, largest {largest}",
+        ),
+        ("slack", slack if found.slack is None else f"{slack} the largest"),
+    ]
 
 
 def fact_rows(report: AuditReport) -> Rows:
@@ -412,6 +454,11 @@ def _violations(report: AuditReport) -> str:
         (checks, f"{checks} of {len(report.checks)} checks failed"),
     ]
     return ", ".join(text for count, text in told if count) or "something does not hold"
+
+
+def _exceeded(report: AuditReport) -> str:
+    over = [gate for gate in report.gates if gate.outcome is GateOutcome.EXCEEDED]
+    return "; ".join(map(gate_sentence, over)) or "a gate does not hold"
 
 
 def _time(report: AuditReport) -> str:

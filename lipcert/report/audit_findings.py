@@ -25,6 +25,7 @@ from lipcert.audit.records import (
 )
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import Finding, by_level
+from lipcert.report.gates import gate_findings
 from lipcert.report.numbers import at_most, beside, measured
 
 QUANTITIES: Final = MappingProxyType(
@@ -59,6 +60,7 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
 _CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")
 _DEFAULTS: Final = {
     Verdict.VIOLATION: "LC301",
+    Verdict.EXCEEDED: "LC110",
     Verdict.INCONCLUSIVE: "LC318",
     Verdict.MISMATCH: "LC319",
 }
@@ -117,7 +119,7 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     """Everything that a reader must know, errors first and among them the worst first."""
     untried = {group.name for group in report.untried_groups}
     found = [f for item in sorted(held_items(report), key=rank) for f in _of_held(item, untried)]
-    found = [*_of_checks(report), *found, *_of_whole(report)]
+    found = [*_of_checks(report), *found, *gate_findings(report.gates), *_of_whole(report)]
     found += _of_reasons(report, {finding.code for finding in found})
     if report.verdict is not Verdict.PASS and not any(f.level is Level.ERROR for f in found):
         found.append(_unexplained(report))

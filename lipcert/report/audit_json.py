@@ -49,6 +49,8 @@ def _document(report: AuditReport) -> JsonObject:
         group["detectable_error_factor"] = found.detectable_error_factor
     for value, measured in zip(members["values"], report.values, strict=True):
         value["tightness"] = measured.tightness
+    if "gradient" in members:
+        members["gradient"]["slack"] = report.gradient.slack
     return {
         "schema": AUDIT_SCHEMA,
         **members,
@@ -104,6 +106,8 @@ AUDIT: Final = Codec(
         "AuditReport.model_sha256": member("model.sha256"),
         "AuditReport.warnings": member(optional=True),
         "AuditReport.max_detectable_factor": member(optional=True),
+        "AuditReport.gates": member(optional=True),
+        "AuditReport.gradient": member(optional=True),
     },
     nulls=True,
     extra=True,

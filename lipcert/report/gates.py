@@ -38,7 +38,7 @@ def gate_sentence(result: GateResult) -> str:
             return f"{subject} is {_number(result)}, within {limit}"
         case GateOutcome.EXCEEDED:
             return f"{subject} is {_number(result)}, over {limit}"
-    return f"{subject} is not known, which {limit} asks for: {result.reason}"
+    return f"{subject} is not known ({limit}): {result.reason}"
 
 
 def _number(result: GateResult) -> str:

@@ -16,9 +16,10 @@ from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Kind
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
-from lipcert.audit.tally import FAMILIES, Family, Tally
+from lipcert.audit.tally import ALL, FAMILIES, Family, Tally
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import audit_unit
+from lipcert.gates import Gates
 from lipcert.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of
 
@@ -203,6 +204,64 @@ def test_a_bound_of_zero_that_is_kept_was_tried() -> None:
     report = concluded(result(0, zero), result(1, zero), at=at)
     assert report.verdict is Verdict.PASS
     assert report.groups[0].detectable_error_factor == 1.0
+
+
+def gated(at: Ready, **limits: float) -> Ready:
+    return replace(at, job=replace(at.job, gates=Gates(**limits)))
+
+
+def whole(norm: float) -> Mapping[Family, Mapping[str, Tally]]:
+    bound = ready().claims.grad_norm
+    return {Family.WHOLE: {ALL: replace(tally(norm), bound=bound, sizes={-64: 5})}}
+
+
+def test_the_whole_gradient_is_reported_beside_its_bound() -> None:
+    report = concluded(result(0, more=whole(0.75)), result(1, more=whole(0.5)))
+    bound = math.hypot(*(group.grad_norm_bound or 0.0 for group in report.groups))
+    found = report.gradient
+    assert found.grad_norm_bound == pytest.approx(bound, rel=1e-12)
+    assert (found.grad_norm_max, found.grad_norm_median, found.examples) == (0.75, 0.5, 10)
+    assert found.slack == pytest.approx(bound / 0.75, rel=1e-12)
+
+
+def test_the_attack_speaks_where_nothing_was_replayed() -> None:
+    """What occurs is what data show; an attack shows what could."""
+    attack = result(1, more=whole(3.0), kind=Kind.ATTACK)
+    assert concluded(result(0, more=whole(0.5)), attack).gradient.grad_norm_max == 0.5
+    assert concluded(attack).gradient.grad_norm_max == 3.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict", "known"),
+    [
+        ({"max_grad_norm": 1e6, "max_slack": 1e6}, Verdict.PASS, []),
+        ({"max_grad_norm": 0.1}, Verdict.EXCEEDED, ["LC110"]),
+        ({"max_slack": 1.01, "max_grad_norm": 1e6}, Verdict.EXCEEDED, ["LC110"]),
+    ],
+)
+def test_gates(limits: dict[str, float], verdict: Verdict, known: list[str]) -> None:
+    results = [result(n, more=whole(0.5)) for n in range(2)]
+    report = concluded(*results, at=gated(ready(), **limits))
+    assert (report.verdict, codes(report)) == (verdict, known)
+    assert [gate.limit for gate in report.gates] == [
+        limits[name] for name in ("max_grad_norm", "max_slack") if name in limits
+    ]
+
+
+@pytest.mark.parametrize("norm", [None, 0.0])
+def test_a_slack_that_is_not_known_is_no_pass(norm: float | None) -> None:
+    more = {} if norm is None else whole(norm)
+    results = [result(n, more=more) for n in range(2)]
+    report = concluded(*results, at=gated(ready(), max_slack=1e300))
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC111"])
+
+
+def test_a_violation_outweighs_a_gate_and_a_gate_what_is_undecided() -> None:
+    at = gated(ready(), max_grad_norm=0.1)
+    bad = concluded(result(0), result(1, {"hidden1": tally(9.0, violations=1)}), at=at)
+    assert (bad.verdict, codes(bad)) == (Verdict.VIOLATION, ["LC301", "LC110"])
+    open_ = concluded(result(0), result(1, {"hidden1": tally(undecided=1)}), at=at)
+    assert (open_.verdict, codes(open_)) == (Verdict.EXCEEDED, ["LC110", "LC305"])
 
 
 @pytest.mark.parametrize("verdict", [Verdict.VIOLATION, Verdict.MISMATCH, Verdict.INCONCLUSIVE])

@@ -10,6 +10,7 @@ import pytest
 from lipcert.audit.job import Job, Kind, units_of
 from lipcert.audit.precision import Precision
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.gates import Gates
 from lipcert.settings import ConstraintSpec, Settings
 
 SETTINGS = (
@@ -29,7 +30,8 @@ SETTINGS = (
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_json_is_the_inverse(settings: Settings) -> None:
     job = Job("m.onnx", settings, data="d.npz", attack_steps=3, precision=Precision.TF32, limit=7)
-    for one in (job, dataclasses.replace(job, max_detectable_factor=math.inf)):
+    gated = dataclasses.replace(job, gates=Gates(max_grad_norm=2.5, max_slack=0.1))
+    for one in (job, gated, dataclasses.replace(job, max_detectable_factor=math.inf)):
         assert Job.read(one.written(), "here") == one
 
 
@@ -56,6 +58,11 @@ def test_a_factor_below_one_is_no_limit(factor: float) -> None:
         Job("m.onnx", Settings(), data="d.npz", max_detectable_factor=factor)
 
 
+def test_an_audit_has_no_gate_of_a_number_that_it_does_not_measure() -> None:
+    with pytest.raises(UsageError, match="max-noise-to-signal is a gate of `lipcert analyze`"):
+        Job("m.onnx", Settings(), data="d.npz", gates=Gates(max_noise_to_signal=2.0))
+
+
 def test_every_field_and_every_input_is_in_the_digest() -> None:
     job = Job("m.onnx", Settings(), data="d.npz")
     others = [
@@ -64,9 +71,10 @@ def test_every_field_and_every_input_is_in_the_digest() -> None:
         dataclasses.replace(job, limit=3),
         dataclasses.replace(job, precision=Precision.FLOAT64),
         dataclasses.replace(job, max_detectable_factor=math.inf),
+        dataclasses.replace(job, gates=Gates(max_slack=10.0)),
     ]
     digests = {one.digest({"model": "a"}) for one in (job, *others)}
-    assert len(digests | {job.digest({"model": "b"})}) == 7
+    assert len(digests | {job.digest({"model": "b"})}) == 8
 
 
 def test_units_cover_every_example_once() -> None:

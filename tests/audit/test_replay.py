@@ -13,7 +13,7 @@ from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayed, Replayer
-from lipcert.audit.tally import Family
+from lipcert.audit.tally import ALL, Family
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
 from lipcert.settings import Settings
@@ -65,6 +65,12 @@ def test_the_largest_norms_are_those_of_autograd(name: str) -> None:
         assert single.tallies[Family.GRADIENT][group.name].max_observed == pytest.approx(
             float(norms.max()), rel=1e-4
         )
+    whole = torch.stack([*truth.values()]).norm(dim=0)
+    found = exact.tallies[Family.WHOLE][ALL]
+    assert found.max_observed == pytest.approx(float(whole.max()), rel=1e-9)
+    assert found.median == pytest.approx(float(whole.median()), rel=0.011)
+    assert found.bound == wanted.grad_norm
+    assert (found.violations, found.undecided) == (0, 0)
 
 
 @pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16, Precision.FLOAT16])

@@ -18,11 +18,13 @@ from lipcert.audit.unit_result import UNITS
 norms = st.lists(st.floats(min_value=0.0, max_value=10.0), max_size=12)
 
 
-def tally(values: list[float], first: int = 0, bound: float = 2.0) -> Tally:
+def tally(values: list[float], first: int = 0, bound: float = 2.0, *, sized: bool = False) -> Tally:
     measured = Measured(np.array(values), np.full(len(values), 0.25))
     decision = decide(measured, bound)
     places = first + np.arange(len(values))
-    return Tally.of(measured.norm, bound, decision, recomputed=0, weights="model", places=places)
+    return Tally.of(
+        measured.norm, bound, decision, recomputed=0, weights="model", places=places, sized=sized
+    )
 
 
 @given(norms, norms, norms)
@@ -33,6 +35,19 @@ def test_merging_is_counting_together(a: list[float], b: list[float], c: list[fl
     assert first.merged(second).merged(third) == together
     assert third.merged(first.merged(second)) == together
     assert second.merged(third).merged(first) == together
+
+
+@given(norms, norms)
+def test_the_median_is_that_of_the_norms(a: list[float], b: list[float]) -> None:
+    """Of an even number the lower one, whatever unit it is in; never above the largest."""
+    found = tally(a, sized=True).merged(tally(b, len(a), sized=True))
+    if not a + b:
+        assert found.median is None
+        return
+    truth = sorted(a + b)[(len(a + b) - 1) // 2]
+    assert found.median is not None
+    assert truth * (1.0 - 0.011) <= found.median <= truth
+    assert tally(a).median is None
 
 
 @given(norms, norms, norms)

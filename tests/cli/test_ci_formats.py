@@ -1,4 +1,4 @@
-"""`--format sarif|junit|github` of `analyze` and `check`, and the workflow in examples/."""
+"""`--format sarif|junit|github` of several verbs, and the workflow in examples/."""
 
 import json
 import re
@@ -6,9 +6,11 @@ import shlex
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
+import numpy as np
 import pytest
 
 from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
+from tests.models.shipped import digits, path_of
 
 WORKFLOW = Path(__file__).resolve().parents[2] / "examples" / "audit_in_github.yml"
 
@@ -58,6 +60,51 @@ def test_a_certificate_of_another_model_fails(file: Path) -> None:
     assert root.find(".//testcase[@name='verdict']/failure") is not None
     (run,) = json.loads(call(*words, "--format", "sarif").stdout)["runs"]
     assert run["results"][0]["level"] == "error"
+
+
+GATES = {
+    "holds": ("1000", 0, None),
+    "exceeded": ("0.01", 1, "failure"),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_gates_of_an_audit_in_every_format(tmp_path: Path, name: str) -> None:
+    """Of the verdict and of the gate; other cases stay as they are."""
+    limit, code, element = GATES[name]
+    data, xml, sarif = (tmp_path / file for file in ("d.npz", "a.xml", "a.sarif"))
+    split = digits((64,))
+    np.savez(data, x=split.images.numpy()[:8], y=split.labels.numpy()[:8])
+    reports = ("--report", f"junit={xml}", "--report", f"sarif={sarif}", "--format", "github")
+    gates = ("--max-grad-norm", limit, "--max-slack", "1000")
+    done = call("audit", path_of("digits_mlp"), "--data", data, *gates, *reports)
+    assert (done.exit_code, done.stderr) == (code, "")
+    root = fromstring(xml.read_text(encoding="utf-8"))
+    for case, expected in (("max-grad-norm", element), ("verdict", element), ("max-slack", None)):
+        (found,) = root.findall(f".//testcase[@name='{case}']")
+        assert [item.tag for item in found] == ([expected] if expected else [])
+        assert [item.get("type") for item in found] == (["LC110"] if expected else [])
+    (run,) = json.loads(sarif.read_text(encoding="utf-8"))["runs"]
+    errors = [item["ruleId"] for item in run["results"] if item["level"] == "error"]
+    assert errors == (["LC110"] if element else [])
+    annotated = re.findall(
+        r"^::error file=[^:]*,title=(LC\d+ gate \S+)::", done.stdout, re.MULTILINE
+    )
+    assert annotated == (["LC110 gate max-grad-norm"] if element else [])
+
+
+def test_a_gate_whose_number_is_not_known_is_no_verdict(tmp_path: Path) -> None:
+    """Of a network whose gradients are all 0: it is given nothing but zeros, and trains no bias."""
+    data = tmp_path / "d.npz"
+    np.savez(data, x=np.zeros((4, 64), dtype=np.float32), y=np.zeros(4, dtype=np.int64))
+    words = ("audit", path_of("digits_mlp"), "--data", data, "--trainable", "hidden1.weight")
+    words = (*words, "--max-slack", "1000", "--max-detectable-factor", "inf", "--format", "junit")
+    done = call(*words)
+    assert done.exit_code == 3
+    root = fromstring(done.stdout)
+    (found,) = root.findall(".//testcase[@name='max-slack']/error")
+    assert found.get("type") == "LC111"
+    assert "every gradient is 0" in (found.get("message") or "")
 
 
 def commands() -> list[str]:

@@ -8,6 +8,7 @@ from lipcert.audit.records import (
     AuditReport,
     CheckReport,
     ExampleReference,
+    GradientAudit,
     GroupAudit,
     Histogram,
     Modes,
@@ -15,6 +16,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
+from lipcert.gates import LIMITED, GateResult
 
 CODES = ("LC300", "LC304", "LC310", "LC314", "LC317", "LC320")
 TROUBLE = ("::error::x", "\r\n::warning::y", "##[error]z", "%0A::", "]]>", "<b>", "a,b:c", "\x00")
@@ -66,6 +68,13 @@ checks = st.builds(
     expected=st.none() | numbers,
     remedy=names,
 )
+gates = st.builds(
+    GateResult,
+    gate=st.sampled_from(sorted(LIMITED)),
+    limit=st.floats(1e-9, 1e9),
+    found=st.none() | numbers,
+    reason=names,
+)
 reports = st.builds(
     AuditReport,
     verdict=st.sampled_from(Verdict),
@@ -87,4 +96,6 @@ reports = st.builds(
     plain_step_ratio=st.none() | numbers,
     notes=st.lists(names, max_size=2).map(tuple),
     max_detectable_factor=st.none() | st.floats(1.0, 1e9),
+    gates=st.lists(gates, max_size=2).map(tuple),
+    gradient=st.builds(GradientAudit, bounds, norms, norms, counts),
 )

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from lipcert.audit.records import AuditReport, Verdict
+from lipcert.audit.records import AuditReport, GradientAudit, Verdict
+from lipcert.gates import GateResult
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
 from lipcert.report.markdown import LARGEST
 from tests.report.audit_samples import (
@@ -67,6 +68,27 @@ def test_no_verdict_is_no_pass() -> None:
         first, second, *_ = lines(report)
         assert first.split(":")[0] in {"Inconclusive", "Mismatch"}
         assert second.startswith("This is no pass")
+
+
+def test_the_whole_gradient_is_told_beside_its_bound() -> None:
+    report = replace(passed(), gradient=GradientAudit(12.5, 0.5, 6.25, 2048))
+    shown = text(report)
+    assert "The whole gradient of one example" in shown
+    for row in ("12.5", "in 2,048 replayed examples", "median 0.5, largest 6.25", "2 times"):
+        assert row in shown
+    assert "The whole gradient" not in text(passed())
+
+
+def test_a_gate_that_is_exceeded_is_said_first() -> None:
+    over = GateResult("max-grad-norm", 10.0, 12.5)
+    report = replace(passed(), verdict=Verdict.EXCEEDED, gates=(over,))
+    first, second, *rest = lines(report)
+    assert first == (
+        "Over a limit: the bound G of the gradient of one example is 12.5, over --max-grad-norm 10."
+    )
+    assert second == "No bound is violated, but what was asked of them does not hold."
+    assert any("LC110" in line for line in rest)
+    assert "\x1b[1;31mOver a limit" in text(report, color=True)
 
 
 def test_bounds_that_nothing_came_near_are_said_first() -> None:
