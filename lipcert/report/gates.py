@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from typing import Final
 
 from lipcert.diagnostics import Level
 from lipcert.gates import LIMITED, GateOutcome, GateResult
 from lipcert.report.ci import Case, Finding, Outcome
 from lipcert.report.document import Statement, Statements, Tone
-from lipcert.report.numbers import at_most
+from lipcert.report.numbers import at_most, rounded_up
 
 _CODES: Final = {GateOutcome.EXCEEDED: "LC110", GateOutcome.UNKNOWN: "LC111"}
 _OUTCOMES: Final = {
@@ -47,9 +48,9 @@ def _number(result: GateResult) -> str:
         raise ValueError("a number that is not known has no text")
     if math.isinf(result.found):
         return "infinite"
-    text = at_most(result.found)
-    is_hidden = result.outcome is GateOutcome.HOLDS and float(text) > result.limit
-    return repr(result.found) if is_hidden else text
+    is_over = rounded_up(result.found) > Decimal(result.limit)
+    is_hidden = result.outcome is GateOutcome.HOLDS and is_over
+    return repr(result.found) if is_hidden else at_most(result.found)
 
 
 def gate_findings(results: Iterable[GateResult]) -> Iterator[Finding]:

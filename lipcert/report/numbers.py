@@ -4,7 +4,7 @@ What enters: certified upper bounds (None: no bound), and measured norms, which 
 infinite. What leaves: short decimal text. Invariants: the text of a bound, read as a decimal, is at
 least the number it stands for. Of a norm within its bound the text is never above that of the
 bound, and of a norm above its bound never at or below it; measured numbers are otherwise rounded to
-the nearest.
+the nearest. From a million on numbers are powers of ten, in few digits: `4.81·10²²`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,40 @@ _DIGITS: Final = 5
 _BAR_WIDTH: Final = 12
 _MEASURED_DIGITS: Final = 4
 _NONE: Final = "–"
+_LARGE: Final = 1e6
+_LARGE_DIGITS: Final = 3
+_SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def at_most(value: float | None, digits: int = _DIGITS) -> str:
     """An upper bound with the given number of significant digits, rounded up."""
     if value is None or not math.isfinite(value):
         return NO_BOUND
-    up = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    rounded = up.create_decimal(decimal.Decimal(value)).normalize(up)
+    return _text(rounded_up(value, digits))
+
+
+def rounded_up(value: float, digits: int = _DIGITS) -> decimal.Decimal:
+    """The number that `at_most` writes, of a finite one."""
+    return _rounded(value, digits, decimal.ROUND_CEILING)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> decimal.Decimal:
+    digits = min(digits, _LARGE_DIGITS) if abs(value) >= _LARGE else digits
+    context = decimal.Context(prec=digits, rounding=rounding)
+    return context.create_decimal(decimal.Decimal(value)).normalize(context)
+
+
+def _text(rounded: decimal.Decimal) -> str:
+    power = rounded.adjusted()
     if rounded == 0:
         return "0"
-    if -5 <= rounded.adjusted() <= 5:
+    if -5 <= power <= 5:
         return format(rounded, "f")
-    return format(rounded, "e")
+    if power < 0:
+        return format(rounded, "e")
+    ten = "10" + str(power).translate(_SUPERSCRIPT)
+    digits = format(rounded.scaleb(-power), "f")
+    return {"1": ten, "-1": f"-{ten}"}.get(digits, f"{digits}·{ten}")
 
 
 def percent(share: float | None) -> str:
@@ -61,11 +82,11 @@ def measured(value: float | None, digits: int = _MEASURED_DIGITS) -> str:
         return "NaN"
     if math.isinf(value):
         return "infinite" if value > 0.0 else "-infinite"
-    near = decimal.Context(prec=digits, rounding=decimal.ROUND_HALF_EVEN)
-    rounded = near.create_decimal(decimal.Decimal(value)).normalize(near)
-    if rounded == 0:
-        return "0"
-    return format(rounded, "f" if -5 <= rounded.adjusted() <= 5 else "e")
+    return _text(_nearest(value, digits))
+
+
+def _nearest(value: float, digits: int = _MEASURED_DIGITS) -> decimal.Decimal:
+    return _rounded(value, digits, decimal.ROUND_HALF_EVEN)
 
 
 def beside(bound: float | None, *norms: float | None) -> tuple[str, ...]:
@@ -78,7 +99,7 @@ def beside(bound: float | None, *norms: float | None) -> tuple[str, ...]:
 def _is_hidden(norm: float | None, bound: float) -> bool:
     if norm is None or not math.isfinite(norm) or not math.isfinite(bound) or norm <= bound:
         return False
-    return decimal.Decimal(measured(norm)) <= decimal.Decimal(at_most(bound, _MEASURED_DIGITS))
+    return _nearest(norm) <= rounded_up(bound, _MEASURED_DIGITS)
 
 
 def _in_full(norm: float | None) -> str:

@@ -1,7 +1,6 @@
 """Findings of audits: nothing that speaks against a pass is lost, the worst comes first."""
 
 from dataclasses import replace
-from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +26,7 @@ from tests.report.audit_samples import (
     with_nan,
 )
 from tests.report.audit_strategies import reports
+from tests.report.shown import number_of
 
 FINITE = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
 
@@ -122,7 +122,7 @@ def test_nothing_fails_open(report: AuditReport) -> None:
 @settings(max_examples=300)
 def test_numbers_side_by_side_are_on_the_right_sides(norm: float, bound: float) -> None:
     limit, shown = beside(bound, norm)
-    assert (Decimal(shown) <= Decimal(limit)) == (norm <= bound)
+    assert (number_of(shown) <= number_of(limit)) == (norm <= bound)
 
 
 @given(st.integers(-200, 200), st.integers(1, 10**6))
@@ -130,7 +130,7 @@ def test_nearly_equal_numbers_too(steps: int, scale: int) -> None:
     bound = scale / 7.0
     norm = bound * (1.0 + steps * 2.0**-52)
     limit, shown = beside(bound, norm)
-    assert (Decimal(shown) <= Decimal(limit)) == (norm <= bound)
+    assert (number_of(shown) <= number_of(limit)) == (norm <= bound)
     share = share_of(group(grad_norm_bound=bound, max_observed=norm, max_attacked=None))
     assert (float(share) > 1.0) == (norm / bound > 1.0)
 

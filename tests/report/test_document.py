@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +29,7 @@ from lipcert.report.document import (
 from lipcert.report.formats import document_text
 from lipcert.report.html import page_html
 from tests.report.html.test_writing import check_inert as check_inert_page
+from tests.report.shown import number_of
 from tests.test_safe import check_inert, names
 
 COLUMNS = (
@@ -216,6 +217,6 @@ def test_text_fits_its_width(width: int) -> None:
 @given(st.floats(min_value=0.0, allow_nan=False, allow_infinity=False), st.integers(1, 6))
 def test_a_bound_in_a_cell_is_never_shown_below_itself(bound: float, digits: int) -> None:
     shown = cell_text((bound, bound), digits).split(", ")
-    assert all(Decimal(text) >= Decimal(bound) for text in shown)
-    assert Decimal(cell_text(bound, digits)) >= Decimal(bound)
+    assert all(number_of(text) >= Fraction(bound) for text in shown)
+    assert number_of(cell_text(bound, digits)) >= Fraction(bound)
     assert cell_text(None, digits) == "no bound"
