@@ -129,7 +129,8 @@ class TrainingMechanism:
 
     def _own(self) -> dict[str, Any]:
         """What this mechanism declares, under the names of `Settings`."""
-        own = {name: getattr(self, name) for name in names_of(MECHANISMS[self.kind])}
+        found = MECHANISMS[self.kind]
+        own = {name: getattr(self, name) for name in (*names_of(found), *found.tables)}
         return {"mechanism": self.kind, **own}
 
 
@@ -209,12 +210,21 @@ class FixedWeightNorm(_HeldWeights):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackpropClipping(TrainingMechanism):
     """Backpropagation clipping (Stevens et al., 2022): each trained layer clips its input and its
-    upstream cotangent, example by example. Weights are free."""
+    upstream cotangent, example by example. Weights are free.
+
+    input_clip: None: no layer clips what it reads, which then has to have a bound whatever the
+    weights are (an input with a domain, a normalisation that is not trained, tanh, softmax).
+    input_clips, cotangent_clips: radii of single layers, by their names, those of their parameters
+    or globs, such as ("blocks.*.fc2", 4.0); the first match wins over the radius of all. None (or
+    "none") for an input that is not clipped.
+    """
 
     kind = "backprop-clipping"
-    input_clip: float = 1.0
-    cotangent_clip: float = 1.0
+    input_clip: float | None = 1.0
+    cotangent_clip: float | None = 1.0
     conv_clip: ConvClipName = "l1.5"
+    input_clips: tuple[tuple[str, float | None], ...] = ()
+    cotangent_clips: tuple[tuple[str, float], ...] = ()
 
 
 @final

@@ -11,10 +11,10 @@ from tests.core.mutants.record import Effect, Outcome, judged
 TRIED = 64
 
 
-CASES = [("mlp", False), ("cnn", True), ("clipped", False), ("scaled", False)]
+CASES = [("mlp", False), ("cnn", True), ("clipped", False), ("layers", False), ("scaled", False)]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=["mlp", "cnn-set", "clipped", "scaled"])
+@pytest.fixture(scope="module", params=CASES, ids=["mlp", "cnn-set", "clipped", "layers", "scaled"])
 def case(request, tmp_path_factory):
     family, constrained = request.param
     return certified(family, tmp_path_factory.mktemp(family), constrained=constrained)

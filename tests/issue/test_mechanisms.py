@@ -12,7 +12,8 @@ import torch
 from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
-from lipcert.audit.bounds import settings_of
+from lipcert.analysis.bounded import bounded
+from lipcert.audit.bounds import claims_of_certificate, settings_of
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
@@ -159,6 +160,66 @@ def test_reflected_borders_do_not_get_the_published_bound(tmp_path) -> None:
         )
     assert derived["wrap"] == 0.125
     assert derived["reflect"] == derived["edge"] == 0.25
+
+
+LAYERED = {
+    "mechanism": "backprop-clipping",
+    "cotangent_clip": 0.25,
+    "input_clips": (("second*", 0.5), ("last.bias", 2.0)),
+    "cotangent_clips": (("norm", 0.125),),
+}
+
+
+def test_radii_of_single_layers_are_certified(tmp_path) -> None:
+    """The first convolution reads an input of norm 1, the normalisation reads what comes; audits
+    read the same radii from the certificate, by the parameters of the layers."""
+    path = saved(tmp_path)
+    found = issued(path, **LAYERED, **RUN)
+    assert found.report.verdict is Verdict.CONDITIONAL
+    clip = Premises.read(found.certificate.assumptions).layer_clip
+    assert clip is not None
+    radii = [(clip.input_radius(item), clip.cotangent_radius(item)) for item in clip.layers]
+    assert radii == [(None, 0.25), (0.5, 0.25), (None, 0.125), (2.0, 0.25)]
+    assert bounds(found)["first.weight"] == pytest.approx(0.25, rel=1e-6)
+    assert bounds(found)["second.weight"] == pytest.approx(0.125, rel=1e-6)
+    assert bounds(found)["norm.bias"] == pytest.approx(0.125, rel=1e-6)
+    assert bounds(found)["last.weight"] == pytest.approx(0.5, rel=1e-6)
+    read = settings_of(read_certificate(found.data))
+    model = load_model(path, trusted=True)
+    assert bounded(model, read).premises.layer_clip == clip
+    claimed = claims_of_certificate(model, found.certificate, "the certificate")
+    assert claimed.parameters == bounds(found)
+
+
+def test_an_input_of_any_length_has_no_bound_unless_it_is_clipped(tmp_path) -> None:
+    path = saved(tmp_path)
+    changed = {**LAYERED, "input_clips": LAYERED["input_clips"][:1]}
+    with pytest.raises(NoVerdictError, match=r"last\.weight"):
+        issued(path, **changed)
+    frozen = issued(path, **changed, freeze=("norm.weight", "norm.bias"))
+    assert bounds(frozen)["last.weight"] == pytest.approx(0.25 * behind_norm(path), rel=1e-6)
+
+
+def behind_norm(path: Path) -> float:
+    """An upper bound of what the normalisation with its numbers computes: √32·γ and the shift."""
+    stored = {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
+    scale, shift = (stored[f"norm.{name}"].astype(float) for name in ("weight", "bias"))
+    return float(np.abs(scale).max()) * 32**0.5 + float(np.linalg.norm(shift))
+
+
+def test_a_certificate_whose_layers_no_settings_can_state_is_not_audited(tmp_path) -> None:
+    """It may be valid all the same: here, a layer that is trained does not clip."""
+    path = saved(tmp_path)
+    found = issued(path, **{**LAYERED, "cotangent_clips": ()}).certificate
+    premises = Premises.read(found.assumptions)
+    clip = premises.layer_clip
+    assert clip is not None
+    from tests.core.mutants.assumptions import rewritten
+
+    fewer = replace(premises, mechanism=replace(clip, layers=clip.layers[1:]))
+    model = load_model(path, trusted=True)
+    with pytest.raises(NoVerdictError, match="none that settings can state"):
+        claims_of_certificate(model, rewritten(found, fewer), "the certificate")
 
 
 def test_frozen_layers_do_not_clip(tmp_path) -> None:

@@ -352,6 +352,18 @@ DERIVATION = [
         Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
     ),
     Mutation(
+        "clips:with_clips",
+        "radius = clip.input_radius(layer)",
+        "radius = clip.input_radius(layer) or 0.01",
+        Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
+    ),
+    Mutation(
+        "ledger.mechanism:BackpropClipping.cotangent_radius",
+        "(self.cotangent_clip, layer.cotangent_clip)",
+        "(self.cotangent_clip, *(item.cotangent_clip for item in self.layers))",
+        Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
+    ),
+    Mutation(
         "refinements:Runs.of",
         "any(readers[value] != 1 for value in run.values[:-1])",
         "False",

@@ -1,8 +1,9 @@
 """Backpropagation clipping in a live module: hooks where the bounded graph has its clips.
 
 What enters: a module, the graph that was bounded with its clips, and which parameter of the module
-is which of the graph. What leaves: handles of hooks, by which every trained layer clips its input
-and its upstream cotangent, in training and in evaluation: the clips are part of the network.
+is which of the graph. What leaves: handles of hooks, by which every trained layer clips its
+upstream cotangent and, where the graph does, its input, in training and in evaluation: the clips
+are part of the network.
 Invariant: a layer is a module that owns its parameters alone and is called once; whatever cannot
 be mapped so is refused by name, and `check_clips` tells whether the mapping is right.
 """
@@ -32,11 +33,14 @@ _REMEDY: Final = (
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class ClippedLayer:
-    """A trained layer: the submodule that is it, by name, and its two clips in the graph."""
+class HookedLayer:
+    """A trained layer: the submodule that is it, by name, and its clips in the graph.
+
+    before: None where it reads its input as it is.
+    """
 
     name: str
-    before: Node
+    before: Node | None
     after: Node
 
 
@@ -49,27 +53,28 @@ def install_clips(
     Raises UsageError naming every parameter whose layer has no place for hooks.
     """
     handles: list[RemovableHandle] = []
-    for layer in clipped_layers(module, graph, matches):
+    for layer in hooked_layers(module, graph, matches):
         submodule = module.get_submodule(layer.name)
-        handles.append(submodule.register_forward_pre_hook(_Before(layer.name, layer.before)))
+        before = _Before(layer.name, layer.before)
+        handles.append(submodule.register_forward_pre_hook(before))
         handles.append(submodule.register_forward_hook(_After(layer.name, layer.after)))
     return tuple(handles)
 
 
-def clipped_layers(
+def hooked_layers(
     module: nn.Module, graph: Graph, matches: Mapping[str, Match]
-) -> tuple[ClippedLayer, ...]:
+) -> tuple[HookedLayer, ...]:
     """The layers that the clips of the graph surround. Raises UsageError as `install_clips`."""
     runs = list(_runs(graph))
     owners = [_owners(parameters, matches) for _, _, parameters in runs]
     counts = Counter(name for found in owners for name in found)
     shared = _shared(module)
     reasons: list[str] = []
-    layers: list[ClippedLayer] = []
+    layers: list[HookedLayer] = []
     for (before, after, parameters), found in zip(runs, owners, strict=True):
         why = _obstacle(module, found, counts, shared)
         if why is None:
-            layers.append(ClippedLayer(found[0], before, after))
+            layers.append(HookedLayer(found[0], before, after))
         else:
             reasons.append(f"{', '.join(repr(name) for name in parameters)}: {why}")
     if reasons:
@@ -84,10 +89,10 @@ def clipped_layers(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Before:
-    """Clips what a layer reads."""
+    """Sees to it that a layer reads one tensor, and clips that where there is a clip."""
 
     layer: str
-    clip: Node
+    clip: Node | None
 
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
         if len(arguments) != 1 or not isinstance(arguments[0], Tensor):
@@ -95,7 +100,8 @@ class _Before:
                 f"backpropagation clipping: the layer {self.layer!r} ({type(module).__name__}) "
                 "must be called with one tensor, and by position"
             )
-        return (lowered(self.clip, [arguments[0]], {}),)
+        (given,) = arguments
+        return (given if self.clip is None else lowered(self.clip, [given], {}),)
 
 
 @final
@@ -116,24 +122,30 @@ class _After:
         return lowered(self.clip, [output], {})
 
 
-def _runs(graph: Graph) -> Iterator[tuple[Node, Node, tuple[str, ...]]]:
-    """The clips around every layer of the graph, and the trained parameters between them."""
+def _runs(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...]]]:
+    """The clips around every layer of the graph, and the trained parameters between them.
+
+    A layer is a path up to the clip of its cotangent. Below it, up to the clip of its input or,
+    where it has none, to the next layer or fork, nothing else is trained: every trained layer ends
+    in a clip.
+    """
     producers = {node.output: node for node in graph.nodes}
     for after in graph.nodes:
         if not isinstance(after.op, CotangentClip):
             continue
         between: list[Node] = []
-        node = producers[after.inputs[0]]
-        while not isinstance(node.op, InputClip):
+        node = producers.get(after.inputs[0])
+        while node is not None and not isinstance(node.op, InputClip | CotangentClip):
             between.append(node)
-            node = producers[node.inputs[0]]
+            node = producers.get(node.inputs[0]) if len(node.inputs) == 1 else None
+        before = node if node is not None and isinstance(node.op, InputClip) else None
         names = [
             use.parameter
             for inner in reversed(between)
             for use in inner.uses()
             if graph.parameters[use.parameter].trainable
         ]
-        yield node, after, tuple(dict.fromkeys(names))
+        yield before, after, tuple(dict.fromkeys(names))
 
 
 def _owners(parameters: tuple[str, ...], matches: Mapping[str, Match]) -> tuple[str, ...]:

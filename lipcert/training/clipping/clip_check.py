@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lipcert.audit.recorded_names import Match
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
-from lipcert.training.clipping.backprop import clipped_layers
+from lipcert.training.clipping.backprop import hooked_layers
 from lipcert.training.clipping.probe import Probe, Seen
 
 _DIFFERENCE: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
@@ -32,7 +32,7 @@ _FAINT: Final = 1e-3
 
 def check_clips(module: nn.Module, graph: Graph, matches: Mapping[str, Match]) -> None:
     """graph: as bounded, with its clips; matches: as `install_clips` had them."""
-    layers = clipped_layers(module, graph, matches)
+    layers = hooked_layers(module, graph, matches)
     for dtype, allowed in _DIFFERENCE.items():
         probe = Probe(module, graph, matches, layers, dtype)
         live = probe.of_module()
@@ -46,14 +46,14 @@ def check_clips(module: nn.Module, graph: Graph, matches: Mapping[str, Match]) -
 
 
 def _compare(live: Seen, bounded: Seen, allowed: float) -> None:
-    for layer, (expected,) in bounded.inputs.items():
-        found = live.inputs[layer]
+    for layer, found in live.inputs.items():
         if len(found) != 1 or layer not in live.cotangents:
             raise NoVerdictError(
                 f"clipping: the layer {layer!r} is called {len(found)} times, and was bounded for "
                 "one call: its clips do not act where its parameters do"
             )
-        _require((layer, "reads"), found[0], expected, allowed, expected)
+        for expected in bounded.inputs[layer]:
+            _require((layer, "reads"), found[0], expected, allowed, expected)
     longest = _longest(bounded.cotangents.values())
     for layer, cotangent in bounded.cotangents.items():
         _require((layer, "receives"), live.cotangents[layer], cotangent, allowed, longest)

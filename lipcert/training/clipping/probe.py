@@ -20,7 +20,7 @@ from torch.func import functional_call
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.recorded_names import Match
 from lipcert.ir import Graph, Node
-from lipcert.training.clipping.backprop import ClippedLayer
+from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.dropout import at_rest
 
 _EXAMPLES: Final = 3
@@ -30,7 +30,10 @@ _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What the clips saw, by layer, the output, and gradients by the graph's names."""
+    """What layers read and receive, the output, and gradients by the graph's names.
+
+    inputs: every call; of the graph, those that are clipped.
+    """
 
     inputs: Mapping[str, Sequence[Tensor]]
     cotangents: Mapping[str, Tensor]
@@ -47,7 +50,7 @@ class Probe:
         module: nn.Module,
         graph: Graph,
         matches: Mapping[str, Match],
-        layers: Sequence[ClippedLayer],
+        layers: Sequence[HookedLayer],
         dtype: torch.dtype,
         *,
         training: bool | None = False,
@@ -109,7 +112,7 @@ class Probe:
 
     def of_graph(self) -> Seen:
         """The same numbers through the graph that was bounded."""
-        layers = {layer.before.name: layer.name for layer in self._layers}
+        layers = {item.before.name: item.name for item in self._layers if item.before is not None}
         clips = {layer.after.name: layer.name for layer in self._layers}
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
         outputs: dict[str, Tensor] = {}

@@ -162,10 +162,7 @@ def _clips(premises: Premises, clip: BackpropClipping) -> Iterator[Changed]:
     absent = replace(layers[0], input="absent", output="v0")
     bare = replace(layers[0], input="v0", output="v1")
     for kind, effect, stages, other in (
-        ("input clip enlarged", _WEAK, {4, 6}, {"input_clip": clip.input_clip * (1 + 1e-12)}),
-        ("input clip reduced", _FINE, set(), {"input_clip": clip.input_clip / 2}),
-        ("cotangent clip enlarged", _WEAK, {5, 6}, {"cotangent_clip": clip.cotangent_clip * 2}),
-        ("cotangent clip reduced", _FINE, set(), {"cotangent_clip": clip.cotangent_clip / 2}),
+        *_radii(clip),
         ("norm of the clip", _WEAK, {6}, {"conv_clip": "l2"}),
         ("layers reordered", _FINE, set(), {"layers": layers[::-1]}),
         ("layer doubled", _WEAK, {2}, {"layers": (*layers, layers[0])}),
@@ -181,6 +178,42 @@ def _clips(premises: Premises, clip: BackpropClipping) -> Iterator[Changed]:
     for index in range(len(layers)):
         fewer = replace(clip, layers=(*layers[:index], *layers[index + 1 :]))
         yield "layer dropped", _WEAK, {4, 5, 6}, replace(premises, mechanism=fewer)
+
+
+def _radii(clip: BackpropClipping) -> Iterator[tuple[str, Effect, set[int], dict[str, object]]]:
+    """Of all layers where they share one, otherwise of each."""
+    shared = {"input clip": clip.input_clip, "cotangent clip": clip.cotangent_clip}
+    for kind, radius in shared.items():
+        name, stages = kind.replace(" ", "_"), {4, 5, 6}
+        if radius is not None:
+            yield f"{kind} enlarged", _WEAK, stages, {name: radius * (1 + 1e-12)}
+            yield f"{kind} reduced", _FINE, set(), {name: radius / 2}
+    for index, layer in enumerate(clip.layers):
+        for kind in shared:
+            name, stages = kind.replace(" ", "_"), {4, 5, 6}
+            radius = getattr(layer, name)
+            if radius is None:
+                continue
+            for what, effect, other in (
+                ("enlarged", _WEAK, radius * (1 + 1e-12)),
+                ("reduced", _FINE, radius / 2),
+                ("taken away", _WEAK, None),
+            ):
+                layers = list(clip.layers)
+                layers[index] = replace(layer, **{name: other})
+                if other is not None or name == "input_clip":
+                    found = stages if effect is _WEAK else set()
+                    yield f"{kind} of a layer {what}", effect, found, {"layers": tuple(layers)}
+    if clip.input_clip is None:
+        layers = tuple(replace(layer, input_clip=None) for layer in clip.layers)
+        yield "no input clips", _WEAK, {4, 5, 6}, {"layers": layers}
+        first, last = clip.layers[0], clip.layers[-1]
+        swapped = (
+            replace(first, input_clip=last.input_clip),
+            *clip.layers[1:-1],
+            replace(last, input_clip=first.input_clip),
+        )
+        yield "input clips exchanged", _WEAK, {4, 5, 6}, {"layers": swapped}
 
 
 def _releases(premises: Premises) -> Iterator[Changed]:

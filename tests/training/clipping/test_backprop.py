@@ -214,6 +214,43 @@ def test_other_radii_are_noticed() -> None:
             check_clips(live, with_clips(graph, other), matches)
 
 
+def test_radii_of_single_layers_are_those_of_the_hooks() -> None:
+    """The second layer reads its input as it is; which layer has which radius is noticed."""
+    live = Two()
+    graph = graph_of(live)
+    own = clips(BETA, C, input_clips={"second": "none"}, cotangent_clips={"first": 0.05})
+    clipped, matches, handles = installed(graph, live, own)
+    check_clips(live, clipped, matches)
+    for layer in (live.first, live.second):
+        layer.weight.data.mul_(50.0)
+    every = [example_gradients(live, 100.0 * torch.randn(4), label % 4) for label in range(16)]
+    assert max(float(found["second.weight"].norm()) for found in every) > 2.0 * BETA * C
+    assert 0.0 < max(float(found["first.weight"].norm()) for found in every) <= BETA * 0.0501
+    for other in (
+        clips(BETA, C, cotangent_clips={"first": 0.05}),
+        clips(BETA, C, input_clips={"first": "none"}, cotangent_clips={"first": 0.05}),
+        clips(BETA, C, input_clips={"second": "none"}, cotangent_clips={"second": 0.05}),
+        clips(BETA, C, input_clips={"second": "none"}),
+    ):
+        with pytest.raises(NoVerdictError, match="the clips of the two differ"):
+            check_clips(live, with_clips(graph, other), matches)
+    for handle in handles:
+        handle.remove()
+
+
+def test_a_bias_that_is_trained_alone_needs_no_input() -> None:
+    """Behind a product that is frozen, where a clip of what the bias meets has no place."""
+    live = Two()
+    graph = graph_of(live)
+    parameters = dict(graph.parameters)
+    for name in ("first.weight", "second.weight"):
+        parameters[name] = dataclasses.replace(parameters[name], trainable=False)
+    graph = dataclasses.replace(graph, parameters=parameters)
+    clipped, matches, _ = installed(graph, live, clips(None, C))
+    assert [node.kind for node in clipped.nodes].count("InputClip") == 0
+    check_clips(live, clipped, matches)
+
+
 def test_a_layer_that_is_used_twice_is_refused() -> None:
     live = Two()
     graph = chain((4,), dense(live, "first"), Activation("relu"), dense(live, "first"))
