@@ -31,6 +31,7 @@ from lipcert.audit.records import (
 )
 from lipcert.audit.tally import ALL, Family, Tally
 from lipcert.audit.unit_result import Total
+from lipcert.audit.usefulness import usefulness_at
 from lipcert.gates import LIMITED, MAX_GRAD_NORM, MAX_SLACK, GateOutcome, GateResult
 from lipcert.importer.evaluation import eval_notes
 from lipcert.modes import EvalLayer
@@ -83,6 +84,7 @@ def conclude(
         notes=checked.not_done,
         gates=_gates(ready, gradient),
         gradient=gradient,
+        usefulness=usefulness_at(ready),
         warnings=(
             *eval_notes(ready.model.graph.eval_layers),
             *unstated(claims.engine.graph, claims.settings),

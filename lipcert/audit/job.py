@@ -16,7 +16,6 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.audit.precision import Precision
-from lipcert.audit.records import MAX_DETECTABLE_FACTOR
 from lipcert.choices import check_positive
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
@@ -25,6 +24,8 @@ from lipcert.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
 _SCHEMA: Final = "lipcert.audit-job/1"
+MAX_DETECTABLE_FACTOR: Final = 1e3
+"""how wrong the bound of a group may be unnoticed in a pass, unless a job says otherwise"""
 _LAUNCHERS: Final = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),

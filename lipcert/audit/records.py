@@ -1,7 +1,7 @@
 """AuditReport: the answer to `lipcert audit`, as plain records that every report format prints.
 
 What enters: counts and maxima of all units. What leaves: an `AuditReport`. None stands for "there
-is none". Norms are 2-norms of one example's tensors. This module loads nothing heavy.
+is none". Norms are 2-norms of one example's tensors.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, final
 
+from lipcert.analysis.records import Usefulness
 from lipcert.diagnostics import Diagnostic
 from lipcert.gates import GateResult
 
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80
 HIGHEST_BIN: Final = 16
-MAX_DETECTABLE_FACTOR: Final = 1e3
-"""how wrong the bound of a group may be unnoticed in a pass, unless another limit is given"""
 
 
 def largest(*norms: float | None) -> float | None:
@@ -244,7 +243,8 @@ class AuditReport:
     examples: (weights, example) pairs replayed. units, units_done: of work; where they differ the
     verdict is not a pass. reasons: why the verdict is not a pass, one sentence each, worst first.
     max_detectable_factor: a pass needs that every group's factor is within it; None: no limit.
-    gates: the limits that a user set, and the numbers that they limit.
+    gates: the limits that a user set, and the numbers that they limit. usefulness: None where
+    nothing is trained, or in what older versions wrote.
     seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
     batches, None where it was not measured. notes: what could not be checked, and why.
     warnings: what was bounded under assumptions that nobody stated, or that training may break.
@@ -272,6 +272,7 @@ class AuditReport:
     max_detectable_factor: float | None = None
     gates: tuple[GateResult, ...] = ()
     gradient: GradientAudit = GradientAudit()
+    usefulness: Usefulness | None = None
 
     @property
     def detectable_error_factor(self) -> float | None:

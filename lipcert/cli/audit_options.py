@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from lipcert.audit.records import MAX_DETECTABLE_FACTOR
 from lipcert.cli import paths
 from lipcert.cli.gate_options import gates_of
 from lipcert.errors import NoVerdictError, UsageError
@@ -101,10 +100,9 @@ _OPTIONS: Final = (
     click.option(
         "--max-detectable-factor",
         type=click.FLOAT,
-        default=MAX_DETECTABLE_FACTOR,
-        show_default="1000",
         metavar="X",
-        help="No pass where a bound could be wrong by more than X unnoticed; inf: no limit.",
+        help="No pass where a bound could be wrong by more than X unnoticed; inf: no limit.  "
+        "[default: 1000]",
     ),
 )
 
@@ -153,7 +151,7 @@ def job_of(
 
     Raises UsageError where they contradict each other: a certificate states its own settings.
     """
-    from lipcert.audit.job import Job
+    from lipcert.audit.job import MAX_DETECTABLE_FACTOR, Job
     from lipcert.audit.precision import Precision
 
     if target is None:
@@ -169,6 +167,7 @@ def job_of(
     model = target if certificate is None else words["model"] or _beside(certificate)
     if words["attack"] is None and (words["attack_steps"] or words["attack_weights"]):
         raise UsageError("audit: --attack-steps and --attack-weights need --attack pga")
+    limit = words["max_detectable_factor"]
     return Job(
         model=str(model),
         settings=settings,
@@ -184,7 +183,7 @@ def job_of(
         micro_batch=words["micro_batch"],
         limit=words["limit"],
         gates=gates_of(words),
-        max_detectable_factor=words["max_detectable_factor"],
+        max_detectable_factor=MAX_DETECTABLE_FACTOR if limit is None else limit,
     )
 
 

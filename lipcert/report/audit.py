@@ -10,9 +10,11 @@ the case of the verdict passes for a pass alone, so that no format can show anot
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from lipcert.analysis.records import Usefulness, VerdictName
+from lipcert.analysis.usefulness import times
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -50,6 +52,11 @@ TONES: Final = {
     Verdict.EXCEEDED: doc.Tone.BAD,
     Verdict.INCONCLUSIVE: doc.Tone.OPEN,
     Verdict.MISMATCH: doc.Tone.OPEN,
+}
+_WORTH: Final[Mapping[VerdictName, doc.Tone]] = {
+    "useful": doc.Tone.GOOD,
+    "costly": doc.Tone.OPEN,
+    "not usable": doc.Tone.BAD,
 }
 _OUTCOMES: Final = {
     Verdict.PASS: Outcome.PASSED,
@@ -113,6 +120,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
         (
             doc.Answer(answer(report), tone),
             doc.Answer(meaning(report), tone),
+            *_usefulness(report),
             doc.Answer(file_line(report), doc.Tone.SUBJECT),
         ),
         sections=doc.sections_of(
@@ -136,6 +144,16 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             doc.Section("What was audited", (doc.Statements.of(fact_rows(report)),)),
         ),
     )
+
+
+def worth_of(report: AuditReport) -> tuple[str, ...]:
+    """What the noise of the bounds costs, in a sentence, where it is known."""
+    return () if report.usefulness is None else (report.usefulness.sentence,)
+
+
+def _usefulness(report: AuditReport) -> Iterator[doc.Answer]:
+    if report.usefulness is not None:
+        yield doc.Answer(report.usefulness.sentence, _WORTH[report.usefulness.verdict])
 
 
 def _listing(sentences: Sequence[str], most: int | None) -> doc.Listing:
@@ -245,11 +263,11 @@ def _sentence(check: CheckReport) -> str:
 
 def audit_ci(report: AuditReport) -> CiReport:
     """What CI systems show of an audit."""
-    findings = audit_findings(report)
+    findings, worth = audit_findings(report), report.usefulness
     return CiReport(
         verb="audit",
         file=report.model,
-        headline=f"{answer(report)} {meaning(report)}",
+        headline=" ".join([answer(report), meaning(report), *worth_of(report)]),
         holds=report.verdict is Verdict.PASS,
         findings=findings,
         cases=(
@@ -260,6 +278,7 @@ def audit_ci(report: AuditReport) -> CiReport:
         ),
         properties={
             "verdict": report.verdict.value,
+            **({} if worth is None else {"usefulness": worth.verdict}),
             "examples": str(report.examples),
             "model_sha256": report.model_sha256,
             "bounds_from": report.bounds_from,
@@ -368,7 +387,20 @@ def gradient_rows(report: AuditReport) -> Rows:
             f"median {measured(found.grad_norm_median)}, largest {largest}",
         ),
         ("slack", slack if found.slack is None else f"{slack} the largest"),
+        *_noise_rows(report.usefulness),
     ]
+
+
+def _noise_rows(found: Usefulness | None) -> Rows:
+    """The noise of one release beside that of its rival."""
+    if found is None or found.noise_ratio is None:
+        return []
+    said = f"{times(found.noise_ratio)} times what clipping gradients at C = 1 needs"
+    if found.noise_to_signal is None or found.clipping_noise_to_signal is None:
+        return [("noise", said)]
+    own, rival = times(found.noise_to_signal), times(found.clipping_noise_to_signal)
+    over = f"{own} times the mean gradient that is released (clipping: {rival} times)"
+    return [("noise", said), ("noise over signal", over)]
 
 
 def fact_rows(report: AuditReport) -> Rows:

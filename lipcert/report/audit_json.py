@@ -108,6 +108,7 @@ AUDIT: Final = Codec(
         "AuditReport.max_detectable_factor": member(optional=True),
         "AuditReport.gates": member(optional=True),
         "AuditReport.gradient": member(optional=True),
+        "AuditReport.usefulness": member(optional=True),
     },
     nulls=True,
     extra=True,

@@ -25,6 +25,7 @@ from lipcert.report.audit import (
     group_cells,
     meaning,
     values_table,
+    worth_of,
 )
 from lipcert.report.document import (
     Answer,
@@ -228,7 +229,8 @@ def _cards(study: Study) -> Iterator[Answer]:
         yield Answer(word, tone, "Analysis", (study.analysis.promise,))
     if study.audit is not None:
         report = study.audit
-        sentences = (answer(report), meaning(report), *report.reasons[:_MOST_REASONS])
+        sentences = (answer(report), meaning(report), *worth_of(report))
+        sentences = (*sentences, *report.reasons[:_MOST_REASONS])
         yield Answer(report.verdict.value.upper(), TONES[report.verdict], "Audit", sentences)
     if study.privacy is not None:
         yield _private(study.privacy)

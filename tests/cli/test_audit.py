@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Callable
@@ -185,6 +186,38 @@ def test_an_attack_alone_and_with_data(data: Path) -> None:
     assert all(group["max_observed"] is None for group in found["groups"])
     assert all(group["max_attacked"] > 0.0 for group in found["groups"])
     assert found["modes"] == {"data": None, "trace": None, "attack_steps": 3}
+
+
+def test_the_noise_is_held_against_that_of_clipping(data: Path) -> None:
+    """Of noise split globally: σΔ√d against σ√d. Norms are those that autograd finds."""
+    found = audited(
+        MODEL, "--data", data, "--dtype", "float64", "--batch-size", 8, "--allocation", "global"
+    )
+    worth, whole = found["usefulness"], found["gradient"]
+    assert worth["noise_ratio"] == pytest.approx(whole["grad_norm_bound"], rel=1e-9)
+    assert worth["slack"] == pytest.approx(whole["slack"], rel=1e-9)
+    observed = worth["observed"]
+    assert (observed["source"], observed["examples"], observed["is_private"]) == (
+        str(data),
+        40,
+        True,
+    )
+    assert observed["grad_norm_max"] == pytest.approx(whole["grad_norm_max"], rel=1e-9)
+    x, y = (torch.from_numpy(item) for item in examples())
+    network = module("digits_mlp", torch.float64)
+    functional.cross_entropy(network(x.double()), y).backward()
+    mean = math.hypot(*(float(tensor.grad.norm()) for tensor in network.parameters()))
+    expected = worth["noise"] / mean
+    assert worth["noise_to_signal"] == pytest.approx(expected, rel=1e-9)
+    assert worth["verdict"] in {"useful", "costly", "not usable"}
+    shown = call(MODEL, "--data", data).stdout.splitlines()[2]
+    assert shown.split(":")[0].lower() == worth["verdict"]
+
+
+def test_an_attack_alone_is_held_against_random_gradients() -> None:
+    words = (MODEL, "--attack", "pga", "--attack-steps", 1, "--input-norm", 2)
+    observed = audited(*words)["usefulness"]["observed"]
+    assert (observed["source"], observed["is_private"]) == ("random admissible inputs", False)
 
 
 @pytest.mark.parametrize(("scale", "shown"), [(1e-6, "reached 1/"), (0.0, "is 0 in every")])

@@ -7,6 +7,7 @@ real audits.
 import math
 from dataclasses import replace
 
+from lipcert.analysis.records import GroupUsefulness, Usefulness, VerdictName
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -66,6 +67,25 @@ def check(name: str = "admissibility", code: str = "LC304", **changes) -> CheckR
         where="batch.npz",
         measured=27.9,
         expected=28.0,
+    )
+    return replace(sample, **changes)
+
+
+def usefulness(verdict: VerdictName = "costly", **changes) -> Usefulness:
+    sample = Usefulness(
+        verdict=verdict,
+        sentence=f"{verdict}: what it costs",
+        noise=340.0,
+        clipping_noise=29.0,
+        noise_ratio=340.0 / 29.0,
+        noise_to_signal=34.0,
+        clipping_noise_to_signal=2.9,
+        noise_to_signal_of_run=None,
+        clipping_noise_to_signal_of_run=None,
+        relative_cost=34.0 / 2.9,
+        slack=4.5,
+        groups=(GroupUsefulness("conv1", 340.0, None),),
+        observed=None,
     )
     return replace(sample, **changes)
 

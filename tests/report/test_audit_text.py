@@ -1,13 +1,17 @@
 """Text and Markdown of audits: the answer first, everything bad shown, nothing active."""
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 
+from lipcert.analysis.records import VerdictName
 from lipcert.audit.records import AuditReport, GradientAudit, Verdict
 from lipcert.gates import GateResult
+from lipcert.report.audit import audit_ci
+from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
 from lipcert.report.markdown import LARGEST
 from tests.report.audit_samples import (
@@ -21,6 +25,7 @@ from tests.report.audit_samples import (
     mismatched,
     nothing,
     passed,
+    usefulness,
     violated,
     with_nan,
 )
@@ -77,6 +82,23 @@ def test_the_whole_gradient_is_told_beside_its_bound() -> None:
     for row in ("12.5", "in 2,048 replayed examples", "median 0.5, largest 6.25", "2 times"):
         assert row in shown
     assert "The whole gradient" not in text(passed())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "tone"), [("useful", "32"), ("costly", "33"), ("not usable", "31")]
+)
+def test_what_the_noise_costs_is_said_third(verdict: VerdictName, tone: str) -> None:
+    """Whatever the verdict is: a right bound may be of no use."""
+    report = replace(
+        passed(), usefulness=usefulness(verdict), gradient=GradientAudit(2.0, examples=9)
+    )
+    assert lines(report)[2] == f"{verdict}: what it costs"
+    assert f"\x1b[1;{tone}m{verdict}: what" in text(report, color=True)
+    assert "what it costs" in audit_markdown(report)
+    assert audit_ci(report).headline.endswith(f"{verdict}: what it costs")
+    assert "12 times what clipping gradients at C = 1 needs" in text(report)
+    assert "34 times the mean gradient that is released (clipping: 2.9 times)" in text(report)
+    assert audit_from_document(json.loads(audit_json(report))) == report
 
 
 def test_a_gate_that_is_exceeded_is_said_first() -> None:
