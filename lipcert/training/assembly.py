@@ -63,6 +63,7 @@ from lipcert.training.likeness import Likeness, require_gradients
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism
 from lipcert.training.network import TrainedNetwork, trained_network
+from lipcert.training.noise_warning import PublicExamples, warn_of_noise
 from lipcert.training.private import Private
 from lipcert.training.release import NoiseSource, Release
 from lipcert.training.run_folder import (
@@ -114,6 +115,7 @@ def make_private(
     patience: float = PATIENCE,
     progress: bool | None = None,
     seed: int | None = None,
+    public: PublicExamples | None = None,
 ) -> Private:
     """A private run; the model is projected onto the constraints of the mechanism at once.
 
@@ -128,7 +130,8 @@ def make_private(
     of recorded steps, and does not only name them for audits that are given the data set. patience:
     seconds that the ranks of a process group wait for one another. progress: None is a bar on a
     terminal and nothing elsewhere, True a bar or lines, False nothing. seed: makes sampling and
-    noise reproducible, and so not private: for tests only.
+    noise reproducible, and so not private: for tests only. public: examples (x, y) that are not
+    private, at which a NoiseWarning is measured; None: random ones of the declared domain.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
@@ -161,9 +164,7 @@ def make_private(
             dataset_size_from="data" if dataset_size is None else "declared",
         )
         declared = mechanism.settings(run)
-        if max_physical_batch is not None:
-            max_physical_batch = whole("max-physical-batch", max_physical_batch)
-            check_positive("max-physical-batch", max_physical_batch)
+        max_physical_batch = _physical(max_physical_batch)
         require_full_precision(model)
         first = FirstExamples.of(loader, model)
         first.require_inputs(declared)
@@ -183,6 +184,8 @@ def make_private(
         settings = with_frozen(declared, network, trained)
         calibration = calibrated(network.model, settings, shown.observe)
         first.require_labels(calibration.bounds.loss, network.graph.output_shape)
+        if world.is_first and not resume:
+            warn_of_noise(calibration, public)
         moves = settings.scope == "point"
         if place is not None and not moves:
             calibration = _certified(network, calibration, stage, world)
@@ -224,6 +227,13 @@ class _Parts:
     world: World
     place: Path | None
     progress: ProgressReport
+
+
+def _physical(given: int | None) -> int | None:
+    """How many examples go through the network at once, as a whole number above 0."""
+    found = None if given is None else whole("max-physical-batch", given)
+    check_positive("max-physical-batch", found)
+    return found
 
 
 def _wired(parts: _Parts, x: Tensor, seed: int | None, max_physical_batch: int | None) -> Private:

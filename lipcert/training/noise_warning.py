@@ -1,0 +1,137 @@
+"""Noise warning: whether the noise of a run drowns its gradients, said before the first release.
+
+What enters: the noise of a run, and public examples, or none. What leaves: a `NoiseWarning`, or
+nothing. Invariants: no private example is looked at, so nothing that is said costs privacy; what is
+measured decides nothing, and no run fails for it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, final
+
+import numpy as np
+from torch import Tensor
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.observing import observed_at
+from lipcert.analysis.records import Usefulness
+from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.usefulness import times, usefulness_of
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.signal.examples import RANDOM, Examples, checked_examples, random_examples
+from lipcert.signal.gradients import work
+from lipcert.signal.labels import checked_labels
+from lipcert.training.calibration import Calibration
+
+DROWNED: Final = 3.0
+"""so many times the mean gradient, averaged over all steps, is noise that little is learned from"""
+_MOST: Final = 64
+_LEAST: Final = 4
+_WORK: Final = 4e9
+"""floating-point operations that the question may cost: seconds"""
+_MAIN: Final = 0.5
+_NORMAL: Final = "standard normal inputs, no domain being declared"
+
+PublicExamples = Sequence[Any]
+"""(x, y) as arrays or tensors"""
+
+
+@final
+class NoiseWarning(UserWarning):
+    """A run whose noise is so much larger than its gradients that it will hardly learn."""
+
+
+def public_examples(given: PublicExamples, bounds: Bounded) -> Examples:
+    """UsageError for what are no examples of the network, or no labels of the loss."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise UsageError("training: public: give (x, y), examples and labels that are not private")
+    x, y = (_array(item) for item in given)
+    try:
+        found = checked_examples(x, y, bounds.graph.input_shape, "public", "")
+        checked_labels(bounds.loss, y, bounds.graph.output_shape)
+    except NoVerdictError as error:
+        raise UsageError(f"training: public: {error}") from error
+    return Examples(found.x, found.y, "public examples", found.sha256, is_private=False)
+
+
+def _array(item: object) -> np.ndarray[Any, Any]:
+    return item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
+
+
+def usefulness(calibration: Calibration, public: Examples | None) -> Usefulness | None:
+    """What the noise of a run is good for, at public examples or at random ones; None where
+    gradients are not known, or random examples take too long."""
+    found, settings = calibration.bounds, calibration.settings
+    examples = _random(found) if public is None else public
+    observed = None if examples is None else observed_at(found, settings, examples)
+    if observed is None:
+        return None
+    groups = noise_groups_of(found.groups, settings)
+    released = Release.of(groups, settings, calibration.noise_multiplier)
+    return usefulness_of(released, settings, calibration.plan, observed)
+
+
+def _random(found: Bounded) -> Examples | None:
+    """Of the declared domain, or of the standard normal distribution where none is declared."""
+    graph, count = found.graph, min(int(_WORK / work(found.program)), _MOST)
+    if count < _LEAST:
+        return None
+    examples = random_examples(
+        graph.input_shape, found.at_input, found.loss, graph.output_shape, count
+    )
+    if examples is None or math.isfinite(found.at_input.norm):
+        return examples
+    return replace(examples, source=_NORMAL)
+
+
+def warn_of_noise(calibration: Calibration, public: PublicExamples | None) -> None:
+    """A NoiseWarning where the noise of all steps drowns the gradient.
+
+    Raises UsageError for public examples that are none.
+    """
+    examples = None if public is None else public_examples(public, calibration.bounds)
+    try:
+        found = usefulness(calibration, examples)
+    except (LipCertError, ArithmeticError, MemoryError):  # nothing depends on it
+        return
+    share = None if found is None else found.noise_to_signal_of_run
+    if found is None or share is None or share <= DROWNED:
+        return
+    warnings.warn(_message(found, share, calibration.plan.releases), NoiseWarning, stacklevel=3)
+
+
+def _message(found: Usefulness, share: float, releases: int) -> str:
+    observed = found.observed
+    where = "" if observed is None else f" of {observed.examples} {observed.source}"
+    said = [
+        f"training: the noise of all {releases} releases together is {times(share)} times the "
+        f"mean gradient{where}: this run will hardly learn, and spends its ε all the same"
+    ]
+    largest = max(found.groups, key=lambda group: group.noise or 0.0)
+    if found.noise and largest.noise and len(found.groups) > 1:
+        part = (largest.noise / found.noise) ** 2
+        if part >= _MAIN:
+            said.append(
+                f"{part:.0%} of the energy of the noise is that of the group {largest.name!r}"
+            )
+    rival = found.clipping_noise_to_signal_of_run
+    if rival is not None and rival <= min(share / 2.0, DROWNED):
+        said.append(
+            f"GradientClipping(clip_norm=1.0) would have {times(rival)} times the mean gradient"
+        )
+    elif rival is not None:
+        said.append(
+            f"gradient clipping at C = 1 would have {times(rival)} times: ask for more examples or "
+            "epochs, a larger batch, or a larger ε"
+        )
+    said.append(
+        "lipcert.suggest(model, x) (or `lipcert suggest FILE`) lists changes of network and "
+        "mechanism with what each gains"
+    )
+    if observed is not None and observed.source in {RANDOM, _NORMAL}:
+        said.append("public=(x, y) measures at examples that are more like yours")
+    return "; ".join(said)
