@@ -74,6 +74,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC105": "A normalization layer with a small epsilon dominates the bound.",
         "LC107": "Trained weights are free: only what the mechanism clips is bounded.",
         "LC108": "No loss was given: one that the end of the network suggests is assumed.",
+        "LC109": "The noise is much more than gradient clipping needs.",
         "LC110": "A number of the report is over the limit that a gate sets.",
         "LC111": "The number that a gate limits is not known.",
         "LC200": "A certificate is not well-formed.",

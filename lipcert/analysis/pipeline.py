@@ -8,6 +8,7 @@ diagnostic.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from lipcert.analysis import summary
@@ -18,12 +19,13 @@ from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.unexplained import unexplained
-from lipcert.analysis.usefulness import usefulness_of
+from lipcert.analysis.usefulness import gated_numbers, usefulness_of
 from lipcert.core.coverage import tensors
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Tensor
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import UsageError
+from lipcert.gates import NO_GATES, Gates
 from lipcert.importer.model import ImportedModel
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
@@ -43,23 +45,28 @@ def analyze(
     settings: Settings,
     observe: Progress | None = None,
     propose: Propose = proposals,
+    *,
     examples: Examples | None = None,
+    gates: Gates = NO_GATES,
 ) -> Analysis:
     """Certified bounds, sensitivities and noise of a planned private training run, and their use.
 
     examples: at which gradients are measured, to be held beside the bounds; what is learned from
     private ones costs privacy that no ε of the run covers. None: random admissible ones, where
-    that is soon done. Takes else what `bounded` takes, and raises what it raises; NoVerdictError
-    for examples that do not fit. While it runs, linear algebra runs in one thread, in the whole
-    process (see `threads`).
+    that is soon done. gates: limits, each of which has its result. Takes else what `bounded` takes,
+    and raises what it raises; NoVerdictError for examples that do not fit. While it runs, linear
+    algebra runs in one thread, in the whole process (see `threads`).
     """
     require_arguments("analyze", model, settings)
     plan_of(settings)  # what is missing is said at once, not after the work
     found = bounded(model, settings, observe, propose)
     if examples is None:
-        return reported(model, settings, found, observed_at_random(found, settings))
-    observed = observed_at(found, settings, examples)
-    return reported(model, settings, found, observed, told(examples, observed, settings))
+        analysis = reported(model, settings, found, observed_at_random(found, settings))
+    else:
+        observed = observed_at(found, settings, examples)
+        about = told(examples, observed, settings)
+        analysis = reported(model, settings, found, observed, about)
+    return replace(analysis, gates=gates.judged(gated_numbers(analysis)))
 
 
 def require_arguments(what: str, model: object, settings: object) -> None:

@@ -12,6 +12,7 @@ from typing import Final, Literal, final
 
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
+from lipcert.gates import GateResult
 from lipcert.modes import EvalLayer
 from lipcert.privacy.account import Account
 from lipcert.signal.measure import Observed
@@ -216,7 +217,8 @@ class Usefulness:
 class Analysis:
     """The complete result. privacy: what the described run costs; None where none is described.
 
-    usefulness: None in what older versions wrote.
+    usefulness: None in what older versions wrote. gates: the limits that a user set, and what they
+    limit.
     """
 
     model: ModelReport
@@ -229,3 +231,4 @@ class Analysis:
     privacy: Account | None
     diagnostics: tuple[Diagnostic, ...]
     usefulness: Usefulness | None = None
+    gates: tuple[GateResult, ...] = ()

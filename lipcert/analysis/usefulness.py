@@ -10,8 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from lipcert.analysis.records import GroupUsefulness, Usefulness, VerdictName
+from lipcert.analysis.records import Analysis, GroupUsefulness, Usefulness, VerdictName
 from lipcert.analysis.release import Release, planned_sensitivity
+from lipcert.decimals import decimal_text, rounded
+from lipcert.gates import MAX_GRAD_NORM, MAX_NOISE_TO_SIGNAL, MAX_SLACK
 from lipcert.privacy.noise import Reduction
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
@@ -64,6 +66,25 @@ def usefulness_of(
     )
 
 
+def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
+    """What gates limit of an analysis, or why that is not known."""
+    bound, use = analysis.network.grad_norm, analysis.usefulness
+    observed = None if use is None else use.observed
+    reason = "no gradient of an example was measured; give --data"
+    if observed is not None:
+        reason = "every gradient is 0, or their mean"
+    if observed is not None and observed.signal > 0.0:
+        reason = "the size of a batch is not known; give --batch-size"
+    if bound is None:
+        reason = "not every group has a bound"
+    slack, noise = (None, None) if use is None else (use.slack, use.noise_to_signal)
+    return {
+        MAX_GRAD_NORM: reason if bound is None else bound,
+        MAX_SLACK: reason if slack is None else slack,
+        MAX_NOISE_TO_SIGNAL: reason if noise is None else noise,
+    }
+
+
 def _longer(settings: Settings, plan: TrainingPlan | None) -> float | None:
     """By what the released gradient is longer than the mean; None: for an unknown batch."""
     if settings.reduction == Reduction.MEAN.value:
@@ -113,12 +134,8 @@ def _sentence(
 
 
 def times(ratio: float) -> str:
-    """A measured ratio in two digits: `0.052`, `12`, `340`, `3.1e22`."""
-    if not 0.0 < ratio < math.inf:
-        return f"{ratio:.2g}"
-    digits = 1 - math.floor(math.log10(ratio))
-    head, _, power = f"{ratio:.1e}".partition("e+")
-    return f"{head}e{int(power)}" if ratio >= 1e6 else f"{round(ratio, digits):.10g}"
+    """A measured ratio in two digits: `0.052`, `12`, `340`, `3.1·10²²`."""
+    return decimal_text(rounded(ratio, 2))
 
 
 def _over(above: float | None, below: float | None) -> float | None:

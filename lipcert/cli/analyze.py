@@ -10,8 +10,10 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.gate_options import gate_options, gates_of
 from lipcert.cli.options import chosen_settings, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, write_reports
+from lipcert.gates import MAX_GRAD_NORM, MAX_NOISE_TO_SIGNAL, MAX_SLACK, GateOutcome, worst_of
 from lipcert.progress import ProgressReport
 from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
 
@@ -19,27 +21,42 @@ from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
 @click.command("analyze")
 @click.argument("model", type=click.Path(path_type=Path))
 @knob_options
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Measure gradients at the arrays x and y of this .npz file, which costs privacy that no ε "
+    "covers: give public or generated examples.  [default: random admissible ones]",
+)
+@gate_options(MAX_GRAD_NORM, MAX_SLACK, MAX_NOISE_TO_SIGNAL)
 @report_options(*ANALYSIS_FORMATS)
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     model: Path,
+    data: Path | None,
     output_format: str,
     out_file: Path | None,
     reports: tuple[str, ...],
     show_all: bool,
     progress: bool | None,
     color: str,
+    **words: object,
 ) -> ExitCode:
     """Bound gradients and sensitivities of MODEL, an ONNX file.
 
     Every option but those about output is also a key of lipcert.toml and a LIPCERT_* variable.
-    Leaves with 0 when the sensitivity is finite, with 3 (after the report) when it is not.
+    Leaves with 0 when the sensitivity is finite and every gate holds, with 1 (after the report)
+    when a gate is exceeded, with 3 when there is no finite sensitivity or no number for a gate.
     """
+    gates = gates_of(words)
     settings = chosen_settings(context).settings
     destinations = [parse_report(word, ANALYSIS_FORMATS) for word in reports]
     paths.require_model(model)
+    if data is not None:
+        paths.require_file(data)
     paths.require_writable([out_file, *(file for _, file in destinations)])
     from lipcert.analysis.pipeline import analyze
     from lipcert.cli.cache import open_cache, with_note
@@ -53,10 +70,21 @@ def command(
         input_norm=settings.input_norm,
         input_box=settings.input_box,
     )
+    examples = None
+    if data is not None:
+        from lipcert.signal.examples import load_examples
+
+        examples = load_examples(data, imported.graph.input_shape)
     cache = open_cache(settings.cache, os.environ)
     with ProgressReport(progress) as report:
-        analysis = analyze(imported, settings, report.observe, cache or proposals)
+        analysis = analyze(
+            imported, settings, report.observe, cache or proposals, examples=examples, gates=gates
+        )
     analysis = with_note(analysis, cache)
     rendered = partial(analysis_report, analysis, width=text_width(), show_all=show_all)
     write_reports(rendered, output_format, out_file, destinations, color)
-    return ExitCode.HOLDS if analysis.network.grad_norm is not None else ExitCode.NO_VERDICT
+    outcome = worst_of(analysis.gates)
+    if outcome is GateOutcome.EXCEEDED:
+        return ExitCode.NEGATIVE
+    is_known = analysis.network.grad_norm is not None and outcome is GateOutcome.HOLDS
+    return ExitCode.HOLDS if is_known else ExitCode.NO_VERDICT

@@ -101,6 +101,12 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LogSoftmax for the log-probabilities of nll), any other output for logits of binary "
         "cross-entropy; an autoencoder or a regression has none of these. State the loss that "
         "training uses: --loss KIND, with its parameters (--label-norm for mse, say).",
+        "LC109": "A bound that holds may be of no use: noise hides what one example can move by "
+        "the bound, and noise of many times the mean gradient leaves nothing to learn from. The "
+        "noise is held against what clipping every gradient at C = 1 needs at the same noise "
+        "multiplier, each over its own signal where gradients were measured: up to 2 times is "
+        "called useful, up to 30 times costly, more not usable. Clip gradients (--mechanism "
+        "gradient-clipping), or let `lipcert suggest` list what to change.",
         "LC110": "--max-grad-norm limits the bound G, --max-slack the bound over the largest "
         "gradient norm that an example had, --max-noise-to-signal the noise over the norm of the "
         "mean gradient. The bound may be right, and the number is larger than you allow: the "

@@ -8,19 +8,39 @@ decided.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
-from lipcert.analysis.records import Analysis, GroupReport, NodeReport, ParameterReport
+from lipcert.analysis.records import (
+    Analysis,
+    GroupReport,
+    NodeReport,
+    ParameterReport,
+    VerdictName,
+)
 from lipcert.diagnostics import Level
+from lipcert.gates import GateOutcome, worst_of
 from lipcert.report import attribution
 from lipcert.report import document as doc
 from lipcert.report.ci import Case, CiReport, Finding, Outcome, by_level
 from lipcert.report.csv import csv_text
 from lipcert.report.document import diagnostics_told
-from lipcert.report.numbers import at_most, percent, shape_text
+from lipcert.report.gates import gate_cases, gate_findings, gate_sentence, gate_statements
+from lipcert.report.numbers import at_most, measured, percent, shape_text
 from lipcert.report.privacy import comparison_rows, privacy_promise, statement_rows
-from lipcert.report.statements import answer_rows, assumption_rows, headline, promise
+from lipcert.report.statements import (
+    answer_rows,
+    assumption_rows,
+    headline,
+    promise,
+    verdict_sentence,
+)
+from lipcert.signal.examples import RANDOM
+
+VERDICTS: Final[Mapping[VerdictName, doc.Tone]] = MappingProxyType(
+    {"useful": doc.Tone.GOOD, "costly": doc.Tone.OPEN, "not usable": doc.Tone.BAD}
+)
 
 CSV_COLUMNS: Final = (
     *("parameter", "shape", "node", "group", "trainable"),
@@ -38,10 +58,13 @@ _NODE_COLUMNS: Final = (
     doc.Column("‖output‖", True, rank=1),
     doc.Column("‖cotangent‖", True),
 )
+_OBSERVED: Final = doc.Column("observed", True, rank=6)
+"""the largest gradient norm of an example by a parameter"""
 _PARAMETER_COLUMNS: Final = (
     doc.Column("parameter", least=20),
     doc.Column("shape", rank=4),
     doc.Column("G", True),
+    _OBSERVED,
     doc.Column("Δ", True, rank=1),
     doc.Column("noise std", True, rank=2),
     doc.Column("of G²", True, rank=3),
@@ -58,8 +81,9 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
     """What people read of an analysis; tables of at most so many rows."""
     nodes, parameters = nodes_table(analysis, most), parameters_table(analysis, most)
     account = analysis.privacy
-    tone = doc.Tone.BAD if analysis.network.sensitivity is None else doc.Tone.GOOD
+    tone = tone_of(analysis)
     answers = [
+        *verdict_answers(analysis),
         doc.Answer(headline(analysis), doc.Tone.SUBJECT),
         doc.Answer(promise(analysis), tone),
     ]
@@ -71,12 +95,13 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
     largest = attribution.largest_gradients(analysis) if parameters.hidden else []
     stretches = attribution.stretches(analysis)
     noise = attribution.noise_shares(analysis)
-    bounds = doc.Statements.of(answer_rows(analysis), tone=doc.Tone.GOOD)
+    bounds = doc.Statements.of(answer_rows(analysis), tone=tone)
     return doc.Document(
         "LipCert analysis",
         tuple(answers),
         sections=doc.sections_of(
             doc.Section("Assumptions", (doc.Statements.of(assumption_rows(analysis)),)),
+            doc.Section("Gates", (gate_statements(analysis.gates),)),
             doc.Section("Answer (every norm is a 2-norm)", (bounds,)),
             doc.Section("Privacy of the run", (doc.Statements.of(run),)),
             doc.Section("Nodes, in data-flow order", (nodes,)),
@@ -88,6 +113,27 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             doc.Section("Diagnostics", (doc.Findings(diagnostics_told(analysis.diagnostics)),)),
         ),
     )
+
+
+def tone_of(analysis: Analysis) -> doc.Tone:
+    """How the bounds are to be taken: no bound is bad, and one of no use is nothing good."""
+    if analysis.network.sensitivity is None:
+        return doc.Tone.BAD
+    is_of_use = analysis.usefulness is None or analysis.usefulness.verdict != "not usable"
+    return doc.Tone.GOOD if is_of_use else doc.Tone.PLAIN
+
+
+def verdict_answers(analysis: Analysis) -> list[doc.Answer]:
+    """What the bounds are good for, and the gates that do not hold."""
+    use, found = analysis.usefulness, []
+    if use is not None:
+        found.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
+    for result in analysis.gates:
+        if result.outcome is not GateOutcome.HOLDS:
+            is_over = result.outcome is GateOutcome.EXCEEDED
+            tone = doc.Tone.BAD if is_over else doc.Tone.OPEN
+            found.append(doc.Answer(f"Gate: {gate_sentence(result)}.", tone))
+    return found
 
 
 def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
@@ -114,16 +160,29 @@ def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
 def parameters_table(analysis: Analysis, most: int | None = None) -> doc.Table:
     """Parameters with what is released of them, and their share in the bound."""
     shares = attribution.gradient_shares(analysis)
-    rows = [_parameter(item, shares.get(item.name)) for item in analysis.parameters]
-    return _folded(_PARAMETER_COLUMNS, rows, most, len(rows))
+    observed = _observed(analysis)
+    rows = [_parameter(item, shares.get(item.name), observed) for item in analysis.parameters]
+    columns = [item for item in _PARAMETER_COLUMNS if observed is not None or item is not _OBSERVED]
+    return _folded(columns, rows, most, len(rows))
 
 
-def _parameter(item: ParameterReport, share: float | None) -> tuple[doc.Cell, ...]:
+def _observed(analysis: Analysis) -> Mapping[str, float] | None:
+    """The largest gradient norm by each parameter, where somebody gave examples."""
+    use = analysis.usefulness
+    if use is None or use.observed is None or use.observed.source == RANDOM:
+        return None
+    return use.observed.parameters
+
+
+def _parameter(
+    item: ParameterReport, share: float | None, observed: Mapping[str, float] | None
+) -> tuple[doc.Cell, ...]:
     name, shape = item.name, shape_text(item.shape)
+    seen = [] if observed is None else [measured(observed.get(item.name)) if item.trainable else ""]
     if not item.trainable:
-        return (name, shape, "frozen", "", "", "", "")
-    released = (item.grad_norm, item.sensitivity, item.noise_std)
-    return (name, shape, *released, percent(share), item.group or "")
+        return (name, shape, "frozen", *seen, "", "", "", "")
+    released = (item.sensitivity, item.noise_std, percent(share))
+    return (name, shape, item.grad_norm, *seen, *released, item.group or "")
 
 
 def _folded(
@@ -194,23 +253,25 @@ def analysis_csv(analysis: Analysis) -> str:
 
 def analysis_ci(analysis: Analysis) -> CiReport:
     """What CI systems show of an analysis."""
-    holds = analysis.network.grad_norm is not None
-    answer = promise(analysis)
+    is_bounded = analysis.network.grad_norm is not None
+    answer = " ".join(filter(None, (verdict_sentence(analysis), promise(analysis))))
     findings = [Finding.of(diagnostic) for diagnostic in analysis.diagnostics]
-    if not holds and not any(finding.level is Level.ERROR for finding in findings):
+    findings += [*_of_verdict(analysis), *gate_findings(analysis.gates)]
+    if not is_bounded and not any(finding.level is Level.ERROR for finding in findings):
         findings.append(Finding(_NO_GROUP, Level.ERROR, "model", "", answer))
     whole = Case("network", "gradient bound", Outcome.PASSED)
-    if not holds:
+    if not is_bounded:
         whole = Case("network", "gradient bound", Outcome.ERROR, answer, _NO_GROUP)
     bounds = {item.name: item.grad_norm for item in analysis.parameters}
     return CiReport(
         verb="analyze",
         file=analysis.model.path,
         headline=answer,
-        holds=holds,
+        holds=is_bounded and worst_of(analysis.gates) is GateOutcome.HOLDS,
         findings=by_level(findings),
         cases=(
             whole,
+            *gate_cases(analysis.gates),
             *(_group_case(group, bounds) for group in analysis.groups),
             *map(_node_case, analysis.nodes),
         ),
@@ -222,6 +283,13 @@ def analysis_ci(analysis: Analysis) -> CiReport:
             "sensitivity": repr(analysis.network.sensitivity),
         },
     )
+
+
+def _of_verdict(analysis: Analysis) -> Iterator[Finding]:
+    """A warning where the bounds are of little use."""
+    use = analysis.usefulness
+    if use is not None and use.verdict != "useful":
+        yield Finding("LC109", Level.WARNING, "model", "", use.sentence)
 
 
 def _group_case(group: GroupReport, bounds: dict[str, float | None]) -> Case:

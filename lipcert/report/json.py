@@ -40,6 +40,7 @@ DOCUMENT: Final = Codec(
     members={
         "Analysis.privacy": member(apart=True),
         "Analysis.usefulness": member(optional=True),
+        "Analysis.gates": member(optional=True),
         "Assumptions.eval_layers": member("eval_mode", optional=True),
     },
     nulls=True,

@@ -13,6 +13,8 @@ import decimal
 import math
 from typing import TYPE_CHECKING, Final
 
+from lipcert.decimals import decimal_text, rounded
+
 if TYPE_CHECKING:
     from lipcert.audit.records import GroupAudit, ValueAudit
 
@@ -21,40 +23,18 @@ _DIGITS: Final = 5
 _BAR_WIDTH: Final = 12
 _MEASURED_DIGITS: Final = 4
 _NONE: Final = "–"
-_LARGE: Final = 1e6
-_LARGE_DIGITS: Final = 3
-_SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def at_most(value: float | None, digits: int = _DIGITS) -> str:
     """An upper bound with the given number of significant digits, rounded up."""
     if value is None or not math.isfinite(value):
         return NO_BOUND
-    return _text(rounded_up(value, digits))
+    return decimal_text(rounded_up(value, digits))
 
 
 def rounded_up(value: float, digits: int = _DIGITS) -> decimal.Decimal:
     """The number that `at_most` writes, of a finite one."""
-    return _rounded(value, digits, decimal.ROUND_CEILING)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> decimal.Decimal:
-    digits = min(digits, _LARGE_DIGITS) if abs(value) >= _LARGE else digits
-    context = decimal.Context(prec=digits, rounding=rounding)
-    return context.create_decimal(decimal.Decimal(value)).normalize(context)
-
-
-def _text(rounded: decimal.Decimal) -> str:
-    power = rounded.adjusted()
-    if rounded == 0:
-        return "0"
-    if -5 <= power <= 5:
-        return format(rounded, "f")
-    if power < 0:
-        return format(rounded, "e")
-    ten = "10" + str(power).translate(_SUPERSCRIPT)
-    digits = format(rounded.scaleb(-power), "f")
-    return {"1": ten, "-1": f"-{ten}"}.get(digits, f"{digits}·{ten}")
+    return rounded(value, digits, decimal.ROUND_CEILING)
 
 
 def percent(share: float | None) -> str:
@@ -82,11 +62,11 @@ def measured(value: float | None, digits: int = _MEASURED_DIGITS) -> str:
         return "NaN"
     if math.isinf(value):
         return "infinite" if value > 0.0 else "-infinite"
-    return _text(_nearest(value, digits))
+    return decimal_text(_nearest(value, digits))
 
 
 def _nearest(value: float, digits: int = _MEASURED_DIGITS) -> decimal.Decimal:
-    return _rounded(value, digits, decimal.ROUND_HALF_EVEN)
+    return rounded(value, digits)
 
 
 def beside(bound: float | None, *norms: float | None) -> tuple[str, ...]:

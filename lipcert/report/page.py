@@ -12,8 +12,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from lipcert.analysis.records import Analysis
 from lipcert.report import document as doc
-from lipcert.report.analysis import nodes_table, parameters_table
+from lipcert.report.analysis import nodes_table, parameters_table, verdict_answers
 from lipcert.report.audit import (
     DIMENSION,
     GROUP,
@@ -219,6 +220,8 @@ def cards_of(study: Study) -> tuple[Answer, ...]:
 
 
 def _cards(study: Study) -> Iterator[Answer]:
+    if study.analysis is not None:
+        yield from _use(study.analysis.analysis)
     if study.check is not None:
         yield _checked(study.check)
     elif study.certificate is not None:
@@ -234,6 +237,15 @@ def _cards(study: Study) -> Iterator[Answer]:
         yield Answer(report.verdict.value.upper(), TONES[report.verdict], "Audit", sentences)
     if study.privacy is not None:
         yield _private(study.privacy)
+
+
+def _use(analysis: Analysis) -> Iterator[Answer]:
+    """What the bounds are good for, before what they are, and gates that do not hold."""
+    if analysis.usefulness is not None:
+        first, *gates = verdict_answers(analysis)
+        word, sentences = analysis.usefulness.verdict.upper(), [first.text]
+        sentences += [item.text for item in gates]
+        yield Answer(word, first.tone, "Use", tuple(sentences))
 
 
 def _checked(check: CheckFacts) -> Answer:

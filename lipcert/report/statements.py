@@ -11,7 +11,9 @@ from typing import Final
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.core.ledger import MECHANISMS
 from lipcert.core.ledger.mechanism import is_stepwise
-from lipcert.report.numbers import NO_BOUND, at_most
+from lipcert.report.numbers import NO_BOUND, at_most, measured
+from lipcert.signal.examples import RANDOM
+from lipcert.signal.measure import Observed
 
 _MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "
@@ -48,6 +50,11 @@ def promise(analysis: Analysis) -> str:
     )
 
 
+def verdict_sentence(analysis: Analysis) -> str:
+    """What the bounds are good for; "" of an analysis that does not say it."""
+    return "" if analysis.usefulness is None else analysis.usefulness.sentence
+
+
 def assumption_rows(analysis: Analysis) -> Rows:
     """Everything the numbers are conditional on, defaults marked as such, the input first."""
     facts = analysis.assumptions
@@ -77,9 +84,45 @@ def answer_rows(analysis: Analysis) -> Rows:
         ("norm of the output", _bound(network.output_norm)),
         ("loss gradient at the output", _bound(network.loss_cotangent_norm)),
         ("per-example gradient norm G", _tight(network.grad_norm, network.grad_norm_looseness)),
+        *_observed_rows(analysis),
         ("sensitivity Δ", _bound(network.sensitivity)),
         ("noise standard deviation per entry", _noise_text(analysis)),
+        *_noise_rows(analysis),
     ]
+
+
+def _observed_rows(analysis: Analysis) -> Rows:
+    """What gradients of examples were met beside G."""
+    use = analysis.usefulness
+    if use is None or use.observed is None:
+        return []
+    seen, times = use.observed, ""
+    if use.slack is not None:
+        times = f", G is {measured(use.slack, 3)} times that"
+    return [
+        ("gradients were observed at", f"{seen.examples:,} {_examples_of(seen)}"),
+        ("median of their norms", measured(seen.grad_norm_median)),
+        ("largest of their norms", f"{measured(seen.grad_norm_max)}{times}"),
+    ]
+
+
+def _examples_of(seen: Observed) -> str:
+    return seen.source if seen.source == RANDOM else f"examples of {seen.source}"
+
+
+def _noise_rows(analysis: Analysis) -> Rows:
+    """The noise of a release, and over the mean gradient, beside that of gradient clipping."""
+    use = analysis.usefulness
+    if use is None:
+        return []
+    rows = [("noise of one release", at_most(use.noise, 4), at_most(use.clipping_noise, 4))]
+    for what, own, other in (
+        ("noise over the mean gradient", use.noise_to_signal, use.clipping_noise_to_signal),
+        ("the same for the run", use.noise_to_signal_of_run, use.clipping_noise_to_signal_of_run),
+    ):
+        if own is not None and other is not None:
+            rows.append((what, measured(own, 3), measured(other, 3)))
+    return [(what, f"{own}, with clipping at C = 1: {other}") for what, own, other in rows]
 
 
 def _bound(value: float | None) -> str:

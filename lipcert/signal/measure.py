@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
@@ -50,7 +50,7 @@ class Observed:
     over the examples of what the mechanism releases of each: where it clips whole gradients, the
     clipped ones. clipped_signal: the same for gradient clipping at C = 1 of the network without
     any other clip or constraint. Signals are of means: a released sum is as many times longer as
-    its batch has examples.
+    its batch has examples. parameters: the largest gradient norm by each trained parameter.
     """
 
     source: str
@@ -61,6 +61,7 @@ class Observed:
     signal: float
     clipped_signal: float
     groups: tuple[ObservedGroup, ...]
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 Groups = Mapping[str, Sequence[str]]
@@ -110,15 +111,20 @@ def measure(
             ObservedGroup(name, float(np.median(row)), float(np.max(row)), *map(float, ends))
             for name, row, *ends in zip(groups, norms, signals, clipped, strict=True)
         ),
+        parameters=found.largest,
     )
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """By group: norms of single examples [groups, examples]; by clip, norms of means [groups]."""
+    """By group: norms of single examples [groups, examples]; by clip, norms of means [groups].
+
+    largest: norm of a gradient by each parameter.
+    """
 
     norms: FloatArray
+    largest: Mapping[str, float]
     signals: tuple[FloatArray, ...]
 
 
@@ -143,20 +149,25 @@ class _Batch:
         count, rows = len(self.x), stack_size(network)
         nothing: FloatArray = np.zeros(1)
         totals = [[dict.fromkeys(group, nothing) for group in names] for _ in clips]
-        norms = np.zeros((len(names), count))
+        norms, largest = (
+            np.zeros((len(names), count)),
+            {name: 0.0 for group in names for name in group},
+        )
         for start in range(0, count, rows):
             part = slice(start, start + rows)
             found = self._gradients(network, part, loss_clip)
             for row, group in zip(norms, names, strict=True):
-                known = (found[name].squares() for name in group if name in found)
-                row[part] = np.sqrt(sum(known, start=np.zeros(len(row[part]))))
+                known = {name: found[name].squares() for name in group if name in found}
+                row[part] = np.sqrt(sum(known.values(), start=np.zeros(len(row[part]))))
+                for name, squares in known.items():
+                    largest[name] = max(largest[name], math.sqrt(np.max(squares)))
             for clip, sums in zip(clips, totals, strict=True):
                 weights = _weights(clip, norms[:, part])
                 for weight, total in zip(weights, sums, strict=True):
                     for name in total.keys() & found.keys():
                         total[name] = total[name] + found[name].total(weight)
         means = tuple(np.array([_length(total.values()) for total in sums]) for sums in totals)
-        return _Seen(norms, tuple(mean / count for mean in means))
+        return _Seen(norms, largest, tuple(mean / count for mean in means))
 
     def _gradients(
         self, network: Network, part: slice, loss_clip: float | None

@@ -9,6 +9,7 @@ import pytest
 
 from lipcert.analysis.records import Analysis
 from lipcert.cli import paths
+from lipcert.gates import NO_GATES, Gates
 from lipcert.search.norms import Propose
 from lipcert.settings import Settings
 from tests.report.samples import sample
@@ -51,6 +52,9 @@ class Engine:
         settings: Settings,
         observe: Callable[[str, int, int], None],
         propose: Propose,
+        *,
+        examples: object = None,
+        gates: Gates = NO_GATES,
     ) -> Analysis:
         assert model is self.model
         self.settings, self.propose = settings, propose

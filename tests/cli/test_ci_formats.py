@@ -30,7 +30,7 @@ def test_an_analysis_in_every_format_at_once(tmp_path: Path) -> None:
     assert done.stdout.startswith("::warning file=")
     assert fromstring(xml.read_text(encoding="utf-8")).get("errors") == "0"
     (run,) = json.loads(sarif.read_text(encoding="utf-8"))["runs"]
-    assert [result["ruleId"] for result in run["results"]] == ["LC104", "LC108"]
+    assert [result["ruleId"] for result in run["results"]] == ["LC104", "LC108", "LC109"]
 
 
 def test_an_open_assumption_is_an_error(file: Path) -> None:

@@ -120,6 +120,7 @@ def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> 
                 signal=0.5,
                 clipped_signal=0.25,
                 groups=(ObservedGroup(name, 1.25, 3.25, 0.5, 0.25),),
+                parameters={weight.name: 3.0, bias.name: 1.25},
             ),
         ),
     )

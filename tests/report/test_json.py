@@ -127,6 +127,7 @@ ANALYSIS = {
             "grad_norm_max": float,
             "signal": float,
             "clipped_signal": float,
+            "parameters": dict,
             "groups": [
                 {
                     "name": str,

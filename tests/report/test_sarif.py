@@ -168,6 +168,7 @@ def test_fingerprints_tell_findings_apart_and_do_not_depend_on_numbers() -> None
 def test_an_analysis_is_valid_too() -> None:
     run = checked(sarif(analysis_ci(sample())))
     assert run["results"]
-    lost = replace(sample(), network=replace(sample().network, grad_norm=None), diagnostics=())
+    network = replace(sample().network, grad_norm=None)
+    lost = replace(sample(), network=network, diagnostics=(), usefulness=None)
     run = checked(sarif(analysis_ci(lost)))
     assert [result["level"] for result in run["results"]] == ["error"]

@@ -40,7 +40,8 @@ def test_an_absent_bound_is_named_with_its_remedy() -> None:
 
 def test_the_first_lines_answer_the_question() -> None:
     network = replace(sample().network, sensitivity=0.125)
-    _, promise, *_ = text(network=network).splitlines()
+    verdict, _, promise, *_ = text(network=network).splitlines()
+    assert verdict == sample().usefulness.sentence
     assert promise == (
         "One example, added or removed, moves the released mean of gradients by at most 0.125 in "
         "2-norm, if the assumptions hold."
@@ -64,7 +65,7 @@ def test_no_sensitivity_is_said_first() -> None:
     lost = replace(sample().parameters[0], grad_norm=None)
     network = replace(sample().network, sensitivity=None)
     report = text(network=network, parameters=(lost, *sample().parameters[1:]))
-    assert "No finite sensitivity: 1 of 2 trained tensors have no" in report.splitlines()[1]
+    assert "No finite sensitivity: 1 of 2 trained tensors have no" in report.splitlines()[2]
 
 
 def test_a_model_of_one_example_is_an_assumption() -> None:

@@ -1,0 +1,215 @@
+"""Whether bounds are of use: noise, signal and their quotients, by their definitions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lipcert.analysis.bounded import bounded
+from lipcert.analysis.observing import observed_at, observed_at_random, told
+from lipcert.analysis.pipeline import analyze as analysed
+from lipcert.analysis.planned import plan_of
+from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.usefulness import times, usefulness_of
+from lipcert.core.ledger import GradientClipping
+from lipcert.errors import NoVerdictError
+from lipcert.gates import Gates
+from lipcert.importer.load import load_model
+from lipcert.losses import make_loss
+from lipcert.settings import ConstraintSpec, Settings
+from lipcert.signal.examples import RANDOM, Examples
+from lipcert.signal.measure import measure
+from tests.models.shipped import digits, path_of
+
+MLP = load_model(path_of("digits_mlp"), trusted=True)
+CNN = load_model(path_of("digits_cnn"), trusted=True)
+BALL = ConstraintSpec("frobenius", 1.0)
+RUN = {"dataset_size": 1000, "sampling": "poisson", "delta": 1e-6, "steps": 400}
+
+
+def analyze(model, settings, **more):
+    """Quickly: witnesses are not searched."""
+    return analysed(model, replace(settings, tier="quick"), **more)
+
+
+def data(model, count=32, private=True):
+    split = digits(tuple(model.graph.input_shape))
+    x, y = split.images.numpy()[:count], split.labels.numpy()[:count]
+    return Examples(x, y, "digits.npz", is_private=private)
+
+
+@pytest.mark.parametrize("neighbours", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("allocation", ["global", "per-layer", "optimal"])
+def test_noise_and_signal_by_their_definitions(neighbours, allocation):
+    settings = Settings(
+        batch_size=50,
+        noise_multiplier=0.5,
+        neighbours=neighbours,
+        allocation=allocation,
+        **({} if neighbours == "replace-one" else RUN),
+    )
+    found = analyze(CNN, settings, examples=data(CNN))
+    use, moved = found.usefulness, 2.0 if neighbours == "replace-one" else 1.0
+    assert use is not None
+    assert use.observed is not None
+    noise = math.sqrt(sum(g.dimension * g.noise_std**2 for g in found.groups))
+    dimension = sum(group.dimension for group in found.groups)
+    rival = 0.5 * moved / 50 * math.sqrt(dimension)
+    assert use.noise == pytest.approx(noise, rel=1e-12)
+    assert use.clipping_noise == pytest.approx(rival, rel=1e-12)
+    assert use.noise_ratio == pytest.approx(noise / rival, rel=1e-12)
+    assert use.noise_to_signal == pytest.approx(noise / use.observed.signal, rel=1e-12)
+    clipped = rival / use.observed.clipped_signal
+    assert use.clipping_noise_to_signal == pytest.approx(clipped, rel=1e-12)
+    assert use.relative_cost == pytest.approx(use.noise_to_signal / clipped, rel=1e-12)
+    assert use.slack == pytest.approx(found.network.grad_norm / use.observed.grad_norm_max)
+    if neighbours == "add-remove":
+        assert use.noise_to_signal_of_run == pytest.approx(use.noise_to_signal / 20.0)
+        assert use.clipping_noise_to_signal_of_run == pytest.approx(clipped / 20.0)
+    else:
+        assert use.noise_to_signal_of_run is None
+    for own, group, seen in zip(use.groups, found.groups, use.observed.groups, strict=True):
+        assert own.noise == pytest.approx(math.sqrt(group.dimension) * group.noise_std)
+        assert own.noise_to_signal == pytest.approx(own.noise / seen.signal)
+
+
+def test_a_sum_is_as_many_times_longer_as_its_batch():
+    mean = analyze(CNN, Settings(batch_size=50), examples=data(CNN)).usefulness
+    total = analyze(CNN, Settings(batch_size=50, reduction="sum"), examples=data(CNN)).usefulness
+    unknown = analyze(CNN, Settings(), examples=data(CNN)).usefulness
+    assert total.noise == pytest.approx(50 * mean.noise)
+    assert total.noise_to_signal == pytest.approx(mean.noise_to_signal)
+    assert unknown.noise_to_signal is None
+    assert unknown.relative_cost == pytest.approx(mean.relative_cost)
+
+
+def verdict(norm, observed=None, **settings):
+    """Of a single group of norm G: the noise is G times that of clipping at 1."""
+    wanted = Settings(mechanism="gradient-clipping", clip_norm=norm, **settings)
+    groups = bounded(MLP, wanted).groups
+    released = Release.of(noise_groups_of(groups, wanted), wanted, 1.0)
+    return usefulness_of(released, wanted, plan_of(wanted), observed)
+
+
+@pytest.mark.parametrize(
+    ("norm", "word"), [(0.5, "useful"), (1.9, "useful"), (2.1, "costly"), (29.0, "costly"),
+                       (31.0, "not usable"), (4e22, "not usable")],
+)  # fmt: skip
+def test_verdicts_without_a_signal(norm, word):
+    found = verdict(norm)
+    assert found.verdict == word
+    assert found.relative_cost == pytest.approx(norm)
+    assert found.sentence.lower().startswith(f"{word}: the noise is {times(norm)} times what")
+    assert ("lipcert suggest" in found.sentence) == (word != "useful")
+
+
+def test_no_bound_is_not_usable():
+    only = (("conv1.weight", ConstraintSpec("spectral", 1.0)),)
+    use = analyze(CNN, Settings(input_norm=1.0, constraints=only)).usefulness
+    assert use.verdict == "not usable"
+    assert use.noise is None
+    assert use.slack is None
+    assert use.sentence.startswith("Not usable: no noise makes this private; use gradient")
+
+
+def test_times():
+    shown = [times(value) for value in (0.0, 0.0521, 1.0, 5.58, 12.3, 341.0, 2.5e7, 3e22)]
+    assert shown == ["0", "0.052", "1", "5.6", "12", "340", "2.5·10⁷", "3·10²²"]
+
+
+def test_random_examples_are_admissible_and_always_the_same():
+    for settings in (Settings(), Settings(input_norm=1.0), Settings(input_box=(-1.0, 2.0))):
+        found = bounded(MLP, settings)
+        once, again = observed_at_random(found, settings), observed_at_random(found, settings)
+        assert once == again
+        assert once.source == RANDOM
+        assert not once.is_private
+        grad_norm = analyze(MLP, settings).network.grad_norm
+        assert 0.0 < once.grad_norm_max <= grad_norm * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(constraint=ConstraintSpec("spectral", 1.0), bias_norm=1.0, mechanism="clipless"),
+        Settings(constraint=BALL, bias_norm=0.1, mechanism="fixed-weight-norm"),
+        Settings(
+            constraint=ConstraintSpec("spectral", 1.0), bias_norm=1.0, mechanism="weight-clipping"
+        ),
+        Settings(mechanism="backprop-clipping", input_clip=2.0, cotangent_clip=0.1),
+        Settings(loss_clip=0.01),
+    ],
+    ids=lambda item: item.mechanism,
+)  # fmt: skip
+@pytest.mark.parametrize("model", [MLP, CNN], ids=["mlp", "cnn"])
+def test_no_example_has_a_longer_gradient_than_the_bound(model, settings):
+    """At the weights and with the clips of the mechanism."""
+    found = analyze(model, settings, examples=data(model))
+    use = found.usefulness
+    assert use.observed.grad_norm_max <= found.network.grad_norm * (1.0 + 1e-6)
+    assert use.slack == pytest.approx(found.network.grad_norm / use.observed.grad_norm_max)
+    bounds = {item.name: item.grad_norm for item in found.parameters}
+    for name, norm in use.observed.parameters.items():
+        assert norm <= bounds[name] * (1.0 + 1e-6)
+
+
+def test_the_rival_is_the_network_without_clips_or_constraints():
+    examples, loss = data(CNN), make_loss("cross-entropy")
+    groups = {"all": list(CNN.graph.parameters)}
+    plain = measure(CNN.graph, groups, loss, examples, clip=GradientClipping(1.0))
+    for settings in (
+        Settings(mechanism="backprop-clipping", input_clip=2.0, cotangent_clip=0.1),
+        Settings(constraint=ConstraintSpec("spectral", 1.0), bias_norm=1.0, loss_clip=0.1),
+    ):
+        found = observed_at(bounded(CNN, settings), settings, examples)
+        assert found.clipped_signal == pytest.approx(plain.signal, rel=1e-9)
+        assert found.signal != pytest.approx(plain.signal, rel=1e-3)
+
+
+def test_what_is_said_of_data():
+    found = analyze(CNN, Settings(), examples=data(CNN))
+    (said,) = [item for item in found.diagnostics if item.code == "LC410"]
+    assert "32 examples of digits.npz" in said.message
+    assert "no ε of the run covers" in said.message
+    assert "public or synthetic" in said.remedy
+    assert found.usefulness.observed.is_private
+    public = analyze(CNN, Settings(), examples=data(CNN, private=False))
+    assert "LC410" not in {item.code for item in public.diagnostics}
+    assert not public.usefulness.observed.is_private
+    assert "LC410" not in {item.code for item in analyze(CNN, Settings()).diagnostics}
+
+
+def test_examples_outside_of_the_domain_are_counted():
+    examples = data(CNN, private=False)
+    norms = np.linalg.norm(examples.x.reshape(32, -1), axis=1)
+    radius = float(np.median(norms))
+    (said,) = told(examples, observed_at_random(bounded(CNN, Settings()), Settings()),
+                   Settings(input_norm=radius))  # fmt: skip
+    assert said.code == "LC304"
+    assert said.message.startswith(f"{np.sum(norms > radius)} of 32 examples")
+    far = replace(examples, x=examples.x + 2.0)
+    (said,) = told(far, object(), Settings(input_box=(0.0, 1.0)))
+    assert said.message.startswith("32 of 32")
+
+
+def test_labels_that_do_not_fit_are_refused():
+    with pytest.raises(NoVerdictError, match="labels"):
+        analyze(CNN, Settings(), examples=Examples(data(CNN).x, np.full(32, 10), "bad.npz"))
+
+
+def test_gates():
+    gates = Gates(max_grad_norm=500.0, max_slack=3.0, max_noise_to_signal=10.0)
+    found = analyze(CNN, Settings(), examples=data(CNN), gates=gates)
+    outcomes = {item.gate: item.outcome.value for item in found.gates}
+    expected = {"max-grad-norm": "holds", "max-slack": "exceeded", "max-noise-to-signal": "unknown"}
+    assert outcomes == expected
+    assert "--batch-size" in found.gates[2].reason
+    (lost,) = analyze(
+        CNN, Settings(input_norm=1.0, constraint=ConstraintSpec("spectral", 1.0)),
+        gates=Gates(max_grad_norm=1e9),
+    ).gates  # fmt: skip
+    assert lost.outcome.value == "unknown"
+    assert analyze(CNN, Settings()).gates == ()
