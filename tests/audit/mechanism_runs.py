@@ -87,22 +87,24 @@ class Clip(torch.autograd.Function):
 class Network(nn.Module):
     """Two layers; under backpropagation clipping each clips its input and its cotangent."""
 
-    def __init__(self, wanted: Settings, clip: float = 1.0) -> None:
+    def __init__(self, wanted: Settings) -> None:
         super().__init__()
-        self.clip = clip
         self.first = nn.Linear(SIZES[0], SIZES[1])
         self.last = nn.Linear(SIZES[1], SIZES[2])
         self.wanted = wanted
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._layer(self.last, torch.relu(self._layer(self.first, x)))
+        return self._layer("last", torch.relu(self._layer("first", x)))
 
-    def _layer(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        beta, radius = self.wanted.input_clip, self.wanted.cotangent_clip
+    def _layer(self, name: str, x: Tensor) -> Tensor:
+        layer = self.get_submodule(name)
+        if self.wanted.mechanism != "backprop-clipping":
+            return layer(x)
+        own = dict(self.wanted.input_clips), dict(self.wanted.cotangent_clips)
+        beta = own[0].get(name, self.wanted.input_clip)
         if beta is not None:
             x = x * torch.clamp(beta / x.norm(dim=1, keepdim=True), max=1.0)
-        h = layer(x)
-        return h if radius is None else Clip.apply(h, self.clip * radius)
+        return Clip.apply(layer(x), own[1].get(name, self.wanted.cotangent_clip))
 
     @torch.no_grad()
     def hold(self) -> None:
@@ -158,8 +160,8 @@ class Fault:
     std: noise of a group at a step, stated and drawn, over what is required. bounds_of: the step at
     whose weights the noise is set. stated_decay, decay: λ as declared and as it is clipped, where
     they are not those of the way. divisor: what gradients are divided by besides the batch size.
-    clip: radius of the network's cotangent clips over that of the claims. own_noise: every rank
-    draws noise.
+    clips: those of the network, where they are not those of the way. own_noise: every rank draws
+    noise.
     """
 
     std: Callable[[int, str], float] = lambda _step, _group: 1.0
@@ -169,7 +171,7 @@ class Fault:
     divisor: float = 1.0
     stale_gradient: bool = False
     after: Callable[[Network, int], None] = lambda _network, _step: None
-    clip: float = 1.0
+    clips: Settings | None = None
     own_noise: bool = False
 
 
@@ -192,7 +194,7 @@ def audited(folder: Path, way: Way, fault: Fault = RIGHT) -> AuditReport:
 def recorded(folder: Path, way: Way, fault: Fault = RIGHT) -> Ready:
     """Train and record; the job of auditing that run with claims of the weights it starts from."""
     torch.manual_seed(way.seed)
-    network = Network(way.settings, fault.clip)
+    network = Network(fault.clips or way.settings)
     with torch.no_grad():
         for weight in network.parameters():
             weight.mul_(way.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,11 @@ SOME = (0, 2, 4)
 CLIPPED = settings(mechanism="weight-clipping", steps=FEW, **HELD)
 CLIPLESS = settings(mechanism="clipless", **HELD)
 BACKPROP = settings(mechanism="backprop-clipping", input_clip=0.8, cotangent_clip=0.3)
+LAYERS = settings(
+    mechanism="backprop-clipping",
+    input_clips={"last": 0.5},
+    cotangent_clips={"first": 0.1, "last": 0.4},
+)
 FLAT = settings(mechanism="gradient-clipping", clip_norm=0.5)
 GROUPED = settings(mechanism="gradient-clipping", clip_norm=0.5, clip_scope="group")
 INSIDE = settings(mechanism="gradient-clipping", clip_norm=0.5, decay="inside")
@@ -48,6 +54,7 @@ RIGHT_WAYS = {
     ),
     "fixed norms": Way(settings(mechanism="fixed-weight-norm", **HELD)),
     "backprop": Way(BACKPROP, micro=2),
+    "backprop, radii of layers": Way(LAYERS),
     "flat clip": Way(FLAT),
     "clip of groups": Way(GROUPED, empty_pass=True),
     "decay inside": Way(INSIDE, weight_decay=0.4),
@@ -171,8 +178,29 @@ def test_a_divisor_that_is_not_the_recorded_one(wanted: object, tmp_path: Path) 
 
 
 def test_a_clip_that_is_not_the_claimed_one(tmp_path: Path) -> None:
-    report = audited(tmp_path / "t", Way(BACKPROP), Fault(clip=1.3))
+    wider = replace(BACKPROP, cotangent_clip=1.3 * 0.3)
+    report = audited(tmp_path / "t", Way(BACKPROP), Fault(clips=wider))
     assert codes(report) & {"LC312", "LC317"}
+
+
+WRONG = {
+    "one radius for all": {"cotangent_clip": 0.4, "cotangent_clips": ()},
+    "exchanged": {"cotangent_clips": (("first", 0.4), ("last", 0.1))},
+    "no input clip": {"input_clips": ()},
+    "an input clip more": {"input_clip": 0.3},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_layer_that_clips_otherwise_than_claimed(name: str, tmp_path: Path) -> None:
+    """Sums of gradients are not those of the claimed clips: a violation, or where they are shorter
+    than these by a factor, inconclusive."""
+    trained = replace(LAYERS, **WRONG[name])  # type: ignore[arg-type]
+    report = audited(tmp_path / "t", Way(LAYERS, start=3.0), Fault(clips=trained))
+    is_shorter = name == "exchanged"
+    expected = Verdict.INCONCLUSIVE if is_shorter else Verdict.VIOLATION
+    assert report.verdict is expected
+    assert codes(report, expected) == {"LC317"}
 
 
 def test_gradients_left_over_in_an_empty_batch(tmp_path: Path) -> None:
