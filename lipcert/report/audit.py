@@ -23,6 +23,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
+from lipcert.diagnostics import Level
 from lipcert.gates import GateOutcome
 from lipcert.report import document as doc
 from lipcert.report.audit_findings import (
@@ -290,7 +291,8 @@ def audit_ci(report: AuditReport) -> CiReport:
 
 
 def _run(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
-    outcome, errors = _OUTCOMES[report.verdict], [f for f in findings if f.kind == "audit"]
+    outcome = _OUTCOMES[report.verdict]
+    errors = [f for f in findings if f.kind == "audit" and f.level is Level.ERROR]
     reason = report.reasons[0] if report.reasons else ""
     first = findings[0] if findings else None
     code = first.code if first and outcome is not Outcome.PASSED else ""

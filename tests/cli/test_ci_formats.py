@@ -80,6 +80,8 @@ def test_gates_of_an_audit_in_every_format(tmp_path: Path, name: str) -> None:
     done = call("audit", path_of("digits_mlp"), "--data", data, *gates, *reports)
     assert (done.exit_code, done.stderr) == (code, "")
     root = fromstring(xml.read_text(encoding="utf-8"))
+    assert root.get("errors") == "0", "an assumption that is warned of is no error"
+    assert root.get("failures") == ("2" if element else "0")
     for case, expected in (("max-grad-norm", element), ("verdict", element), ("max-slack", None)):
         (found,) = root.findall(f".//testcase[@name='{case}']")
         assert [item.tag for item in found] == ([expected] if expected else [])
