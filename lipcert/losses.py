@@ -79,9 +79,9 @@ def worst_gradients(loss: Loss, logits: FloatArray) -> FloatArray | None:
 def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray:
     """For every label."""
     classes = logits[0].size
-    z = logits.reshape(len(logits), -1)
-    found = [_gradient(loss, z, np.full(len(z), label)) for label in range(classes)]
-    return np.stack(found).reshape(classes, *logits.shape)
+    z = np.tile(logits.reshape(len(logits), -1), (classes, 1))
+    labels = np.repeat(np.arange(classes), len(logits))
+    return np.asarray(_gradient(loss, z, labels).reshape(classes, *logits.shape))
 
 
 @worst_gradients.register

@@ -268,6 +268,8 @@ def _times(slopes: Array) -> Pull:
 
 def _gentlest(op: p.Activation, x: Array) -> Array:
     """The slope of least magnitude at each number; what is no number has none."""
+    if op.name == "relu":  # the most frequent one: nothing to enclose
+        return np.where(np.isnan(x), x, np.where(x > 0.0, 1.0, 0.0))
     known = ~np.isnan(x)
     slopes = function(op.name, op.numbers).derivative(exact(np.where(known, x, 0.0)))
     return np.where(known, np.clip(0.0, slopes.lo, slopes.hi), np.nan)
