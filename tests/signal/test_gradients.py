@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,12 +11,15 @@ from hypothesis import strategies as st
 
 from lipcert.core.rules.facts import Fact
 from lipcert.importer.load import load_model
-from lipcert.ir import Graph
+from lipcert.ir import Graph, Parameter
 from lipcert.losses import loss_gradients, make_loss
+from lipcert.operand import Operand
 from lipcert.signal.examples import random_examples
 from lipcert.signal.gradients import parameter_gradients, stack_size, work
 from lipcert.signal.network import Network
 from tests.models.shipped import NAMES, path_of
+from tests.networks import chain
+from tests.ops import Activation, Dense
 from tests.random_networks import random_case
 from tests.signal.truth import gradients, loss_of
 
@@ -73,3 +78,39 @@ def test_shipped_networks(name: str) -> None:
     assert lively == len(graph.parameters)
     assert stack_size(Network.of(graph)) > 1
     assert work(Network.of(graph).program) > 1e3
+
+
+def view(theta: np.ndarray, places: np.ndarray, scale: float = 1.0) -> Operand:
+    places = places.astype(np.int32)
+    array = np.where(places >= 0, theta.reshape(-1)[places], 0.0) * scale
+    return Operand(array, "theta", places=places, scale=scale)
+
+
+VIEWS = {
+    "transposed": np.arange(12).reshape(4, 3).T,
+    "repeated": np.arange(12).reshape(3, 4) % 5,
+    "padded": np.where(np.arange(12).reshape(3, 4) % 4 == 3, -1, np.arange(12).reshape(3, 4)),
+    "one entry": np.full((3, 4), 7),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("uses", [1, 2])
+def test_views_of_a_parameter(name: str, uses: int) -> None:
+    """Each entry once, several times or not at all; by one step, or by two with other factors."""
+    theta = RNG.standard_normal(12)
+    first = Dense(view(theta, VIEWS[name], 0.5))
+    again = Dense(view(theta, np.arange(12).reshape(4, 3), -2.0))
+    graph = chain((4,), first, Activation("tanh"), *([again] if uses == 2 else []))
+    graph = replace(graph, parameters={"theta": Parameter("theta", (12,))})
+    x, outputs = RNG.standard_normal((COUNT, 4)), graph.output_shape[0]
+    y = RNG.integers(outputs, size=COUNT)
+    assert agrees(graph, x, y, make_loss("cross-entropy")) == 1
+
+
+def test_frozen_parameters_have_no_gradients() -> None:
+    weights = [Operand(RNG.standard_normal((3, 3)), name) for name in ("a", "b")]
+    graph = chain((3,), *map(Dense, weights))
+    frozen = {name: replace(item, trainable=name == "b") for name, item in graph.parameters.items()}
+    network = Network.of(replace(graph, parameters=frozen))
+    assert list(parameter_gradients(network, np.ones((2, 3)), np.ones_like)) == ["b"]
