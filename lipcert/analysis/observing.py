@@ -7,6 +7,7 @@ reader must know of private examples.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,9 @@ _MOST: Final = 32
 _LEAST: Final = 4
 _WORK: Final = 2e7
 """floating-point operations that are spent where nobody gave examples"""
+_LARGEST_WORK: Final = 3e10
+"""where somebody did: about half a minute"""
+_FEW: Final = 64
 _CLEARLY: Final = 1.0 + 1e-6
 """how far outside of the domain an example counts as such, whatever rounding did to it"""
 
@@ -32,6 +36,7 @@ _CLEARLY: Final = 1.0 + 1e-6
 def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Observed | None:
     """Gradients of these examples; None where one is not finite, or the loss not known here.
 
+    Of more than are soon measured every second, third, … is taken, and `examples` says how many.
     Raises NoVerdictError for labels that the loss does not admit.
     """
     constraints = constraints_of(found.graph, settings)
@@ -45,13 +50,22 @@ def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Obser
             graph,
             {group.name: [item.name for item in group.parameters] for group in found.groups},
             found.loss,
-            examples,
+            _thinned(examples, found),
             loss_clip=found.loss_clip,
             clip=found.premises.clip,
             rival=None if rival is graph else rival,
         )
     except TypeError:
         return None
+
+
+def _thinned(examples: Examples, found: Bounded) -> Examples:
+    """As many as the work allows, evenly from first to last, but never few."""
+    most = max(int(_LARGEST_WORK / work(found.program)), _FEW)
+    every = -(-len(examples) // most)
+    return (
+        replace(examples, x=examples.x[::every], y=examples.y[::every]) if every > 1 else examples
+    )
 
 
 def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:

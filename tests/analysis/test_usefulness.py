@@ -213,3 +213,14 @@ def test_gates():
     ).gates  # fmt: skip
     assert lost.outcome.value == "unknown"
     assert analyze(CNN, Settings()).gates == ()
+
+
+def test_of_many_examples_some_are_taken(monkeypatch):
+    monkeypatch.setattr("lipcert.analysis.observing._LARGEST_WORK", 0.0)
+    monkeypatch.setattr("lipcert.analysis.observing._FEW", 5)
+    settings, examples = Settings(), data(MLP, 16)
+    found = bounded(MLP, settings)
+    few = observed_at(found, settings, examples)
+    assert few.examples == 4
+    thin = replace(examples, x=examples.x[::4], y=examples.y[::4])
+    assert few == observed_at(found, settings, thin)
