@@ -86,7 +86,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "example a division by an interval that holds 0). The message says which assumption would "
         "help: often --input-norm, --input-box or a constraint.",
         "LC102": "Without a bound there is no sensitivity and no noise level. Remove the cause "
-        "that the message names, or --freeze the parameter.",
+        "that the message names, or --freeze the parameter. Under backpropagation clipping a "
+        "layer has none where it neither clips what it reads nor stands behind something that "
+        "bounds that whatever the weights are; the [input-clips] table gives it a radius.",
         "LC103": "A loss that contains its own softmax would apply it twice. Remove the Softmax "
         "from the exported network: the loss takes logits.",
         "LC104": "Bounds hold for declared inputs only. State the domain that preprocessing "
@@ -94,8 +96,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC105": "A normalization stretches by up to 1/√ε where the variance vanishes. A larger "
         "epsilon, or max(floor, std) in its place, lowers the bound at once.",
         "LC107": "Backpropagation clipping and gradient clipping bound gradients whatever the "
-        "weights are. Lipschitz constants and the norms of activations depend on the weights, "
-        "and have no bound unless constraints are declared.",
+        "weights are: by their clips and, where a layer does not clip what it reads, by what is "
+        "known of that for all weights. Lipschitz constants and the norms of activations depend on "
+        "the weights, and have no bound unless constraints are declared.",
         "LC108": "The loss determines the gradient that enters the network, and with it every "
         "gradient bound. A vector of class scores is taken for the logits of cross-entropy (behind "
         "LogSoftmax for the log-probabilities of nll), any other output for logits of binary "

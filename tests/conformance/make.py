@@ -139,6 +139,11 @@ GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
         {**SHUFFLED, "mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 0.5,
          "scope": "constraint-set"},
     ),
+    "layer-clips": (
+        "convolution",
+        {**SHUFFLED, "mechanism": "backprop-clipping", "input_box": (0.0, 1.0),
+         "input_clips": {"k1": 1.0}, "cotangent_clips": {"w": 0.25, "*": 0.5}},
+    ),
 }  # fmt: skip
 """the model of each good certificate, and what it is certified for"""
 
@@ -163,7 +168,7 @@ def main() -> None:
         entries += [_entry(name, model, name, "conditional", 9)]
         entries += [_entry(f"{name}, all accepted", model, name, "valid", 9, accept=ids)]
         entries += _too_small(name, model, said)
-    entries += [*_false_norms(), *_other_models(), *_wrong(), *_ill_spelt(), *_hostile()]
+    entries += [*_false_norms(), *_other_models(), *_wrong(), *_radii(), *_ill_spelt(), *_hostile()]
     lines = ",\n".join(json.dumps(entry, sort_keys=True) for entry in entries)
     (HERE / "expected.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
@@ -313,6 +318,31 @@ def _wrong() -> Iterator[Entry]:
         patch=[_put(radius, 1.75.hex())],
     )  # fmt: skip
     yield from _nonsense()
+
+
+def _radii() -> Iterator[Entry]:
+    """Of single layers that clip: the first reads the input, the last what is behind a tanh."""
+    name = "layer-clips"
+    ids = [item["id"] for item in _read(name)["assumptions"]]
+    layers = f"/assumptions/{ids.index('A-LAYERS')}/data/layers"
+    mechanism = f"/assumptions/{ids.index('A-MECHANISM')}/data"
+    half, two = (0.5).hex(), (2.0).hex()
+    for what, verdict, stage, patch in (
+        ("no clip of an input without a bound", "invalid", 6,
+         {"op": "remove", "path": f"{layers}/1/input_clip"}),
+        ("larger radius of an input", "invalid", None, _put(f"{layers}/1/input_clip", two)),
+        ("smaller radius of an input", "conditional", 9, _put(f"{layers}/1/input_clip", half)),
+        ("larger radius of a cotangent", "invalid", None,
+         _put(f"{layers}/2/cotangent_clip", half)),
+        ("negative radius", "invalid", 0, _put(f"{layers}/1/input_clip", (-1.0).hex())),
+        ("a layer without a radius of its cotangent", "invalid", 0,
+         {"op": "remove", "path": f"{layers}/2/cotangent_clip"}),
+        ("a radius of all inputs besides that of one", "invalid", 0,
+         {"op": "add", "path": f"{mechanism}/input_clip", "value": two}),
+        ("a radius of all cotangents besides those of each", "invalid", 0,
+         {"op": "add", "path": f"{mechanism}/cotangent_clip", "value": half}),
+    ):  # fmt: skip
+        yield _entry(what, "convolution", name, verdict, stage, patch=[patch])
 
 
 def _nonsense() -> Iterator[Entry]:
