@@ -204,7 +204,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
     for value in report.values:
         is_norm = value.quantity is Quantity.OUTPUT_NORM
         at = value.node or "the input"
-        what = f"the {'norm' if is_norm else 'cotangent'} of {value.value} (at {at})"
+        what = f"the {'norm of' if is_norm else 'gradient with respect to'} {value.value} (at {at})"
         code = "LC302" if is_norm else "LC303"
         yield from _exceeded(code, what, value.violations, value.undecided, value.worst_example)
     for check in report.checks:

@@ -76,7 +76,8 @@ _OPTIONS: Final = (
         "watch_values",
         default=True,
         show_default=True,
-        help="Hold the norms of values and cotangents against their bounds as well.",
+        help="Hold the norms of layers' outputs, and of gradients with respect to them, against "
+        "their bounds as well.",
     ),
     click.option(
         "--limit", type=click.IntRange(min=1), metavar="N", help="Audit the first N examples only."

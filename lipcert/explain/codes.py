@@ -136,9 +136,10 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC205": "The checker derives a larger norm from the gradient of the loss and its rules; "
         "claims are compared without tolerance. If `lipcert certify` wrote this file, report it as "
         "a defect.",
-        "LC206": "Gradients follow from norms and cotangents, sensitivities from gradients, the "
-        "neighbouring relation and the public divisor, the multiplier from the noise of every "
-        "group. One of them is stated more favourably than it follows.",
+        "LC206": "Gradients follow from norms and cotangents (gradients with respect to the "
+        "outputs of layers), sensitivities from gradients, the neighbouring relation and the "
+        "public divisor, the multiplier from the noise of every group. One of them is stated more "
+        "favourably than it follows.",
         "LC207": "The checker's own accounting gives a larger ε for the noise, the sampling and "
         "the number of steps that the certificate states. An ε of another accountant has to be "
         "marked declared, and is then an assumption.",
@@ -151,9 +152,10 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "with recorded weights, or an attack.",
         "LC301": "An admissible example was found whose gradient, computed with all its rounding "
         "accounted for, is longer than the certified bound. The noise computed from that bound is "
-        "too small. Look at the values and cotangents of the same audit first: the node where "
-        "their bound breaks is where the cause lies. If the model, the loss and the input domain "
-        "are those of the analysis, this is a defect of LipCert: report it with the example.",
+        "too small. Look at the outputs of layers, and the gradients with respect to them, in the "
+        "same audit first: the node where their bound breaks is where the cause lies. If the "
+        "model, the loss and the input domain are those of the analysis, this is a defect of "
+        "LipCert: report it with the example.",
         "LC302": "The forward pass left the region that the bounds are derived for. With the input "
         "within its domain and the weights within their constraints this cannot happen: check that "
         "the weights and the preprocessing are those that were bounded.",

@@ -20,6 +20,7 @@ from lipcert.audit.records import (
     CheckReport,
     ExampleReference,
     GroupAudit,
+    Quantity,
     ValueAudit,
     Verdict,
 )
@@ -79,7 +80,7 @@ MEASURED: Final = (
     doc.Column("observed", True),
     doc.Column("attacked", True, rank=2, optional=True),
     doc.Column("tightness", True),
-    doc.Column("noticed from", True, rank=3),
+    doc.Column("error noticed", True, rank=3),
     doc.Column("violations", True),
 )
 _UNSETTLED: Final = (
@@ -97,7 +98,19 @@ _VALUE_COLUMNS: Final = (
     doc.Column("violations", True),
     *_UNSETTLED,
 )
+ERROR_NOTICED: Final = (
+    "error noticed",
+    "the smallest error that this audit would have noticed: a bound too small by this factor",
+)
+GRADIENT_NORM: Final = (
+    QUANTITIES[Quantity.COTANGENT_NORM],
+    "of the gradient of the loss with respect to the layer's output (the cotangent)",
+)
 _DIGITS: Final = 3
+_SCOPES: Final[Mapping[str, Mapping[str, str]]] = {
+    "point": {"scope": "these weights only (scope point)"},
+    "constraint-set": {"scope": "all weights within the constraints (scope constraint-set)"},
+}
 Rows = list[tuple[str, str]]
 
 
@@ -133,12 +146,12 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             doc.Section("Findings", (*shown, *more)),
             doc.Section(
                 "Groups: the largest gradient norm of one example against its bound",
-                (_groups(report, most),),
+                (_groups(report, most), _legend(ERROR_NOTICED, report.groups)),
             ),
             doc.Section("How much of each bound was reached", (_reached(report),)),
             doc.Section(
                 "Inside the network: the bounds that were reached the furthest",
-                (values_table(report, most),),
+                (values_table(report, most), _legend(GRADIENT_NORM, report.values)),
             ),
             doc.Section("Checks", (checks_of(report),)),
             doc.Section("What could not be checked", (_listing(report.notes, most),)),
@@ -159,6 +172,11 @@ def _usefulness(report: AuditReport) -> Iterator[doc.Answer]:
 
 def _listing(sentences: Sequence[str], most: int | None) -> doc.Listing:
     return doc.Listing(tuple(sentences[:most]), len(sentences) - len(sentences[:most]))
+
+
+def _legend(row: tuple[str, str], rows: Sequence[object]) -> doc.Statements:
+    """What a word of a table means, where there is a table."""
+    return doc.Statements.of([row] if rows else [])
 
 
 def _groups(report: AuditReport, most: int | None) -> doc.Table:
@@ -418,7 +436,8 @@ def fact_rows(report: AuditReport) -> Rows:
         ("arithmetic", f"{report.dtype} on {report.device}{_rounding(report)}"),
         ("time", _time(report)),
     ]
-    return rows + [(f"assumed: {name}", text) for name, text in report.assumptions.items()]
+    told = {**report.assumptions, **_SCOPES.get(report.assumptions.get("scope", ""), {})}
+    return rows + [(f"assumed: {name}", text) for name, text in told.items()]
 
 
 def _rounding(report: AuditReport) -> str:

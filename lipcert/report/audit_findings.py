@@ -29,14 +29,20 @@ from lipcert.report.gates import gate_findings
 from lipcert.report.numbers import at_most, beside, measured
 
 QUANTITIES: Final = MappingProxyType(
-    {Quantity.OUTPUT_NORM: "norm", Quantity.COTANGENT_NORM: "cotangent norm"}
+    {Quantity.OUTPUT_NORM: "norm", Quantity.COTANGENT_NORM: "gradient norm"}
+)
+_SUBJECTS: Final = MappingProxyType(
+    {
+        Quantity.OUTPUT_NORM: "the norm of",
+        Quantity.COTANGENT_NORM: "the norm of the gradient with respect to",
+    }
 )
 _CODES: Final = MappingProxyType({Quantity.OUTPUT_NORM: "LC302", Quantity.COTANGENT_NORM: "LC303"})
 _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "LC102": "bound the node that the analysis names, or freeze these parameters",
         "LC300": "give data with at least one example, or --attack",
-        "LC301": "look at the first value or cotangent that exceeds its bound",
+        "LC301": "look at the first output of a layer, or gradient there, that exceeds its bound",
         "LC302": "check that weights and preprocessing are those that were bounded",
         "LC303": "check that the loss and its reduction are those that were declared",
         "LC304": "keep the examples within the domain, or declare a larger one",
@@ -100,9 +106,9 @@ def held_group(group: GroupAudit) -> Held:
 
 
 def held_value(value: ValueAudit) -> Held:
-    """The norm, or the cotangent's norm, of a value; it is placed at the node that computes it."""
+    """The norm of a value or of its cotangent; it is placed at the node that computes it."""
     kind, place = ("node", value.node) if value.node else ("value", value.value)
-    subject = f"the {QUANTITIES[value.quantity]} of {value.value}"
+    subject = f"{_SUBJECTS[value.quantity]} {value.value}"
     quantity = f"{value.quantity.value} {value.value}"
     code, norm = _CODES[value.quantity], value.max_observed
     return Held(value, code, kind, place, subject, quantity, value.bound, norm)

@@ -51,7 +51,7 @@ _TITLES: Final = {
         "Where the line rises steeply, the bound is lost.",
     ),
     Quantity.COTANGENT_NORM: (
-        *("cotangents", "Cotangents along the network", "norm of ∂loss/∂output"),
+        *("cotangents", "Gradients with respect to the layers' outputs", "norm of ∂loss/∂output"),
         "Read from the right, as backpropagation runs: where the line rises steeply, the bound is "
         "lost.",
     ),
@@ -136,7 +136,7 @@ def _tightnesses(every: Sequence[GroupRow]) -> Figure:
         + note,
         bar_chart(chart),
         _span("Ratios", [_tightness(row) for row in rows]),
-        (" group", "tightness", "noticed from"),
+        (" group", "tightness", "error noticed"),
         [(row.name, measured(_tightness(row)), _factor(row)) for row in rows],
     )
 

@@ -17,12 +17,14 @@ from lipcert.report import document as doc
 from lipcert.report.analysis import nodes_table, parameters_table, verdict_answers
 from lipcert.report.audit import (
     DIMENSION,
+    GRADIENT_NORM,
     GROUP,
     MEASURED,
     TONES,
     answer,
     checks_of,
     fact_rows,
+    gradient_rows,
     group_cells,
     meaning,
     values_table,
@@ -188,7 +190,9 @@ def _tables(study: Study, most: int | None) -> Iterator[Section]:
         ]
         yield Section("Values", (doc.table(_VALUE_COLUMNS, rows[:most], len(rows[most:])),))
     if study.audit is not None:
-        yield Section("Audited values", (values_table(study.audit, most),))
+        yield Section("Audited gradient", (Statements.of(gradient_rows(study.audit)),))
+        legend = Statements.of([GRADIENT_NORM])
+        yield Section("Audited values", (values_table(study.audit, most), legend))
         yield Section("Checks of the audit", (checks_of(study.audit),))
     if study.check is not None:
         steps = [(name, "yes" if holds else "no") for name, holds in study.check.stages]

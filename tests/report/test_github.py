@@ -57,7 +57,7 @@ def test_violations_are_errors_with_place_and_advice() -> None:
     _, properties, message = found[1]
     assert properties == {"file": "models/digits.onnx", "title": "LC301 group fc"}
     assert "3.75 against 2.5" in message
-    assert "look at the first value" in message
+    assert "look at the first output of a layer" in message
 
 
 def test_at_most_ten_and_the_rest_is_counted() -> None:

@@ -39,7 +39,7 @@ def test_a_violation_fails_where_it_is() -> None:
     root = parsed(violated())
     assert ended(root, "run")["verdict"] == "failure"
     assert ended(root, "groups") == {"conv1": "passed", "fc": "failure"}
-    assert ended(root, "values")["the cotangent norm of logits"] == "failure"
+    assert ended(root, "values")["the norm of the gradient with respect to logits"] == "failure"
     assert ended(root, "checks")["noise: step 200"] == "failure"
     failure = root.find(".//testcase[@name='fc']/failure")
     assert failure is not None
