@@ -54,6 +54,7 @@ from lipcert.search.proposals import proposals
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
 from lipcert.upper import FloatArray
+from lipcert.viewed import graph_at
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
@@ -124,6 +125,23 @@ class Bounded:
         if self.graph.nodes == plain.nodes:
             return self.graph
         return replace(plain, parameters=self.graph.parameters)
+
+    @property
+    def file_program(self) -> Program:
+        """The program without the clips of the mechanism."""
+        return self.file.reading.program
+
+    def shown_at(self, weights: Mapping[str, FloatArray]) -> Bounded:
+        """The same bounds, with graphs whose operands show other numbers by parameter."""
+        if not weights:
+            return self
+        plain, graph = graph_at(self.file.graph, weights), self.graph
+        if graph.nodes == self.file.graph.nodes:
+            graph = replace(graph, nodes=plain.nodes)
+        else:
+            graph = graph_at(graph, weights)
+        file = replace(self.file, graph=plain, unedited=self.file.unedited or self.file)
+        return replace(self, graph=graph, file=file)
 
     @property
     def tensors(self) -> Mapping[str, tuple[str, ...]]:

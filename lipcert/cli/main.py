@@ -36,6 +36,7 @@ _VERBS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "inspect": "lipcert.cli.inspect",
         "analyze": "lipcert.cli.analyze",
+        "suggest": "lipcert.cli.suggest",
         "certify": "lipcert.cli.certify",
         "check": "lipcert.cli.check",
         "trace": "lipcert.cli.trace",

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from lipcert.report.ci import CiReport
     from lipcert.report.document import Document
     from lipcert.report.study.records import Study
+    from lipcert.suggestions.records import Suggestions
 
 CI_FORMATS: Final = ("sarif", "junit", "github")
 ANALYSIS_FORMATS: Final = ("text", "json", "markdown", "csv", "html", *CI_FORMATS)
 AUDIT_FORMATS: Final = ("text", "json", "markdown", *CI_FORMATS)
+SUGGEST_FORMATS: Final = ("text", "json", "markdown")
 _FOLDED: Final = 40
 _SUMMARY: Final = 200
 
@@ -62,6 +64,18 @@ def audit_report(report: AuditReport, name: str, *, width: int, color: bool, sho
     folded = None if show_all else _FOLDED
     most = folded if name == "text" else _SUMMARY
     return document_text(audit_document(report, most), name, width=width, color=color)
+
+
+def suggestions_report(
+    found: Suggestions, name: str, *, width: int, color: bool, show_all: bool
+) -> str:
+    """The suggestions in the format of that name, one of SUGGEST_FORMATS."""
+    from lipcert.report.suggestions import SHOWN, suggestions_document, suggestions_json
+
+    if name == "json":
+        return suggestions_json(found)
+    most = SHOWN if name == "text" and not show_all else None
+    return document_text(suggestions_document(found, most), name, width=width, color=color)
 
 
 def study_report(study: Study, name: str) -> str:

@@ -55,7 +55,7 @@ class ProposalCache:
 
     def __call__(self, kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
         """The claims for a kernel: remembered, or searched now."""
-        key = _key(kernel, tier)
+        key = kernel_key(kernel, tier)
         found = self._read(key)
         if found:
             self.hits += 1
@@ -100,7 +100,7 @@ class ProposalCache:
         return not self.complaint
 
 
-def _key(kernel: Kernel, tier: TierName) -> str:
+def kernel_key(kernel: Kernel, tier: TierName) -> str:
     """A digest of all that a search depends on."""
     frame, entries = kernel.frame, kernel.entries
     use = (_FORMAT, __version__, tier, entries.shape, frame.size, frame.groups, kernel.is_matrix)

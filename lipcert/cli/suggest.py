@@ -1,0 +1,131 @@
+"""`lipcert suggest`: what would make a private run of a model learn."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lipcert.cli import paths
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.options import (
+    chosen_settings,
+    color_option,
+    format_option,
+    knob_options,
+    out_option,
+    progress_option,
+)
+from lipcert.cli.output import text_width, use_color, write
+from lipcert.errors import UsageError
+from lipcert.progress import ProgressReport
+from lipcert.report.formats import SUGGEST_FORMATS, suggestions_report
+
+if TYPE_CHECKING:
+    from lipcert.suggestions.records import Suggestions
+
+
+@click.command("suggest")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "data_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Arrays x and y of an .npz file, at which gradients are measured; default: random "
+    "admissible inputs. What is learned from private data costs privacy that no ε covers.",
+)
+@click.option(
+    "--budget",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="After which nothing further is tried.",
+)
+@click.option(
+    "--apply",
+    "settings_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the settings of the recipe to a new settings file (TOML).",
+)
+@click.option("--force", is_flag=True, help="Of --apply: replace a file that is there.")
+@knob_options
+@out_option
+@format_option(*SUGGEST_FORMATS)
+@click.option("--all", "show_all", is_flag=True, help="Show every change that was tried.")
+@progress_option
+@color_option
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    model: Path,
+    data_file: Path | None,
+    budget: float,
+    settings_file: Path | None,
+    force: bool,
+    output_format: str,
+    out_file: Path | None,
+    show_all: bool,
+    progress: bool | None,
+    color: str,
+) -> ExitCode:
+    """Analyse what-ifs of MODEL, an ONNX file, and rank them by noise over signal.
+
+    Settings and changes of the network are analysed one by one, then combined to a recipe. Leaves
+    with 0 where the recipe is usable, with 3 (after the report) where nothing is.
+    """
+    settings = chosen_settings(context).settings
+    paths.require_model(model)
+    paths.require_writable([out_file, settings_file])
+    if settings_file is not None and settings_file.exists() and not force:
+        raise UsageError(f"--apply: {settings_file} exists; name another file, or give --force")
+    if data_file is not None:
+        paths.require_file(data_file)
+    from lipcert.cli.cache import open_cache
+    from lipcert.importer.load import load_model
+    from lipcert.search.proposals import proposals
+    from lipcert.signal.examples import load_examples
+    from lipcert.suggestions.engine import suggest
+
+    imported = load_model(
+        model,
+        output=settings.output,
+        as_exported=settings.as_exported,
+        input_norm=settings.input_norm,
+        input_box=settings.input_box,
+    )
+    examples = None if data_file is None else load_examples(data_file, imported.graph.input_shape)
+    cache = open_cache(settings.cache, os.environ)
+    with ProgressReport(progress) as report:
+        found = suggest(
+            imported,
+            settings,
+            examples,
+            budget=budget,
+            observe=report.observe,
+            propose=cache or proposals,
+        )
+    is_colored = out_file is None and use_color(color)
+    shown = suggestions_report(
+        found, output_format, width=text_width(), color=is_colored, show_all=show_all
+    )
+    write(shown, out_file)
+    if settings_file is not None:
+        _apply(found, settings_file)
+    return ExitCode.HOLDS if found.recipe.outcome.usable else ExitCode.NO_VERDICT
+
+
+def _apply(found: Suggestions, file: Path) -> None:
+    """Write the settings of the recipe, and say on standard error what is left to be done."""
+    from lipcert.report.suggestions import settings_toml
+
+    write(settings_toml(found.recipe), file)
+    click.echo(f"lipcert: the settings of the recipe are in {file}", err=True)
+    for change in found.recipe.changes:
+        if not change.is_setting:
+            click.echo(f"lipcert: in the code: {change.how}  # {change.change}", err=True)

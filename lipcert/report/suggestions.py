@@ -1,0 +1,326 @@
+"""Suggestions as a document for people, as JSON, and as the settings file of the recipe.
+
+What enters: suggestions. What leaves: a `Document` whose first lines say how things stand and what
+to do; `lipcert.suggest/1`; TOML. Invariant: every number is that of an analysis.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Final
+
+from lipcert.analysis.usefulness import times
+from lipcert.report import document as doc
+from lipcert.report.json import JsonObject, dump
+from lipcert.report.numbers import at_most
+from lipcert.settings import ConstraintSpec, Settings, key_of
+from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
+
+SHOWN: Final = 12
+"""rows of changes in text, unless all are asked for"""
+_PAIRS: Final = frozenset({"constraints", "noise_multipliers", "input_clips", "cotangent_clips"})
+_DERIVED: Final = ("scope", "reduction")
+_LARGE: Final = 1e6
+_COLUMNS: Final = (
+    doc.Column("#", is_number=True),
+    doc.Column("change", least=30, most=70),
+    doc.Column("G", is_number=True),
+    doc.Column("noise / signal", is_number=True),
+    doc.Column("verdict", rank=2),
+    doc.Column("network", rank=1),
+)
+_STEPS: Final = (
+    doc.Column("recipe", least=30, most=80),
+    doc.Column("G", is_number=True),
+    doc.Column("noise / signal", is_number=True),
+    doc.Column("verdict", rank=1),
+)
+
+
+def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Document:
+    """What people read: how things stand, every change by rank, and the recipe."""
+    answers = [doc.Answer(_headline(found), doc.Tone.SUBJECT)]
+    answers += [doc.Answer(f"STOP: {stop}", doc.Tone.BAD) for stop in found.stops]
+    answers += [
+        doc.Answer(
+            _said("Now", found.baseline_mechanism, found.baseline, found), _tone(found.baseline)
+        )
+    ]
+    if found.clipping is not None:
+        answers.append(
+            doc.Answer(
+                _said("Clipping gradients at C = 1", "", found.clipping, found), doc.Tone.PLAIN
+            )
+        )
+    recipe = found.recipe
+    answers.append(
+        doc.Answer(_said("Recipe", recipe.mechanism, recipe.outcome, found), _tone(recipe.outcome))
+    )
+    shown = found.suggestions[:most]
+    return doc.Document(
+        "LipCert suggestions",
+        tuple(answers),
+        doc.Statements.of(list(_facts(found))),
+        doc.sections_of(
+            doc.Section("About this network", (doc.Listing(found.remarks),)),
+            doc.Section(
+                "Changes, each by itself, by noise over signal",
+                (_table(shown, len(found.suggestions) - len(shown)),),
+            ),
+            doc.Section("How", (_how(shown),)),
+            doc.Section("Recipe: before and after each change", (_recipe_table(found), _steps(recipe))),
+            doc.Section(
+                "The best that was found under each mechanism",
+                (doc.table(_STEPS, [_row(item) for item in found.recipes]),),
+            ),
+            doc.Section("Other runs, and less to train", (_table(found.others, 0), _how(found.others))),
+            doc.Section("Not analysed", (doc.Listing(tuple(_left_out(found))),)),
+        ),
+    )  # fmt: skip
+
+
+def _headline(found: Suggestions) -> str:
+    return (
+        f"{found.model}  ·  {found.parameters:,} trained parameters  ·  sha256 {found.sha256[:12]}"
+    )
+
+
+def _said(what: str, mechanism: str, outcome: Outcome, found: Suggestions) -> str:
+    name = f"{what}, {_mechanism(mechanism)}" if mechanism else what
+    ratio = ratio_of(outcome, found)
+    against = "" if ratio is None else f", noise {ratio}"
+    return f"{name}: G {_bound(outcome.grad_norm)}{against}: {outcome.verdict}."
+
+
+def _mechanism(name: str) -> str:
+    return "mechanism none" if name == "none" else name
+
+
+def ratio_of(outcome: Outcome, found: Suggestions) -> str | None:
+    """Noise over the mean gradient in words; of the sum of one example where no batch is stated."""
+    if outcome.noise_to_signal is not None:
+        return f"{times(outcome.noise_to_signal)} × the mean gradient at every step"
+    if outcome.noise_to_signal_of_one is not None and found.source:
+        return f"{times(outcome.noise_to_signal_of_one)}/B × the mean gradient in batches of B"
+    return None
+
+
+def _bound(grad_norm: float | None) -> str:
+    if grad_norm is not None and grad_norm >= _LARGE:
+        return times(grad_norm)
+    return at_most(grad_norm, 4)
+
+
+def _number(outcome: Outcome) -> str:
+    ratio = outcome.noise_to_signal
+    if ratio is None:
+        one = outcome.noise_to_signal_of_one
+        return "–" if one is None else f"{times(one)}/B"
+    return f"{times(ratio)} ×"
+
+
+def _tone(outcome: Outcome) -> doc.Tone:
+    return {"useful": doc.Tone.GOOD, "costly": doc.Tone.OPEN}.get(outcome.verdict, doc.Tone.BAD)
+
+
+def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
+    if not found.source:
+        yield "signal", "not measured: ranked by the noise alone"
+    elif found.is_private:
+        yield (
+            "signal",
+            f"the mean gradient of {found.examples} examples of {found.source}. What is learned "
+            "from them costs privacy that no ε of the run covers: use public or synthetic data of "
+            "the declared domain",
+        )
+    else:
+        yield "signal", f"the mean gradient of {found.examples} {found.source}, given no data"
+    yield "noise", "over the mean gradient, less than 1 is better; of one step of the run"
+    yield "time", f"{found.seconds:.0f} s"
+
+
+def _table(items: Sequence[Suggestion], hidden: int) -> doc.Table:
+    rows = [
+        (
+            str(number),
+            f"{_under(item)}{item.change.change}",
+            _bound(item.outcome.grad_norm),
+            _number(item.outcome),
+            item.outcome.verdict,
+            "same" if item.change.keeps_function else "another",
+        )
+        for number, item in enumerate(items, 1)
+    ]
+    return doc.table(_COLUMNS, rows, hidden)
+
+
+def _under(item: Suggestion) -> str:
+    return "" if item.change.topic == "mechanism" else f"{item.mechanism}: "
+
+
+def _how(items: Sequence[Suggestion]) -> doc.Statements:
+    return doc.Statements.of(
+        [(str(number), item.change.how) for number, item in enumerate(items, 1)]
+    )
+
+
+def _recipe_table(found: Suggestions) -> doc.Table:
+    rows: list[tuple[doc.Cell, ...]] = [_step("before", found.baseline)]
+    rows += [
+        _step(change.change, outcome)
+        for change, outcome in zip(found.recipe.changes, found.recipe.steps, strict=False)
+    ]
+    return doc.table(_STEPS, rows)
+
+
+def _steps(recipe: Recipe) -> doc.Statements:
+    return doc.Statements.of([(_short(change), change.how) for change in recipe.changes])
+
+
+def _short(change: Change) -> str:
+    return change.topic
+
+
+def _step(what: str, outcome: Outcome | None) -> tuple[doc.Cell, ...]:
+    if outcome is None:
+        return what, "–", "–", "not analysed by itself"
+    return what, _bound(outcome.grad_norm), _number(outcome), outcome.verdict
+
+
+def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
+    made = sum(change.topic != "mechanism" for change in recipe.changes)
+    kept = "same network" if recipe.keeps_function else "another network"
+    return _step(f"{_mechanism(recipe.mechanism)}, {made} changes, {kept}", recipe.outcome)
+
+
+def _left_out(found: Suggestions) -> Iterator[str]:
+    for item in found.skipped:
+        yield f"{item.change}: {item.why}"
+    if found.untried:
+        yield f"no time was left for {'; '.join(found.untried)} (--budget SECONDS)"
+
+
+def suggestions_json(found: Suggestions) -> str:
+    """`lipcert.suggest/1`."""
+    return dump(
+        {
+            "schema": "lipcert.suggest/1",
+            "model": {
+                "path": found.model,
+                "sha256": found.sha256,
+                "parameters": found.parameters,
+            },
+            "signal": {
+                "source": found.source or None,
+                "examples": found.examples,
+                "is_private": found.is_private,
+            },
+            "baseline": {"mechanism": found.baseline_mechanism, **_outcome(found.baseline)},
+            "clipping": found.clipping and _outcome(found.clipping),
+            "recipe": _recipe(found.recipe),
+            "recipes": [_recipe(item) for item in found.recipes],
+            "suggestions": [_suggestion(item) for item in found.suggestions],
+            "others": [_suggestion(item) for item in found.others],
+            "stops": list(found.stops),
+            "remarks": list(found.remarks),
+            "skipped": [{"change": item.change, "why": item.why} for item in found.skipped],
+            "untried": list(found.untried),
+            "seconds": found.seconds,
+        }
+    )
+
+
+def _outcome(outcome: Outcome) -> JsonObject:
+    names = [item.name for item in fields(Outcome)]
+    return {**{name: getattr(outcome, name) for name in names}, "usable": outcome.usable}
+
+
+def _change(change: Change) -> JsonObject:
+    return {
+        "change": change.change,
+        "how": change.how,
+        "keeps_function": change.keeps_function,
+        "is_setting": change.is_setting,
+    }
+
+
+def _suggestion(item: Suggestion) -> JsonObject:
+    return {
+        **_change(item.change),
+        "mechanism": item.mechanism,
+        "settings": _settings(item.settings),
+        **_outcome(item.outcome),
+        "accuracy_probe": item.accuracy_probe,
+    }
+
+
+def _recipe(recipe: Recipe) -> JsonObject:
+    steps = zip(recipe.changes, recipe.steps, strict=False)
+    return {
+        "mechanism": recipe.mechanism,
+        "keeps_function": recipe.keeps_function,
+        "settings": _settings(recipe.changed),
+        "changes": [
+            {**_change(change), **(_outcome(step) if step else {})} for change, step in steps
+        ],
+        **_outcome(recipe.outcome),
+    }
+
+
+def _settings(changed: Mapping[str, object]) -> JsonObject:
+    """By the keys of settings files; null for one that is not given any more."""
+    return {name.replace("_", "-"): _plain(name, value) for name, value in changed.items()}
+
+
+def _plain(name: str, value: object) -> object:
+    if isinstance(value, ConstraintSpec):
+        return str(value)
+    if isinstance(value, tuple):
+        if name in _PAIRS:
+            return {pattern: _plain("", own) for pattern, own in value}
+        return list(value)
+    return value
+
+
+def settings_toml(recipe: Recipe) -> str:
+    """The settings file of a recipe; what is no setting stands above it as comments."""
+    lines = ["# written by `lipcert suggest --apply`: the settings of its recipe"]
+    lines += [
+        f"# to be done in the code: {change.change}: {change.how}"
+        for change in recipe.changes
+        if not change.is_setting
+    ]
+    tables: list[str] = []
+    for name, value in _given(recipe.settings):
+        if isinstance(value, dict):
+            tables += ["", f"[{name}]"]
+            tables += [f"{json.dumps(key)} = {_toml(own)}" for key, own in value.items()]
+        else:
+            lines.append(f"{name} = {_toml(value)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _given(settings: Settings) -> Iterator[tuple[str, object]]:
+    """Settings that differ from the defaults, and do not follow from the others."""
+    derived = {
+        name
+        for name in _DERIVED
+        if getattr(replace(settings, **{name: "auto"}), name) == getattr(settings, name)
+    }
+    for item in fields(Settings):
+        value = getattr(settings, item.name)
+        if value != item.default and value is not None and item.name not in derived:
+            yield key_of(item), _plain(item.name, value)
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value)
+        case list():
+            return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)

@@ -1,0 +1,179 @@
+"""Analyst: one what-if after another, analysed as `lipcert analyze` would.
+
+What enters: a network that was bounded once, settings, changes. What leaves: an `Outcome` for each
+set of changes, from bounds that were derived again and gradients that were measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.analysis.bounded import Bounded, bounded_again
+from lipcert.analysis.observing import observed_at
+from lipcert.analysis.planned import plan_of, planned_multiplier
+from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.usefulness import usefulness_of
+from lipcert.choices import TierName
+from lipcert.core.certificate import NormClaim
+from lipcert.core.norms.steps import Kernel
+from lipcert.errors import UsageError
+from lipcert.privacy.noise import NoiseGroup
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.search.cache import kernel_key
+from lipcert.search.norms import Propose
+from lipcert.search.proposals import proposals
+from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
+from lipcert.signal.measure import Observed
+from lipcert.suggestions.changes import applied
+from lipcert.suggestions.records import Change, Outcome
+from lipcert.upper import FloatArray, Upper, root_sum_square
+
+_OF_NOISE: Final = frozenset({"allocation", "run"})
+"""topics that neither bounds nor gradients depend on"""
+Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[NoiseGroup]], float]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Analysed:
+    """What became of a network: bounds, gradients that were met, and both in short."""
+
+    settings: Settings
+    found: Bounded
+    observed: Observed | None
+    outcome: Outcome
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Analyst:
+    """Analyses of one network with changes, under settings that they are made to.
+
+    base: the network as it is in the file, under any settings. examples: at which gradients are
+    measured; None: nowhere.
+    """
+
+    base: Bounded
+    settings: Settings
+    examples: Examples | None
+    propose: Propose = proposals
+    _known: dict[tuple[Change, ...], Analysed] = field(default_factory=dict)
+    _multipliers: dict[tuple[TrainingPlan, float, str | None], float] = field(default_factory=dict)
+
+    def analysed(self, changes: tuple[Change, ...]) -> Analysed:
+        """The network with these changes, the mechanism among them.
+
+        Raises what `applied` and `bounded_again` raise.
+        """
+        if changes not in self._known:
+            self._known[changes] = self._analysed(changes)
+        return self._known[changes]
+
+    def known(self, changes: tuple[Change, ...]) -> Analysed | None:
+        """What was analysed before; None where it was not."""
+        return self._known.get(changes)
+
+    def _analysed(self, changes: tuple[Change, ...]) -> Analysed:
+        settings = applied(self.settings, changes)
+        bound = tuple(change for change in changes if change.topic not in _OF_NOISE)
+        if len(bound) < len(changes):
+            same = self.analysed(bound)
+            found, observed = same.found, same.observed
+        else:
+            weights = {name: array for change in changes for name, array in change.weights.items()}
+            edits = [edit for change in changes for edit in change.edits]
+            found = bounded_again(self.base, settings, weights or None, edits, self.propose)
+            found = found.shown_at(weights)
+            examples = prepared(self.examples, changes)
+            observed = None if examples is None else observed_at(found, settings, examples)
+        return Analysed(
+            settings, found, observed, outcome_of(found, settings, observed, self._multiplier)
+        )
+
+    def _multiplier(
+        self, plan: TrainingPlan | None, settings: Settings, groups: Sequence[NoiseGroup]
+    ) -> float:
+        """σ, which for one run and one target need not be sought again."""
+        if plan is None or settings.target_epsilon is None:
+            return planned_multiplier(plan, settings, groups)
+        key = (plan, settings.target_epsilon, settings.accountant)
+        if key not in self._multipliers:
+            self._multipliers[key] = planned_multiplier(plan, settings, groups)
+        return self._multipliers[key]
+
+
+def prepared(examples: Examples | None, changes: tuple[Change, ...]) -> Examples | None:
+    """Examples with inputs as the changes prepare them."""
+    if examples is None:
+        return None
+    x: FloatArray = np.asarray(examples.x, np.float64)
+    for change in changes:
+        if change.prepared is not None:
+            x = change.prepared(x)
+    return replace(examples, x=x)
+
+
+def outcome_of(
+    found: Bounded,
+    settings: Settings,
+    observed: Observed | None,
+    multiplier: Multiplier = planned_multiplier,
+) -> Outcome:
+    """What bounds and measured gradients come to under the noise of the settings."""
+    plan = plan_of(settings)
+    noised = noise_groups_of(found.groups, settings)
+    if not noised:
+        raise UsageError("nothing is trained under these settings")
+    released = Release.of(noised, settings, multiplier(plan, settings, noised))
+    use = usefulness_of(released, settings, plan, observed)
+    return Outcome(
+        grad_norm=_finite(root_sum_square(group.grad_norm for group in found.groups)),
+        sensitivity=_finite(released.total_sensitivity),
+        noise=use.noise,
+        noise_to_signal=use.noise_to_signal,
+        noise_to_signal_of_run=use.noise_to_signal_of_run,
+        noise_to_signal_of_one=_of_one(use.noise, observed),
+        relative_cost=use.relative_cost,
+        verdict=use.verdict,
+    )
+
+
+def _of_one(noise: float | None, observed: Observed | None) -> float | None:
+    if noise is None or observed is None or not observed.signal > 0.0:
+        return None
+    return noise / observed.signal
+
+
+def _finite(bound: Upper) -> float | None:
+    return bound.value if bound.is_finite else None
+
+
+@final
+class Remembered:
+    """Proposes norms as `propose` does, and keeps them for kernels of the same numbers."""
+
+    def __init__(self, propose: Propose) -> None:
+        self._propose = propose
+        self._known: dict[str, tuple[NormClaim, ...]] = {}
+
+    def __call__(self, kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
+        """The claims for a kernel."""
+        key = kernel_key(kernel, tier)
+        if key not in self._known:
+            self._known[key] = self._propose(kernel, tier)
+        return self._known[key]
+
+
+def changed(before: Settings, after: Settings) -> Mapping[str, object]:
+    """The fields of settings that differ, as they are afterwards."""
+    names = Settings.__dataclass_fields__
+    return {
+        name: getattr(after, name)
+        for name in names
+        if getattr(after, name) != getattr(before, name)
+    }

@@ -1,0 +1,161 @@
+"""Suggestions: the answer to `lipcert suggest`, as plain records that every report format prints.
+
+What enters: changes and what re-analysis made of them. What leaves: `Suggestions`. Every number is
+that of an analysis of the network with these changes and nothing else; None stands for "no bound"
+or "not measured".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from lipcert.analysis.bounded import Edit
+from lipcert.analysis.records import VerdictName
+from lipcert.settings import Settings
+from lipcert.upper import FloatArray
+
+JOINED: Final = ("freeze", "constraints")
+"""settings that changes add to; all others they replace"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One what-if.
+
+    topic: of changes of one topic at most one is made. how: a line of code, or an option.
+    keeps_function: whether the network computes what it did. settings: fields of `Settings` that it
+    replaces, or adds to (`JOINED`). weights: other numbers by parameter; edits: other steps.
+    prepared: what is done to the inputs [examples, ...] before the network sees them. in_recipe:
+    whether it may be part of a recipe: not where another network is trained, or another run made.
+    """
+
+    topic: str
+    change: str
+    how: str
+    keeps_function: bool = True
+    settings: Mapping[str, object] = field(default_factory=dict)
+    weights: Mapping[str, FloatArray] = field(default_factory=dict)
+    edits: tuple[Edit, ...] = ()
+    prepared: Callable[[FloatArray], FloatArray] | None = None
+    in_recipe: bool = True
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether settings are all there is to it."""
+        return not (self.weights or self.edits or self.prepared)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an analysis says of a network under settings.
+
+    noise, noise_to_signal, noise_to_signal_of_run, relative_cost, verdict: of
+    `analysis.records.Usefulness`. noise_to_signal_of_one: the noise over the norm of the mean
+    gradient, as a released sum of one example would have it; known also where no batch is stated.
+    """
+
+    grad_norm: float | None
+    sensitivity: float | None
+    noise: float | None
+    noise_to_signal: float | None
+    noise_to_signal_of_run: float | None
+    noise_to_signal_of_one: float | None
+    relative_cost: float | None
+    verdict: VerdictName
+
+    @property
+    def usable(self) -> bool:
+        """Whether training under this noise may learn anything."""
+        return self.verdict != "not usable"
+
+    @property
+    def score(self) -> float:
+        """What outcomes are ranked by, the less the better: noise over signal, of the run where one
+        is described; the noise alone where no signal is known."""
+        of_release = self.noise_to_signal, self.noise_to_signal_of_one, self.noise
+        known = (self.noise_to_signal_of_run, *of_release)
+        return next((number for number in known if number is not None), math.inf)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change, and what became of the network by it and by the mechanism that it is made under.
+
+    settings: all of the file's settings that differ from those that were given. mechanism: under
+    which it was analysed. accuracy_probe: of a short run, where one was made.
+    """
+
+    change: Change
+    mechanism: str
+    settings: Mapping[str, object]
+    outcome: Outcome
+    accuracy_probe: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Changes made together. steps: the outcome after each of them, that of no change where there
+    is none; None where there was no time for it. settings: of the run, complete; changed: those of
+    them that differ from what was given."""
+
+    mechanism: str
+    changes: tuple[Change, ...]
+    steps: tuple[Outcome | None, ...]
+    outcome: Outcome
+    settings: Settings
+    changed: Mapping[str, object]
+
+    @property
+    def keeps_function(self) -> bool:
+        """Whether the network computes what it did."""
+        return all(change.keeps_function for change in self.changes)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A change that was not analysed, and why."""
+
+    change: str
+    why: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Suggestions:
+    """The complete result.
+
+    source: where the signal is measured, "" for nowhere; is_private: whether that costs privacy.
+    baseline: of the settings as given; clipping: of gradient clipping at C = 1 in their place.
+    recipe: the best of `recipes`, of which each has another mechanism. suggestions: by rank, each
+    by itself; others: likewise, of what trains less or runs otherwise, and is part of no recipe.
+    stops: what is no private run at all. remarks: sentences about this network. untried: changes
+    for which there was no time.
+    """
+
+    model: str
+    sha256: str
+    parameters: int
+    source: str
+    is_private: bool
+    examples: int
+    is_run: bool
+    baseline_mechanism: str
+    baseline: Outcome
+    clipping: Outcome | None
+    recipe: Recipe
+    recipes: tuple[Recipe, ...]
+    suggestions: tuple[Suggestion, ...]
+    others: tuple[Suggestion, ...]
+    stops: tuple[str, ...]
+    remarks: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+    untried: tuple[str, ...]
+    seconds: float

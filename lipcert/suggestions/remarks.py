@@ -1,0 +1,77 @@
+"""Remarks: sentences about a network, each with its own numbers.
+
+What enters: the structure of a network, and what became of it by changes. What leaves: what is no
+private run at all, and where no useful bound by weights exists, the ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lipcert.ir import Graph
+from lipcert.suggestions.mechanisms import HELD
+from lipcert.suggestions.records import Outcome, Recipe, Suggestion
+from lipcert.suggestions.structure import Structure, named
+
+_BATCH_NORM: Final = "BatchNormalization"
+
+
+def stops_of(graph: Graph) -> Iterator[str]:
+    """Layers that make a run as the file was trained no private one."""
+    mixing = [layer.name for layer in graph.eval_layers if layer.kind == _BATCH_NORM]
+    if mixing:
+        yield (
+            f"BatchNorm ({named(mixing, 8)}): examples mix in train mode, so that no bound per "
+            "example holds. Remove it, or replace it by a normalisation within examples (below); "
+            "what is said here holds with its statistics kept as they are in the file."
+        )
+    dropping = [layer.name for layer in graph.eval_layers if layer.is_dropout]
+    if dropping:
+        yield (
+            f"Dropout ({named(dropping, 8)}): bounds of the network hold in eval mode. Remove it, "
+            "or clip gradients, which may drop what they like."
+        )
+
+
+def remarks_of(
+    structure: Structure,
+    suggestions: Sequence[Suggestion],
+    others: Sequence[Suggestion],
+    recipes: Sequence[Recipe],
+) -> Iterator[str]:
+    """Where attention or normalisation leaves no useful bound by weights, and what to do."""
+    held = [item for item in suggestions if item.change.topic == "mechanism"]
+    plain = next((item for item in held if item.mechanism in HELD), None)
+    if plain is None or plain.outcome.usable or not (structure.norms or structure.attentions):
+        return
+    parts = []
+    if structure.attentions:
+        parts.append(f"{len(structure.attentions)} attention layers")
+    if structure.norms:
+        epsilon = min(norm.op.epsilon for norm in structure.norms)
+        stretch = f", each of which may stretch by 1/√ε = {epsilon**-0.5:.3g}" if epsilon else ""
+        parts.append(f"{len(structure.norms)} normalisations{stretch}")
+    bound = "none" if plain.outcome.grad_norm is None else f"{plain.outcome.grad_norm:.2g}"
+    yield (
+        f"No useful bound by weights alone exists for this network: G is {bound} within the "
+        f"constraints, because of {' and '.join(parts)}."
+    )
+    for recipe in sorted(recipes, key=lambda recipe: recipe.outcome.score):
+        made = [change.change for change in recipe.changes if change.topic != "mechanism"]
+        if recipe.outcome.usable:
+            yield f"Way out, {recipe.mechanism}{_with(made)}: {_numbers(recipe.outcome)}."
+    head = next((item for item in others if item.change.topic == "head"), None)
+    if head is not None:
+        yield f"Way out, {head.change.change}: {_numbers(head.outcome)}."
+
+
+def _with(made: list[str]) -> str:
+    return f" with {'; '.join(made)}" if made else ""
+
+
+def _numbers(outcome: Outcome) -> str:
+    bound = "no bound" if outcome.grad_norm is None else f"G {outcome.grad_norm:.3g}"
+    if outcome.noise_to_signal is None:
+        return bound
+    return f"{bound}, noise {outcome.noise_to_signal:.2g} × the mean gradient at every step"

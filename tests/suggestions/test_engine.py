@@ -1,0 +1,194 @@
+"""Every number that is suggested is that of an analysis of the network with these very changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipcert.analysis.bounded import bounded, bounded_again
+from lipcert.analysis.observing import observed_at
+from lipcert.analysis.pipeline import analyze, reported
+from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
+from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
+from lipcert.suggestions.engine import suggest
+from lipcert.suggestions.records import Change, Outcome, Suggestions
+from lipcert.viewed import graph_at, parameters_of
+from tests.suggestions.networks import Perceptron, ResNet, Transformer, exported
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+PLANNED = {
+    "input_box": (0.0, 1.0),
+    "batch_size": 64,
+    "dataset_size": 6000,
+    "sampling": "poisson",
+    "epochs": 4.0,
+    "delta": 1e-5,
+    "noise_multiplier": 1.5,
+}
+NAMES = ("mlp", "resnet", "transformer", "digits_mlp", "digits_resnet_groupnorm", "digits_vit")
+PRECISION = 1e-9
+
+
+def model(name: str) -> ImportedModel:
+    kinds = {"mlp": Perceptron, "resnet": ResNet, "transformer": Transformer}
+    return exported(kinds[name]) if name in kinds else load_model(MODELS / f"{name}.onnx")
+
+
+@cache
+def examples(name: str) -> Examples:
+    shape = model(name).graph.input_shape
+    random = np.random.default_rng(1)
+    classes = model(name).graph.output_shape[-1]
+    x, y = random.random((4, *shape)), random.integers(classes, size=4)
+    return Examples(x, y, "generated", is_private=False)
+
+
+@cache
+def found(name: str) -> Suggestions:
+    return suggest(model(name), Settings(**PLANNED), examples(name), budget=600.0)
+
+
+def again(name: str, changes: tuple[Change, ...], settings: dict[str, object]) -> Outcome:
+    """By the public functions that `analyze` is made of."""
+    chosen = replace(Settings(**PLANNED), **settings)
+    base = bounded(model(name), Settings(**PLANNED))
+    weights = {key: array for change in changes for key, array in change.weights.items()}
+    edits = [edit for change in changes for edit in change.edits]
+    derived = bounded_again(base, chosen, weights or None, edits)
+    x = examples(name).x
+    for change in changes:
+        x = x if change.prepared is None else change.prepared(x)
+    shown = derived.shown_at(weights)
+    observed = observed_at(shown, chosen, replace(examples(name), x=x))
+    analysis = reported(model(name), chosen, derived, observed)
+    use = analysis.usefulness
+    assert use is not None
+    return Outcome(
+        grad_norm=analysis.network.grad_norm,
+        sensitivity=analysis.network.sensitivity,
+        noise=use.noise,
+        noise_to_signal=use.noise_to_signal,
+        noise_to_signal_of_run=use.noise_to_signal_of_run,
+        noise_to_signal_of_one=None,
+        relative_cost=use.relative_cost,
+        verdict=use.verdict,
+    )
+
+
+def assert_same(ours: Outcome, theirs: Outcome) -> None:
+    for name in ("grad_norm", "sensitivity", "noise", "noise_to_signal", "noise_to_signal_of_run"):
+        one, other = getattr(ours, name), getattr(theirs, name)
+        assert (one is None) is (other is None), name
+        assert one is None or one == pytest.approx(other, rel=PRECISION), name
+    assert ours.verdict == theirs.verdict
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_suggestion_is_what_a_second_analysis_says(name: str) -> None:
+    result = found(name)
+    home = Settings(**PLANNED).mechanism
+    for item in (*result.suggestions, *result.others):
+        assert item.mechanism != home or item.change.topic == "mechanism"
+        assert_same(item.outcome, again(name, (item.change,), dict(item.settings)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_recipe_is_what_a_second_analysis_says(name: str) -> None:
+    for recipe in found(name).recipes:
+        assert_same(recipe.outcome, again(name, recipe.changes, dict(recipe.changed)))
+        assert recipe.settings == replace(Settings(**PLANNED), **recipe.changed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_suggestions_are_ranked_and_the_recipe_is_no_worse_than_any(name: str) -> None:
+    result = found(name)
+    for items in (result.suggestions, result.others):
+        scores = [item.outcome.score for item in items]
+        assert scores == sorted(scores)
+    assert result.suggestions
+    assert result.recipe.outcome.score <= result.suggestions[0].outcome.score
+    assert result.recipe in result.recipes
+    assert not result.untried
+
+
+def test_the_baseline_is_what_analyze_says() -> None:
+    analysis = analyze(model("mlp"), Settings(**PLANNED), examples=examples("mlp"))
+    assert found("mlp").baseline.grad_norm == analysis.network.grad_norm
+    assert analysis.usefulness is not None
+    assert found("mlp").baseline.noise_to_signal == pytest.approx(
+        analysis.usefulness.noise_to_signal, rel=PRECISION
+    )
+
+
+def test_a_transformer_without_useful_bound_is_told_the_ways_out() -> None:
+    result = found("transformer")
+    first, *ways = result.remarks
+    assert "No useful bound by weights alone" in first
+    assert any("gradient-clipping" in way for way in ways)
+    assert any("backprop-clipping" in way for way in ways)
+    assert any("only the last layer trained" in way for way in ways)
+    assert not any("epsilon" in item.change.change for item in result.suggestions)
+    clipless = next(item for item in result.recipes if item.mechanism == "clipless")
+    assert clipless.outcome.grad_norm is not None
+    assert clipless.outcome.grad_norm < 100.0
+
+
+def test_changes_that_keep_the_function_keep_it() -> None:
+    """Their settings, weights and edits leave every output where it was."""
+    for name in NAMES:
+        own = parameters_of(model(name).graph)
+        for item in found(name).suggestions:
+            change = item.change
+            if change.keeps_function:
+                assert not change.edits
+                assert change.prepared is None
+                for key, array in change.weights.items():
+                    np.testing.assert_array_equal(array, own[key])
+
+
+def test_other_mechanisms_than_that_of_the_settings_are_tried_too() -> None:
+    settings = Settings(**PLANNED, mechanism="gradient-clipping", clip_norm=3.0)
+    result = suggest(model("mlp"), settings, examples("mlp"), budget=600.0)
+    assert result.baseline.grad_norm == pytest.approx(3.0)
+    assert {"clipless", "backprop-clipping"} <= {item.mechanism for item in result.recipes}
+    assert result.recipe.outcome.score <= result.baseline.score
+
+
+def test_without_time_little_is_tried_and_the_rest_is_named() -> None:
+    result = suggest(model("mlp"), Settings(**PLANNED), examples("mlp"), budget=1e-6)
+    assert result.untried
+    assert result.recipe.outcome.score < math.inf
+    assert not result.suggestions
+
+
+def test_what_contradicts_the_settings_is_skipped_with_a_reason() -> None:
+    settings = Settings(**PLANNED, constraints=(("fc1.weight", "spectral:2"),), bias_norm=1.0)
+    result = suggest(model("mlp"), settings, examples("mlp"), budget=600.0)
+    for item in result.skipped:
+        assert item.why
+
+
+def test_signal_may_be_drawn() -> None:
+    result = suggest(model("mlp"), Settings(**PLANNED), budget=600.0)
+    assert result.source == "random admissible inputs"
+    assert not result.is_private
+    assert result.examples > 1
+    assert result.baseline.noise_to_signal is not None
+
+
+def test_graphs_show_the_weights_that_gradients_are_measured_at() -> None:
+    base = bounded(model("mlp"), Settings(input_norm=1.0))
+    weights = {name: 2.0 * array for name, array in parameters_of(base.graph).items()}
+    shown = bounded_again(base, Settings(input_norm=1.0), weights).shown_at(weights)
+    for graph in (shown.graph, shown.unclipped):
+        for name, array in parameters_of(graph).items():
+            np.testing.assert_array_equal(array, weights[name])
+    expected = parameters_of(graph_at(base.graph, weights))
+    assert expected.keys() == weights.keys()
