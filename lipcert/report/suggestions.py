@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Final
+from typing import Any, Final
 
 from lipcert.analysis.usefulness import times
 from lipcert.report import document as doc
@@ -70,12 +70,16 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 (_table(shown, len(found.suggestions) - len(shown)),),
             ),
             doc.Section("How", (_how(shown),)),
-            doc.Section("Recipe: before and after each change", (_recipe_table(found), _steps(recipe))),
+            doc.Section(
+                "Recipe: before and after each change", (_recipe_table(found), _steps(recipe))
+            ),
             doc.Section(
                 "The best that was found under each mechanism",
                 (doc.table(_STEPS, [_row(item) for item in found.recipes]),),
             ),
-            doc.Section("Other runs, and less to train", (_table(found.others, 0), _how(found.others))),
+            doc.Section(
+                "Other runs, and less to train", (_table(found.others, 0), _how(found.others))
+            ),
             doc.Section("Not analysed", (doc.Listing(tuple(_left_out(found))),)),
         ),
     )  # fmt: skip
@@ -307,12 +311,16 @@ def _given(settings: Settings) -> Iterator[tuple[str, object]]:
     derived = {
         name
         for name in _DERIVED
-        if getattr(replace(settings, **{name: "auto"}), name) == getattr(settings, name)
+        if getattr(_with(settings, name, "auto"), name) == getattr(settings, name)
     }
     for item in fields(Settings):
         value = getattr(settings, item.name)
         if value != item.default and value is not None and item.name not in derived:
             yield key_of(item), _plain(item.name, value)
+
+
+def _with(settings: Settings, name: str, value: Any) -> Settings:
+    return replace(settings, **{name: value})
 
 
 def _toml(value: object) -> str:

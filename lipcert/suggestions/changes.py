@@ -290,7 +290,7 @@ def _loss(subject: Subject) -> Iterator[Change]:
         yield Change(
             "loss clip",
             f"the gradient at the output clipped to {LOSS_CLIP:g}",
-            f"--loss-clip {LOSS_CLIP:g}, PrivacyPlan(loss_clip={LOSS_CLIP:g})",
+            f"--loss-clip {LOSS_CLIP:g}, Clipless(loss_clip={LOSS_CLIP:g})",
             settings={"loss_clip": LOSS_CLIP},
         )
     if "temperature" in subject.loss.parameters() and settings.temperature is None:

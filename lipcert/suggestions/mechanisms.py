@@ -82,7 +82,8 @@ def held(kind: str, settings: Settings, biased: bool) -> Change:
     found = _cleared() | {"mechanism": kind, "constraint": constraint, "bias_norm": bias_norm}
     bias = "" if bias_norm is None else f", biases within norm {bias_norm:g}"
     options = "" if bias_norm is None else f" --bias-norm {bias_norm:g}"
-    arguments = f'constraint="{constraint.kind}:{constraint.radius:g}"'
+    norm = "" if constraint.kind == "spectral" else f', norm="{constraint.kind}"'
+    arguments = f"radius={constraint.radius:g}{norm}"
     arguments += "" if bias_norm is None else f", bias_norm={bias_norm:g}"
     return Change(
         TOPIC,
@@ -138,7 +139,7 @@ def _freed() -> dict[str, object]:
 def _cleared() -> dict[str, object]:
     """Without the radii of any mechanism."""
     found: dict[str, object] = dict.fromkeys(_RADII)
-    return found | {name: () for name in _TABLES} | {"scope": "auto"}
+    return found | dict.fromkeys(_TABLES, ()) | {"scope": "auto"}
 
 
 def _up(number: float) -> float:

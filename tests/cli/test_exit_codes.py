@@ -88,7 +88,7 @@ def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> N
         ("analize", "did you mean 'analyze'?"),
         ("audits", "did you mean 'audit'?"),
         ("verify", "did you mean 'certify'?"),
-        ("zzz", "known: inspect, analyze, certify, check"),
+        ("zzz", "known: inspect, analyze, suggest, certify, check"),
     ],
 )
 def test_an_unknown_verb_names_the_nearest(verb: str, hint: str) -> None:
