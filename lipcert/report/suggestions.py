@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Final
 
 from lipcert.analysis.usefulness import times
 from lipcert.report import document as doc
@@ -21,13 +21,13 @@ from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Sug
 SHOWN: Final = 12
 """rows of changes in text, unless all are asked for"""
 _PAIRS: Final = frozenset({"constraints", "noise_multipliers", "input_clips", "cotangent_clips"})
-_DERIVED: Final = ("scope", "reduction")
 _LARGE: Final = 1e6
 _COLUMNS: Final = (
     doc.Column("#", is_number=True),
     doc.Column("change", least=30, most=70),
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
+    doc.Column("of the run", is_number=True, rank=3, optional=True),
     doc.Column("verdict", rank=2),
     doc.Column("network", rank=1),
 )
@@ -43,21 +43,14 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
     """What people read: how things stand, every change by rank, and the recipe."""
     answers = [doc.Answer(_headline(found), doc.Tone.SUBJECT)]
     answers += [doc.Answer(f"STOP: {stop}", doc.Tone.BAD) for stop in found.stops]
-    answers += [
-        doc.Answer(
-            _said("Now", found.baseline_mechanism, found.baseline, found), _tone(found.baseline)
-        )
-    ]
-    if found.clipping is not None:
-        answers.append(
-            doc.Answer(
-                _said("Clipping gradients at C = 1", "", found.clipping, found), doc.Tone.PLAIN
-            )
-        )
     recipe = found.recipe
-    answers.append(
-        doc.Answer(_said("Recipe", recipe.mechanism, recipe.outcome, found), _tone(recipe.outcome))
-    )
+    now = _said("Now", found.baseline_mechanism, found.baseline, found)
+    then = _said("Recipe", recipe.mechanism, recipe.outcome, found)
+    answers.append(doc.Answer(now, _tone(found.baseline)))
+    if found.clipping is not None:
+        clipped = _said("Clipping gradients at C = 1", "", found.clipping, found)
+        answers.append(doc.Answer(clipped, doc.Tone.PLAIN))
+    answers.append(doc.Answer(then, _tone(recipe.outcome)))
     shown = found.suggestions[:most]
     return doc.Document(
         "LipCert suggestions",
@@ -125,6 +118,11 @@ def _number(outcome: Outcome) -> str:
     return f"{times(ratio)} ×"
 
 
+def _of_run(outcome: Outcome) -> str:
+    ratio = outcome.noise_to_signal_of_run
+    return "" if ratio is None else f"{times(ratio)} ×"
+
+
 def _tone(outcome: Outcome) -> doc.Tone:
     return {"useful": doc.Tone.GOOD, "costly": doc.Tone.OPEN}.get(outcome.verdict, doc.Tone.BAD)
 
@@ -141,7 +139,7 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
         )
     else:
         yield "signal", f"the mean gradient of {found.examples} {found.source}, given no data"
-    yield "noise", "over the mean gradient, less than 1 is better; of one step of the run"
+    yield "noise", "in one step, over the mean gradient; of the run: over √T, as noise averages out"
     yield "time", f"{found.seconds:.0f} s"
 
 
@@ -152,6 +150,7 @@ def _table(items: Sequence[Suggestion], hidden: int) -> doc.Table:
             f"{_under(item)}{item.change.change}",
             _bound(item.outcome.grad_norm),
             _number(item.outcome),
+            _of_run(item.outcome),
             item.outcome.verdict,
             "same" if item.change.keeps_function else "another",
         )
@@ -196,7 +195,8 @@ def _step(what: str, outcome: Outcome | None) -> tuple[doc.Cell, ...]:
 def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
     made = sum(change.topic != "mechanism" for change in recipe.changes)
     kept = "same network" if recipe.keeps_function else "another network"
-    return _step(f"{_mechanism(recipe.mechanism)}, {made} changes, {kept}", recipe.outcome)
+    changes = f"{made} change{'s' * (made != 1)}"
+    return _step(f"{_mechanism(recipe.mechanism)}, {changes}, {kept}", recipe.outcome)
 
 
 def _left_out(found: Suggestions) -> Iterator[str]:
@@ -308,19 +308,15 @@ def settings_toml(recipe: Recipe) -> str:
 
 def _given(settings: Settings) -> Iterator[tuple[str, object]]:
     """Settings that differ from the defaults, and do not follow from the others."""
-    derived = {
-        name
-        for name in _DERIVED
-        if getattr(_with(settings, name, "auto"), name) == getattr(settings, name)
-    }
+    derived = set()
+    if replace(settings, scope="auto") == settings:
+        derived.add("scope")
+    if replace(settings, reduction="auto") == settings:
+        derived.add("reduction")
     for item in fields(Settings):
         value = getattr(settings, item.name)
         if value != item.default and value is not None and item.name not in derived:
             yield key_of(item), _plain(item.name, value)
-
-
-def _with(settings: Settings, name: str, value: Any) -> Settings:
-    return replace(settings, **{name: value})
 
 
 def _toml(value: object) -> str:
