@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
     from lipcert.settings import ConstraintSpec, Settings
+    from lipcert.suggestions.engine import suggest
     from lipcert.version import __version__
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "analyze",
     "load_model",
+    "suggest",
 ]
 
 _HOMES: Final = {
@@ -58,6 +60,7 @@ _HOMES: Final = {
     "UsageError": "lipcert.errors",
     "analyze": "lipcert.analysis.pipeline",
     "load_model": "lipcert.importer.load",
+    "suggest": "lipcert.suggestions.engine",
 }
 
 

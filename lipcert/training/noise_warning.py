@@ -129,8 +129,7 @@ def _message(found: Usefulness, share: float, releases: int) -> str:
             "epochs, a larger batch, or a larger ε"
         )
     said.append(
-        "lipcert.suggest(model, x) (or `lipcert suggest FILE`) lists changes of network and "
-        "mechanism with what each gains"
+        "`lipcert suggest FILE` lists changes of network and mechanism with what each gains"
     )
     if observed is not None and observed.source in {RANDOM, _NORMAL}:
         said.append("public=(x, y) measures at examples that are more like yours")
