@@ -16,7 +16,7 @@ from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
-from lipcert.audit.tally import Family, Tallies
+from lipcert.audit.tally import ALL, Family, Tallies
 from lipcert.core import program
 from lipcert.core.losses.base import Loss
 from lipcert.ir import Graph, Parameter
@@ -111,6 +111,7 @@ def truth_of(case: Case, x: np.ndarray, label: torch.Tensor) -> dict[Family, dic
         Family.VALUE: {name: float(value.detach().norm()) for name, value in values.items()},
         Family.COTANGENT: dict(zip(shifts, grads[len(theta) :], strict=True)),
         Family.GRADIENT: dict(zip(theta, grads[: len(theta)], strict=True)),
+        Family.WHOLE: {ALL: math.hypot(*grads[: len(theta)])},
     }
 
 
