@@ -127,6 +127,8 @@ def test_intervals_of_smooth_networks_hold_the_truth(seed: int) -> None:
         bench = Bench(claims, precision, CPU, None, watch_values=True, timed=False)
         norms = bench.measure(x, y.numpy())
         for family in Family:
+            if family is Family.WHOLE and precision is SINGLE:
+                continue  # not judged, and so without a share for what cancels in the filter
             largest = norms.largest(family)
             share = precision.cancelled if precision is EXACT else 1e-6
             for name, measured in norms.of(family).items():
