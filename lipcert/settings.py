@@ -193,7 +193,7 @@ class Settings(LossParameters, LossChoice):
         "backprop-clipping: each trained layer's input is clipped.", "R", check=check_positive
     )
     cotangent_clip: float | None = said(
-        "backprop-clipping: its upstream cotangent is clipped.", "C", check=check_positive
+        "backprop-clipping: the gradient at its output is clipped.", "C", check=check_positive
     )
     conv_clip: ConvClipName | None = said("backprop-clipping: norm on convolutions (l1.5).")
     input_clips: tuple[tuple[str, float | None], ...] = ()

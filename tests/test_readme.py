@@ -26,7 +26,7 @@ RUN = shlex.split(
     "--dataset-size 1000 --batch-size 10 --sampling poisson --steps 9 --delta 1e-5 "
     "--noise-multiplier 1"
 )
-LOOSENESS = re.compile(r"at most ([\d.]+) times\s+the truth")
+LOOSENESS = re.compile(r"the true value is at least\s+1/([\d.]+)\s+of\s+this")
 DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 

@@ -60,6 +60,10 @@ _NODE_COLUMNS: Final = (
 )
 _OBSERVED: Final = doc.Column("observed", True, rank=6)
 """the largest gradient norm of an example by a parameter"""
+COTANGENT: Final = (
+    "‖cotangent‖",
+    "norm of the gradient of the loss with respect to the layer's output",
+)
 _PARAMETER_COLUMNS: Final = (
     doc.Column("parameter", least=20),
     doc.Column("shape", rank=4),
@@ -104,7 +108,10 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             doc.Section("Gates", (gate_statements(analysis.gates),)),
             doc.Section("Answer (every norm is a 2-norm)", (bounds,)),
             doc.Section("Privacy of the run", (doc.Statements.of(run),)),
-            doc.Section("Nodes, in data-flow order", (nodes,)),
+            doc.Section(
+                "Nodes, in data-flow order",
+                (nodes, doc.Statements.of([COTANGENT] if nodes.rows else [])),
+            ),
             doc.Section("Parameters", (parameters,)),
             doc.Section("Ways to split the noise, at the same privacy", (_allocations(analysis),)),
             doc.Section("Where the bound is lost: largest stretch", (_ranking(stretches, False),)),

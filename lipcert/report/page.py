@@ -14,7 +14,7 @@ from typing import Final
 
 from lipcert.analysis.records import Analysis
 from lipcert.report import document as doc
-from lipcert.report.analysis import nodes_table, parameters_table, verdict_answers
+from lipcert.report.analysis import COTANGENT, nodes_table, parameters_table, verdict_answers
 from lipcert.report.audit import (
     DIMENSION,
     GRADIENT_NORM,
@@ -181,14 +181,15 @@ def _assumptions(study: Study) -> Iterator[Statements]:
 def _tables(study: Study, most: int | None) -> Iterator[Section]:
     if study.analysis is not None:
         analysis = study.analysis.analysis
-        yield Section("Layers", (nodes_table(analysis, most),))
+        yield Section("Layers", (nodes_table(analysis, most), Statements.of([COTANGENT])))
         yield Section("Parameters", (parameters_table(analysis, most),))
     elif study.certificate is not None:
         rows = [
             (item.value, item.op or "input", item.output_norm, item.cotangent_norm)
             for item in study.certificate.values
         ]
-        yield Section("Values", (doc.table(_VALUE_COLUMNS, rows[:most], len(rows[most:])),))
+        values = doc.table(_VALUE_COLUMNS, rows[:most], len(rows[most:]))
+        yield Section("Values", (values, Statements.of([COTANGENT])))
     if study.audit is not None:
         yield Section("Audited gradient", (Statements.of(gradient_rows(study.audit)),))
         legend = Statements.of([GRADIENT_NORM])

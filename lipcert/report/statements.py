@@ -136,7 +136,7 @@ def _tight(value: float | None, looseness: float | None) -> str:
         return _bound(value)
     if is_attained(looseness):
         return f"{_bound(value)}, attained by an admissible example"
-    return f"{_bound(value)}, at most {at_most(looseness, 3)} times the truth"
+    return f"{_bound(value)}; the true value is at least 1/{at_most(looseness, 3)} of this"
 
 
 def _input_text(analysis: Analysis) -> str:
@@ -172,7 +172,7 @@ def _scope_text(facts: Assumptions) -> str:
     if facts.scope == "point" and is_stepwise(facts.mechanism):
         return "those in the file, clipped: the bounds are to be computed anew before every step"
     if facts.scope == "point":
-        return "those in the file (scope point): bounds change as soon as training moves them"
+        return "these weights only (scope point): bounds change as soon as training moves them"
     users: dict[str, list[str]] = {}
     for name, value in facts.constraints.items():
         users.setdefault(value, []).append(name)
