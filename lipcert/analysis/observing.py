@@ -23,9 +23,11 @@ from lipcert.signal.measure import Observed, measure
 from lipcert.signal.weights import scaled_into
 
 _MOST: Final = 32
-_LEAST: Final = 4
+_LEAST: Final = 8
 _WORK: Final = 2e7
-"""floating-point operations that are spent where nobody gave examples"""
+"""floating-point operations that are spent on as many examples as possible, if nobody gave any"""
+_WORK_OF_LEAST: Final = 5e9
+"""that are spent on a few examples, for a network that is analysed in seconds itself: about one"""
 _LARGEST_WORK: Final = 3e10
 """where somebody did: about half a minute"""
 _FEW: Final = 64
@@ -69,11 +71,12 @@ def _thinned(examples: Examples, found: Bounded) -> Examples:
 
 
 def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:
-    """Gradients of random admissible examples; None for networks where that takes long, too."""
-    count = min(int(_WORK / work(found.program)), _MOST)
-    shapes = found.graph.input_shape, found.graph.output_shape
-    if count < _LEAST or not found.groups:
+    """Gradients of random admissible examples; None for networks where a few take seconds."""
+    each = work(found.program)
+    if each * _LEAST > _WORK_OF_LEAST or not found.groups:
         return None
+    count = min(max(int(_WORK / each), _LEAST), _MOST)
+    shapes = found.graph.input_shape, found.graph.output_shape
     drawn = random_examples(shapes[0], found.at_input, found.loss, shapes[1], count)
     try:
         return None if drawn is None else observed_at(found, settings, drawn)

@@ -24,6 +24,8 @@ USEFUL: Final = 2.0
 """the largest relative cost of what is useful"""
 COSTLY: Final = 30.0
 """the largest relative cost of what is costly"""
+DROWNED: Final = 3.0
+"""a run whose noise is more times its signal, over all its steps, hardly learns"""
 _RIVAL: Final = "--mechanism gradient-clipping --clip-norm 1"
 _SUGGEST: Final = "`lipcert suggest MODEL`"
 
@@ -47,18 +49,22 @@ def usefulness_of(
     cost = ratio if own is None or rival is None else _over(own, rival)
     steps = None if plan is None else math.sqrt(plan.releases)
     found, clipped = _over(own, longer), _over(rival, longer)
+    found_of_run, clipped_of_run = _over(found, steps), _over(clipped, steps)
     verdict = _verdict(cost)
+    measured = own is not None and rival is not None
+    sentence = _sentence(verdict, cost, settings, measured=measured)
+    sentence += _of_run(verdict, found_of_run, clipped_of_run)
     total = released.total_sensitivity.value
     return Usefulness(
         verdict=verdict,
-        sentence=_sentence(verdict, cost, settings, measured=own is not None and rival is not None),
+        sentence=sentence,
         noise=noise,
         clipping_noise=clipping,
         noise_ratio=ratio,
         noise_to_signal=found,
         clipping_noise_to_signal=clipped,
-        noise_to_signal_of_run=_over(found, steps),
-        clipping_noise_to_signal_of_run=_over(clipped, steps),
+        noise_to_signal_of_run=found_of_run,
+        clipping_noise_to_signal_of_run=clipped_of_run,
         relative_cost=cost,
         slack=_over(_over(total, unit), observed and observed.grad_norm_max),
         groups=_groups(released, observed, longer),
@@ -131,6 +137,17 @@ def _sentence(
         case "costly":
             return f"Costly: {said}; {_SUGGEST} lists cheaper ways."
     return f"Not usable: {said}; {other}, or see {_SUGGEST}."
+
+
+def _of_run(verdict: VerdictName, own: float | None, rival: float | None) -> str:
+    """What the verdict, which is relative to clipping, leaves unsaid: noise may drown both."""
+    is_rival_drowned = rival is not None and rival > DROWNED
+    if own is None or own <= DROWNED or (verdict == "not usable" and not is_rival_drowned):
+        return ""
+    said = f" Over the whole run, noise is {times(own)} times the mean gradient: little is learned"
+    if not is_rival_drowned:
+        return f"{said}."
+    return f"{said}, and by clipping, too; ask for more examples or epochs, a larger batch, or ε."
 
 
 def times(ratio: float) -> str:

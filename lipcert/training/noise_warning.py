@@ -20,15 +20,13 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.observing import observed_at
 from lipcert.analysis.records import Usefulness
 from lipcert.analysis.release import Release, noise_groups_of
-from lipcert.analysis.usefulness import times, usefulness_of
+from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.signal.examples import RANDOM, Examples, checked_examples, random_examples
 from lipcert.signal.gradients import work
 from lipcert.signal.labels import checked_labels
 from lipcert.training.calibration import Calibration
 
-DROWNED: Final = 3.0
-"""so many times the mean gradient, averaged over all steps, is noise that little is learned from"""
 _MOST: Final = 64
 _LEAST: Final = 4
 _WORK: Final = 4e9

@@ -13,7 +13,7 @@ from lipcert.analysis.observing import observed_at, observed_at_random, told
 from lipcert.analysis.pipeline import analyze as analysed
 from lipcert.analysis.planned import plan_of
 from lipcert.analysis.release import Release, noise_groups_of
-from lipcert.analysis.usefulness import times, usefulness_of
+from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.core.ledger import GradientClipping
 from lipcert.errors import NoVerdictError
 from lipcert.gates import Gates
@@ -104,6 +104,32 @@ def test_verdicts_without_a_signal(norm, word):
     assert found.relative_cost == pytest.approx(norm)
     assert found.sentence.lower().startswith(f"{word}: the noise is {times(norm)} times what")
     assert ("lipcert suggest" in found.sentence) == (word != "useful")
+
+
+@pytest.mark.parametrize(
+    ("clip", "noise_multiplier", "said"),
+    [
+        (1.0, 0.5, None),
+        (1.0, 500.0, "and by clipping, too"),
+        (100.0, 1.0, "little is learned."),
+        (500.0, 1.0, None),
+        (500.0, 500.0, "and by clipping, too"),
+    ],
+)
+def test_a_run_that_drowns_is_said_to(clip, noise_multiplier, said):
+    settings = Settings(
+        mechanism="gradient-clipping",
+        clip_norm=clip,
+        batch_size=50,
+        noise_multiplier=noise_multiplier,
+        **RUN,
+    )
+    use = analyze(MLP, settings, examples=data(MLP)).usefulness
+    is_rival_drowned = use.clipping_noise_to_signal_of_run > DROWNED
+    assert is_rival_drowned == (said == "and by clipping, too")
+    assert (use.noise_to_signal_of_run > DROWNED) == (said is not None or clip == 500.0)
+    assert ("Over the whole run" in use.sentence) == (said is not None)
+    assert said is None or said in use.sentence
 
 
 def test_no_bound_is_not_usable():
@@ -224,3 +250,15 @@ def test_of_many_examples_some_are_taken(monkeypatch):
     assert few.examples == 4
     thin = replace(examples, x=examples.x[::4], y=examples.y[::4])
     assert few == observed_at(found, settings, thin)
+
+
+@pytest.mark.parametrize(("each", "count"), [(1e3, 32), (1.5e6, 13), (4e6, 8), (6e8, 8)])
+def test_random_examples_are_as_many_as_the_work_allows(monkeypatch, each, count):
+    monkeypatch.setattr("lipcert.analysis.observing.work", lambda program: each)
+    found = observed_at_random(bounded(MLP, Settings()), Settings())
+    assert found.examples == count
+
+
+def test_no_random_example_where_few_take_seconds(monkeypatch):
+    monkeypatch.setattr("lipcert.analysis.observing.work", lambda program: 1e9)
+    assert observed_at_random(bounded(MLP, Settings()), Settings()) is None
