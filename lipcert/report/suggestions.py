@@ -13,7 +13,7 @@ from typing import Final
 
 from lipcert.analysis.usefulness import times
 from lipcert.report import document as doc
-from lipcert.report.json import JsonObject, dump
+from lipcert.report.json import JsonObject, diagnostic_list, dump
 from lipcert.report.numbers import at_most
 from lipcert.settings import ConstraintSpec, Settings, key_of
 from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
@@ -74,6 +74,7 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 "Other runs, and less to train", (_table(found.others, 0), _how(found.others))
             ),
             doc.Section("Not analysed", (doc.Listing(tuple(_left_out(found))),)),
+            doc.Section("Diagnostics", (doc.Findings(doc.diagnostics_told(found.diagnostics)),)),
         ),
     )  # fmt: skip
 
@@ -232,6 +233,7 @@ def suggestions_json(found: Suggestions) -> str:
             "skipped": [{"change": item.change, "why": item.why} for item in found.skipped],
             "untried": list(found.untried),
             "seconds": found.seconds,
+            "diagnostics": diagnostic_list(found.diagnostics),
         }
     )
 

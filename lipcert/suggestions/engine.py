@@ -15,6 +15,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
+from lipcert.analysis.observing import told
 from lipcert.analysis.pipeline import require_arguments
 from lipcert.analysis.planned import plan_of
 from lipcert.errors import LipCertError
@@ -67,9 +68,9 @@ def suggest(
     model: ImportedModel,
     settings: Settings,
     examples: Examples | None = None,
-    *,
     budget: float = BUDGET,
     observe: Progress | None = None,
+    *,
     propose: Propose = proposals,
 ) -> Suggestions:
     """What would make a private run of the network learn, ranked by noise over signal.
@@ -84,7 +85,7 @@ def suggest(
     base = bounded(model, settings, None, remembered)
     left = budget - (time.monotonic() - started)
     return suggestions_of(
-        base, settings, examples, path=model.path, budget=left, observe=observe, propose=remembered
+        base, settings, examples, left, observe, path=model.path, propose=remembered
     )
 
 
@@ -93,16 +94,17 @@ def suggestions_of(
     base: Bounded,
     settings: Settings,
     examples: Examples | None = None,
-    *,
-    path: str = "",
     budget: float = BUDGET,
     observe: Progress | None = None,
+    *,
+    path: str = "",
     propose: Propose = proposals,
 ) -> Suggestions:
     """The same for a network that was bounded under these settings. path: of its file, if any."""
     started = time.monotonic()
     structure = Structure(base.unclipped)
     families = tuple(mechanisms.families(settings, _is_biased(structure)))
+    given = examples
     if examples is None:
         examples = _drawn(base, settings, propose)
     else:
@@ -115,7 +117,11 @@ def suggestions_of(
         deadline=started + budget,
         observe=observe,
     )
-    return session.suggestions(path, started)
+    found = session.suggestions(path, started)
+    if given is None or examples is None:
+        return found
+    about_data = told(examples, session.analyst.analysed(()).observed, settings)
+    return replace(found, diagnostics=about_data)
 
 
 @final
@@ -210,9 +216,10 @@ class _Session:
         """Mechanisms whose radii follow from what was met."""
         observed = None if rival is None else rival.observed
         if observed is not None and observed.grad_norm_median > 0.0:
-            yield mechanisms.gradient_clipping(
-                float(f"{observed.grad_norm_median:.2g}"), what=", the median norm"
-            )
+            median = float(f"{observed.grad_norm_median:.2g}")
+            yield mechanisms.gradient_clipping(median, what=", the median norm")
+            tenth = float(f"{0.1 * median:.2g}")
+            yield mechanisms.gradient_clipping(tenth, what=", a tenth of the median norm")
         if self.analyst.examples is not None and time.monotonic() < self.deadline:
             radii = layer_radii(self.analyst)
             yield from mechanisms.backprop_clippings(radii)

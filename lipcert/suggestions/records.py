@@ -14,6 +14,7 @@ from typing import Final, final
 
 from lipcert.analysis.bounded import Edit
 from lipcert.analysis.records import VerdictName
+from lipcert.diagnostics import Diagnostic
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
@@ -137,7 +138,7 @@ class Suggestions:
     recipe: the best of `recipes`, of which each has another mechanism. suggestions: by rank, each
     by itself; others: likewise, of what trains less or runs otherwise, and is part of no recipe.
     stops: what is no private run at all. remarks: sentences about this network. untried: changes
-    for which there was no time.
+    for which there was no time. diagnostics: about the examples that were given.
     """
 
     model: str
@@ -159,3 +160,4 @@ class Suggestions:
     skipped: tuple[Skipped, ...]
     untried: tuple[str, ...]
     seconds: float
+    diagnostics: tuple[Diagnostic, ...] = ()

@@ -70,7 +70,7 @@ class ResNet(nn.Module):
         self.norm2 = normal(norm, 8, 2)
         self.pool = nn.MaxPool2d(2) if pool == "max" else nn.AvgPool2d(2)
         self.act = MaxMin() if act == "maxmin" else nn.ReLU()
-        self.fc = nn.Linear(128, 3)
+        self.fc = nn.Linear(32, 3)
         self.share = share
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def _unit(x: Tensor) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1.0)
 
 
-SHAPES = {ResNet: (1, 8, 8), Transformer: (5, 16), Perceptron: (6,)}
+SHAPES = {ResNet: (1, 4, 4), Transformer: (5, 16), Perceptron: (6,)}
 
 
 def made(kind: type[nn.Module], **edits: object) -> nn.Module:
