@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from lipcert.core import program as p
 from lipcert.evaluate import evaluate_batch
 from lipcert.ir import Graph, Use
+from lipcert.operand import Operand
 from lipcert.search.pullbacks import cotangents, pulls
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray
@@ -22,6 +24,9 @@ from lipcert.viewed import graph_at, parameters_of
 
 _ROUNDS: Final = 12
 _SMALLEST: Final = float(np.finfo(np.float64).tiny)
+_KNOWN: Final[WeakKeyDictionary[Operand, float]] = WeakKeyDictionary()
+"""norms of linear maps, by the operand of the step, which is an object of its own in every graph
+but those that are made of one another and have the step as it was"""
 
 
 def scaled_into(
@@ -52,6 +57,12 @@ def _spectral(use: Use) -> float:
     """Of the linear map of a step; of other operands their largest entry."""
     if not use.is_linear_map:
         return float(np.max(np.abs(use.operand.array), initial=0.0))
+    if use.operand not in _KNOWN:
+        _KNOWN[use.operand] = _of_linear_map(use)
+    return _KNOWN[use.operand]
+
+
+def _of_linear_map(use: Use) -> float:
     array = use.operand.array
     if not isinstance(use.node.op, p.Conv):
         return float(np.linalg.norm(array, 2)) if array.size else 0.0

@@ -55,6 +55,13 @@ _WORK: Final = 2e8
 """floating-point operations of one measurement"""
 _DATA: Final = 8
 """times as many where examples are given: their mean says more"""
+_COMBINATIONS: Final = "further combinations of changes"
+_EARLY: Final = 0.45
+"""the part of the time in which changes are tried by themselves, before they are combined"""
+_SPARE: Final = 0.1
+"""the part of the time that is kept for an analysis that may take as long as the longest so far"""
+_LAST: Final = 2
+"""mechanisms that are tried last"""
 _ORDER: Final = (
     *("norm", "biases", "residual", "attention", "activation", "pool", "loss clip", "temperature"),
     *("input", "weights", "affine", "allocation"),
@@ -103,7 +110,7 @@ def suggestions_of(
     """The same for a network that was bounded under these settings. path: of its file, if any."""
     started = time.monotonic()
     structure = Structure(base.unclipped)
-    families = tuple(mechanisms.families(settings, _is_biased(structure)))
+    families = mechanisms.families(settings, _is_biased(structure))
     given = examples
     if examples is None:
         examples = _drawn(base, settings, propose)
@@ -114,10 +121,11 @@ def suggestions_of(
         structure=structure,
         families=families,
         home=families[:1] if settings.mechanism == "none" else (),
-        deadline=started + budget,
+        started=started,
+        end=started + budget,
         observe=observe,
     )
-    found = session.suggestions(path, started)
+    found = session.suggestions(path)
     if given is None or examples is None:
         return found
     about_data = told(examples, session.analyst.analysed(()).observed, settings)
@@ -125,43 +133,57 @@ def suggestions_of(
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Session:
-    """home: the mechanism that other changes are tried under: none, where one is stated."""
+    """home: the mechanism that other changes are tried under: none, where one is stated. end: of
+    the time that there is; deadline: of what is being tried."""
 
     analyst: Analyst
     structure: Structure
     families: tuple[Change, ...]
     home: tuple[Change, ...]
-    deadline: float
+    started: float
+    end: float
     observe: Progress | None
     skipped: list[Skipped] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
-    expected: list[int] = field(default_factory=lambda: [1])
+    expected: int = 1
+    slowest: float = 0.0
+    deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deadline = self.end
 
     @property
     def base(self) -> Bounded:
         """The network as it is."""
         return self.analyst.base
 
-    def suggestions(self, path: str, started: float) -> Suggestions:
+    def suggestions(self, path: str) -> Suggestions:
         """Everything that was found in time."""
         analyst, settings = self.analyst, self.analyst.settings
         baseline = analyst.analysed(())
-        rival = self.tried((self.families[-2],))
-        families = [*self.families, *self._measured(rival)]
+        rival = self.tried((self.families[mechanisms.RIVAL],))
+        families = [*self.families[:-_LAST], *self._measured(rival)]
+        late = self.families[-_LAST:]
         changes = list(changes_of(self._subject(baseline)))
-        self.expected[0] = 3 * (len(families) + len(changes))
-        alone = [self._alone(family, ()) for family in families]
-        singles = [self._alone(change, self.home) for change in changes if change.in_recipe]
-        found = [item for item in (*alone, *singles) if item is not None]
-        others = [self._alone(change, self.home) for change in changes if not change.in_recipe]
-        others += [self._head_elsewhere(changes)] if settings.mechanism != "none" else []
-        recipes = list(self._recipes(families, changes))
+        self.expected = 3 * (len(families) + len(changes))
+        found = list(self._alone(families, ()))
+        self.deadline = self.started + _EARLY * (self.end - self.started)
+        usable = [change for change in changes if change.in_recipe]
+        found += self._alone(usable, self.home)
+        others = [*self._alone([c for c in changes if not c.in_recipe], self.home)]
+        self.deadline = self.end
+        recipes = list(self._recipes([*families, *late], changes)) or [self._recipe(())]
+        tried = {item.change for item in (*found, *others)}
+        rest = [change for change in changes if change not in tried]
+        for item in (*self._alone(late, ()), *self._alone(rest, self.home)):
+            (found if item.change.in_recipe else others).append(item)
+        others += self._head_elsewhere(changes)
         best = _best(recipes, [item.outcome.score for item in found])
         ranked = tuple(sorted(found, key=_rank))
-        apart = tuple(sorted((item for item in others if item is not None), key=_rank))
+        apart = tuple(sorted(others, key=_rank))
         source = analyst.examples
         return Suggestions(
             model=path,
@@ -181,19 +203,25 @@ class _Session:
             stops=tuple(stops_of(self.structure.graph)),
             remarks=tuple(remarks_of(self.structure, ranked, apart, recipes)),
             skipped=tuple(self.skipped),
-            untried=tuple(dict.fromkeys(self.untried)),
-            seconds=time.monotonic() - started,
+            untried=tuple(dict.fromkeys(x for x in self.untried if x not in self.done)),
+            seconds=time.monotonic() - self.started,
         )
 
-    def tried(self, changes: tuple[Change, ...]) -> Analysed | None:
-        """The network with these changes; None where that is refused or there is no time left."""
-        name = changes[-1].change if changes else "as given"
-        if time.monotonic() > self.deadline:
-            self.untried.append(name)
+    def tried(self, changes: tuple[Change, ...], what: str = "") -> Analysed | None:
+        """The network with these changes; None where that is refused or there is no time left.
+
+        what: the name under which it is missed, where that is not that of the last change.
+        """
+        known = self.analyst.known(changes)
+        if known is not None:
+            return known
+        name, now = changes[-1].change, time.monotonic()
+        if now + min(self.slowest, _SPARE * (self.end - self.started)) > self.deadline:
+            self.untried.append(what or name)
             return None
         self.done.append(name)
         if self.observe is not None:
-            self.observe(name, len(self.done), max(self.expected[0], len(self.done)))
+            self.observe(name, len(self.done), max(self.expected, len(self.done)))
         try:
             return self.analyst.analysed(changes)
         except LipCertError as error:
@@ -201,6 +229,8 @@ class _Session:
             if skipped not in self.skipped:
                 self.skipped.append(skipped)
             return None
+        finally:
+            self.slowest = max(self.slowest, time.monotonic() - now)
 
     def _subject(self, baseline: Analysed) -> Subject:
         at_input = baseline.found.at_input
@@ -224,50 +254,48 @@ class _Session:
             radii = layer_radii(self.analyst)
             yield from mechanisms.backprop_clippings(radii)
 
-    def _alone(self, change: Change, under: tuple[Change, ...]) -> Suggestion | None:
-        """A change by itself, under a mechanism."""
+    def _alone(self, changes: Iterable[Change], under: tuple[Change, ...]) -> Iterator[Suggestion]:
+        """Changes by themselves, under a mechanism; not those that the settings have already."""
         settings = self.analyst.settings
-        found = self.tried((*under, change))
-        if found is None or (change.is_setting and found.settings == settings):
-            return None
-        changes = changed(settings, found.settings)
-        return Suggestion(change, found.settings.mechanism, changes, found.outcome)
+        for change in changes:
+            found = self.tried((*under, change))
+            if found is None or (change.is_setting and found.settings == settings):
+                continue
+            fields = changed(settings, found.settings)
+            yield Suggestion(change, found.settings.mechanism, fields, found.outcome)
 
-    def _head_elsewhere(self, changes: Sequence[Change]) -> Suggestion | None:
+    def _head_elsewhere(self, changes: Sequence[Change]) -> Iterator[Suggestion]:
         """The last layer alone, where its bound is that of the network behind it."""
-        head = next((change for change in changes if change.topic == "head"), None)
-        if head is None or self.analyst.settings.mechanism in mechanisms.HELD:
-            return None
-        return self._alone(head, self.families[:1])
+        own = self.analyst.settings.mechanism
+        if own != "none" and own not in mechanisms.HELD:
+            heads = [change for change in changes if change.topic == "head"]
+            yield from self._alone(heads, self.families[:1])
 
     def _recipes(self, families: list[Change], changes: list[Change]) -> Iterator[Recipe]:
-        """The best that was found under each mechanism, that of the settings first."""
+        """The best that was found under each mechanism; first of those that need little time."""
         usable = [change for change in changes if change.in_recipe]
         keeping = [change for change in usable if change.topic in _KEEPING]
         own = self.analyst.settings.mechanism
         holds = own == "none" or own in mechanisms.HELD
-        home = self._greedy(self.home, usable if holds else keeping)
-        yield home
-        clipless = home if holds else None
-        rest = sorted(
-            (family for family in families if (family,) != self.home),
-            key=lambda family: self._score((family,)),
-        )
-        kinds: set[object] = set()
-        for family in rest:
+        if not holds:
+            yield self._greedy((), keeping)
+        kinds: set[object] = set(mechanisms.HELD)
+        for family in sorted(families, key=lambda family: self._score((family,))):
             kind = family.settings["mechanism"]
-            if kind in kinds or math.isinf(self._score((family,))):
-                continue
-            kinds.add(kind)
-            if kind not in mechanisms.HELD:
+            if kind not in kinds and math.isfinite(self._score((family,))):
+                kinds.add(kind)
                 yield self._greedy((family,), keeping)
-            elif clipless is None:
-                clipless = self._greedy((family,), usable)
-                yield clipless
-            else:
-                same = tuple(change for change in clipless.changes if change.topic != "mechanism")
-                if self.tried((family, *same)) is not None:
-                    yield self._recipe((family, *same))
+        start = self.home if holds else (families[0],)
+        if self.tried(start, families[0].change) is None:
+            return
+        held = self._greedy(start, usable)
+        yield held
+        made = [change for change in held.changes if change.topic != mechanisms.TOPIC]
+        for family in families:
+            kind = family.settings["mechanism"]
+            is_other = kind in mechanisms.HELD and kind != held.mechanism
+            if is_other and self.tried((family, *made)) is not None:
+                yield self._recipe((family, *made))
 
     def _score(self, changes: tuple[Change, ...]) -> float:
         """Without trying anything new."""
@@ -293,7 +321,7 @@ class _Session:
                     if chosen.get(topic) is change:
                         continue
                     trial = {**chosen, topic: change}
-                    found = self.tried(self._combined(start, trial))
+                    found = self.tried(self._combined(start, trial), _COMBINATIONS)
                     needed = _GAIN if change.keeps_function else _WORTH
                     limit = best * (1.0 - (needed if topic not in chosen else _GAIN))
                     if found is not None and _is_less(found.outcome.score, limit, best):

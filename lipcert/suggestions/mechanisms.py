@@ -26,12 +26,14 @@ _TABLES: Final = ("input_clips", "cotangent_clips")
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "clipless": "Clipless",
-        "weight-clipping": "WeightClipping",
         "fixed-weight-norm": "FixedWeightNorm",
+        "weight-clipping": "WeightClipping",
     }
 )
 HELD: Final = tuple(_NAMES)
 """mechanisms that hold the weights within constraints"""
+RIVAL: Final = 1
+"""the place among `families` of gradient clipping at C = 1"""
 
 
 @final
@@ -147,9 +149,8 @@ def _up(number: float) -> float:
     return float(f"{number:.2g}")
 
 
-def families(settings: Settings, biased: bool) -> Iterator[Change]:
-    """Every mechanism that needs no measured radius."""
-    for kind in HELD:
-        yield held(kind, settings, biased)
-    yield gradient_clipping(CLIP_NORM)
-    yield gradient_clipping(CLIP_NORM, "group")
+def families(settings: Settings, biased: bool) -> tuple[Change, ...]:
+    """Every mechanism that needs no measured radius; those that take long to analyse stand last."""
+    clipless, *others = (held(kind, settings, biased) for kind in HELD)
+    clipped = (gradient_clipping(CLIP_NORM, scope) for scope in ("flat", "group"))
+    return clipless, *clipped, *others
