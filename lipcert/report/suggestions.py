@@ -21,13 +21,13 @@ from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Sug
 SHOWN: Final = 12
 """rows of changes in text, unless all are asked for"""
 _PAIRS: Final = frozenset({"constraints", "noise_multipliers", "input_clips", "cotangent_clips"})
-_LARGE: Final = 1e6
+_DIGITS: Final = 4
 _COLUMNS: Final = (
     doc.Column("#", is_number=True),
     doc.Column("change", least=30, most=70),
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
-    doc.Column("of the run", is_number=True, rank=3, optional=True),
+    doc.Column("of the run", is_number=True, optional=True),
     doc.Column("verdict", rank=2),
     doc.Column("network", rank=1),
 )
@@ -60,7 +60,7 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
             doc.Section("About this network", (doc.Listing(found.remarks),)),
             doc.Section(
                 "Changes, each by itself, by noise over signal",
-                (_table(shown, len(found.suggestions) - len(shown)),),
+                (_table(shown, hidden=len(found.suggestions) - len(shown)),),
             ),
             doc.Section("How", (_how(shown),)),
             doc.Section(
@@ -71,12 +71,13 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 (doc.table(_STEPS, [_row(item) for item in found.recipes]),),
             ),
             doc.Section(
-                "Other runs, and less to train", (_table(found.others, 0), _how(found.others))
+                "Other runs, and less to train",
+                (_table(found.others, of_run=True), _how(found.others)),
             ),
             doc.Section("Not analysed", (doc.Listing(tuple(_left_out(found))),)),
             doc.Section("Diagnostics", (doc.Findings(doc.diagnostics_told(found.diagnostics)),)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _headline(found: Suggestions) -> str:
@@ -106,9 +107,7 @@ def ratio_of(outcome: Outcome, found: Suggestions) -> str | None:
 
 
 def _bound(grad_norm: float | None) -> str:
-    if grad_norm is not None and grad_norm >= _LARGE:
-        return times(grad_norm)
-    return at_most(grad_norm, 4)
+    return at_most(grad_norm, _DIGITS)
 
 
 def _number(outcome: Outcome) -> str:
@@ -140,18 +139,19 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
         )
     else:
         yield "signal", f"the mean gradient of {found.examples} {found.source}, given no data"
-    yield "noise", "in one step, over the mean gradient; of the run: over √T, as noise averages out"
+    yield "noise", "of one step, over the norm of the mean gradient; of the run: over √T, too"
     yield "time", f"{found.seconds:.0f} s"
 
 
-def _table(items: Sequence[Suggestion], hidden: int) -> doc.Table:
+def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False) -> doc.Table:
+    """of_run: whether noise over signal of the whole run is told, for runs that differ."""
     rows = [
         (
             str(number),
             f"{_under(item)}{item.change.change}",
             _bound(item.outcome.grad_norm),
             _number(item.outcome),
-            _of_run(item.outcome),
+            _of_run(item.outcome) if of_run else "",
             item.outcome.verdict,
             "same" if item.change.keeps_function else "another",
         )

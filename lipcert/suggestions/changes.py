@@ -31,6 +31,7 @@ _FLOOR: Final = 1.0
 _GROUPS: Final = 8
 _SHARPER: Final = 4.0
 _LARGER: Final = 4
+_FEW: Final = 2
 _SHORTER: Final = 0.95
 """of the bound of inputs: what their median has to be shorter than to be worth a clip"""
 
@@ -83,7 +84,7 @@ def _biases(subject: Subject) -> Iterator[Change]:
         )
         yield Change(
             "biases",
-            f"biases of norm 1/√positions in {_layers(many)}",
+            f"biases of norm 1/√positions in {told(_layers(many))}",
             "[constraints] " + _shown(f'"{name}" = "{spec}"' for name, spec in radii),
             settings={"constraints": radii},
         )
@@ -97,8 +98,9 @@ def _without(subject: Subject, biases: list[Bias]) -> Change:
     zeros = subject.numbers(names, 0.0)
     return Change(
         "biases",
-        f"no biases in {_layers(biases)}",
-        ", ".join(f"{kind}(..., bias=False)" for kind in sorted(kinds)),
+        f"no biases in {told(_layers(biases))}",
+        ", ".join(f"{kind}(..., bias=False)" for kind in sorted(kinds))
+        + f" in {named(_layers(biases))}",
         keeps_function=not zeros,
         settings={"freeze": tuple(map(literal, names))},
         weights=zeros,
@@ -111,7 +113,7 @@ def _norms(subject: Subject) -> Iterator[Change]:
     if not (norms or batch):
         return
     every: tuple[Norm | BatchNorm, ...] = (*norms, *batch)
-    names = named([norm.name for norm in every])
+    names = [norm.name for norm in every]
     affine = [name for norm in every for name in norm.affine]
     plain = _plain_affine(subject, every)
     frozen = {"freeze": tuple(literal(name) for name in affine)}
@@ -125,8 +127,8 @@ def _norms(subject: Subject) -> Iterator[Change]:
     layers = sorted({_bounded_layer(norm) for norm in every})
     yield Change(
         "norm",
-        f"normalisation with a floor in {names}",
-        " or ".join(layers) + " from lipcert.training.layers",
+        f"normalisation with a floor in {told(names)}",
+        f"{' or '.join(layers)} from lipcert.training.layers in place of {named(names)}",
         keeps_function=False,
         settings=frozen,
         weights=plain,
@@ -136,9 +138,9 @@ def _norms(subject: Subject) -> Iterator[Change]:
         unit = chained([StepEdit({n.output: edits.of_unit_norm(n.op, n.shape)}) for n in norms])
         yield Change(
             "norm",
-            f"normalisation to norm 1 in {named([norm.name for norm in norms])}",
-            "UnitLayerNorm(n) from lipcert.training.layers: "
-            "nn.LayerNorm(n, eps=1/n, elementwise_affine=False)(x) / n**0.5",
+            f"normalisation to norm 1 in {told([norm.name for norm in norms])}",
+            f"{' or '.join(sorted({_unit_layer(norm) for norm in norms}))} from "
+            f"lipcert.training.layers in place of {named([norm.name for norm in norms])}",
             keeps_function=False,
             settings={"freeze": tuple(literal(x) for norm in norms for x in norm.affine)},
             weights=_plain_affine(subject, norms),
@@ -147,8 +149,8 @@ def _norms(subject: Subject) -> Iterator[Change]:
     gone = StepEdit({norm.output: () for norm in every})
     yield Change(
         "norm",
-        f"no normalisation: {names} removed",
-        "nn.Identity() in place of each",
+        f"no normalisation in {told(names)}",
+        f"nn.Identity() in place of {named(names)}",
         keeps_function=False,
         settings=frozen,
         weights=plain,
@@ -173,6 +175,10 @@ def _bounded_layer(norm: Norm | BatchNorm) -> str:
     return "BoundedLayerNorm(n, norm_floor=1.0)"
 
 
+def _unit_layer(norm: Norm) -> str:
+    return "UnitGroupNorm(groups, channels)" if norm.by_group else "UnitLayerNorm(n)"
+
+
 def _groups(norm: BatchNorm) -> int:
     """Groups of channels, as many as divide them, but few."""
     return math.gcd(norm.shape[1], _GROUPS)
@@ -185,7 +191,7 @@ def _affine(subject: Subject) -> Iterator[Change]:
     if names:
         yield Change(
             "affine",
-            f"scales and shifts of {named([norm.name for norm in norms])} frozen",
+            f"scales and shifts of {told([norm.name for norm in norms])} frozen",
             _shown(f"--freeze {name}" for name in names),
             settings={"freeze": tuple(map(literal, names))},
         )
@@ -289,7 +295,7 @@ def _loss(subject: Subject) -> Iterator[Change]:
     if settings.loss_clip is None:
         yield Change(
             "loss clip",
-            f"the gradient at the output clipped to {LOSS_CLIP:g}",
+            f"the loss gradient at the output clipped to {LOSS_CLIP:g}",
             f"--loss-clip {LOSS_CLIP:g}, Clipless(loss_clip={LOSS_CLIP:g})",
             settings={"loss_clip": LOSS_CLIP},
         )
@@ -322,7 +328,7 @@ def _inputs(subject: Subject) -> Iterator[Change]:
     if 0.0 < radius < _SHORTER * subject.at_input.norm:
         yield Change(
             "input",
-            f"inputs clipped to norm {radius:g}, the median of the examples",
+            f"inputs clipped to norm {radius:g}, their median",
             f"x * min(1, {radius:g} / ‖x‖) before the network, --input-norm {radius:g}",
             keeps_function=False,
             settings={"input_norm": radius},
@@ -349,7 +355,7 @@ def _weights(subject: Subject) -> Iterator[Change]:
     if found:
         yield Change(
             "weights",
-            f"orthogonal weights in {named([module_of(name) or name for name in found])}",
+            f"orthogonal weights in {told([module_of(name) or name for name in found])}",
             "nn.init.orthogonal_(weight), and Clipless(orthogonalize=2) to keep them so",
             keeps_function=False,
             weights=found,
@@ -367,7 +373,7 @@ def _noise(subject: Subject) -> Iterator[Change]:
     if subject.settings.allocation not in {"optimal", "custom"}:
         yield Change(
             "allocation",
-            "the noise split so that it is least in all",
+            "the noise split so that it is least",
             "--allocation optimal",
             settings={"allocation": "optimal"},
         )
@@ -379,8 +385,7 @@ def _head(subject: Subject) -> Iterator[Change]:
     if head and not subject.settings.trainable:
         yield Change(
             "head",
-            f"only the last layer trained ({module_of(head[0]) or head[0]}), behind weights that "
-            "were learned from public data",
+            f"only {module_of(head[0]) or head[0]} trained, behind weights from public data",
             _shown(f"--trainable {name}" for name in head),
             settings={"trainable": tuple(map(literal, head))},
             in_recipe=False,
@@ -440,8 +445,14 @@ def applied(settings: Settings, changes: tuple[Change, ...]) -> Settings:
     return replace(settings, **fields, freeze=freeze, constraints=constraints)  # type: ignore[arg-type]
 
 
-def _layers(biases: list[Bias]) -> str:
-    return named([module_of(bias.name) or bias.name for bias in biases])
+def _layers(biases: list[Bias]) -> list[str]:
+    return [module_of(bias.name) or bias.name for bias in biases]
+
+
+def told(names: list[str]) -> str:
+    """Few names, or how many there are."""
+    unique = list(dict.fromkeys(names))
+    return " and ".join(unique) if len(unique) <= _FEW else f"{len(unique)} layers"
 
 
 def _shown(parts: Iterator[str], most: int = 3) -> str:

@@ -181,6 +181,7 @@ class _Session:
         for item in (*self._alone(late, ()), *self._alone(rest, self.home)):
             (found if item.change.in_recipe else others).append(item)
         others += self._head_elsewhere(changes)
+        recipes.sort(key=lambda recipe: recipe.outcome.score)
         best = _best(recipes, [item.outcome.score for item in found])
         ranked = tuple(sorted(found, key=_rank))
         apart = tuple(sorted(others, key=_rank))
@@ -197,7 +198,7 @@ class _Session:
             baseline=baseline.outcome,
             clipping=None if rival is None else rival.outcome,
             recipe=best,
-            recipes=tuple(sorted(recipes, key=lambda recipe: recipe.outcome.score)),
+            recipes=tuple(recipes),
             suggestions=ranked,
             others=apart,
             stops=tuple(stops_of(self.structure.graph)),

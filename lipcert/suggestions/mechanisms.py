@@ -82,14 +82,14 @@ def held(kind: str, settings: Settings, biased: bool) -> Change:
     if settings.constraints and settings.constraint is None:
         constraint = ConstraintSpec("spectral", _SPECTRAL)
     found = _cleared() | {"mechanism": kind, "constraint": constraint, "bias_norm": bias_norm}
-    bias = "" if bias_norm is None else f", biases within norm {bias_norm:g}"
+    bias = "" if bias_norm is None else f", biases of {bias_norm:g}"
     options = "" if bias_norm is None else f" --bias-norm {bias_norm:g}"
     norm = "" if constraint.kind == "spectral" else f', norm="{constraint.kind}"'
     arguments = f"radius={constraint.radius:g}{norm}"
     arguments += "" if bias_norm is None else f", bias_norm={bias_norm:g}"
     return Change(
         TOPIC,
-        f"{kind}: weights within {constraint.kind} norm {constraint.radius:g}{bias}",
+        f"{kind}: {constraint.kind} norms of {constraint.radius:g}{bias}",
         f"{_NAMES[kind]}({arguments}), --mechanism {kind} "
         f"--constraint {constraint.kind}:{constraint.radius:g}{options}",
         settings=found,
@@ -110,8 +110,7 @@ def clips_of_all(reads: float, receives: float) -> Change:
     """Every layer clips what it reads, and the gradient at its output, to the same radii."""
     return Change(
         TOPIC,
-        f"backprop clipping: inputs of layers at {reads:g}, gradients at their outputs at "
-        f"{receives:g}",
+        f"backprop clipping, β = {reads:g}, C = {receives:g}",
         f"BackpropClipping(input_clip={reads:g}, cotangent_clip={receives:g}), --mechanism "
         f"backprop-clipping --input-clip {reads:g} --cotangent-clip {receives:g}",
         settings=_freed() | {"input_clip": reads, "cotangent_clip": receives},
@@ -124,10 +123,9 @@ def clips_of_each(radii: tuple[LayerRadii, ...]) -> Change:
     receives = tuple((literal(item.name), _up(item.cotangent)) for item in radii)
     return Change(
         TOPIC,
-        f"backprop clipping: the gradient at the output of each of {len(radii)} layers at its "
-        f"median, the input of {len(clipped)} of them",
-        "--mechanism backprop-clipping with tables [input-clips] and [cotangent-clips] of the "
-        "settings file (--apply FILE writes them)",
+        f"backprop clipping, C of each of {len(radii)} layers, β of {len(clipped)}",
+        "--mechanism backprop-clipping with tables [input-clips] and [cotangent-clips], at medians "
+        "of the norms that were met (--apply FILE writes them)",
         settings=_freed() | {"input_clips": clipped, "cotangent_clips": receives},
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from lipcert.analysis.usefulness import times
 from lipcert.ir import Graph
 from lipcert.suggestions.mechanisms import HELD
 from lipcert.suggestions.records import Outcome, Recipe, Suggestion
@@ -52,18 +53,21 @@ def remarks_of(
         epsilon = min(norm.op.epsilon for norm in structure.norms)
         stretch = f", each of which may stretch by 1/√ε = {epsilon**-0.5:.3g}" if epsilon else ""
         parts.append(f"{len(structure.norms)} normalisations{stretch}")
-    bound = "none" if plain.outcome.grad_norm is None else f"{plain.outcome.grad_norm:.2g}"
+    bound = "unknown" if plain.outcome.grad_norm is None else times(plain.outcome.grad_norm)
     yield (
-        f"No useful bound by weights alone exists for this network: G is {bound} within the "
-        f"constraints, because of {' and '.join(parts)}."
+        f"No useful bound by weights alone exists for this network as it is: G is {bound} within "
+        f"the constraints, because of {' and '.join(parts)}."
     )
-    for recipe in sorted(recipes, key=lambda recipe: recipe.outcome.score):
+    is_held = False
+    for recipe in recipes:
         made = [change.change for change in recipe.changes if change.topic != "mechanism"]
-        if recipe.outcome.usable:
-            yield f"Way out, {recipe.mechanism}{_with(made)}: {_numbers(recipe.outcome)}."
+        if not recipe.outcome.usable or (is_held and recipe.mechanism in HELD):
+            continue
+        is_held |= recipe.mechanism in HELD
+        yield f"Way out: {recipe.mechanism}{_with(made)}: {_numbers(recipe.outcome)}."
     head = next((item for item in others if item.change.topic == "head"), None)
     if head is not None:
-        yield f"Way out, {head.change.change}: {_numbers(head.outcome)}."
+        yield f"Way out: {head.change.change}: {_numbers(head.outcome)}."
 
 
 def _with(made: list[str]) -> str:
@@ -71,7 +75,7 @@ def _with(made: list[str]) -> str:
 
 
 def _numbers(outcome: Outcome) -> str:
-    bound = "no bound" if outcome.grad_norm is None else f"G {outcome.grad_norm:.3g}"
+    bound = "no bound" if outcome.grad_norm is None else f"G {times(outcome.grad_norm)}"
     if outcome.noise_to_signal is None:
         return bound
-    return f"{bound}, noise {outcome.noise_to_signal:.2g} × the mean gradient at every step"
+    return f"{bound}, noise {times(outcome.noise_to_signal)} × the mean gradient"

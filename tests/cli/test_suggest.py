@@ -1,0 +1,122 @@
+"""`lipcert suggest`: what it prints, what it writes, and what it leaves with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipcert.cli.sources import effective_settings
+from tests.commands import ROOT, lipcert
+
+MODEL = str(ROOT / "models" / "digits_mlp.onnx")
+RUN = shlex.split(
+    "--input-box 0 1 --dataset-size 60000 --batch-size 512 --epochs 10 --sampling poisson "
+    "--noise-multiplier 1 --delta 1e-6 --tier quick --no-cache"
+)
+
+
+@cache
+def document() -> dict[str, object]:
+    done = lipcert(["suggest", MODEL, *RUN, "--format", "json"])
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_the_json_has_what_other_tools_read() -> None:
+    found = document()
+    assert found["schema"] == "lipcert.suggest/1"
+    for name in ("baseline", "recipe"):
+        assert {"grad_norm", "sensitivity", "noise_to_signal", "usable"} <= found[name].keys()
+    members = {"change", "how", "settings", "keeps_function", "grad_norm", "noise_to_signal"}
+    for item in found["suggestions"]:
+        assert members | {"accuracy_probe"} <= item.keys()
+        assert item["change"]
+        assert item["how"]
+
+
+def test_suggestions_are_by_rank_and_the_recipe_is_no_worse() -> None:
+    found = document()
+    ranked = [item["noise_to_signal"] for item in found["suggestions"]]
+    assert ranked == sorted(ranked)
+    assert found["recipe"]["noise_to_signal"] <= ranked[0]
+
+
+def test_a_suggested_setting_is_what_analyze_says(tmp_path: Path) -> None:
+    """The settings of a suggestion, on the command line, have the bound that it states."""
+    found = document()
+    own = next(item for item in found["suggestions"] if item["change"].endswith("C = 1"))
+    words = ["--mechanism", "gradient-clipping", "--clip-norm", str(own["settings"]["clip-norm"])]
+    done = lipcert(["analyze", MODEL, *RUN, *words, "--format", "json"], tmp_path)
+    analysis = json.loads(done.stdout)
+    assert analysis["network"]["grad_norm"] == pytest.approx(own["grad_norm"], rel=1e-9)
+    assert analysis["network"]["sensitivity"] == pytest.approx(own["sensitivity"], rel=1e-9)
+    assert analysis["usefulness"]["noise"] == pytest.approx(own["noise"], rel=1e-9)
+
+
+def test_the_report_begins_with_how_things_stand() -> None:
+    done = lipcert(["suggest", MODEL, *RUN])
+    first, now, clipping, recipe, *_ = done.stdout.splitlines()
+    assert MODEL in first
+    assert now.startswith("Now, mechanism none: G ")
+    assert clipping.startswith("Clipping gradients at C = 1: G 1,")
+    assert recipe.startswith("Recipe, ")
+    assert "Changes, each by itself, by noise over signal" in done.stdout
+    assert "Recipe: before and after each change" in done.stdout
+
+
+def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    words = ["suggest", MODEL, *RUN, "--format", "json", "--apply", str(file)]
+    done = lipcert(words)
+    assert done.exit_code == 0
+    assert str(file) in done.stderr
+    stated = json.loads(done.stdout)["recipe"]
+    settings = effective_settings({}, {}, file).settings
+    for key, value in stated["settings"].items():
+        own = getattr(settings, key.replace("-", "_"))
+        assert str(own) == str(value) or own == value or dict(own) == value, key
+    again = lipcert(["analyze", MODEL, "--config", str(file), "--format", "json"], tmp_path)
+    found = json.loads(again.stdout)["network"]["grad_norm"]
+    if all(change["is_setting"] for change in stated["changes"]):
+        assert found == pytest.approx(stated["grad_norm"], rel=1e-9)
+    refused = lipcert(words)
+    assert refused.exit_code == 2
+    assert "--force" in refused.stderr
+    assert lipcert([*words, "--force"]).exit_code == 0
+
+
+def test_private_data_are_said_to_cost_privacy(tmp_path: Path) -> None:
+    file = tmp_path / "data.npz"
+    random = np.random.default_rng(0)
+    np.savez(file, x=random.random((8, 64)), y=random.integers(10, size=8))
+    words = ["suggest", MODEL, *RUN, "--data", str(file), "--budget", "2"]
+    assert "costs privacy that no ε" in " ".join(lipcert(words).stdout.split())
+    found = json.loads(lipcert([*words, "--format", "json"]).stdout)
+    assert found["signal"]["is_private"]
+    assert found["signal"]["examples"] == 8
+    assert any(item["code"] == "LC410" for item in found["diagnostics"])
+
+
+def test_a_budget_ends_it_and_what_is_missing_is_said() -> None:
+    done = lipcert(["suggest", MODEL, *RUN, "--budget", "0.01"])
+    assert "no time was left for" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "words", [["--budget", "0"], ["--data", "nowhere.npz"], ["--format", "csv"]]
+)
+def test_wrong_requests_are_refused(words: list[str]) -> None:
+    assert lipcert(["suggest", MODEL, *words]).exit_code in {2, 3}
+
+
+def test_markdown_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "report.md"
+    words = ["suggest", MODEL, *RUN, "--budget", "2", "--format", "markdown", "-o", str(file)]
+    assert lipcert(words).stdout == ""
+    assert "| change |" in file.read_text(encoding="utf-8").replace("# | change", "| change")
