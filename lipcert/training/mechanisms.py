@@ -7,8 +7,10 @@ bounds depend on besides the network and the plan of the run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, final
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, final
 
 from lipcert.choices import (
     AccountantName,
@@ -251,3 +253,38 @@ class GradientClipping(TrainingMechanism):
                 "training: weight_decay is the λ that is clipped with decay='inside'; decoupled "
                 "decay is the optimizer's own"
             )
+
+
+_KINDS: Final[Mapping[str, type[TrainingMechanism]]] = MappingProxyType(
+    {
+        found.kind: found
+        for found in (Clipless, WeightClipping, FixedWeightNorm, BackpropClipping, GradientClipping)
+    }
+)
+
+
+def mechanism_of(settings: Settings) -> TrainingMechanism:
+    """The mechanism that settings speak of, for `make_private`; its plan is left out.
+
+    Bounds within constraints that nobody is said to hold are those of `Clipless`. Raises UsageError
+    where nothing bounds gradients during a run.
+    """
+    kind = settings.mechanism
+    if kind == "none" and settings.scope == "constraint-set":
+        kind = Clipless.kind
+    if kind not in _KINDS:
+        raise UsageError(
+            "training: these settings speak of the weights of a file; a run needs a mechanism, or "
+            "constraints that it holds"
+        )
+    given: dict[str, Any] = {"loss": Loss(settings.loss, **loss_parameters(settings))}
+    if issubclass(_KINDS[kind], _HeldWeights):
+        held = settings.constraint
+        given["radius"] = None if held is None else held.radius
+        given |= {} if held is None else {"norm": held.kind}
+    for item in fields(_KINDS[kind]):
+        value = getattr(settings, item.name, item.default)
+        is_default = value is None and isinstance(item.default, str)  # a word that stands for none
+        if item.name not in given and not is_default:
+            given[item.name] = value
+    return _KINDS[kind](**given)
