@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from lipcert.advice import suggest
     from lipcert.analysis.pipeline import analyze
     from lipcert.analysis.records import Analysis
     from lipcert.audit.recorder import Recorder
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
     from lipcert.settings import ConstraintSpec, Settings
-    from lipcert.suggestions.engine import suggest
     from lipcert.version import __version__
 
 __all__ = [
@@ -60,7 +60,7 @@ _HOMES: Final = {
     "UsageError": "lipcert.errors",
     "analyze": "lipcert.analysis.pipeline",
     "load_model": "lipcert.importer.load",
-    "suggest": "lipcert.suggestions.engine",
+    "suggest": "lipcert.advice",
 }
 
 

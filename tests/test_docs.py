@@ -147,6 +147,15 @@ def test_what_make_trainable_prints() -> None:
     assert printed_by(source) == shown
 
 
+def test_suggestions_for_a_module_are_made() -> None:
+    page = (ROOT / "docs" / "suggest.md").read_text(encoding="utf-8")
+    part = page.split("<!-- example: suggest_module -->\n")[1].split("<!-- end -->")[0]
+    (source,) = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
+    printed = printed_by(source.replace("budget=20", "budget=2"))
+    assert "Recipe  clipless: G" in printed
+    assert printed.endswith("True\n")
+
+
 def test_the_audit_from_python_runs() -> None:
     source = next(
         block

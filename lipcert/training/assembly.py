@@ -49,6 +49,7 @@ from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.intake import (
     FirstExamples,
+    KnownExamples,
     batch_size_of,
     dataset_size_of,
     numbers_of,
@@ -63,7 +64,7 @@ from lipcert.training.likeness import Likeness, require_gradients
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism
 from lipcert.training.network import TrainedNetwork, trained_network
-from lipcert.training.noise_warning import PublicExamples, warn_of_noise
+from lipcert.training.noise_warning import warn_of_noise
 from lipcert.training.private import Private
 from lipcert.training.release import NoiseSource, Release
 from lipcert.training.run_folder import (
@@ -115,7 +116,7 @@ def make_private(
     patience: float = PATIENCE,
     progress: bool | None = None,
     seed: int | None = None,
-    public: PublicExamples | None = None,
+    public: KnownExamples | None = None,
 ) -> Private:
     """A private run; the model is projected onto the constraints of the mechanism at once.
 

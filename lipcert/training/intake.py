@@ -8,10 +8,11 @@ names what does not fit. Invariant: nothing of what is given is changed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,9 +22,10 @@ from lipcert.audit.observation import unwrapped
 from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import Shape
-from lipcert.errors import UsageError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.patterns import literal
 from lipcert.settings import Settings
+from lipcert.signal.examples import Examples, checked_examples
 from lipcert.signal.labels import checked_labels
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
@@ -31,6 +33,8 @@ from lipcert.training.network import TrainedNetwork
 
 _DTYPES: Final = (torch.float32, torch.float64)
 _FIRST: Final = 16
+KnownExamples = Sequence[Any]
+"""(x, y) as arrays or tensors, for measurements"""
 _UNDECLARED: Final = (
     "training: {mechanism} bounds gradients by what an example can be, and that is not declared: "
     "give the mechanism input_norm=R (a 2-norm that no example exceeds) or input_box=(LO, HI) for "
@@ -133,6 +137,22 @@ class FirstExamples:
         """NoVerdictError for labels that the loss does not admit."""
         if self.labels is not None:
             checked_labels(loss, self.labels.detach().cpu().numpy(), output_shape)
+
+
+def examples_of(source: str, given: KnownExamples, shape: Shape, *, is_private: bool) -> Examples:
+    """UsageError for what are no examples of this shape."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise UsageError(f"training: {source}: give (x, y), inputs and labels")
+    x, y = (_array(item) for item in given)
+    try:
+        found = checked_examples(x, y, shape, source, "")
+    except NoVerdictError as error:
+        raise UsageError(f"training: {error}") from error
+    return replace(found, is_private=is_private)
+
+
+def _array(item: object) -> np.ndarray[Any, Any]:
+    return item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
 
 
 def options_of(optimizer: Optimizer) -> object:

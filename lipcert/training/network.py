@@ -86,8 +86,15 @@ def trained_network(
     UsageError for modules that are random or mix examples in training, UnsupportedModelError for
     what cannot be imported, NoVerdictError where the two disagree.
     """
+    refuse_active(unwrapped(module), masks=masks)
+    return imported_network(module, example, path, exists=exists)
+
+
+def imported_network(
+    module: nn.Module, example: Tensor, path: Path, *, exists: bool = False
+) -> TrainedNetwork:
+    """`trained_network` of a module in a mode in which it is the graph, whatever other modes do."""
     live = unwrapped(module)
-    refuse_active(live, masks=masks)
     if not exists:
         export(live, example, path)
     model = load_model(path, trusted=True)

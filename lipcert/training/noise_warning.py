@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, final
-
-import numpy as np
-from torch import Tensor
+from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.observing import observed_at
@@ -22,10 +18,11 @@ from lipcert.analysis.records import Usefulness
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.signal.examples import RANDOM, Examples, checked_examples, random_examples
+from lipcert.signal.examples import RANDOM, Examples, random_examples
 from lipcert.signal.gradients import work
 from lipcert.signal.labels import checked_labels
 from lipcert.training.calibration import Calibration
+from lipcert.training.intake import KnownExamples, examples_of
 
 _MOST: Final = 64
 _LEAST: Final = 4
@@ -34,30 +31,21 @@ _WORK: Final = 4e9
 _MAIN: Final = 0.5
 _NORMAL: Final = "standard normal inputs, no domain being declared"
 
-PublicExamples = Sequence[Any]
-"""(x, y) as arrays or tensors"""
-
 
 @final
 class NoiseWarning(UserWarning):
     """A run whose noise is so much larger than its gradients that it will hardly learn."""
 
 
-def public_examples(given: PublicExamples, bounds: Bounded) -> Examples:
+def _public(given: KnownExamples, bounds: Bounded) -> Examples:
     """UsageError for what are no examples of the network, or no labels of the loss."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise UsageError("training: public: give (x, y), examples and labels that are not private")
-    x, y = (_array(item) for item in given)
+    shapes = bounds.graph.input_shape, bounds.graph.output_shape
+    found = examples_of("public examples", given, shapes[0], is_private=False)
     try:
-        found = checked_examples(x, y, bounds.graph.input_shape, "public", "")
-        checked_labels(bounds.loss, y, bounds.graph.output_shape)
+        checked_labels(bounds.loss, found.y, shapes[1])
     except NoVerdictError as error:
-        raise UsageError(f"training: public: {error}") from error
-    return Examples(found.x, found.y, "public examples", found.sha256, is_private=False)
-
-
-def _array(item: object) -> np.ndarray[Any, Any]:
-    return item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
+        raise UsageError(f"training: public examples: {error}") from error
+    return found
 
 
 def usefulness(calibration: Calibration, public: Examples | None) -> Usefulness | None:
@@ -86,12 +74,12 @@ def _random(found: Bounded) -> Examples | None:
     return replace(examples, source=_NORMAL)
 
 
-def warn_of_noise(calibration: Calibration, public: PublicExamples | None) -> None:
+def warn_of_noise(calibration: Calibration, public: KnownExamples | None) -> None:
     """A NoiseWarning where the noise of all steps drowns the gradient.
 
     Raises UsageError for public examples that are none.
     """
-    examples = None if public is None else public_examples(public, calibration.bounds)
+    examples = None if public is None else _public(public, calibration.bounds)
     try:
         found = usefulness(calibration, examples)
     except (LipCertError, ArithmeticError, MemoryError):  # nothing depends on it
@@ -127,7 +115,8 @@ def _message(found: Usefulness, share: float, releases: int) -> str:
             "epochs, a larger batch, or a larger ε"
         )
     said.append(
-        "`lipcert suggest FILE` lists changes of network and mechanism with what each gains"
+        "lipcert.suggest(model, x) lists changes of network and mechanism with what each gains, "
+        "and makes them"
     )
     if observed is not None and observed.source in {RANDOM, _NORMAL}:
         said.append("public=(x, y) measures at examples that are more like yours")

@@ -96,7 +96,7 @@ def test_a_loose_bound_is_told_from_clipping_which_would_do():
     assert f"GradientClipping(clip_norm=1.0) would have {said[1]:g} times" in message
     assert said[1] < 3.0
     assert "random admissible inputs" in message
-    assert "`lipcert suggest FILE`" in message
+    assert "lipcert.suggest(model, x)" in message
     clipping, _ = warned(mechanism=GradientClipping(clip_norm=1.0, input_norm=1.0), **run)
     assert not clipping
 
@@ -133,7 +133,7 @@ def test_public_examples_have_to_be_examples():
         ((x[:5], y), "first axes"),
         ((x, y + CLASSES), "is no class"),
     ):
-        with pytest.raises(UsageError, match=rf"training: public: .*{words}"):
+        with pytest.raises(UsageError, match=rf"training: public examples.*{words}"):
             private_run(public=public)
 
 

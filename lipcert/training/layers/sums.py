@@ -109,7 +109,7 @@ class ScaledResidual(nn.Module):
     e^L, whatever the depth, since (1 + L/k)^k ≤ e^L.
     """
 
-    def __init__(self, branch: nn.Module, depth: int) -> None:
+    def __init__(self, branch: nn.Module, depth: float) -> None:
         super().__init__()
         check_positive("ScaledResidual: depth", depth)
         self.branch = branch
