@@ -16,6 +16,7 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.scopes import constraints_of
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
+from lipcert.ir import Graph
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples, random_examples
 from lipcert.signal.gradients import work
@@ -41,11 +42,7 @@ def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Obser
     Of more than are soon measured every second, third, … is taken, and `examples` says how many.
     Raises NoVerdictError for labels that the loss does not admit.
     """
-    constraints = constraints_of(found.graph, settings)
-    graph = found.graph
-    if constraints:
-        exactly = settings.mechanism == "fixed-weight-norm"
-        graph = scaled_into(graph, constraints, exactly=exactly)
+    graph = held(found.graph, settings)
     rival = found.unclipped
     try:
         return measure(
@@ -59,6 +56,13 @@ def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Obser
         )
     except TypeError:
         return None
+
+
+def held(graph: Graph, settings: Settings) -> Graph:
+    """The graph at weights within the constraints that training enforces, about."""
+    constraints = constraints_of(graph, settings)
+    exactly = settings.mechanism == "fixed-weight-norm"
+    return scaled_into(graph, constraints, exactly=exactly) if constraints else graph
 
 
 def _thinned(examples: Examples, found: Bounded) -> Examples:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Final
 
 from lipcert.analysis.usefulness import times
@@ -28,6 +28,7 @@ _COLUMNS: Final = (
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
     doc.Column("of the run", is_number=True, optional=True),
+    doc.Column("probe", is_number=True, optional=True),
     doc.Column("verdict", rank=2),
     doc.Column("network", rank=1),
 )
@@ -35,6 +36,7 @@ _STEPS: Final = (
     doc.Column("recipe", least=30, most=80),
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
+    doc.Column("probe", is_number=True, optional=True),
     doc.Column("verdict", rank=1),
 )
 
@@ -140,6 +142,14 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
     else:
         yield "signal", f"the mean gradient of {found.examples} {found.source}, given no data"
     yield "noise", "of one step, over the norm of the mean gradient; of the run: over √T, too"
+    if found.probed is not None:
+        yield (
+            "probe",
+            f"accuracy on {found.probed.kept_out} examples that short runs in numpy did not see; "
+            f"{_share(found.probed.before)} of the network as given, "
+            f"{_share(found.probed.majority)} of the most frequent class. The runs read the data: "
+            "what they say costs privacy that no ε of the run covers",
+        )
     yield "time", f"{found.seconds:.0f} s"
 
 
@@ -152,12 +162,17 @@ def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False
             _bound(item.outcome.grad_norm),
             _number(item.outcome),
             _of_run(item.outcome) if of_run else "",
+            _share(item.accuracy_probe),
             item.outcome.verdict,
             "same" if item.change.keeps_function else "another",
         )
         for number, item in enumerate(items, 1)
     ]
     return doc.table(_COLUMNS, rows, hidden)
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.3f}"
 
 
 def _under(item: Suggestion) -> str:
@@ -187,17 +202,18 @@ def _short(change: Change) -> str:
     return change.topic
 
 
-def _step(what: str, outcome: Outcome | None) -> tuple[doc.Cell, ...]:
+def _step(what: str, outcome: Outcome | None, probe: float | None = None) -> tuple[doc.Cell, ...]:
     if outcome is None:
-        return what, "–", "–", "not analysed by itself"
-    return what, _bound(outcome.grad_norm), _number(outcome), outcome.verdict
+        return what, "–", "–", "", "not analysed by itself"
+    return what, _bound(outcome.grad_norm), _number(outcome), _share(probe), outcome.verdict
 
 
 def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
     made = sum(change.topic != "mechanism" for change in recipe.changes)
     kept = "same network" if recipe.keeps_function else "another network"
     changes = f"{made} change{'s' * (made != 1)}"
-    return _step(f"{_mechanism(recipe.mechanism)}, {changes}, {kept}", recipe.outcome)
+    what = f"{_mechanism(recipe.mechanism)}, {changes}, {kept}"
+    return _step(what, recipe.outcome, recipe.accuracy_probe)
 
 
 def _left_out(found: Suggestions) -> Iterator[str]:
@@ -233,6 +249,7 @@ def suggestions_json(found: Suggestions) -> str:
             "skipped": [{"change": item.change, "why": item.why} for item in found.skipped],
             "untried": list(found.untried),
             "seconds": found.seconds,
+            "probed": found.probed and asdict(found.probed),
             "diagnostics": diagnostic_list(found.diagnostics),
         }
     )
@@ -268,6 +285,7 @@ def _recipe(recipe: Recipe) -> JsonObject:
         "mechanism": recipe.mechanism,
         "keeps_function": recipe.keeps_function,
         "settings": _settings(recipe.changed),
+        "accuracy_probe": recipe.accuracy_probe,
         "changes": [
             {**_change(change), **(_outcome(step) if step else {})} for change, step in steps
         ],

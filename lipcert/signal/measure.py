@@ -115,17 +115,34 @@ def measure(
     )
 
 
+def released_mean(
+    graph: Graph,
+    groups: Groups,
+    loss: Loss,
+    examples: Examples,
+    *,
+    loss_clip: float | None = None,
+    clip: GradientClipping | None = None,
+) -> Mapping[str, FloatArray]:
+    """The mean over the examples of what a mechanism releases of each, as in `measure`, flat by
+    parameter; y: labels that `checked_labels` gave."""
+    batch = _Batch(loss, np.asarray(examples.x, np.float64), examples.y)
+    with np.errstate(all="ignore"):
+        return batch.seen(graph, groups, loss_clip, (clip,)).means[0]
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
     """By group: norms of single examples [groups, examples]; by clip, norms of means [groups].
 
-    largest: norm of a gradient by each parameter.
+    largest: norm of a gradient by each parameter. means: by clip and parameter, flat.
     """
 
     norms: FloatArray
     largest: Mapping[str, float]
     signals: tuple[FloatArray, ...]
+    means: tuple[Mapping[str, FloatArray], ...]
 
 
 @final
@@ -166,8 +183,12 @@ class _Batch:
                 for weight, total in zip(weights, sums, strict=True):
                     for name in total.keys() & found.keys():
                         total[name] = total[name] + found[name].total(weight)
-        means = tuple(np.array([_length(total.values()) for total in sums]) for sums in totals)
-        return _Seen(norms, largest, tuple(mean / count for mean in means))
+        lengths = [np.array([_length(total.values()) for total in sums]) for sums in totals]
+        means = tuple(
+            {name: part / count for total in sums for name, part in total.items()}
+            for sums in totals
+        )
+        return _Seen(norms, largest, tuple(length / count for length in lengths), means)
 
     def _gradients(
         self, network: Network, part: slice, loss_clip: float | None

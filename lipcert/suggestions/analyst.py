@@ -78,6 +78,10 @@ class Analyst:
         """What was analysed before; None where it was not."""
         return self._known.get(changes)
 
+    def released(self, item: Analysed) -> Release:
+        """The noise of what was analysed."""
+        return release_of(item.found, item.settings, self._multiplier)
+
     def _analysed(self, changes: tuple[Change, ...]) -> Analysed:
         settings = applied(self.settings, changes)
         bound = tuple(change for change in changes if change.topic not in _OF_NOISE)
@@ -125,12 +129,8 @@ def outcome_of(
     multiplier: Multiplier = planned_multiplier,
 ) -> Outcome:
     """What bounds and measured gradients come to under the noise of the settings."""
-    plan = plan_of(settings)
-    noised = noise_groups_of(found.groups, settings)
-    if not noised:
-        raise UsageError("nothing is trained under these settings")
-    released = Release.of(noised, settings, multiplier(plan, settings, noised))
-    use = usefulness_of(released, settings, plan, observed)
+    released = release_of(found, settings, multiplier)
+    use = usefulness_of(released, settings, plan_of(settings), observed)
     return Outcome(
         grad_norm=_finite(root_sum_square(group.grad_norm for group in found.groups)),
         sensitivity=_finite(released.total_sensitivity),
@@ -141,6 +141,14 @@ def outcome_of(
         relative_cost=use.relative_cost,
         verdict=use.verdict,
     )
+
+
+def release_of(found: Bounded, settings: Settings, multiplier: Multiplier) -> Release:
+    """The noise that bounds need; UsageError where nothing is trained."""
+    noised = noise_groups_of(found.groups, settings)
+    if not noised:
+        raise UsageError("nothing is trained under these settings")
+    return Release.of(noised, settings, multiplier(plan_of(settings), settings, noised))
 
 
 def _of_one(noise: float | None, observed: Observed | None) -> float | None:

@@ -18,7 +18,7 @@ from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.observing import told
 from lipcert.analysis.pipeline import require_arguments
 from lipcert.analysis.planned import plan_of
-from lipcert.errors import LipCertError
+from lipcert.errors import LipCertError, UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
@@ -29,6 +29,7 @@ from lipcert.suggestions import mechanisms
 from lipcert.suggestions.analyst import Analysed, Analyst, Remembered, changed
 from lipcert.suggestions.changes import Subject, changes_of
 from lipcert.suggestions.layer_radii import layer_radii
+from lipcert.suggestions.probe import with_probes
 from lipcert.suggestions.records import (
     Change,
     Outcome,
@@ -60,6 +61,8 @@ _EARLY: Final = 0.45
 """the part of the time in which changes are tried by themselves, before they are combined"""
 _SPARE: Final = 0.1
 """the part of the time that is kept for an analysis that may take as long as the longest so far"""
+_PROBES: Final = 0.5
+"""the part of the time that is for runs, where they are wanted"""
 _LAST: Final = 2
 """mechanisms that are tried last"""
 _ORDER: Final = (
@@ -78,13 +81,16 @@ def suggest(
     budget: float = BUDGET,
     observe: Progress | None = None,
     *,
+    probe: bool = False,
     propose: Propose = proposals,
 ) -> Suggestions:
     """What would make a private run of the network learn, ranked by noise over signal.
 
     examples: at which gradients are measured, which costs privacy that no ε covers where they are
     private; None: random admissible ones. budget: seconds, after which nothing further is tried.
-    observe: is told what is being analysed. Raises what `bounded` raises for the settings.
+    probe: make short runs on the examples with the best of what was found, in half of the time.
+    observe: is told what is being analysed. Raises what `bounded` raises for the settings, and
+    UsageError for a probe without examples of classes.
     """
     require_arguments("suggest", model, settings)
     plan_of(settings)
@@ -92,7 +98,14 @@ def suggest(
     base = bounded(model, settings, None, remembered)
     left = budget - (time.monotonic() - started)
     return suggestions_of(
-        base, settings, examples, left, observe, path=model.path, propose=remembered
+        base,
+        settings,
+        examples,
+        left,
+        observe,
+        path=model.path,
+        probe=probe,
+        propose=remembered,
     )
 
 
@@ -105,10 +118,14 @@ def suggestions_of(
     observe: Progress | None = None,
     *,
     path: str = "",
+    probe: bool = False,
     propose: Propose = proposals,
 ) -> Suggestions:
     """The same for a network that was bounded under these settings. path: of its file, if any."""
     started = time.monotonic()
+    if probe and examples is None:
+        raise UsageError("probe: a run needs examples with their labels; give --data FILE")
+    for_runs = _PROBES * budget if probe else 0.0
     structure = Structure(base.unclipped)
     families = mechanisms.families(settings, _is_biased(structure))
     given = examples
@@ -122,14 +139,25 @@ def suggestions_of(
         families=families,
         home=families[:1] if settings.mechanism == "none" else (),
         started=started,
-        end=started + budget,
+        end=started + budget - for_runs,
         observe=observe,
     )
     found = session.suggestions(path)
     if given is None or examples is None:
         return found
     about_data = told(examples, session.analyst.analysed(()).observed, settings)
-    return replace(found, diagnostics=about_data)
+    found = replace(found, diagnostics=about_data)
+    if probe:
+        found = with_probes(
+            found,
+            session.analyst,
+            given,
+            home=session.home,
+            seconds=for_runs,
+            observe=observe,
+        )
+        found = replace(found, seconds=time.monotonic() - started)
+    return found
 
 
 @final

@@ -104,7 +104,7 @@ class Suggestion:
 class Recipe:
     """Changes made together. steps: the outcome after each of them, that of no change where there
     is none; None where there was no time for it. settings: of the run, complete; changed: those of
-    them that differ from what was given."""
+    them that differ from what was given. accuracy_probe: of a short run, where one was made."""
 
     mechanism: str
     changes: tuple[Change, ...]
@@ -112,6 +112,7 @@ class Recipe:
     outcome: Outcome
     settings: Settings
     changed: Mapping[str, object]
+    accuracy_probe: float | None = None
 
     @property
     def keeps_function(self) -> bool:
@@ -130,6 +131,17 @@ class Skipped:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """Short runs. kept_out: how many examples accuracies are of. majority: that of the most
+    frequent class; before: that of the network as it is given."""
+
+    kept_out: int
+    majority: float
+    before: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Suggestions:
     """The complete result.
 
@@ -138,7 +150,8 @@ class Suggestions:
     recipe: the best of `recipes`, of which each has another mechanism. suggestions: by rank, each
     by itself; others: likewise, of what trains less or runs otherwise, and is part of no recipe.
     stops: what is no private run at all. remarks: sentences about this network. untried: changes
-    for which there was no time. diagnostics: about the examples that were given.
+    for which there was no time. diagnostics: about the examples that were given. probed: what the
+    accuracies of short runs are of, where runs were made.
     """
 
     model: str
@@ -161,3 +174,4 @@ class Suggestions:
     untried: tuple[str, ...]
     seconds: float
     diagnostics: tuple[Diagnostic, ...] = ()
+    probed: Probed | None = None

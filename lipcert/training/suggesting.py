@@ -122,6 +122,7 @@ def suggest(
     examples: Examples | None = None,
     *,
     budget: float = engine.BUDGET,
+    probe: bool = False,
     data: KnownExamples | None = None,
     public: KnownExamples | None = None,
     progress: bool | None = None,
@@ -131,7 +132,7 @@ def suggest(
     example: a batch [examples, …] that shows the shape of an example; its numbers are not used.
     settings: the run and its mechanism; that of a training mechanism is `mechanism.settings(run)`.
     public: examples (x, y) at which gradients are measured; data: private ones, which costs privacy
-    that no ε of the run covers; neither: random admissible inputs. budget, in seconds, and
+    that no ε of the run covers; neither: random admissible inputs. budget, in seconds, probe and
     examples: of `lipcert.suggestions.engine.suggest`. progress: as for `make_private`.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a module that cannot
@@ -151,7 +152,7 @@ def suggest(
         examples = examples_of("public examples", public, shape, is_private=False)
     with ProgressReport(wanted=progress) as shown:
         found = engine.suggest(
-            network.model, declared, examples, budget=budget, observe=shown.observe
+            network.model, declared, examples, budget, shown.observe, probe=probe
         )
     modes = {name: part.training for name, part in unwrapped(module).named_modules()}
     subject = _Subject(declared, network, example, without.changes, modes)
