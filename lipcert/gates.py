@@ -17,17 +17,31 @@ from typing import Final, final
 from lipcert.choices import check_positive
 
 MAX_GRAD_NORM: Final = "max-grad-norm"
+MAX_SENSITIVITY: Final = "max-sensitivity"
+MAX_EPSILON: Final = "max-epsilon"
 MAX_SLACK: Final = "max-slack"
 MAX_NOISE_TO_SIGNAL: Final = "max-noise-to-signal"
 
 LIMITED: Final[Mapping[str, str]] = MappingProxyType(
     {
         MAX_GRAD_NORM: "the bound G of the gradient of one example",
+        MAX_SENSITIVITY: "the sensitivity Δ of a release",
+        MAX_EPSILON: "the ε of the run",
         MAX_SLACK: "the slack, G over the largest observed gradient norm of one example,",
         MAX_NOISE_TO_SIGNAL: "the noise of one release over the norm of the mean gradient",
     }
 )
 """what each gate limits, as the subject of a sentence; a key is the name of an option"""
+NO_BOUND: Final = "not every group has a bound"
+NO_RUN: Final = "no run is described; give --dataset-size, --sampling, --steps or --epochs, --delta"
+NOT_STATED: Final = "the certificate does not state it"
+NOT_PROVED: Final = "the checker did not prove what the certificate claims"
+NO_EPSILON: Final = "the run has no finite ε"
+"""why numbers are not known, alike in every verb"""
+OF_ANALYSES: Final = tuple(LIMITED)
+OF_CERTIFICATES: Final = (MAX_GRAD_NORM, MAX_SENSITIVITY, MAX_EPSILON)
+"""those of numbers that a certificate states"""
+OF_AUDITS: Final = (*OF_CERTIFICATES, MAX_SLACK)
 
 
 class GateOutcome(Enum):
@@ -66,6 +80,8 @@ class Gates:
     """The limits that were set, each positive and finite; None: none was."""
 
     max_grad_norm: float | None = None
+    max_sensitivity: float | None = None
+    max_epsilon: float | None = None
     max_slack: float | None = None
     max_noise_to_signal: float | None = None
 

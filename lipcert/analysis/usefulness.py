@@ -13,7 +13,16 @@ from typing import Final
 from lipcert.analysis.records import Analysis, GroupUsefulness, Usefulness, VerdictName
 from lipcert.analysis.release import Release, planned_sensitivity
 from lipcert.decimals import decimal_text, rounded
-from lipcert.gates import MAX_GRAD_NORM, MAX_NOISE_TO_SIGNAL, MAX_SLACK
+from lipcert.gates import (
+    MAX_EPSILON,
+    MAX_GRAD_NORM,
+    MAX_NOISE_TO_SIGNAL,
+    MAX_SENSITIVITY,
+    MAX_SLACK,
+    NO_BOUND,
+    NO_EPSILON,
+    NO_RUN,
+)
 from lipcert.privacy.noise import Reduction
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
@@ -75,17 +84,22 @@ def usefulness_of(
 def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
     """What gates limit of an analysis, or why that is not known."""
     bound, use = analysis.network.grad_norm, analysis.usefulness
+    moved, account = analysis.network.sensitivity, analysis.privacy
     observed = None if use is None else use.observed
     reason = "no gradient of an example was measured; give --data"
     if observed is not None:
         reason = "every gradient is 0, or their mean"
     if observed is not None and observed.signal > 0.0:
         reason = "the size of a batch is not known; give --batch-size"
+    unspent = NO_RUN if account is None else NO_EPSILON
     if bound is None:
-        reason = "not every group has a bound"
+        reason = unspent = NO_BOUND
+    epsilon = None if account is None or bound is None else account.epsilon
     slack, noise = (None, None) if use is None else (use.slack, use.noise_to_signal)
     return {
-        MAX_GRAD_NORM: reason if bound is None else bound,
+        MAX_GRAD_NORM: NO_BOUND if bound is None else bound,
+        MAX_SENSITIVITY: NO_BOUND if moved is None else moved,
+        MAX_EPSILON: unspent if epsilon is None else epsilon,
         MAX_SLACK: reason if slack is None else slack,
         MAX_NOISE_TO_SIGNAL: reason if noise is None else noise,
     }

@@ -45,7 +45,8 @@ class Claims:
 
     values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the name of a value that file and graph
     share; parameters: G of each.
-    engine: what is derived of the same network under the same settings.
+    engine: what is derived of the same network under the same settings. certificate: the one that
+    claims it; None for an analysis.
     """
 
     origin: str
@@ -55,6 +56,7 @@ class Claims:
     cotangents: Mapping[str, float]
     parameters: Mapping[str, float]
     groups: tuple[GroupBound, ...]
+    certificate: Certificate | None = None
 
     @property
     def grad_norm(self) -> float | None:
@@ -144,6 +146,7 @@ def claims_of_certificate(
             GroupBound(claim.name, claim.parameters, claim.dimension, claim.grad_norm)
             for claim in certificate.groups
         ),
+        certificate=certificate,
     )
 
 

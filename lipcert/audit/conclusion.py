@@ -14,6 +14,8 @@ from dataclasses import replace
 
 from lipcert.analysis.bounded import kept_in_eval_mode
 from lipcert.analysis.findings import unstated
+from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
+from lipcert.analysis.release import noise_groups_of, planned_sensitivity
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.precision import Precision
@@ -32,9 +34,22 @@ from lipcert.audit.records import (
 from lipcert.audit.tally import ALL, Family, Tally
 from lipcert.audit.unit_result import Total
 from lipcert.audit.usefulness import usefulness_at
-from lipcert.gates import LIMITED, MAX_GRAD_NORM, MAX_SLACK, GateOutcome, GateResult
+from lipcert.gates import (
+    LIMITED,
+    MAX_EPSILON,
+    MAX_GRAD_NORM,
+    MAX_SENSITIVITY,
+    MAX_SLACK,
+    NO_BOUND,
+    NO_EPSILON,
+    NO_RUN,
+    NOT_STATED,
+    GateOutcome,
+    GateResult,
+)
 from lipcert.importer.evaluation import eval_notes
 from lipcert.modes import EvalLayer
+from lipcert.upper import Upper
 
 _MOST_NAMES = 4
 _WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.EXCEEDED, Verdict.INCONCLUSIVE)
@@ -119,14 +134,38 @@ def _gradient(claims: Claims, total: Total) -> GradientAudit:
 
 def _gates(ready: Ready, gradient: GradientAudit) -> tuple[GateResult, ...]:
     """The gates of the job, against what was bounded and what was found."""
-    bound, slack = gradient.grad_norm_bound, gradient.slack
-    unbounded = "not every group has a bound"
+    bound, slack, gates = gradient.grad_norm_bound, gradient.slack, ready.job.gates
     untried = "every gradient is 0" if gradient.examples else "no gradient was measured"
     found: dict[str, float | str] = {
-        MAX_GRAD_NORM: unbounded if bound is None else bound,
-        MAX_SLACK: slack if slack is not None else unbounded if bound is None else untried,
+        MAX_GRAD_NORM: NO_BOUND if bound is None else bound,
+        MAX_SENSITIVITY: NO_BOUND if bound is None else _sensitivity(ready.claims, bound),
+        MAX_SLACK: slack if slack is not None else NO_BOUND if bound is None else untried,
     }
-    return ready.job.gates.judged(found)
+    if MAX_EPSILON in gates.limits:  # which takes a while to account for
+        found[MAX_EPSILON] = NO_BOUND if bound is None else _epsilon(ready.claims)
+    return gates.judged(found)
+
+
+def _sensitivity(claims: Claims, bound: float) -> float:
+    """Of a release: as certified, or as it follows from the bound of the whole gradient."""
+    stated = None if claims.certificate is None else claims.certificate.network.sensitivity
+    if stated is None or are_made_anew(claims.settings):
+        return planned_sensitivity(Upper(bound), claims.settings).value
+    return stated
+
+
+def _epsilon(claims: Claims) -> float | str:
+    """Of the run: as certified, or as it follows from the settings."""
+    if claims.certificate is not None:
+        privacy = claims.certificate.privacy
+        return NOT_STATED if privacy is None else privacy.epsilon
+    settings = claims.settings
+    plan = plan_of(settings)
+    if plan is None:
+        return NO_RUN
+    multiplier = planned_multiplier(plan, settings, noise_groups_of(claims.engine.groups, settings))
+    found = account_of(plan, multiplier, settings).epsilon
+    return NO_EPSILON if found is None else found
 
 
 def _group(group: GroupBound, total: Total, precision: Precision | None) -> GroupAudit:

@@ -19,7 +19,7 @@ from lipcert.audit.precision import Precision
 from lipcert.choices import check_positive
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gates import MAX_GRAD_NORM, MAX_SLACK, NO_GATES, Gates
+from lipcert.gates import NO_GATES, OF_AUDITS, Gates
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
@@ -47,7 +47,7 @@ class Job:
     process to process; shared work does without.
     unit_size: examples in one unit of work; micro_batch: examples evaluated at once; limit: audit
     the first so many examples of a source only.
-    gates: limits of G and of its slack.
+    gates: limits of those numbers that an audit knows, `OF_AUDITS`.
     max_detectable_factor: how wrong the bound of a group may be unnoticed in a pass; inf: any.
     """
 
@@ -73,7 +73,7 @@ class Job:
             raise UsageError("audit: nothing to audit; give --data, --trace or --attack")
         for name in ("unit_size", "micro_batch", "limit"):
             check_positive(name.replace("_", "-"), getattr(self, name))
-        if unknown := self.gates.limits.keys() - {MAX_GRAD_NORM, MAX_SLACK}:
+        if unknown := self.gates.limits.keys() - {*OF_AUDITS}:
             raise UsageError(f"audit: --{min(unknown)} is a gate of `lipcert analyze`")
         if not self.max_detectable_factor >= 1.0:
             raise UsageError(

@@ -13,7 +13,7 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.gate_options import gate_options, gates_of
 from lipcert.cli.options import chosen_settings, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, write_reports
-from lipcert.gates import MAX_GRAD_NORM, MAX_NOISE_TO_SIGNAL, MAX_SLACK, GateOutcome, worst_of
+from lipcert.gates import OF_ANALYSES, GateOutcome, worst_of
 from lipcert.progress import ProgressReport
 from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
 
@@ -28,7 +28,7 @@ from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
     help="Measure gradients at the arrays x and y of this .npz file, which costs privacy that no ε "
     "covers: give public or generated examples.  [default: random admissible ones]",
 )
-@gate_options(MAX_GRAD_NORM, MAX_SLACK, MAX_NOISE_TO_SIGNAL)
+@gate_options(*OF_ANALYSES)
 @report_options(*ANALYSIS_FORMATS)
 @click.pass_context
 def command(

@@ -16,7 +16,7 @@ from lipcert.cli.gate_options import gate_options
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, write_reports
 from lipcert.errors import UsageError
-from lipcert.gates import MAX_GRAD_NORM, MAX_SLACK
+from lipcert.gates import OF_AUDITS
 from lipcert.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command("audit")
 @click.argument("target", type=click.Path(path_type=Path), required=False)
 @audit_options
-@gate_options(MAX_GRAD_NORM, MAX_SLACK)
+@gate_options(*OF_AUDITS)
 @click.option(
     "--work",
     type=click.Path(path_type=Path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
+from lipcert.cli.gate_options import gate_options, gates_of
 from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
@@ -23,6 +25,18 @@ from lipcert.core.files import (
 )
 from lipcert.core.main import EXIT_CODES, TCB, accepted_ids
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.gates import (
+    MAX_EPSILON,
+    MAX_GRAD_NORM,
+    MAX_SENSITIVITY,
+    NOT_PROVED,
+    NOT_STATED,
+    OF_CERTIFICATES,
+    GateOutcome,
+    GateResult,
+    Gates,
+    worst_of,
+)
 
 if TYPE_CHECKING:
     from lipcert.core.verdict import Report
@@ -71,6 +85,7 @@ _PROGRAM: Final = (
     metavar="S",
     help="That the check may take; beyond them the verdict is UNKNOWN.",
 )
+@gate_options(*OF_CERTIFICATES)
 @click.option("--tcb", is_flag=True, help=f"{TCB[0].upper()}{TCB[1:]}.")
 @format_option("text", "json", "sarif", "junit", "github")
 @out_option
@@ -86,12 +101,15 @@ def command(
     tcb: bool,
     output_format: str,
     out_file: Path | None,
+    **words: object,
 ) -> ExitCode:
     """Check CERTIFICATE against the model it speaks of, independently of what wrote it.
 
     The last line is the verdict: VALID (leaves with 0), INVALID (1), CONDITIONAL on assumptions
-    that are declared and not accepted, or UNKNOWN (both 3).
+    that are declared and not accepted, or UNKNOWN (both 3). A gate that is exceeded leaves with 1,
+    one whose number is not proved with 3.
     """
+    gates = gates_of(words)
     if tcb and certificate is None:
         write("\n".join(trusted_lines(trusted_base())) + "\n", out_file)
         return ExitCode.HOLDS
@@ -102,11 +120,13 @@ def command(
     if tcb:
         if output_format not in {"text", "json"}:
             raise UsageError("check: --tcb is listed as text or json")
-        words = ["--tcb", f"--model={model}", f"--engine={engine}"]
-        words += [f"--format={output_format}", *(f"--accept-assumption={w}" for w in accepted)]
-        words += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
-        words += [] if weights is None else [f"--weights={weights}"]
-        text, code = _in_its_own_process([*words, "--", f"{certificate}"])
+        if gates.limits:
+            raise UsageError("check: --tcb is the program lipcert-check, which knows no gates")
+        options = ["--tcb", f"--model={model}", f"--engine={engine}"]
+        options += [f"--format={output_format}", *(f"--accept-assumption={w}" for w in accepted)]
+        options += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
+        options += [] if weights is None else [f"--weights={weights}"]
+        text, code = _in_its_own_process([*options, "--", f"{certificate}"])
         write(text, out_file)
         return code
     from lipcert.core.check import Choices, check
@@ -117,8 +137,32 @@ def command(
         raise NoVerdictError(f"check: {error}") from error
     limits = Limits(max_entries, max_seconds)
     report = check(data, model, Choices(engine, accepted_ids(accepted), weights, limits))
-    write(_rendered(report, certificate, output_format), out_file)
-    return ExitCode(EXIT_CODES[report.verdict.value])
+    results = _judged(gates, report, data) if gates.limits else ()
+    write(_rendered(report, certificate, output_format, results), out_file)
+    if worst_of(results) is GateOutcome.EXCEEDED:
+        return ExitCode.NEGATIVE
+    code = ExitCode(EXIT_CODES[report.verdict.value])
+    is_open = worst_of(results) is GateOutcome.UNKNOWN and code is ExitCode.HOLDS
+    return ExitCode.NO_VERDICT if is_open else code
+
+
+def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]:
+    """The gates against what is claimed, which is known where the checker proved it."""
+    from lipcert.core.certificate import read_certificate
+    from lipcert.core.verdict import Verdict
+
+    if report.verdict not in {Verdict.VALID, Verdict.CONDITIONAL}:
+        return gates.judged(dict.fromkeys(OF_CERTIFICATES, NOT_PROVED))
+    certificate = read_certificate(data)
+    network, privacy = certificate.network, certificate.privacy
+    stated = {
+        MAX_GRAD_NORM: network.grad_norm,
+        MAX_SENSITIVITY: network.sensitivity,
+        MAX_EPSILON: None if privacy is None else privacy.epsilon,
+    }
+    return gates.judged(
+        {gate: NOT_STATED if number is None else number for gate, number in stated.items()}
+    )
 
 
 def _in_its_own_process(words: Sequence[str]) -> tuple[str, ExitCode]:
@@ -138,16 +182,34 @@ def _in_its_own_process(words: Sequence[str]) -> tuple[str, ExitCode]:
     return done.stdout, ExitCode(done.returncode)
 
 
-def _rendered(report: Report, certificate: Path, output_format: str) -> str:
+def _rendered(
+    report: Report, certificate: Path, output_format: str, results: tuple[GateResult, ...]
+) -> str:
     from lipcert.core.text import report_json, report_text
 
     match output_format:
         case "text":
-            return report_text(report)
+            return _with_gates(report_text(report), results)
         case "json":
-            return report_json(report)
+            text = report_json(report)
+            if not results:
+                return text
+            from lipcert.report.json import DOCUMENT, dump
+
+            return dump({**json.loads(text), "gates": [DOCUMENT.write(item) for item in results]})
         case _:
             from lipcert.cli.check_ci import check_ci
             from lipcert.report.formats import ci_text
 
-            return ci_text(check_ci(report, certificate), output_format)
+            return ci_text(check_ci(report, certificate, results), output_format)
+
+
+def _with_gates(text: str, results: tuple[GateResult, ...]) -> str:
+    """The report of the checker, with the gates before the verdict, which stays the last line."""
+    if not results:
+        return text
+    from lipcert.report.gates import gate_sentence
+
+    body, _, verdict = text.rstrip("\n").rpartition("\n")
+    rows = [f"  {item.gate} [{item.outcome.value}] {gate_sentence(item)}" for item in results]
+    return "\n".join([body, "Gates", *rows, "", verdict]) + "\n"

@@ -7,13 +7,15 @@ passes for VALID alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from lipcert.core.verdict import STAGES, Report, Verdict
 from lipcert.diagnostics import CODES, Level
+from lipcert.gates import GateOutcome, GateResult, worst_of
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
+from lipcert.report.gates import gate_cases, gate_findings, gate_sentence
 
 _ASSUMED: Final = "LC208"
 _OUTCOMES: Final = {
@@ -30,15 +32,17 @@ _HEADLINES: Final = {
 }
 
 
-def check_ci(report: Report, certificate: Path) -> CiReport:
+def check_ci(report: Report, certificate: Path, gates: Sequence[GateResult] = ()) -> CiReport:
     """What CI systems show of a check."""
+    over = [gate_sentence(item) for item in gates if item.outcome is not GateOutcome.HOLDS]
+    is_within = worst_of(gates) is GateOutcome.HOLDS
     return CiReport(
         verb="check",
         file=str(certificate),
-        headline=_HEADLINES[report.verdict],
-        holds=report.verdict is Verdict.VALID,
-        findings=tuple(_findings(report)),
-        cases=tuple(_cases(report)),
+        headline="; ".join([_HEADLINES[report.verdict], *over]),
+        holds=report.verdict is Verdict.VALID and is_within,
+        findings=(*_findings(report), *gate_findings(gates)),
+        cases=(*_cases(report), *gate_cases(gates)),
         properties={"verdict": report.verdict.value, "certificate_sha256": report.sha256},
     )
 

@@ -11,12 +11,21 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from lipcert.gates import MAX_GRAD_NORM, MAX_NOISE_TO_SIGNAL, MAX_SLACK, Gates
+from lipcert.gates import (
+    MAX_EPSILON,
+    MAX_GRAD_NORM,
+    MAX_NOISE_TO_SIGNAL,
+    MAX_SENSITIVITY,
+    MAX_SLACK,
+    Gates,
+)
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _TEXTS: Final = MappingProxyType(
     {
         MAX_GRAD_NORM: "Fail (exit 1) where the bound G of the gradient of one example is larger.",
+        MAX_SENSITIVITY: "Fail where the sensitivity Δ of a release is larger.",
+        MAX_EPSILON: "Fail where the ε of the run is larger.",
         MAX_SLACK: "Fail where G is more than X times the largest observed gradient norm.",
         MAX_NOISE_TO_SIGNAL: "Fail where the noise of one release is more than X times the norm "
         "of the mean gradient.",

@@ -110,14 +110,17 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "multiplier, each over its own signal where gradients were measured: up to 2 times is "
         "called useful, up to 30 times costly, more not usable. Clip gradients (--mechanism "
         "gradient-clipping), or let `lipcert suggest` list what to change.",
-        "LC110": "--max-grad-norm limits the bound G, --max-slack the bound over the largest "
+        "LC110": "--max-grad-norm limits the bound G, --max-sensitivity the sensitivity Δ of a "
+        "release, --max-epsilon the ε of the run, --max-slack the bound over the largest "
         "gradient norm that an example had, --max-noise-to-signal the noise over the norm of the "
         "mean gradient. The bound may be right, and the number is larger than you allow: the "
         "result leaves with 1. `lipcert suggest MODEL` lists what makes it smaller, or raise the "
         "limit.",
         "LC111": "A gate passes for a number that is known, and for no other: the result leaves "
-        "with 3. G is not known where a group has no finite bound, slack and noise to signal where "
-        "no gradient of an example was measured. Give data (--data), or take the gate away.",
+        "with 3. G and Δ are not known where a group has no finite bound, ε where no run is "
+        "described, slack and noise to signal where no gradient of an example was measured, and "
+        "numbers of a certificate where the checker did not prove it. Describe the run, give data "
+        "(--data), or take the gate away.",
         "LC200": "The file does not follow the grammar of certificates (canonical JSON, exact "
         "numbers, nothing unknown), or lists something twice. It was edited, truncated or written "
         "for another version. Issue it again with `lipcert certify`.",

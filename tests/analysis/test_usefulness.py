@@ -241,6 +241,23 @@ def test_gates():
     assert analyze(CNN, Settings()).gates == ()
 
 
+def test_gates_of_a_run():
+    """Δ is what the mean moves by; an ε needs a run, and bounds that hold."""
+    gates = Gates(max_sensitivity=1e9, max_epsilon=1e9)
+    moved, spent = analyze(CNN, Settings(), gates=gates).gates
+    assert (moved.outcome.value, spent.outcome.value) == ("holds", "unknown")
+    assert "--dataset-size" in spent.reason
+    planned = Settings(**RUN, batch_size=10, noise_multiplier=2.0)
+    found = analyze(CNN, planned, gates=gates)
+    assert found.gates[0].found == pytest.approx(moved.found / 10, rel=1e-12)
+    assert found.gates[1].found == found.privacy.epsilon
+    bound = ConstraintSpec("spectral", 1.0)
+    held = replace(planned, input_norm=1.0, scope="constraint-set", constraint=bound)
+    lost = analyze(CNN, held, gates=gates)
+    assert lost.privacy is not None
+    assert [item.outcome.value for item in lost.gates] == ["unknown", "unknown"]
+
+
 def test_of_many_examples_some_are_taken(monkeypatch):
     monkeypatch.setattr("lipcert.analysis.observing._LARGEST_WORK", 0.0)
     monkeypatch.setattr("lipcert.analysis.observing._FEW", 5)

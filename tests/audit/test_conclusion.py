@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
@@ -235,6 +236,7 @@ def test_the_attack_speaks_where_nothing_was_replayed() -> None:
     ("limits", "verdict", "known"),
     [
         ({"max_grad_norm": 1e6, "max_slack": 1e6}, Verdict.PASS, []),
+        ({"max_grad_norm": 1e6, "max_sensitivity": 0.1}, Verdict.EXCEEDED, ["LC110"]),
         ({"max_grad_norm": 0.1}, Verdict.EXCEEDED, ["LC110"]),
         ({"max_slack": 1.01, "max_grad_norm": 1e6}, Verdict.EXCEEDED, ["LC110"]),
     ],
@@ -244,8 +246,32 @@ def test_gates(limits: dict[str, float], verdict: Verdict, known: list[str]) -> 
     report = concluded(*results, at=gated(ready(), **limits))
     assert (report.verdict, codes(report)) == (verdict, known)
     assert [gate.limit for gate in report.gates] == [
-        limits[name] for name in ("max_grad_norm", "max_slack") if name in limits
+        limits[name] for name in ("max_grad_norm", "max_sensitivity", "max_slack") if name in limits
     ]
+
+
+def test_gates_of_a_run_speak_of_its_settings() -> None:
+    """Δ of a mean is G/B, twice that where one example is replaced; ε is that of one Gaussian."""
+    run = {"dataset_size": 64, "batch_size": 64, "sampling": "full-batch", "steps": 1}
+    settings = Settings(**run, neighbours="replace-one", delta=1e-5, noise_multiplier=4.0)
+    job = Job(str(path_of("digits_mlp")), settings, attack_steps=1)
+    at = gated(prepare(job), max_sensitivity=1e6, max_epsilon=1.0, max_grad_norm=1e6)
+    moved, epsilon = (
+        next(gate.found for gate in concluded(result(0), at=at).gates if gate.gate == name) or 0.0
+        for name in ("max-sensitivity", "max-epsilon")
+    )
+    grad_norm = ready().claims.grad_norm
+    assert grad_norm is not None
+    assert moved == pytest.approx(2.0 * grad_norm / 64, rel=1e-12)
+    spent = [norm.cdf(0.125 - e * 4.0) - math.exp(e) * norm.cdf(-0.125 - e * 4.0)
+             for e in (epsilon, epsilon / 1.01)]  # fmt: skip
+    assert spent[0] <= 1e-5 < spent[1]
+
+
+def test_an_epsilon_of_no_run_is_no_pass() -> None:
+    report = concluded(result(0), result(1), at=gated(ready(), max_epsilon=1e300))
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC111"])
+    assert "--dataset-size" in report.reasons[0]
 
 
 @pytest.mark.parametrize("norm", [None, 0.0])

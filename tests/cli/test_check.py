@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import distribution
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -168,6 +170,52 @@ def test_a_wrong_request_is_2(words: list[str]) -> None:
     done = call("check", *words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert program(*words).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "accepted", "code", "outcomes"),
+    [
+        (["--max-grad-norm", "1e6", "--max-epsilon", "1e6"], True, 0, ["holds", "holds"]),
+        (["--max-grad-norm", "1e6", "--max-sensitivity", "1e-6"], True, 1, ["holds", "exceeded"]),
+        (["--max-epsilon", "1e-6"], False, 1, ["exceeded"]),
+        (["--max-epsilon", "1e6"], False, 3, ["holds"]),
+    ],
+)
+def test_gates_are_of_what_is_claimed(
+    issued: Path, words: list[str], accepted: bool, code: int, outcomes: list[str]
+) -> None:
+    words = ["check", str(issued), "--model", str(MODEL), *words]
+    words += ["--accept-assumption", declared()] if accepted else []
+    done = call(*words)
+    assert done.exit_code == code
+    assert last_line(done.stdout)[0] == ("VALID" if accepted else "CONDITIONAL")
+    assert re.findall(r"^  max-\S+ \[(\w+)\]", done.stdout, re.MULTILINE) == outcomes
+    found = json.loads(call(*words, "--format", "json").stdout)["gates"]
+    claimed = read_certificate(issued.read_bytes())
+    assert claimed.privacy is not None
+    numbers = {"max-grad-norm": claimed.network.grad_norm, "max-epsilon": claimed.privacy.epsilon}
+    numbers["max-sensitivity"] = claimed.network.sensitivity
+    assert all(item["found"] == numbers[item["gate"]] for item in found)
+    root = fromstring(call(*words, "--format", "junit").stdout)
+    cases = root.findall(".//testcase[@classname='lipcert.check.gates']")
+    assert [len(case) for case in cases] == [outcome != "holds" for outcome in outcomes]
+
+
+def test_a_gate_of_what_is_not_proved_is_no_pass(file: Path) -> None:
+    """Whatever the certificate says, and a number that it does not say."""
+    words = ["--max-grad-norm", "1e6", "--format", "junit"]
+    done = call("check", file, "--model", OTHER, *words)
+    assert done.exit_code == 1
+    assert fromstring(done.stdout).find(".//testcase[@name='max-grad-norm']/error") is not None
+    changed(file, lambda found: replace(found, network=replace(found.network, grad_norm=None)))
+    done = call("check", file, "--model", MODEL, *words, "--accept-assumption", declared())
+    assert done.exit_code == 3
+    assert fromstring(done.stdout).find(".//testcase[@name='max-grad-norm']/error") is not None
+
+
+def test_the_list_of_what_is_trusted_has_no_gates(issued: Path) -> None:
+    done = call("check", issued, "--model", MODEL, "--tcb", "--max-epsilon", "1")
+    assert (done.exit_code, done.stdout) == (2, "")
 
 
 def test_weights_are_held_against_the_constraints(file: Path) -> None:
