@@ -124,6 +124,19 @@ def test_the_commands_for_reports(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def test_every_number_of_a_document_is_listed() -> None:
+    """Of documents that others read; those of an unfinished audit are named without one."""
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    form = re.compile(r"lipcert[.-][a-z]+(?:-[a-z]+)*/\d+")
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "lipcert").rglob("*.py"))
+    found = {name for text in sources for name in form.findall(text)}
+    of_own_use = {name for name in found if re.match(r"lipcert.(audit-|proposals|structure)", name)}
+    assert set(form.findall(page)) == found - of_own_use
+    for name in of_own_use:
+        if name.startswith("lipcert.audit-"):
+            assert f"`{name.partition('/')[0]}`" in page
+
+
 AUDIT = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-"""Issue the certificates of a release: `python -m tests.golden.issue`, once per version.
+"""Issue certificates and documents of a release: `python -m tests.golden.issue`, once per version.
 
-Certificates of earlier versions stay, and must stay acceptable.
+Those of earlier versions stay: certificates must stay acceptable, documents readable.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lipcert import ConstraintSpec, Settings, __version__, load_model
 from lipcert.issue.certify import certify
+from tests.golden.documents import COMMANDS, document
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 RUN = {
@@ -33,6 +34,10 @@ def main() -> None:
     for name, settings in SETTINGS.items():
         issued = certify(load_model(MODELS / f"{name}.onnx"), settings)
         (folder / f"{name}.lipcert.json").write_bytes(issued.data)
+    documents = folder / "documents"
+    documents.mkdir(exist_ok=True)
+    for name in COMMANDS:
+        document(name, documents)
 
 
 if __name__ == "__main__":
