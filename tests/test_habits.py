@@ -1,0 +1,113 @@
+"""What the project asks of those who take part: forms, hooks, workflows, citation, versions."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lipcert
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CHOOSER = ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"
+FORMS = sorted(set(CHOOSER.parent.glob("*.yml")) - {CHOOSER})
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PAGES = [ROOT / name for name in ("SECURITY.md", "CONTRIBUTING.md")]
+PAGES.append(ROOT / ".github" / "pull_request_template.md")
+OF_FIELDS = {
+    "markdown": {"value"},
+    "textarea": {"label", "description", "render", "placeholder", "value"},
+    "input": {"label", "description", "placeholder", "value"},
+}
+"""the attributes of each kind of field that an issue form may have"""
+
+
+@cache
+def loaded(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_is_one(path: Path) -> None:
+    """By the grammar of forms: GitHub shows none that breaks it."""
+    form = loaded(path)
+    assert set(form) == {"name", "description", "title", "labels", "body"}
+    for field in form["body"]:
+        assert set(field) <= {"type", "id", "attributes", "validations"}
+        assert set(field["attributes"]) <= OF_FIELDS[field["type"]]
+        assert ("id" in field) == (field["type"] != "markdown")
+        assert set(field.get("validations", {})) <= {"required"}
+    fields = [field for field in form["body"] if "id" in field]
+    assert len({field["id"] for field in fields}) == len(fields)
+    assert len({field["attributes"]["label"] for field in fields}) == len(fields)
+    assert fields[0]["validations"]["required"]
+
+
+def test_there_is_a_form_for_each_kind_of_issue() -> None:
+    assert {path.stem for path in FORMS} == {
+        "bug",
+        "loose_bound",
+        "refused_model",
+        "soundness_fault",
+    }
+    said = loaded(CHOOSER.with_name("soundness_fault.yml"))["body"][0]
+    assert "SECURITY.md" in said["attributes"]["value"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_asks_for_little_and_pins_versions(path: Path) -> None:
+    flow = loaded(path)
+    assert flow["permissions"] == {"contents": "read"}
+    for job in flow["jobs"].values():
+        assert job["timeout-minutes"] <= 60
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step)
+            if "run" in step:
+                subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
+            elif step["uses"] != "./":
+                assert re.fullmatch(r"[a-z-]+/[a-z-]+(/[a-z-]+)?@v\d+", step["uses"])
+
+
+def test_the_workflow_runs_what_anybody_can_run() -> None:
+    flow = loaded(ROOT / ".github" / "workflows" / "test.yml")
+    (command,) = (step["run"] for step in flow["jobs"]["test"]["steps"] if "run" in step)
+    assert (ROOT / command).stat().st_mode & 0o111
+
+
+def test_hooks_are_tools_of_the_environment() -> None:
+    """Without versions of their own, and no hook that is fetched from elsewhere."""
+    dev = {re.split(r"[\[<>=]", word)[0] for word in PROJECT["optional-dependencies"]["dev"]}
+    packages = {"lint-imports": "import-linter"}
+    (repo,) = loaded(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert repo["repo"] == "local"
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for hook in repo["hooks"]:
+        assert hook["language"] == "system"
+        program, *_ = shlex.split(hook["entry"])
+        assert packages.get(program, program) in dev
+        assert f".venv/bin/{program}" in script
+        re.compile(hook.get("files", ""))
+
+
+def test_the_citation_is_of_this_version() -> None:
+    found = loaded(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= set(found)
+    assert found["version"] == lipcert.__version__ == PROJECT["version"]
+    assert found["license"] == PROJECT["license"]
+    assert [author["name"] for author in found["authors"]] == [
+        author["name"] for author in PROJECT["authors"]
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
