@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +15,8 @@ import click
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.gate_options import gate_options, gates_of
-from lipcert.cli.options import format_option, out_option
-from lipcert.cli.output import write
+from lipcert.cli.options import format_option, further_option, out_option
+from lipcert.cli.output import parse_report, write, write_reports
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.core.files import (
     CertificateFileError,
@@ -37,6 +38,7 @@ from lipcert.gates import (
     Gates,
     worst_of,
 )
+from lipcert.report.formats import CHECK_FORMATS
 
 if TYPE_CHECKING:
     from lipcert.core.verdict import Report
@@ -87,7 +89,8 @@ _PROGRAM: Final = (
 )
 @gate_options(*OF_CERTIFICATES)
 @click.option("--tcb", is_flag=True, help=f"{TCB[0].upper()}{TCB[1:]}.")
-@format_option("text", "json", "sarif", "junit", "github")
+@format_option(*CHECK_FORMATS)
+@further_option
 @out_option
 def command(
     *,
@@ -100,6 +103,7 @@ def command(
     max_seconds: float,
     tcb: bool,
     output_format: str,
+    reports: tuple[str, ...],
     out_file: Path | None,
     **words: object,
 ) -> ExitCode:
@@ -110,18 +114,19 @@ def command(
     one whose number is not proved with 3.
     """
     gates = gates_of(words)
+    destinations = [parse_report(word, CHECK_FORMATS) for word in reports]
     if tcb and certificate is None:
         write("\n".join(trusted_lines(trusted_base())) + "\n", out_file)
         return ExitCode.HOLDS
     if certificate is None or model is None:
         raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
     paths.require_file(certificate)
-    paths.require_writable([out_file])
+    paths.require_writable([out_file, *(file for _, file in destinations)])
     if tcb:
         if output_format not in {"text", "json"}:
             raise UsageError("check: --tcb is listed as text or json")
-        if gates.limits:
-            raise UsageError("check: --tcb is the program lipcert-check, which knows no gates")
+        if gates.limits or reports:
+            raise UsageError("check: --tcb is one report of lipcert-check, which knows no gates")
         options = ["--tcb", f"--model={model}", f"--engine={engine}"]
         options += [f"--format={output_format}", *(f"--accept-assumption={w}" for w in accepted)]
         options += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
@@ -138,7 +143,8 @@ def command(
     limits = Limits(max_entries, max_seconds)
     report = check(data, model, Choices(engine, accepted_ids(accepted), weights, limits))
     results = _judged(gates, report, data) if gates.limits else ()
-    write(_rendered(report, certificate, output_format, results), out_file)
+    rendered = partial(_rendered, report, certificate, results)
+    write_reports(rendered, output_format, out_file, destinations, "never")
     if worst_of(results) is GateOutcome.EXCEEDED:
         return ExitCode.NEGATIVE
     code = ExitCode(EXIT_CODES[report.verdict.value])
@@ -183,8 +189,13 @@ def _in_its_own_process(words: Sequence[str]) -> tuple[str, ExitCode]:
 
 
 def _rendered(
-    report: Report, certificate: Path, output_format: str, results: tuple[GateResult, ...]
+    report: Report,
+    certificate: Path,
+    results: tuple[GateResult, ...],
+    output_format: str,
+    color: bool = False,
 ) -> str:
+    del color  # of which there is none
     from lipcert.core.text import report_json, report_text
 
     match output_format:

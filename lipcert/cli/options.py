@@ -79,6 +79,13 @@ def out_option(command: _Command) -> _Command:
     )(command)
 
 
+def further_option(command: _Command) -> _Command:
+    """--report, repeated; see `output.parse_report`."""
+    return click.option(
+        "--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report."
+    )(command)
+
+
 def report_options(*formats: str) -> Callable[[_Command], _Command]:
     """--format, -o, further reports, --all, progress and colour, of a verb with a long report."""
 
@@ -88,10 +95,7 @@ def report_options(*formats: str) -> Callable[[_Command], _Command]:
         command = click.option(
             "--all", "show_all", is_flag=True, help="Show every row of long tables."
         )(command)
-        command = click.option(
-            "--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report."
-        )(command)
-        return format_option(*formats)(out_option(command))
+        return format_option(*formats)(out_option(further_option(command)))
 
     return added
 

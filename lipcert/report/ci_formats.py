@@ -144,7 +144,7 @@ def sarif(report: CiReport) -> str:
             "runs": [
                 {
                     "tool": {"driver": _driver(codes)},
-                    "automationDetails": {"id": f"lipcert/{report.verb}/"},
+                    "automationDetails": {"id": _category(report)},
                     "invocations": [_invocation(report)],
                     "artifacts": [
                         {"location": _artifact(report.file), "roles": ["analysisTarget"]}
@@ -158,6 +158,11 @@ def sarif(report: CiReport) -> str:
             ],
         }
     )
+
+
+def _category(report: CiReport) -> str:
+    """What a later run replaces: the results of this verb about this file."""
+    return f"lipcert/{report.verb}/{_artifact(report.file)['uri']}/"
 
 
 def _driver(codes: Sequence[str]) -> JsonObject:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CI_FORMATS: Final = ("sarif", "junit", "github")
 ANALYSIS_FORMATS: Final = ("text", "json", "markdown", "csv", "html", *CI_FORMATS)
 AUDIT_FORMATS: Final = ("text", "json", "markdown", *CI_FORMATS)
+CHECK_FORMATS: Final = ("text", "json", *CI_FORMATS)
 SUGGEST_FORMATS: Final = ("text", "json", "markdown")
 _FOLDED: Final = 40
 _SUMMARY: Final = 200

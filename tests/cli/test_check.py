@@ -98,6 +98,19 @@ def test_a_report_can_go_into_a_file(file: Path, tmp_path: Path) -> None:
     assert last_line(report.read_text())[0] == "CONDITIONAL"
 
 
+def test_further_reports_of_one_check(issued: Path, tmp_path: Path) -> None:
+    """Each is what that format is by itself."""
+    words = ["check", issued, "--model", MODEL]
+    files = {name: tmp_path / name for name in ("json", "junit", "sarif", "text")}
+    further = [word for name, file in files.items() for word in ("--report", f"{name}={file}")]
+    done = call(*words, *further, "--format", "github")
+    assert (done.exit_code, done.stdout.startswith("::error file=")) == (3, True)
+    for name, file in files.items():
+        assert file.read_text(encoding="utf-8") == call(*words, "--format", name).stdout
+    done = call(*words, "--report", f"html={tmp_path / 'page'}")
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
 def test_another_model_is_invalid(file: Path) -> None:
     done = call("check", file, "--model", OTHER, "--accept-assumption", declared())
     assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
