@@ -165,7 +165,7 @@ def job_of(
         )
     if certificate is None and words["model"] is not None:
         raise UsageError("audit: --model is for certificates; give the model alone")
-    model = target if certificate is None else words["model"] or _beside(certificate)
+    model = target if certificate is None else words["model"] or paths.model_beside(certificate)
     if words["attack"] is None and (words["attack_steps"] or words["attack_weights"]):
         raise UsageError("audit: --attack-steps and --attack-weights need --attack pga")
     limit = words["max_detectable_factor"]
@@ -186,15 +186,6 @@ def job_of(
         gates=gates_of(words),
         max_detectable_factor=MAX_DETECTABLE_FACTOR if limit is None else limit,
     )
-
-
-def _beside(certificate: Path) -> Path:
-    """The model next to a certificate of its name, where `lipcert certify` puts it."""
-    model = certificate.with_name(certificate.name.removesuffix(".json").removesuffix(".lipcert"))
-    model = model.with_name(f"{model.name}.onnx")
-    if not model.exists():
-        raise UsageError(f"audit: {model} does not exist; say with --model what was certified")
-    return model
 
 
 def _text(path: Path | None) -> str | None:
