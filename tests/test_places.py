@@ -72,11 +72,10 @@ def test_a_loss_has_three_places(kind: str) -> None:
 
 def test_a_mechanism_has_few_places() -> None:
     """Its declaration, what users of training write, what enforces it, and the weights that it
-    leaves, at which gradients are measured; and who proposes it."""
+    leaves, at which gradients are measured."""
     assert places('"fixed-weight-norm"', r"\bFixedWeightNorm\b") == {
         "analysis/observing.py",
         "core/ledger/mechanism.py",
-        "suggestions/mechanisms.py",
         "training/__init__.py",
         "training/mechanisms.py",
         "training/projection/projector.py",

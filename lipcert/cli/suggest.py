@@ -136,6 +136,9 @@ def _apply(found: Suggestions, file: Path) -> None:
 
     write(settings_toml(found.recipe), file)
     click.echo(f"lipcert: the settings of the recipe are in {file}", err=True)
-    for change in found.recipe.changes:
-        if not change.is_setting:
-            click.echo(f"lipcert: in the code: {change.how}  # {change.change}", err=True)
+    if not found.recipe.is_setting:
+        click.echo(
+            "lipcert: they are of the network after the changes in its code, which the file lists "
+            "first",
+            err=True,
+        )

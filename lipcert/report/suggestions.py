@@ -7,6 +7,7 @@ to do; `lipcert.suggest/1`; TOML. Invariant: every number is that of an analysis
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Final
@@ -16,12 +17,22 @@ from lipcert.report import document as doc
 from lipcert.report.json import JsonObject, diagnostic_list, dump
 from lipcert.report.numbers import at_most
 from lipcert.settings import ConstraintSpec, Settings, key_of
+from lipcert.suggestions.mechanisms import TOPIC
 from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
+from lipcert.suggestions.written import PAIRS, number, python_lines
 
-SHOWN: Final = 12
+SHOWN: Final = 8
 """rows of changes in text, unless all are asked for"""
-_PAIRS: Final = frozenset({"constraints", "noise_multipliers", "input_clips", "cotangent_clips"})
 _DIGITS: Final = 4
+_NAMED: Final = 3
+_LINE: Final = 160
+"""characters of a line of code that is shown beside others"""
+_TABLE: Final = 400
+"""of one of the recipe"""
+_APART: Final = (
+    "What frozen layers would have learned is in no number here: less noise over signal may "
+    "still be less accuracy. Try it on public data."
+)
 _COLUMNS: Final = (
     doc.Column("#", is_number=True),
     doc.Column("change", least=30, most=70),
@@ -37,44 +48,51 @@ _STEPS: Final = (
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
     doc.Column("probe", is_number=True, optional=True),
+    doc.Column("of the run", is_number=True, rank=2, optional=True),
     doc.Column("verdict", rank=1),
 )
 
 
 def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Document:
-    """What people read: how things stand, every change by rank, and the recipe."""
+    """What people read: how things stand and what to do, then every change by rank."""
     answers = [doc.Answer(_headline(found), doc.Tone.SUBJECT)]
     answers += [doc.Answer(f"STOP: {stop}", doc.Tone.BAD) for stop in found.stops]
     recipe = found.recipe
-    now = _said("Now", found.baseline_mechanism, found.baseline, found)
-    then = _said("Recipe", recipe.mechanism, recipe.outcome, found)
+    now = f"Now, {_mechanism(found.baseline_mechanism)}: {_said(found.baseline, found)}"
     answers.append(doc.Answer(now, _tone(found.baseline)))
-    if found.clipping is not None:
-        clipped = _said("Clipping gradients at C = 1", "", found.clipping, found)
-        answers.append(doc.Answer(clipped, doc.Tone.PLAIN))
+    then = f"Do: {_done(recipe)}: {_said(recipe.outcome, found)}"
     answers.append(doc.Answer(then, _tone(recipe.outcome)))
+    if found.clipping is not None and not _is_rival(recipe):
+        clipped = f"Instead, gradient clipping at C = 1: {_said(found.clipping, found)}"
+        answers.append(doc.Answer(clipped, doc.Tone.PLAIN))
     shown = found.suggestions[:most]
     return doc.Document(
         "LipCert suggestions",
         tuple(answers),
         doc.Statements.of(list(_facts(found))),
         doc.sections_of(
+            doc.Section("Recipe: before and after each change", (_recipe_table(found),)),
+            doc.Section("How", (doc.Commands(tuple(_lines(recipe.changes))),)),
+            doc.Section("Then", (doc.Commands(tuple(_next(found))),)),
             doc.Section("About this network", (doc.Listing(found.remarks),)),
-            doc.Section(
-                "Changes, each by itself, by noise over signal",
-                (_table(shown, hidden=len(found.suggestions) - len(shown)),),
-            ),
-            doc.Section("How", (_how(shown),)),
-            doc.Section(
-                "Recipe: before and after each change", (_recipe_table(found), _steps(recipe))
-            ),
             doc.Section(
                 "The best that was found under each mechanism",
                 (doc.table(_STEPS, [_row(item) for item in found.recipes]),),
             ),
             doc.Section(
-                "Other runs, and less to train",
-                (_table(found.others, of_run=True), _how(found.others)),
+                "Changes, each by itself, by noise over signal",
+                (
+                    _table(shown, hidden=len(found.suggestions) - len(shown)),
+                    doc.Commands(tuple(_numbered(shown))),
+                ),
+            ),
+            doc.Section(
+                "Other runs, and less to train: not by noise over signal alone",
+                (
+                    _table(found.others, of_run=True),
+                    doc.Commands(tuple(_numbered(found.others))),
+                    doc.Listing((_APART,) if any(map(_trains_less, found.others)) else ()),
+                ),
             ),
             doc.Section("Not analysed", (doc.Listing(tuple(_left_out(found))),)),
             doc.Section("Diagnostics", (doc.Findings(doc.diagnostics_told(found.diagnostics)),)),
@@ -88,11 +106,27 @@ def _headline(found: Suggestions) -> str:
     )
 
 
-def _said(what: str, mechanism: str, outcome: Outcome, found: Suggestions) -> str:
-    name = f"{what}, {_mechanism(mechanism)}" if mechanism else what
+def _said(outcome: Outcome, found: Suggestions) -> str:
     ratio = ratio_of(outcome, found)
     against = "" if ratio is None else f", noise {ratio}"
-    return f"{name}: G {_bound(outcome.grad_norm)}{against}: {outcome.verdict}."
+    return f"G {_bound(outcome.grad_norm)}{against}: {outcome.verdict}."
+
+
+def _done(recipe: Recipe) -> str:
+    """What a recipe asks for: few changes by name, of many how many there are."""
+    if not recipe.changes:
+        return f"nothing, {_mechanism(recipe.mechanism)} as it is"
+    changes = [change.change for change in recipe.changes]
+    if len(changes) > _NAMED:
+        own = [change.change for change in recipe.changes if change.topic == TOPIC]
+        changes = [*own, f"{len(changes) - len(own)} changes below"]
+    kept = "" if recipe.keeps_function else " (another network)"
+    return f"{'; '.join(changes)}{kept}"
+
+
+def _is_rival(recipe: Recipe) -> bool:
+    settings = recipe.settings
+    return recipe.mechanism == "gradient-clipping" and settings.clip_scope != "group"
 
 
 def _mechanism(name: str) -> str:
@@ -102,7 +136,9 @@ def _mechanism(name: str) -> str:
 def ratio_of(outcome: Outcome, found: Suggestions) -> str | None:
     """Noise over the mean gradient in words; of the sum of one example where no batch is stated."""
     if outcome.noise_to_signal is not None:
-        return f"{times(outcome.noise_to_signal)} × the mean gradient at every step"
+        said = f"{times(outcome.noise_to_signal)} × the mean gradient at every step"
+        run = outcome.noise_to_signal_of_run
+        return said if run is None else f"{said}, {times(run)} × over the run"
     if outcome.noise_to_signal_of_one is not None and found.source:
         return f"{times(outcome.noise_to_signal_of_one)}/B × the mean gradient in batches of B"
     return None
@@ -157,7 +193,7 @@ def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False
     """of_run: whether noise over signal of the whole run is told, for runs that differ."""
     rows = [
         (
-            str(number),
+            str(rank),
             f"{_under(item)}{item.change.change}",
             _bound(item.outcome.grad_norm),
             _number(item.outcome),
@@ -166,7 +202,7 @@ def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False
             item.outcome.verdict,
             "same" if item.change.keeps_function else "another",
         )
-        for number, item in enumerate(items, 1)
+        for rank, item in enumerate(items, 1)
     ]
     return doc.table(_COLUMNS, rows, hidden)
 
@@ -175,14 +211,61 @@ def _share(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.3f}"
 
 
+def _trains_less(item: Suggestion) -> bool:
+    return not {"freeze", "trainable"}.isdisjoint(item.change.settings)
+
+
 def _under(item: Suggestion) -> str:
-    return "" if item.change.topic == "mechanism" else f"{item.mechanism}: "
+    if item.with_recipe:
+        return "recipe, "
+    return "" if item.change.topic == TOPIC else f"{item.mechanism}: "
 
 
-def _how(items: Sequence[Suggestion]) -> doc.Statements:
-    return doc.Statements.of(
-        [(str(number), item.change.how) for number, item in enumerate(items, 1)]
-    )
+def _numbered(items: Sequence[Suggestion]) -> Iterator[tuple[str, str]]:
+    """Their lines with their numbers as comments; not those that are too long to be read."""
+    for rank, item in enumerate(items, 1):
+        for line in item.change.how.splitlines():
+            code, _, places = line.partition("  # ")
+            if len(line) <= _LINE:
+                yield "", f"{code}  # {rank}{places and ': '}{places}"
+            else:
+                yield "", f"# {rank}: {line[: _LINE // 4]} … (--format json has all of it)"
+
+
+def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
+    """Of a recipe, whose mechanism in Python is part of the run."""
+    for change in changes:
+        lines = change.how.splitlines()
+        if change.topic == TOPIC:
+            lines = [line for line in lines if line not in set(python_lines(change.how))]
+        for place, line in enumerate(lines):
+            long = f"# {line[: _LINE // 4]} … (--apply FILE and --format json write all of it)"
+            yield ("" if place else change.change), line if len(line) <= _TABLE else long
+
+
+def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
+    """From the recipe to a run: its bounds, then its training."""
+    recipe, model = found.recipe, shlex.quote(found.model)
+    given = "of the file" if recipe.is_setting else "of the network after the changes in its code"
+    if found.model:
+        edited = model if recipe.is_setting else "EDITED.onnx"
+        yield (
+            f"the bounds {given}, by the settings that --apply recipe.toml writes",
+            f"lipcert analyze {edited} --config recipe.toml",
+        )
+    if recipe.code:
+        yield "the run", training_code(recipe)
+
+
+def training_code(recipe: Recipe) -> str:
+    """The run of a recipe in Python; what no setting says is left to be filled in."""
+    settings, words = recipe.edited, [recipe.code]
+    names = ("delta", "target_epsilon", "noise_multiplier", "epochs", "steps", "dataset_size")
+    known = {name: getattr(settings, name) for name in names}
+    words += [f"{name}={number(value)}" for name, value in known.items() if value is not None]
+    if settings.sampling not in (None, "poisson"):
+        words.append(f'sampling="{settings.sampling}"')
+    return f"make_private(model, optimizer, loader, {', '.join(words)})"
 
 
 def _recipe_table(found: Suggestions) -> doc.Table:
@@ -194,25 +277,18 @@ def _recipe_table(found: Suggestions) -> doc.Table:
     return doc.table(_STEPS, rows)
 
 
-def _steps(recipe: Recipe) -> doc.Statements:
-    return doc.Statements.of([(_short(change), change.how) for change in recipe.changes])
-
-
-def _short(change: Change) -> str:
-    return change.topic
-
-
 def _step(what: str, outcome: Outcome | None, probe: float | None = None) -> tuple[doc.Cell, ...]:
     if outcome is None:
-        return what, "–", "–", "", "not analysed by itself"
-    return what, _bound(outcome.grad_norm), _number(outcome), _share(probe), outcome.verdict
+        return what, "–", "–", "", "", "not analysed by itself"
+    numbers = _bound(outcome.grad_norm), _number(outcome), _share(probe), _of_run(outcome)
+    return what, *numbers, outcome.verdict
 
 
 def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
-    made = sum(change.topic != "mechanism" for change in recipe.changes)
-    kept = "same network" if recipe.keeps_function else "another network"
-    changes = f"{made} change{'s' * (made != 1)}"
-    what = f"{_mechanism(recipe.mechanism)}, {changes}, {kept}"
+    topics = [change.topic for change in recipe.changes if change.topic != TOPIC]
+    kept = "" if recipe.keeps_function else ", another network"
+    made = f": {', '.join(topics)}" if topics else ""
+    what = f"{_mechanism(recipe.mechanism)}{made}{kept}"
     return _step(what, recipe.outcome, recipe.accuracy_probe)
 
 
@@ -276,6 +352,7 @@ def _suggestion(item: Suggestion) -> JsonObject:
         "settings": _settings(item.settings),
         **_outcome(item.outcome),
         "accuracy_probe": item.accuracy_probe,
+        "with_recipe": item.with_recipe,
     }
 
 
@@ -286,6 +363,7 @@ def _recipe(recipe: Recipe) -> JsonObject:
         "keeps_function": recipe.keeps_function,
         "settings": _settings(recipe.changed),
         "accuracy_probe": recipe.accuracy_probe,
+        "code": recipe.code,
         "changes": [
             {**_change(change), **(_outcome(step) if step else {})} for change, step in steps
         ],
@@ -302,7 +380,7 @@ def _plain(name: str, value: object) -> object:
     if isinstance(value, ConstraintSpec):
         return str(value)
     if isinstance(value, tuple):
-        if name in _PAIRS:
+        if name in PAIRS:
             return {pattern: _plain("", own) for pattern, own in value}
         return list(value)
     return value
@@ -311,13 +389,12 @@ def _plain(name: str, value: object) -> object:
 def settings_toml(recipe: Recipe) -> str:
     """The settings file of a recipe; what is no setting stands above it as comments."""
     lines = ["# written by `lipcert suggest --apply`: the settings of its recipe"]
-    lines += [
-        f"# to be done in the code: {change.change}: {change.how}"
-        for change in recipe.changes
-        if not change.is_setting
-    ]
+    for change in recipe.changes:
+        if not change.is_setting:
+            lines.append(f"# to be done in the code: {change.change}")
+            lines += [f"#     {line}" for line in python_lines(change.how)]
     tables: list[str] = []
-    for name, value in _given(recipe.settings):
+    for name, value in _given(recipe.edited):
         if isinstance(value, dict):
             tables += ["", f"[{name}]"]
             tables += [f"{json.dumps(key)} = {_toml(own)}" for key, own in value.items()]
@@ -335,7 +412,7 @@ def _given(settings: Settings) -> Iterator[tuple[str, object]]:
         derived.add("reduction")
     for item in fields(Settings):
         value = getattr(settings, item.name)
-        if value != item.default and value is not None and item.name not in derived:
+        if value != item.default and value is not None and item.name not in {*derived, "cache"}:
             yield key_of(item), _plain(item.name, value)
 
 

@@ -141,11 +141,14 @@ def of_unit_norm(op: p.Normalize, shape: Shape) -> Ops:
     return replace(op, epsilon=1.0 / entries), scaling(entries**-0.5, shape)
 
 
-def group_normalisation(shape: Shape, groups: int, floor: float) -> Ops:
-    """Bounded normalisation of groups of channels of a value [1, channels, ...]."""
+def group_normalisation(
+    shape: Shape, groups: int, *, floor: float | None = None, epsilon: float = 0.0
+) -> Ops:
+    """Normalisation of groups of channels of a value [1, channels, ...], with a floor or an ε."""
     blocks = (1, groups, math.prod(shape) // groups)
-    normal = p.Normalize((2,), 0.0, centred=True)
-    return reshaping(blocks), *with_floor(normal, blocks, floor), reshaping(shape)
+    normal = p.Normalize((2,), epsilon, centred=True)
+    made = (normal,) if floor is None else with_floor(normal, blocks, floor)
+    return reshaping(blocks), *made, reshaping(shape)
 
 
 def max_min(shape: Shape, axis: int) -> Ops:
@@ -157,10 +160,8 @@ def max_min(shape: Shape, axis: int) -> Ops:
     return reshaping(pairs), p.Sort(axis), p.Move(np.ascontiguousarray(falling))
 
 
-def averaging(op: p.Op) -> Ops:
+def averaging(op: p.MaxPool) -> Ops:
     """Means in place of maxima, over the same windows; padding does not count."""
-    if not isinstance(op, p.MaxPool):
-        raise TypeError(f"{op} takes no maxima over windows")
     return (p.AveragePool(op.window, counts_padding=False),)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, final
 
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.patterns import literal
 from lipcert.settings import ConstraintSpec, Settings
+from lipcert.suggestions import written
 from lipcert.suggestions.records import Change
 
 TOPIC: Final = "mechanism"
@@ -23,14 +24,9 @@ _RADII: Final = ("input_clip", "cotangent_clip", "conv_clip", "clip_norm", "clip
 _BOUNDED: Final = 1.25
 """times the median norm of what a layer reads: a bound up to which no clip is needed"""
 _TABLES: Final = ("input_clips", "cotangent_clips")
-_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "clipless": "Clipless",
-        "fixed-weight-norm": "FixedWeightNorm",
-        "weight-clipping": "WeightClipping",
-    }
+HELD: Final = tuple(
+    kind for kind, found in MECHANISMS.items() if found.weights in {"held", "stepwise"}
 )
-HELD: Final = tuple(_NAMES)
 """mechanisms that hold the weights within constraints"""
 RIVAL: Final = 1
 """the place among `families` of gradient clipping at C = 1"""
@@ -62,15 +58,14 @@ def gradient_clipping(norm: float, scope: str = "flat", what: str = "") -> Chang
         "bias_norm": None,
         "constraints": (),
     }
-    options = " --clip-scope group" if by_group else ""
-    argument = ', clip_scope="group"' if by_group else ""
-    return Change(
-        TOPIC,
-        f"gradient clipping at C = {norm:g}{' in groups' if by_group else ''}{what}",
-        f"GradientClipping(clip_norm={norm:g}{argument}), "
-        f"--mechanism gradient-clipping --clip-norm {norm:g}{options}",
-        settings=settings,
-    )
+    what = f"gradient clipping at C = {norm:g}{' in groups' if by_group else ''}{what}"
+    return _change(what, settings)
+
+
+def _change(what: str, settings: Mapping[str, object]) -> Change:
+    """With its options, and as training takes it."""
+    own = written.options(settings), written.mechanism_code(settings)
+    return Change(TOPIC, what, "\n".join(own), settings=settings)
 
 
 def held(kind: str, settings: Settings, biased: bool) -> Change:
@@ -83,17 +78,7 @@ def held(kind: str, settings: Settings, biased: bool) -> Change:
         constraint = ConstraintSpec("spectral", _SPECTRAL)
     found = _cleared() | {"mechanism": kind, "constraint": constraint, "bias_norm": bias_norm}
     bias = "" if bias_norm is None else f", biases of {bias_norm:g}"
-    options = "" if bias_norm is None else f" --bias-norm {bias_norm:g}"
-    norm = "" if constraint.kind == "spectral" else f', norm="{constraint.kind}"'
-    arguments = f"radius={constraint.radius:g}{norm}"
-    arguments += "" if bias_norm is None else f", bias_norm={bias_norm:g}"
-    return Change(
-        TOPIC,
-        f"{kind}: {constraint.kind} norms of {constraint.radius:g}{bias}",
-        f"{_NAMES[kind]}({arguments}), --mechanism {kind} "
-        f"--constraint {constraint.kind}:{constraint.radius:g}{options}",
-        settings=found,
-    )
+    return _change(f"{kind}: {constraint.kind} norms of {constraint.radius:g}{bias}", found)
 
 
 def backprop_clippings(radii: tuple[LayerRadii, ...]) -> Iterator[Change]:
@@ -108,25 +93,18 @@ def backprop_clippings(radii: tuple[LayerRadii, ...]) -> Iterator[Change]:
 
 def clips_of_all(reads: float, receives: float) -> Change:
     """Every layer clips what it reads, and the gradient at its output, to the same radii."""
-    return Change(
-        TOPIC,
-        f"backprop clipping, β = {reads:g}, C = {receives:g}",
-        f"BackpropClipping(input_clip={reads:g}, cotangent_clip={receives:g}), --mechanism "
-        f"backprop-clipping --input-clip {reads:g} --cotangent-clip {receives:g}",
-        settings=_freed() | {"input_clip": reads, "cotangent_clip": receives},
-    )
+    settings = _freed() | {"input_clip": reads, "cotangent_clip": receives}
+    return _change(f"backprop clipping, β = {reads:g}, C = {receives:g}", settings)
 
 
 def clips_of_each(radii: tuple[LayerRadii, ...]) -> Change:
-    """Every layer clips to what it was seen to read and receive; what is bounded is not clipped."""
+    """Every layer clips to the median of what it was seen to read and receive; what is bounded is
+    not clipped."""
     clipped = tuple((literal(x.name), _up(x.input)) for x in radii if x.bound > _BOUNDED * x.input)
     receives = tuple((literal(item.name), _up(item.cotangent)) for item in radii)
-    return Change(
-        TOPIC,
+    return _change(
         f"backprop clipping, C of each of {len(radii)} layers, β of {len(clipped)}",
-        "--mechanism backprop-clipping with tables [input-clips] and [cotangent-clips], at medians "
-        "of the norms that were met (--apply FILE writes them)",
-        settings=_freed() | {"input_clips": clipped, "cotangent_clips": receives},
+        _freed() | {"input_clips": clipped, "cotangent_clips": receives},
     )
 
 

@@ -27,11 +27,13 @@ JOINED: Final = ("freeze", "constraints")
 class Change:
     """One what-if.
 
-    topic: of changes of one topic at most one is made. how: a line of code, or an option.
+    topic: of changes of one topic at most one is made. how: lines that can be pasted, each options
+    of the command line, a table of the settings file (TOML), or Python (`model`: the module).
     keeps_function: whether the network computes what it did. settings: fields of `Settings` that it
     replaces, or adds to (`JOINED`). weights: other numbers by parameter; edits: other steps.
     prepared: what is done to the inputs [examples, ...] before the network sees them. in_recipe:
-    whether it may be part of a recipe: not where another network is trained, or another run made.
+    whether it may be part of a recipe: not where less is trained, or another run made. separates:
+    whether examples that a batch normalisation mixed no longer meet.
     """
 
     topic: str
@@ -43,6 +45,7 @@ class Change:
     edits: tuple[Edit, ...] = ()
     prepared: Callable[[FloatArray], FloatArray] | None = None
     in_recipe: bool = True
+    separates: bool = False
 
     @property
     def is_setting(self) -> bool:
@@ -97,6 +100,7 @@ class Suggestion:
     settings: Mapping[str, object]
     outcome: Outcome
     accuracy_probe: float | None = None
+    with_recipe: bool = False
 
 
 @final
@@ -104,7 +108,10 @@ class Suggestion:
 class Recipe:
     """Changes made together. steps: the outcome after each of them, that of no change where there
     is none; None where there was no time for it. settings: of the run, complete; changed: those of
-    them that differ from what was given. accuracy_probe: of a short run, where one was made."""
+    them that differ from what was given. edited: settings for the network after the changes in its
+    code, which has no more some of the parameters that `settings` freeze. code: the mechanism of
+    these, as `make_private` takes it; "" for none. accuracy_probe: of a short run, where one was
+    made."""
 
     mechanism: str
     changes: tuple[Change, ...]
@@ -112,7 +119,14 @@ class Recipe:
     outcome: Outcome
     settings: Settings
     changed: Mapping[str, object]
+    edited: Settings
+    code: str
     accuracy_probe: float | None = None
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether settings are all there is to it."""
+        return all(change.is_setting for change in self.changes)
 
     @property
     def keeps_function(self) -> bool:

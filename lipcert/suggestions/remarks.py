@@ -18,17 +18,18 @@ from lipcert.suggestions.structure import Structure, named
 _BATCH_NORM: Final = "BatchNormalization"
 
 
-def stops_of(graph: Graph) -> Iterator[str]:
-    """Layers that make a run as the file was trained no private one."""
+def stops_of(graph: Graph, recipe: Recipe) -> Iterator[str]:
+    """Layers that make a run as the file was trained no private one, or no run of the recipe."""
     mixing = [layer.name for layer in graph.eval_layers if layer.kind == _BATCH_NORM]
     if mixing:
+        separated = any(change.separates for change in recipe.changes)
+        done = "the recipe replaces it" if separated else "replace it, or freeze it in eval mode"
         yield (
-            f"BatchNorm ({named(mixing, 8)}): examples mix in train mode, so that no bound per "
-            "example holds. Remove it, or replace it by a normalisation within examples (below); "
-            "what is said here holds with its statistics kept as they are in the file."
+            f"BatchNorm ({named(mixing, 8)}) mixes the examples of a batch, so that no bound per "
+            f"example holds in train mode: {done}. Other numbers are those of eval mode."
         )
     dropping = [layer.name for layer in graph.eval_layers if layer.is_dropout]
-    if dropping:
+    if dropping and recipe.mechanism != "gradient-clipping":
         yield (
             f"Dropout ({named(dropping, 8)}): bounds of the network hold in eval mode. Remove it, "
             "or clip gradients, which may drop what they like."
@@ -64,10 +65,11 @@ def remarks_of(
         if not recipe.outcome.usable or (is_held and recipe.mechanism in HELD):
             continue
         is_held |= recipe.mechanism in HELD
-        yield f"Way out: {recipe.mechanism}{_with(made)}: {_numbers(recipe.outcome)}."
+        network = "" if recipe.keeps_function else ", another network"
+        yield f"Way out: {recipe.mechanism}{_with(made)}: {_numbers(recipe.outcome)}{network}."
     head = next((item for item in others if item.change.topic == "head"), None)
     if head is not None:
-        yield f"Way out: {head.change.change}: {_numbers(head.outcome)}."
+        yield f"Way out: {head.change.change}, {head.mechanism}: {_numbers(head.outcome)}."
 
 
 def _with(made: list[str]) -> str:

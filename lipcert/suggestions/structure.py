@@ -25,6 +25,7 @@ _BENDS: Final = frozenset(
     | {"hard_swish", "softplus", "tanh"}
 )
 """activations in whose place another may stand"""
+_GROUPS: Final = 8
 _IN_ROWS: Final = (
     p.Activation
     | p.BatchNorm
@@ -43,8 +44,8 @@ _IN_ROWS: Final = (
 class Norm:
     """A normalisation within examples. output: of its step; shape: of what it normalises.
 
-    affine: trained parameters that scale or shift what it computes. by_group: of channels and their
-    positions, not of tokens.
+    affine: trained parameters that scale or shift what it computes. channels: of a value whose
+    channels are normalised in groups, with all their positions; 0: it normalises along its axes.
     """
 
     name: str
@@ -52,7 +53,23 @@ class Norm:
     op: p.Normalize
     shape: Shape
     affine: tuple[str, ...]
-    by_group: bool
+    channels: int
+
+    @property
+    def by_group(self) -> bool:
+        """Whether it normalises groups of channels, not tokens."""
+        return self.channels > 0
+
+    @property
+    def groups(self) -> int:
+        """Of channels."""
+        return self.shape[1]
+
+    @property
+    def widths(self) -> int | Shape:
+        """Lengths of the axes that it normalises along."""
+        found = tuple(self.shape[axis] for axis in self.op.axes)
+        return found[0] if len(found) == 1 else found
 
 
 @final
@@ -65,20 +82,20 @@ class BatchNorm:
     shape: Shape
     affine: tuple[str, ...]
 
+    @property
+    def groups(self) -> int:
+        """Of channels, as many as divide them, but few, for a normalisation within examples."""
+        return math.gcd(self.shape[1], _GROUPS)
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """A trained bias of a linear layer, added at so many positions. node: of the layer."""
+    """A trained bias of a linear layer, added at so many positions. op: of the layer."""
 
     name: str
-    node: Node
+    op: p.Conv | p.Dense
     positions: int
-
-    @property
-    def is_of_convolution(self) -> bool:
-        """Whether the layer is one."""
-        return isinstance(self.node.op, p.Conv)
 
 
 @final
@@ -119,10 +136,10 @@ class Structure:
         found = []
         for use in self.graph.trained_uses():
             node = use.node
-            owner = self._linear_below(node)
-            if use.slot == "bias" and owner is not None:
+            op = self._linear_below(node)
+            if use.slot == "bias" and op is not None:
                 size = max(1, use.operand.array.size)
-                found.append(Bias(use.parameter, owner, math.prod(node.step.shape) // size))
+                found.append(Bias(use.parameter, op, math.prod(node.step.shape) // size))
         return tuple(found)
 
     @cached_property
@@ -193,8 +210,9 @@ class Structure:
                 affine = tuple(self._affine_behind(node))
                 source = self._makers.get(node.inputs[0])
                 by_group = source is not None and _is_reshape(source)
+                channels = source.given[0][1] if source is not None and by_group else 0
                 name = self._name(node, affine)
-                yield Norm(name, node.output, node.op, node.step.shape, affine, by_group)
+                yield Norm(name, node.output, node.op, node.step.shape, affine, channels)
 
     def _affine_behind(self, node: Node) -> Iterator[str]:
         """The trained parameters of the scalings and shifts that alone read a value."""
@@ -208,12 +226,13 @@ class Structure:
             yield from (use.parameter for use in reader.uses() if use.parameter in trained)
             value = reader.output
 
-    def _linear_below(self, node: Node) -> Node | None:
+    def _linear_below(self, node: Node) -> p.Conv | p.Dense | None:
         """The linear layer that a node is, or that it adds a bias to."""
         maker: Node | None = node
         if isinstance(node.op, p.Shift):
             maker = self._makers.get(node.inputs[0])
-        return maker if maker is not None and isinstance(maker.op, p.Conv | p.Dense) else None
+        op = None if maker is None else maker.op
+        return op if isinstance(op, p.Conv | p.Dense) else None
 
     def _channel_axis(self, node: Node) -> int | None:
         """The axis of channels: 1 behind a convolution, the last behind a dense layer."""

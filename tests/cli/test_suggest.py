@@ -20,6 +20,9 @@ RUN = shlex.split(
 )
 
 
+JSON = ("--format", "json")
+
+
 @cache
 def document() -> dict[str, object]:
     done = lipcert(["suggest", MODEL, *RUN, "--format", "json"])
@@ -61,13 +64,20 @@ def test_a_suggested_setting_is_what_analyze_says(tmp_path: Path) -> None:
 
 def test_the_report_begins_with_how_things_stand() -> None:
     done = lipcert(["suggest", MODEL, *RUN])
-    first, now, clipping, recipe, *_ = done.stdout.splitlines()
-    assert MODEL in first
-    assert now.startswith("Now, mechanism none: G ")
-    assert clipping.startswith("Clipping gradients at C = 1: G 1,")
-    assert recipe.startswith("Recipe, ")
-    assert "Changes, each by itself, by noise over signal" in done.stdout
-    assert "Recipe: before and after each change" in done.stdout
+    beginning = " ".join(done.stdout.partition("  signal  ")[0].split())
+    assert beginning.startswith(MODEL)
+    assert beginning.index(" Now, mechanism none: G ") < beginning.index(" Do: ")
+    headings = (
+        "Recipe: before and after each change",
+        "How",
+        "Then",
+        "The best that was found under each mechanism",
+        "Changes, each by itself, by noise over signal",
+    )
+    places = [done.stdout.index(f"\n{heading}\n") for heading in headings]
+    assert places == sorted(places)
+    assert f"lipcert analyze {MODEL} --config recipe.toml" in done.stdout
+    assert "make_private(model, optimizer, loader, " in done.stdout
 
 
 def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path: Path) -> None:
@@ -88,7 +98,7 @@ def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path: Path) -
     refused = lipcert(words)
     assert refused.exit_code == 2
     assert "--force" in refused.stderr
-    assert lipcert([*words, "--force"]).exit_code == 0
+    assert lipcert([*words, "--force", "--budget", "0.01"]).exit_code == 0
 
 
 def test_private_data_are_said_to_cost_privacy(tmp_path: Path) -> None:
@@ -106,6 +116,9 @@ def test_private_data_are_said_to_cost_privacy(tmp_path: Path) -> None:
 def test_a_budget_ends_it_and_what_is_missing_is_said() -> None:
     done = lipcert(["suggest", MODEL, *RUN, "--budget", "0.01"])
     assert "no time was left for" in " ".join(done.stdout.split())
+    document = json.loads(lipcert(["suggest", MODEL, *RUN, "--budget", "0.01", *JSON]).stdout)
+    assert [item["mechanism"] for item in document["suggestions"]] == ["gradient-clipping"]
+    assert document["clipping"]["noise"] == document["suggestions"][0]["noise"]
 
 
 @pytest.mark.parametrize(

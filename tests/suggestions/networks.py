@@ -49,6 +49,8 @@ def normal(kind: str, channels: int, groups: int | None) -> nn.Module:
             return UnitNorm(groups)
         case "batch", _:
             return nn.BatchNorm2d(channels)
+        case "group", _:
+            return nn.GroupNorm(4, channels, affine=False)
     return nn.Identity()
 
 
@@ -64,13 +66,13 @@ class ResNet(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 8, 3, padding=1, bias=bias)
-        self.norm1 = normal(norm, 8, 2)
-        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=bias)
-        self.norm2 = normal(norm, 8, 2)
+        self.conv1 = nn.Conv2d(1, 4, 3, padding=1, bias=bias)
+        self.norm1 = normal(norm, 4, 1)
+        self.conv2 = nn.Conv2d(4, 4, 3, padding=1, bias=bias)
+        self.norm2 = normal(norm, 4, 1)
         self.pool = nn.MaxPool2d(2) if pool == "max" else nn.AvgPool2d(2)
         self.act = MaxMin() if act == "maxmin" else nn.ReLU()
-        self.fc = nn.Linear(32, 3)
+        self.fc = nn.Linear(16, 3)
         self.share = share
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,17 +82,24 @@ class ResNet(nn.Module):
         return self.fc(self.pool(x).flatten(1))
 
 
+class BatchNormed(ResNet):
+    """The same as people write it first."""
+
+    def __init__(self, norm: str = "batch") -> None:
+        super().__init__(norm)
+
+
 class Transformer(nn.Module):
-    """A block of attention and one of a perceptron on tokens of 16 features."""
+    """A block of attention and one of a perceptron on tokens of 4 features."""
 
     def __init__(
         self, norm: str = "plain", dot: float = 1.0, share: float = 1.0, cosine: bool = False
     ) -> None:
         super().__init__()
-        self.norm1, self.norm2, self.norm3 = (normal(norm, 16, None) for _ in range(3))
-        self.query, self.key, self.value, self.out = (nn.Linear(16, 16) for _ in range(4))
-        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
-        self.head = nn.Linear(16, 3)
+        self.norm1, self.norm2, self.norm3 = (normal(norm, 4, None) for _ in range(3))
+        self.query, self.key, self.value, self.out = (nn.Linear(4, 4) for _ in range(4))
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.head = nn.Linear(4, 3)
         self.dot, self.share, self.cosine = dot, share, cosine
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,7 +107,7 @@ class Transformer(nn.Module):
         q, k, v = self.query(n), self.key(n), self.value(n)
         if self.cosine:
             q, k = _unit(q), _unit(k)
-        scores = torch.softmax(self.dot * 16**-0.5 * (q @ k.transpose(1, 2)), -1)
+        scores = torch.softmax(self.dot * 4**-0.5 * (q @ k.transpose(1, 2)), -1)
         branch = self.out(scores @ v)
         x = x + (branch if self.share == 1.0 else self.share * branch)
         branch = self.down(F.gelu(self.up(self.norm2(x))))
@@ -109,19 +118,21 @@ class Transformer(nn.Module):
 class Perceptron(nn.Module):
     """Three dense layers on 6 features."""
 
-    def __init__(self) -> None:
+    def __init__(self, bias: bool = True, act: str = "relu") -> None:
         super().__init__()
-        self.fc1, self.fc2, self.fc3 = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        sizes = (6, 8), (8, 8), (8, 2)
+        self.fc1, self.fc2, self.fc3 = (nn.Linear(*size, bias=bias) for size in sizes)
+        self.act = MaxMin() if act == "maxmin" else nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+        return self.fc3(self.act(self.fc2(self.act(self.fc1(x)))))
 
 
 def _unit(x: Tensor) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1.0)
 
 
-SHAPES = {ResNet: (1, 4, 4), Transformer: (5, 16), Perceptron: (6,)}
+SHAPES = {ResNet: (1, 4, 4), BatchNormed: (1, 4, 4), Transformer: (3, 4), Perceptron: (6,)}
 
 
 def made(kind: type[nn.Module], **edits: object) -> nn.Module:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
 from lipcert.analysis.bounded import Bounded, bounded, bounded_again
+from lipcert.core import program as p
 from lipcert.evaluate import evaluate_batch
 from lipcert.settings import Settings
 from lipcert.suggestions import edits
 from lipcert.suggestions.edits import StepEdit
 from lipcert.suggestions.structure import Structure
 from lipcert.viewed import parameters_of
-from tests.suggestions.networks import SHAPES, ResNet, Transformer, exported, made
+from tests.suggestions.networks import SHAPES, BatchNormed, ResNet, Transformer, exported, made
 
 CLIPLESS = Settings(
     mechanism="clipless", input_norm=1.0, constraint="spectral:1", bias_norm=0.5, loss_clip=1.0
@@ -41,13 +43,19 @@ def gone(found: Structure) -> list[StepEdit]:
 
 def regrouped(found: Structure) -> list[StepEdit]:
     return [
-        StepEdit({norm.output: edits.group_normalisation(norm.shape, 2, 1.0)})
+        StepEdit(
+            {norm.output: edits.group_normalisation(norm.shape, 4, epsilon=float(np.float32(1e-5)))}
+        )
         for norm in found.batch_norms
     ]
 
 
 def averaged(found: Structure) -> list[StepEdit]:
-    return [StepEdit({node.output: edits.averaging(node.op)}) for node in found.pools]
+    return [
+        StepEdit({node.output: edits.averaging(node.op)})
+        for node in found.pools
+        if isinstance(node.op, p.MaxPool)
+    ]
 
 
 def sorted_pairs(found: Structure) -> list[StepEdit]:
@@ -80,6 +88,7 @@ CASES = {
     "unit group norm": (ResNet, {"norm": "unit"}, unit),
     "no norm": (ResNet, {"norm": "none"}, gone),
     "average pool": (ResNet, {"pool": "average"}, averaged),
+    "group norm": (BatchNormed, {"norm": "group"}, regrouped),
     "max min": (ResNet, {"act": "maxmin"}, sorted_pairs),
     "residual": (ResNet, {"share": 0.5}, shorter(0.5)),
     "bounded layer norm": (Transformer, {"norm": "floor"}, floor),
@@ -90,6 +99,7 @@ CASES = {
 }
 
 
+@cache
 def both(name: str) -> tuple[Bounded, Bounded, Settings]:
     """Bounds of the edited program, and of the file of the edited module."""
     kind, by_hand, edit = CASES[name]

@@ -1,0 +1,386 @@
+"""Session: what-ifs of one network, tried one after another as long as there is time.
+
+What enters: an analyst and what it may try. What leaves: `Suggestions`. Data flow: baseline →
+mechanisms → changes by themselves → recipes → other runs of the best recipe.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+from lipcert.analysis.bounded import Bounded, Progress
+from lipcert.analysis.planned import plan_of
+from lipcert.errors import LipCertError
+from lipcert.patterns import matches
+from lipcert.settings import Settings
+from lipcert.suggestions import mechanisms, written
+from lipcert.suggestions.analyst import Analysed, Analyst, changed
+from lipcert.suggestions.changes import applied, changes_of
+from lipcert.suggestions.layer_radii import layer_radii
+from lipcert.suggestions.records import (
+    Change,
+    Outcome,
+    Recipe,
+    Skipped,
+    Suggestion,
+    Suggestions,
+)
+from lipcert.suggestions.remarks import remarks_of, stops_of
+from lipcert.suggestions.structure import Structure
+from lipcert.suggestions.subject import Subject
+
+_GAIN: Final = 0.01
+_WORTH: Final = 0.10
+"""by what part noise over signal has to fall, and by one that changes what the network computes"""
+_CLEAR: Final = 1.5
+"""by what factor a recipe that changes the network has to be better than any that keeps it"""
+_PASSES: Final = 3
+_COMBINATIONS: Final = "further combinations of changes"
+_EARLY: Final = 0.45
+"""the part of the time in which changes are tried by themselves, before they are combined"""
+_LATER: Final = 0.9
+"""the part of the time after which nothing is combined any more"""
+_SPARE: Final = 0.1
+"""the part of the time that is kept for an analysis that may take as long as the longest so far"""
+_LAST: Final = 2
+"""mechanisms that are tried last"""
+_FROZEN: Final = "frozen layer"
+_ORDER: Final = (
+    *("norm", "biases", "residual", "attention", "activation", "pool", "loss clip", "temperature"),
+    *("input", "weights", "affine", "allocation"),
+)
+_KEEPING: Final = frozenset({"affine", "allocation"})
+"""topics beyond which mechanisms that bound any network need nothing"""
+
+
+@final
+@dataclass(eq=False)
+class Session:
+    """home: the mechanism that other changes are tried under: none, where one is stated. end: of
+    the time that there is; deadline: of what is being tried."""
+
+    analyst: Analyst
+    structure: Structure
+    families: tuple[Change, ...]
+    home: tuple[Change, ...]
+    started: float
+    end: float
+    observe: Progress | None
+    skipped: list[Skipped] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    expected: int = 1
+    slowest: float = 0.0
+    deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deadline = self.end
+
+    @property
+    def base(self) -> Bounded:
+        """The network as it is."""
+        return self.analyst.base
+
+    @property
+    def rival(self) -> Change:
+        """Gradient clipping at C = 1, which is tried however little time there is."""
+        return self.families[mechanisms.RIVAL]
+
+    def suggestions(self, path: str) -> Suggestions:
+        """Everything that was found in time."""
+        analyst, settings = self.analyst, self.analyst.settings
+        baseline = analyst.analysed(())
+        rival = self.tried((self.rival,), always=True)
+        families = [*self.families[:-_LAST], *self._measured(rival)]
+        late = self.families[-_LAST:]
+        changes = list(changes_of(self._subject(baseline)))
+        usable = [change for change in changes if change.in_recipe]
+        self.expected = 3 * (len(families) + len(changes))
+        found = list(self._alone(families, ()))
+        self.deadline = self._after(_EARLY)
+        found += self._alone(usable, self.home)
+        self.deadline = self._after(_LATER)
+        recipes = list(self._recipes([*families, *late], usable)) or [self._recipe(())]
+        recipes.sort(key=lambda recipe: recipe.outcome.score)
+        mixes = any(change.separates for change in usable)
+        best = _best(recipes, [item.outcome.score for item in found if not mixes])
+        self.deadline = self.end
+        others = list(self._apart(changes, best))
+        tried = {item.change for item in found}
+        rest = [change for change in usable if change not in tried]
+        found += [*self._alone(late, ()), *self._alone(rest, self.home)]
+        ranked = tuple(sorted(found, key=_rank))
+        apart = tuple(sorted(others, key=_rank))
+        source = analyst.examples
+        return Suggestions(
+            model=path,
+            sha256=self.base.reading.model.sha256,
+            parameters=sum(p.size for g in self.base.groups for p in g.parameters),
+            source="" if source is None else source.source,
+            is_private=source is not None and source.is_private,
+            examples=0 if source is None else len(source),
+            is_run=plan_of(settings) is not None,
+            baseline_mechanism=settings.mechanism,
+            baseline=baseline.outcome,
+            clipping=None if rival is None else rival.outcome,
+            recipe=best,
+            recipes=tuple(recipes),
+            suggestions=ranked,
+            others=apart,
+            stops=tuple(stops_of(self.structure.graph, best)),
+            remarks=tuple(remarks_of(self.structure, ranked, apart, recipes)),
+            skipped=tuple(self.skipped),
+            untried=tuple(dict.fromkeys(x for x in self.untried if x not in self.done)),
+            seconds=time.monotonic() - self.started,
+        )
+
+    def tried(
+        self, changes: tuple[Change, ...], what: str = "", *, always: bool = False
+    ) -> Analysed | None:
+        """The network with these changes; None where that is refused or there is no time left.
+
+        what: the name under which it is missed, where that is not that of the last change.
+        """
+        known = self.analyst.known(changes)
+        if known is not None:
+            return known
+        name, now = changes[-1].change, time.monotonic()
+        late = now + min(self.slowest, _SPARE * (self.end - self.started)) > self.deadline
+        if late and not always:
+            self.untried.append(what or name)
+            return None
+        self.done.append(name)
+        if self.observe is not None:
+            self.observe(name, len(self.done), max(self.expected, len(self.done)))
+        try:
+            return self.analyst.analysed(changes)
+        except LipCertError as error:
+            skipped = Skipped(name, str(error))
+            if skipped not in self.skipped:
+                self.skipped.append(skipped)
+            return None
+        finally:
+            self.slowest = max(self.slowest, time.monotonic() - now)
+
+    def _after(self, part: float) -> float:
+        """When this part of the time is over."""
+        return self.started + part * (self.end - self.started)
+
+    def _subject(self, baseline: Analysed) -> Subject:
+        at_input = baseline.found.at_input
+        analyst = self.analyst
+        return Subject(self.structure, analyst.settings, self.base.loss, at_input, analyst.examples)
+
+    def _measured(self, rival: Analysed | None) -> Iterator[Change]:
+        """Mechanisms whose radii follow from what was met."""
+        observed = None if rival is None else rival.observed
+        if observed is not None and observed.grad_norm_median > 0.0:
+            median = float(f"{observed.grad_norm_median:.2g}")
+            yield mechanisms.gradient_clipping(median, what=", the median norm")
+            tenth = float(f"{0.1 * median:.2g}")
+            yield mechanisms.gradient_clipping(tenth, what=", a tenth of the median norm")
+        if self.analyst.examples is not None and time.monotonic() < self.deadline:
+            radii = layer_radii(self.analyst)
+            yield from mechanisms.backprop_clippings(radii)
+
+    def _alone(self, changes: Iterable[Change], under: tuple[Change, ...]) -> Iterator[Suggestion]:
+        """Changes by themselves, under a mechanism; not those that the settings have already."""
+        settings = self.analyst.settings
+        for change in changes:
+            found = self.tried((*under, change))
+            if found is None or (change.is_setting and found.settings == settings):
+                continue
+            yield self._suggestion(change, found)
+
+    def _suggestion(
+        self, change: Change, found: Analysed, *, with_recipe: bool = False
+    ) -> Suggestion:
+        fields = changed(self.analyst.settings, found.settings)
+        mechanism = found.settings.mechanism
+        return Suggestion(change, mechanism, fields, found.outcome, with_recipe=with_recipe)
+
+    def _apart(self, changes: Sequence[Change], best: Recipe) -> Iterator[Suggestion]:
+        """Other runs of the best recipe, the last layer alone, and layers that it might freeze as
+        far as less noise is left for the signal that is."""
+        for change in changes:
+            if change.in_recipe:
+                continue
+            if change.topic == "head":
+                for start in dict.fromkeys((self.home or self.families[:1], (self.rival,))):
+                    yield from self._alone([change], start)
+                continue
+            found = self.tried((*best.changes, change))
+            limit = best.outcome.score * (1.0 - _WORTH * (change.topic == _FROZEN))
+            if found is not None and (change.topic != _FROZEN or found.outcome.score < limit):
+                yield self._suggestion(change, found, with_recipe=True)
+
+    def _recipes(self, families: list[Change], changes: list[Change]) -> Iterator[Recipe]:
+        """The best that was found under each mechanism; first of those that need little time."""
+        separating = [change for change in changes if change.separates][:1]
+        keeping = [change for change in changes if change.topic in _KEEPING] + separating
+        own = self.analyst.settings.mechanism
+        holds = own == "none" or own in mechanisms.HELD
+        starts: list[tuple[Change, ...]] = [] if holds else [()]
+        kinds: set[object] = set(mechanisms.HELD)
+        for family in sorted(families, key=lambda family: self._score((family,))):
+            kind = family.settings["mechanism"]
+            if kind not in kinds and math.isfinite(self._score((family,))):
+                kinds.add(kind)
+                starts.append((family,))
+        for start in starts:
+            if found := self._greedy(start, keeping, always=(self.rival,) == start):
+                yield found
+        start = self.home if holds else (families[0],)
+        if self.tried(start, families[0].change) is None:
+            return
+        held = self._greedy(start, changes)
+        if held is None:
+            return
+        yield held
+        made = [change for change in held.changes if change.topic != mechanisms.TOPIC]
+        for family in families:
+            kind = family.settings["mechanism"]
+            is_other = kind in mechanisms.HELD and kind != held.mechanism
+            if is_other and self.tried((family, *made)) is not None:
+                yield self._recipe((family, *made))
+
+    def _score(self, changes: tuple[Change, ...]) -> float:
+        """Without trying anything new."""
+        known = self.analyst.known(changes)
+        return math.inf if known is None else known.outcome.score
+
+    def _greedy(
+        self, start: tuple[Change, ...], changes: Iterable[Change], *, always: bool = False
+    ) -> Recipe | None:
+        """Topic by topic, the change that helps most, as long as one does.
+
+        Examples that a batch normalisation mixes are separated first; None: there was no time.
+        """
+        topics: dict[str, list[Change]] = {}
+        for change in changes:
+            topics.setdefault(change.topic, []).append(change)
+        separating = [c for found in topics.values() for c in found if c.separates]
+        for change in separating:
+            self.tried((*start, change), _COMBINATIONS, always=always)
+        chosen: dict[str, Change] = {}
+        if separating:
+            first = min(separating, key=lambda change: self._score((*start, change)))
+            if self.analyst.known((*start, first)) is None:
+                return None
+            chosen[first.topic], topics[first.topic] = first, separating
+        alone = {
+            topic: min(self._score((*start, change)) for change in topics[topic])
+            for topic in topics
+        }
+        order = sorted(topics, key=lambda topic: (alone[topic], _place(topic)))
+        best = self.analyst.analysed(self._combined(start, chosen)).outcome.score
+        for _ in range(_PASSES):
+            before = best
+            for topic in order:
+                for change in topics[topic]:
+                    if chosen.get(topic) is change:
+                        continue
+                    trial = {**chosen, topic: change}
+                    found = self.tried(self._combined(start, trial), _COMBINATIONS)
+                    needed = _GAIN if change.keeps_function else _WORTH
+                    limit = best * (1.0 - (needed if topic not in chosen else _GAIN))
+                    if found is not None and _is_less(found.outcome.score, limit, best):
+                        chosen, best = trial, found.outcome.score
+            if not best < before:
+                break
+        return self._recipe(self._combined(start, chosen))
+
+    def _combined(self, start: tuple[Change, ...], chosen: dict[str, Change]) -> tuple[Change, ...]:
+        return (*start, *(chosen[topic] for topic in sorted(chosen, key=_place)))
+
+    def _recipe(self, changes: tuple[Change, ...]) -> Recipe:
+        """With what each change adds to those before it."""
+        analyst, settings = self.analyst, self.analyst.settings
+        ends = range(len(changes) + 1) if not changes else range(1, len(changes) + 1)
+        last = analyst.analysed(changes)
+        parts = [self._in_time(changes[:end]) for end in ends]
+        edited, names = self._edited(changes)
+        held_so = last.settings.mechanism == "clipless" and any(
+            change.topic == "weights" for change in changes
+        )
+        said = {name: getattr(edited, name) for name in Settings.__dataclass_fields__}
+        code = written.mechanism_code(
+            said | {"loss": self.base.loss.kind},
+            freeze=written.frozen_patterns(edited, names),
+            orthogonalize=int(held_so),
+        )
+        return Recipe(
+            last.settings.mechanism,
+            changes,
+            (*parts[:-1], last.outcome),
+            last.outcome,
+            last.settings,
+            changed(settings, last.settings),
+            edited,
+            code,
+        )
+
+    def _edited(self, changes: tuple[Change, ...]) -> tuple[Settings, list[str]]:
+        """Settings for the network after the changes in its code, and its parameters by name."""
+        trained = [n for n, item in self.structure.graph.parameters.items() if item.trainable]
+        gone: set[str] = set()
+        kept = []
+        for change in changes:
+            own = dict(change.settings)
+            if not change.is_setting:
+                patterns = own.pop("freeze", ())
+                gone |= {name for name in trained if matches(name, patterns)}  # type: ignore[arg-type]
+            kept.append(replace(change, settings=own))
+        names = [name for name in trained if name not in gone]
+        found = applied(self.analyst.settings, tuple(kept))
+        is_left = {pattern: any(matches(name, (pattern,)) for name in names)
+                   for pattern in (*found.freeze, *dict(found.constraints))}  # fmt: skip
+        return replace(
+            found,
+            freeze=tuple(pattern for pattern in found.freeze if is_left[pattern]),
+            constraints=tuple(item for item in found.constraints if is_left[item[0]]),
+        ), names
+
+    def _in_time(self, changes: tuple[Change, ...]) -> Outcome | None:
+        """Of changes that may have been tried; None where there is no time for it."""
+        found = self.analyst.known(changes)
+        if found is None and time.monotonic() < self.deadline:
+            found = self.analyst.analysed(changes)
+        return None if found is None else found.outcome
+
+
+def _best(recipes: Sequence[Recipe], alone: Sequence[float]) -> Recipe:
+    """The recipe with the least noise over signal.
+
+    One that changes what the network computes, but for what no private run can have, has to be
+    clearly better than those that do not: what it can learn is not known. alone: scores of single
+    changes, none of which may be better.
+    """
+    kept = [
+        recipe
+        for recipe in recipes
+        if all(change.keeps_function or change.separates for change in recipe.changes)
+    ]
+    least = min(recipes, key=lambda recipe: recipe.outcome.score)
+    if not kept:
+        return least
+    best = min(kept, key=lambda recipe: recipe.outcome.score)
+    is_clear = least.outcome.score * _CLEAR < best.outcome.score
+    is_beaten = any(score < best.outcome.score for score in alone)
+    return least if is_clear or is_beaten else best
+
+
+def _is_less(score: float, limit: float, best: float) -> bool:
+    return score < limit if math.isfinite(best) else score < best
+
+
+def _place(topic: str) -> int:
+    return _ORDER.index(topic) if topic in _ORDER else len(_ORDER)
+
+
+def _rank(item: Suggestion) -> tuple[float, bool]:
+    return item.outcome.score, not item.change.keeps_function

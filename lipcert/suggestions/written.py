@@ -1,0 +1,225 @@
+"""Written: changes as people type them, for the command line and in Python.
+
+What enters: fields of settings, names, steps of a network. What leaves: lines that can be pasted.
+Invariant: a line says what the settings say, or makes the step that was analysed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from lipcert.core import program as p
+from lipcert.core.ledger.mechanism import MECHANISMS, names_of
+from lipcert.patterns import literal, matches
+from lipcert.settings import NO_CLIP, ConstraintSpec, LossParameters, Settings
+
+PAIRS = frozenset({"constraints", "noise_multipliers", "input_clips", "cotangent_clips"})
+"""fields of settings that are tables of the settings file"""
+_PATTERNS = frozenset({"freeze", "trainable"})
+_SHARED = ("input_norm", "input_box", "noise_multipliers")
+_LOSS = tuple(LossParameters.__dataclass_fields__)
+_WITH_DEFAULT = frozenset({"input_clip", "cotangent_clip"})
+"""which are 1 in training where nothing is said"""
+_TRAINED_DEFAULTS = {"allocation": "optimal", "neighbours": "add-remove", "group": "layer"}
+
+
+def options(fields: Mapping[str, object]) -> str:
+    """Fields of settings as options of the command line, and each table as a line of the file.
+
+    What is not given any more has no option, and is left out.
+    """
+    words, lines = [], []
+    for name, value in sorted(fields.items(), key=lambda item: item[0] != "mechanism"):
+        key = name.replace("_", "-")
+        if value is None or value == () or name == "scope":
+            continue
+        if name in PAIRS:
+            lines.append(f"{key} = {_inline(value)}")  # type: ignore[arg-type]
+        elif name in _PATTERNS:
+            words += [f"--{key} {shlex.quote(pattern)}" for pattern in value]  # type: ignore[attr-defined]
+        elif isinstance(value, tuple):
+            words.append(f"--{key} {' '.join(map(_text, value))}")
+        else:
+            words.append(f"--{key} {_text(value)}")
+    return "\n".join([" ".join(words), *lines] if words else lines)
+
+
+def mechanism_code(fields: Mapping[str, object], **more: object) -> str:
+    """The mechanism of settings as `make_private` takes it; "" where there is none.
+
+    fields: of `Settings`, by name; those that are missing are not said. more: other arguments.
+    """
+    kind = str(fields.get("mechanism", "none"))
+    found = MECHANISMS[kind]
+    if kind == "none":
+        return ""
+    given: dict[str, object] = {}
+    if found.weights in {"held", "stepwise"}:
+        given |= _held(fields)
+    else:
+        for name in (*names_of(found), *found.tables):
+            value = fields.get(name)
+            if value not in (None, ()) or name in _WITH_DEFAULT:
+                given[name] = value
+    given |= {name: fields[name] for name in _SHARED if fields.get(name) not in (None, ())}
+    whole = kind == "gradient-clipping" and fields.get("clip_scope") != "group"
+    for name, default in _TRAINED_DEFAULTS.items():
+        is_one_group = whole and name == "allocation"
+        if fields.get(name, default) != default and not is_one_group:
+            given[name] = fields[name]
+    loss = _loss(fields)
+    if loss:
+        given["loss"] = loss
+    given |= {name: value for name, value in more.items() if value}
+    arguments = ", ".join(f"{name}={_python(value)}" for name, value in given.items())
+    return f"{''.join(word.capitalize() for word in kind.split('-'))}({arguments})"
+
+
+def _held(fields: Mapping[str, object]) -> dict[str, object]:
+    """Constraints in the words of training."""
+    constraint = fields.get("constraint")
+    found: dict[str, object] = {"radius": None}
+    if isinstance(constraint, ConstraintSpec):
+        found = {"radius": constraint.radius}
+        found |= {} if constraint.kind == "spectral" else {"norm": constraint.kind}
+    names = ("bias_norm", "constraints", "loss_clip")
+    return found | {name: fields[name] for name in names if fields.get(name) not in (None, ())}
+
+
+class _Code(str):
+    """Text that is Python already."""
+
+
+def _loss(fields: Mapping[str, object]) -> _Code | None:
+    """None for cross-entropy without parameters, which is the default."""
+    kind = fields.get("loss", "auto")
+    given = {name: fields[name] for name in _LOSS if fields.get(name) is not None}
+    words = [] if kind in {"auto", "cross-entropy"} else [_python(kind)]
+    words += [f"{name}={_python(value)}" for name, value in given.items()]
+    return _Code(f"Loss({', '.join(words)})") if words else None
+
+
+def _python(value: object) -> str:
+    match value:
+        case _Code():
+            return str(value)
+        case ConstraintSpec():
+            return _python(f"{value.kind}:{number(value.radius)}")
+        case tuple():
+            found = ", ".join(map(_python, value))
+            return f"({found},)" if len(value) == 1 else f"({found})"
+        case str():
+            return json.dumps(value)
+        case float():
+            return number(value)
+    return repr(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, ConstraintSpec):
+        return f"{value.kind}:{number(value.radius)}"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _inline(table: Iterable[tuple[str, object]]) -> str:
+    """A table of a settings file (TOML) in one line."""
+    rows = []
+    for key, value in table:
+        shown = NO_CLIP if value is None else value
+        text = _text(shown) if isinstance(shown, float) else json.dumps(_text(shown))
+        rows.append(f"{json.dumps(key)} = {text}")
+    return f"{{{', '.join(rows)}}}"
+
+
+def number(value: float) -> str:
+    """As short as it can be written and read back."""
+    if isinstance(value, int):
+        return str(value)
+    short = f"{value:.6g}"
+    return short if float(short) == value else repr(float(value))
+
+
+def upwards(value: float) -> float:
+    """In four digits, upwards."""
+    if not 0.0 < value < math.inf:
+        return value
+    step = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return float(f"{math.ceil(value / step) * step:.4g}")
+
+
+def globs(names: Collection[str], others: Iterable[str]) -> tuple[str, ...]:
+    """Patterns that fit these names and none of the others, with any number in place of numbers."""
+    kept, found = [name for name in others if name not in names], dict[str, None]()
+    for name in names:
+        wide = re.sub(r"\d+", "*", literal(name)) if _is_plain(name) else literal(name)
+        fits = not any(matches(other, (wide,)) for other in kept)
+        found[wide if fits else literal(name)] = None
+    several = [g for g in found if sum(matches(name, (g,)) for name in names) > 1]
+    single = [
+        literal(name) for name in names if not any(matches(name, (glob,)) for glob in several)
+    ]
+    return tuple(dict.fromkeys([*several, *single]))
+
+
+def _is_plain(name: str) -> bool:
+    return not set(name) & set("*?[]")
+
+
+def alike(lines: Iterable[tuple[str, str]]) -> str:
+    """Lines of code, each once, with the names of what they stand for as a comment."""
+    places: dict[str, list[str]] = {}
+    for code, name in lines:
+        places.setdefault(code, []).append(name)
+    return "\n".join(
+        f"{code}  # {', '.join(dict.fromkeys(names))}" for code, names in places.items()
+    )
+
+
+def average_pool(op: p.MaxPool) -> str:
+    """The layer of means over the windows of maxima; "" where torch has none."""
+    window = op.window
+    if set(window.dilations) != {1}:
+        return ""
+    words = [_same(window.taps)]
+    words += [f"stride={_same(window.strides)}"] if window.strides != window.taps else []
+    if any(window.before):
+        words += [f"padding={_same(window.before)}", "count_include_pad=False"]
+    return f"nn.AvgPool{len(window.taps)}d({', '.join(words)})"
+
+
+def unbiased(op: p.Conv | p.Dense) -> str:
+    """A linear layer without bias."""
+    if isinstance(op, p.Dense):
+        outputs, inputs = op.weight.shape
+        return f"nn.Linear({inputs}, {outputs}, bias=False)"
+    window, shape = op.window, op.weight.shape
+    ends = (shape[1] * op.groups, shape[0])
+    if op.transposed:
+        ends = (shape[0], shape[1] * op.groups)
+    words = [*map(str, ends), _same(window.taps)]
+    words += [f"stride={_same(window.strides)}"] if set(window.strides) != {1} else []
+    words += [f"padding={_same(window.before)}"] if any(window.before) else []
+    words += [f"dilation={_same(window.dilations)}"] if set(window.dilations) != {1} else []
+    words += [f"groups={op.groups}"] if op.groups > 1 else []
+    kind = "ConvTranspose" if op.transposed else "Conv"
+    return f"nn.{kind}{len(window.taps)}d({', '.join(words)}, bias=False)"
+
+
+def _same(numbers: tuple[int, ...]) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else str(tuple(map(int, numbers)))
+
+
+def python_lines(how: str) -> Iterator[str]:
+    """Those of a change that are code."""
+    for line in how.splitlines():
+        if not line.startswith("--") and not re.match(r"[a-z-]+ = \{", line):
+            yield line
+
+
+def frozen_patterns(settings: Settings, names: Collection[str]) -> tuple[str, ...]:
+    """Patterns of those of these parameters that the settings do not train."""
+    return globs([name for name in names if not settings.is_trained(name)], names)
