@@ -82,6 +82,14 @@ def test_the_workflow_runs_what_anybody_can_run() -> None:
     assert (ROOT / command).stat().st_mode & 0o111
 
 
+def test_the_action_is_tried_as_it_is() -> None:
+    """With inputs that it has, on a network that is there."""
+    flow = loaded(ROOT / ".github" / "workflows" / "test.yml")
+    (step,) = (step for step in flow["jobs"]["action"]["steps"] if step.get("uses") == "./")
+    assert set(step["with"]) <= set(loaded(ROOT / "action.yml")["inputs"])
+    assert (ROOT / step["with"]["model"]).exists()
+
+
 def test_hooks_are_tools_of_the_environment() -> None:
     """Without versions of their own, and no hook that is fetched from elsewhere."""
     dev = {re.split(r"[\[<>=]", word)[0] for word in PROJECT["optional-dependencies"]["dev"]}

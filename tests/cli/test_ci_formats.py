@@ -1,8 +1,7 @@
-"""`--format sarif|junit|github` of several verbs, and the workflow in examples/."""
+"""`--format sarif|junit|github` of several verbs."""
 
 import json
 import re
-import shlex
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
@@ -11,8 +10,6 @@ import pytest
 
 from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
 from tests.models.shipped import digits, path_of
-
-WORKFLOW = Path(__file__).resolve().parents[2] / "examples" / "audit_in_github.yml"
 
 
 @pytest.fixture(name="file")
@@ -150,51 +147,3 @@ def test_a_gate_whose_number_is_not_known_is_no_verdict(tmp_path: Path) -> None:
     (found,) = root.findall(".//testcase[@name='max-slack']/error")
     assert found.get("type") == "LC111"
     assert "every gradient is 0" in (found.get("message") or "")
-
-
-def commands() -> list[str]:
-    """The text of every `run:` of the workflow; a `>-` joins the indented lines below it."""
-    found, lines = [], WORKFLOW.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines):
-        match = re.fullmatch(r"( *)run: (.*)", line)
-        if match is None:
-            continue
-        indent, text = len(match.group(1)), match.group(2)
-        if text == ">-":
-            below = []
-            for following in lines[number + 1 :]:
-                if not following.startswith(" " * (indent + 2)):
-                    break
-                below.append(following.strip())
-            text = " ".join(below)
-        found.append(text)
-    return found
-
-
-def test_the_workflow_is_laid_out_as_yaml() -> None:
-    text = WORKFLOW.read_text(encoding="utf-8")
-    assert "\t" not in text
-    for line in text.splitlines():
-        assert (len(line) - len(line.lstrip())) % 2 == 0
-    keys = re.findall(r"^([a-z-]+):", text, flags=re.MULTILINE)
-    assert keys == ["name", "on", "permissions", "jobs"]
-    assert len(commands()) == 3
-    installed = re.search(r"lipcert\[(\w+)\]", commands()[0])
-    assert installed is not None
-    assert installed.group(1) == "audit"
-
-
-def test_every_report_of_the_workflow_is_used() -> None:
-    text = WORKFLOW.read_text(encoding="utf-8")
-    for file in re.findall(r"--report \w+=(\S+)", text):
-        assert text.count(file) >= 3, file
-
-
-def test_the_options_of_the_workflow_exist() -> None:
-    (command,) = [text for text in commands() if text.startswith("lipcert audit ")]
-    known = call("audit", "--help").stdout
-    for word in shlex.split(command):
-        if word.startswith("--"):
-            assert re.search(rf"{re.escape(word)}\b", known), word
-    for name in re.findall(r"--report (\w+)=|--format (\w+)", command):
-        assert "".join(name) in known
