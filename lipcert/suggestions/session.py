@@ -50,7 +50,17 @@ _LAST: Final = 2
 """mechanisms that are tried last"""
 _FROZEN: Final = "frozen layer"
 _ORDER: Final = (
-    *("norm", "biases", "residual", "attention", "activation", "pool", "loss clip", "temperature"),
+    *(
+        mechanisms.TOPIC,
+        "norm",
+        "biases",
+        "residual",
+        "attention",
+        "activation",
+        "pool",
+        "loss clip",
+        "temperature",
+    ),
     *("input", "weights", "affine", "allocation"),
 )
 _KEEPING: Final = frozenset({"affine", "allocation"})
@@ -108,6 +118,8 @@ class Session:
         recipes.sort(key=lambda recipe: recipe.outcome.score)
         mixes = any(change.separates for change in usable)
         best = _best(recipes, [item.outcome.score for item in found if not mixes])
+        whole = self._recipe(best.changes, between=True)
+        recipes, best = [whole if item is best else item for item in recipes], whole
         self.deadline = self.end
         others = list(self._apart(changes, best))
         tried = {item.change for item in found}
@@ -213,7 +225,7 @@ class Session:
                 for start in dict.fromkeys((self.home or self.families[:1], (self.rival,))):
                     yield from self._alone([change], start)
                 continue
-            found = self.tried((*best.changes, change))
+            found = self.tried(_ordered((*best.changes, change)))
             limit = best.outcome.score * (1.0 - _WORTH * (change.topic == _FROZEN))
             if found is not None and (change.topic != _FROZEN or found.outcome.score < limit):
                 yield self._suggestion(change, found, with_recipe=True)
@@ -245,7 +257,7 @@ class Session:
         for family in families:
             kind = family.settings["mechanism"]
             is_other = kind in mechanisms.HELD and kind != held.mechanism
-            if is_other and self.tried((family, *made)) is not None:
+            if is_other and self.tried(_ordered((family, *made))) is not None:
                 yield self._recipe((family, *made))
 
     def _score(self, changes: tuple[Change, ...]) -> float:
@@ -292,17 +304,17 @@ class Session:
                         chosen, best = trial, found.outcome.score
             if not best < before:
                 break
-        return self._recipe(self._combined(start, chosen))
+        return self._recipe((*start, *chosen.values()))
 
     def _combined(self, start: tuple[Change, ...], chosen: dict[str, Change]) -> tuple[Change, ...]:
-        return (*start, *(chosen[topic] for topic in sorted(chosen, key=_place)))
+        return _ordered((*start, *chosen.values()))
 
-    def _recipe(self, changes: tuple[Change, ...]) -> Recipe:
-        """With what each change adds to those before it."""
+    def _recipe(self, changes: tuple[Change, ...], *, between: bool = False) -> Recipe:
+        """With what each change adds to those before it. between: analysed where that is new."""
         analyst, settings = self.analyst, self.analyst.settings
         ends = range(len(changes) + 1) if not changes else range(1, len(changes) + 1)
-        last = analyst.analysed(changes)
-        parts = [self._in_time(changes[:end]) for end in ends]
+        last = analyst.analysed(_ordered(changes))
+        parts = [self._step(_ordered(changes[:end]), between=between) for end in ends]
         edited, names = self._edited(changes)
         held_so = last.settings.mechanism == "clipless" and any(
             change.topic == "weights" for change in changes
@@ -345,10 +357,10 @@ class Session:
             constraints=tuple(item for item in found.constraints if is_left[item[0]]),
         ), names
 
-    def _in_time(self, changes: tuple[Change, ...]) -> Outcome | None:
+    def _step(self, changes: tuple[Change, ...], *, between: bool) -> Outcome | None:
         """Of changes that may have been tried; None where there is no time for it."""
         found = self.analyst.known(changes)
-        if found is None and time.monotonic() < self.deadline:
+        if found is None and between and time.monotonic() < self.deadline:
             found = self.analyst.analysed(changes)
         return None if found is None else found.outcome
 
@@ -376,6 +388,11 @@ def _best(recipes: Sequence[Recipe], alone: Sequence[float]) -> Recipe:
 
 def _is_less(score: float, limit: float, best: float) -> bool:
     return score < limit if math.isfinite(best) else score < best
+
+
+def _ordered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """As they are analysed, however they were found: the mechanism first."""
+    return tuple(sorted(changes, key=lambda change: _place(change.topic)))
 
 
 def _place(topic: str) -> int:

@@ -49,6 +49,7 @@ RUN = {
     "delta": 1e-5,
     "target_epsilon": 3.0,
 }
+FOUND = replace(Settings(**RUN), target_epsilon=None, noise_multiplier=1.5, tier="quick")
 KINDS = {kind.__name__: kind for kind in (BatchNormed, Perceptron, ResNet, Transformer)}
 RADII = tuple(LayerRadii(f"fc{n}", 2.0 + n, 0.25 * n, 9.0 if n == 2 else 2.0) for n in (1, 2, 3))
 
@@ -152,7 +153,7 @@ def found() -> Suggestions:
     examples = Examples(
         random.random((8, 6)), random.integers(2, size=8), "generated", is_private=False
     )
-    return suggest(exported(Perceptron), Settings(**RUN, tier="quick"), examples, budget=6000.0)
+    return suggest(exported(Perceptron), FOUND, examples, budget=6000.0)
 
 
 def test_a_recipe_in_python_is_the_run_of_its_settings() -> None:
