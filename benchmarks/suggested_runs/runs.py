@@ -1,0 +1,119 @@
+"""Runs: a method on a problem at an ε, trained once.
+
+What enters: names, a learning rate, a seed. What leaves: the accuracy on test examples, and what
+the run was. Invariant: no run spends more than its ε at `DELTA`.
+
+Seeds make noise and batches reproducible, as measurements must be and private runs must not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, final
+
+import torch
+from torch.optim import Adam
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.suggested_runs.methods import Method
+from benchmarks.suggested_runs.prediction import DELTA, fresh, model_file
+from benchmarks.suggested_runs.problems import Problem
+from lipcert.privacy.accounting import noise_for_epsilon
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.training import Private, make_private
+
+__all__ = ["TUNING_SEED", "Run", "trained"]
+
+TUNING_SEED: Final = 1000
+"""learning rates are chosen with it, and it is never reported"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run. noise: 2-norm of what is added to a released mean, expected; parameters: trained
+    numbers; seconds: of processor time, all in all."""
+
+    network: str
+    method: str
+    epsilon: float
+    seed: int
+    rate: float
+    accuracy: float
+    noise: float
+    noise_multiplier: float
+    parameters: int
+    steps: int
+    seconds: float
+
+
+def trained(problem: Problem, method: Method, epsilon: float, rate: float, seed: int) -> Run:
+    """One run; a seed fixes the initial weights, the batches and the noise."""
+    start = time.process_time()
+    recipe = method.recipe(problem, fresh(problem, seed))
+    data, network = problem.split(), recipe.module
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    optimizer = Adam(weights, lr=rate)
+    examples = TensorDataset(recipe.enter(data.images), data.labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # seeds are given, and much of this is not useful
+        private = make_private(
+            network,
+            optimizer,
+            DataLoader(examples, batch_size=recipe.batch_size),
+            recipe.mechanism,
+            delta=DELTA,
+            noise_multiplier=_multiplier(problem.size, recipe.batch_size, recipe.epochs, epsilon),
+            epochs=recipe.epochs,
+            dataset_size=problem.size,
+            model_file=None if recipe.mechanism.freeze else model_file(problem, method),
+            progress=False,
+            seed=seed,
+        )
+    with private:
+        noise, count = _noise(private), sum(weight.numel() for weight in weights)
+        steps = len(private.loader)
+        for x, y in private.loader:
+            private.step(x, y)
+        sigma, spent = private.noise_multiplier, private.epsilon
+    if not spent <= epsilon:
+        raise RuntimeError(f"{method.name} on {problem.name} spent ε = {spent}, not {epsilon}")
+    with torch.no_grad():
+        answers = network.eval()(recipe.enter(data.test_images)).argmax(dim=1)
+    accuracy = float((answers == data.test_labels).double().mean())
+    seconds = time.process_time() - start
+    return Run(
+        problem.name,
+        method.name,
+        epsilon,
+        seed,
+        rate,
+        accuracy,
+        noise,
+        sigma,
+        count,
+        steps,
+        seconds,
+    )
+
+
+def _noise(private: Private) -> float:
+    """√(Σ d s²) over the groups."""
+    tensors = private.network.tensors()
+    return math.sqrt(
+        sum(
+            tensors[name].numel() * group.noise_std**2
+            for group in private.calibration.groups
+            for name in group.parameters
+        )
+    )
+
+
+@cache
+def _multiplier(size: int, batch_size: int, epochs: int, epsilon: float) -> float:
+    plan = TrainingPlan(size, Sampling.POISSON, DELTA, batch_size=batch_size, epochs=float(epochs))
+    return noise_for_epsilon(plan, epsilon).noise_multiplier
