@@ -13,12 +13,12 @@ import torch
 from benchmarks.reproductions.page import update
 from benchmarks.suggested_runs.journal import Journal, chance
 from benchmarks.suggested_runs.methods import METHODS
-from benchmarks.suggested_runs.prediction import predicted
 from benchmarks.suggested_runs.problems import PROBLEMS
 from benchmarks.suggested_runs.results import accuracy_table, cells, correlation_table, cost_table
 
 __all__ = ["main"]
 
+JOURNAL: Final = Path(__file__).parent / "journal.jsonl"
 _EPSILONS: Final = (1.0, 3.0, 8.0)
 
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--method", action="append", choices=sorted(METHODS), help="default: all")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="2 or more")
     parser.add_argument("--epsilon", type=float, nargs="+", default=_EPSILONS, metavar="E")
-    parser.add_argument("--journal", type=Path, default=Path("suggested_runs.jsonl"))
+    parser.add_argument("--journal", type=Path, default=JOURNAL)
     parser.add_argument("--update", type=Path, metavar="PAGE", help="rewrite the tables there")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.networks if name not in PROBLEMS]
@@ -61,7 +61,7 @@ def _tables(journal: Journal) -> dict[str, list[str]]:
         journal.reported, key=lambda run: (order[run.network, run.method], run.epsilon, run.seed)
     )
     keys = dict.fromkeys((run.network, run.method) for run in runs)
-    found = cells(runs, {key: predicted(PROBLEMS[key[0]], METHODS[key[1]]) for key in keys})
+    found = cells(runs)
     titles = {key: METHODS[key[1]].title for key in keys}
     chances = {name: chance(problem) for name, problem in PROBLEMS.items()}
     return {

@@ -19,7 +19,7 @@ from benchmarks.suggested_runs.runs import TUNING_SEED, Run, trained
 __all__ = ["HOPELESS", "Journal", "chance"]
 
 HOPELESS = 0.05
-"""above chance: a method that reaches less at one ε is not tuned again at a smaller one"""
+"""above chance: a method that reaches less at one ε is not run at a smaller one"""
 
 
 def chance(problem: Problem) -> float:
@@ -46,16 +46,12 @@ class Journal:
         self, problem: Problem, method: Method, epsilons: Iterable[float], seeds: Iterable[int]
     ) -> None:
         """The runs of a method on a problem; the largest ε comes first."""
-        rate: float | None = None
         for epsilon in sorted(epsilons, reverse=True):
-            if rate is None:
-                tried = [self._run(problem, method, epsilon, each, TUNING_SEED) for each in RATES]
-                best = max(tried, key=lambda run: run.accuracy)
-                is_hopeless = best.accuracy < chance(problem) + HOPELESS
-                rate = best.rate if is_hopeless else None
-            chosen = best.rate
-            for seed in seeds:
-                self._run(problem, method, epsilon, chosen, seed)
+            tried = [self._run(problem, method, epsilon, each, TUNING_SEED) for each in RATES]
+            best = max(tried, key=lambda run: run.accuracy)
+            made = [self._run(problem, method, epsilon, best.rate, seed) for seed in seeds]
+            if max(run.accuracy for run in made) < chance(problem) + HOPELESS:
+                break
 
     def _run(self, problem: Problem, method: Method, epsilon: float, rate: float, seed: int) -> Run:
         key = (problem.name, method.name, epsilon, rate, seed)

@@ -60,11 +60,20 @@ class Method:
 def _as_is(name: str, title: str, mechanism: Callable[[Problem], TrainingMechanism]) -> Method:
     def recipe(problem: Problem, module: nn.Module) -> Recipe:
         chosen = mechanism(problem)
-        return Recipe(
-            make_trainable(module, chosen).module, chosen, problem.batch_size, problem.epochs
-        )
+        network = make_trainable(module, chosen).module
+        if isinstance(chosen, BackpropClipping):
+            _freeze_what_no_layer_owns(network)
+        return Recipe(network, chosen, problem.batch_size, problem.epochs)
 
     return Method(name, title, recipe)
+
+
+def _freeze_what_no_layer_owns(network: nn.Module) -> None:
+    """Clips are put around layers: what stands beside them (learned positions) has none."""
+    for part in network.modules():
+        if next(part.children(), None) is not None:
+            for parameter in part.parameters(recurse=False):
+                parameter.requires_grad_(False)
 
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(

@@ -20,7 +20,10 @@ from torch import Tensor, nn
 from benchmarks.suggested_runs.networks import M5, PatchVit, ResNet9, TabularMlp, TutorialCnn
 from models.data import Split, digit_images
 
-__all__ = ["PROBLEMS", "Problem"]
+__all__ = ["DELTA", "PROBLEMS", "Problem"]
+
+DELTA: Final = 1e-5
+"""of every run"""
 
 
 @final
@@ -107,11 +110,11 @@ PROBLEMS: Final[Mapping[str, Problem]] = MappingProxyType(
     {
         problem.name: problem
         for problem in (
-            Problem("cnn", "tutorial CNN, BatchNorm", TutorialCnn, _digits, (0.0, 1.0), 128, 4),
-            Problem("resnet", "ResNet-9, GroupNorm", ResNet9, _digits, (0.0, 1.0), 128, 4),
-            Problem("m5", "M5 audio", M5, _waves, (-1.0, 1.0), 128, 4),
-            Problem("mlp", "tabular MLP", TabularMlp, _table, (-LIMIT, LIMIT), 128, 4),
-            Problem("vit", "small ViT", PatchVit, _digits, (0.0, 1.0), 128, 8),
+            Problem("cnn", "tutorial CNN, BatchNorm", TutorialCnn, _digits, (0.0, 1.0), 128, 8),
+            Problem("resnet", "ResNet-9, GroupNorm", ResNet9, _digits, (0.0, 1.0), 128, 8),
+            Problem("m5", "M5 audio", M5, _waves, (-1.0, 1.0), 128, 8),
+            Problem("mlp", "tabular MLP", TabularMlp, _table, (-LIMIT, LIMIT), 128, 8),
+            Problem("vit", "small ViT", PatchVit, _digits, (0.0, 1.0), 128, 16),
         )
     }
 )

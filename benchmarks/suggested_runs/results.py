@@ -16,7 +16,6 @@ from typing import Final, final
 from scipy.stats import spearmanr
 
 from benchmarks.reproductions.sample import Sample
-from benchmarks.suggested_runs.prediction import Prediction
 from benchmarks.suggested_runs.runs import Run
 
 __all__ = ["PREDICTORS", "Cell", "accuracy_table", "cells", "correlation_table", "cost_table"]
@@ -33,9 +32,8 @@ Key = tuple[str, str]
 class Cell:
     """A method on a network at an ε: its runs, and what was predicted (infinite: no number).
 
-    of_release: noise to signal of one release; of_run: over √T; relative: over that of gradient
-    clipping at C = 1; noise_ratio: of both noises alone. of_noise: in numbers without any signal,
-    noise over √T.
+    of_run: noise to signal of all steps together; relative: over that of gradient clipping at
+    C = 1; noise_ratio: of both noises alone.
     """
 
     network: str
@@ -43,7 +41,6 @@ class Cell:
     epsilon: float
     accuracy: Sample
     rate: float
-    of_release: float
     of_run: float
     relative: float
     noise_ratio: float
@@ -52,39 +49,32 @@ class Cell:
 PREDICTORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "of_run": "noise to signal of the run",
-        "of_release": "noise to signal of one release",
         "relative": "relative cost: noise to signal over that of clipping",
         "noise_ratio": "noise over that of clipping, no signal",
     }
 )
 
 
-def cells(runs: Iterable[Run], predictions: Mapping[Key, Prediction]) -> tuple[Cell, ...]:
+def cells(runs: Iterable[Run]) -> tuple[Cell, ...]:
     """Of all methods that were run over two seeds or more, in the order of the runs."""
     found: dict[tuple[str, str, float], list[Run]] = {}
     for run in runs:
         found.setdefault((run.network, run.method, run.epsilon), []).append(run)
-    return tuple(
-        _cell(group, predictions[group[0].network, group[0].method])
-        for group in found.values()
-        if len(group) > 1
-    )
+    return tuple(_cell(group) for group in found.values() if len(group) > 1)
 
 
-def _cell(runs: Sequence[Run], expected: Prediction) -> Cell:
+def _cell(runs: Sequence[Run]) -> Cell:
     first = runs[0]
-    noise = _number(expected.noise_to_signal)
-    rival = _number(expected.clipping_noise_to_signal)
+    noise = _number(first.noise_to_signal)
     return Cell(
         first.network,
         first.method,
         first.epsilon,
         Sample.of([run.accuracy for run in runs]),
         first.rate,
-        of_release=first.noise_multiplier * noise,
-        of_run=first.noise_multiplier * noise / math.sqrt(first.steps),
-        relative=noise / rival if math.isfinite(noise) else math.inf,
-        noise_ratio=_number(expected.noise_ratio),
+        of_run=noise,
+        relative=noise / _number(first.clipping_noise_to_signal),
+        noise_ratio=_number(first.noise_ratio),
     )
 
 

@@ -8,7 +8,6 @@ Seeds make noise and batches reproducible, as measurements must be and private r
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from dataclasses import dataclass
@@ -20,11 +19,11 @@ from torch.optim import Adam
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.suggested_runs.methods import Method
-from benchmarks.suggested_runs.prediction import DELTA, fresh, model_file
-from benchmarks.suggested_runs.problems import Problem
+from benchmarks.suggested_runs.prediction import examples_of, fresh, model_file, predicted
+from benchmarks.suggested_runs.problems import DELTA, Problem
 from lipcert.privacy.accounting import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.training import Private, make_private
+from lipcert.training import make_private
 
 __all__ = ["TUNING_SEED", "Run", "trained"]
 
@@ -35,8 +34,8 @@ TUNING_SEED: Final = 1000
 @final
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. noise: 2-norm of what is added to a released mean, expected; parameters: trained
-    numbers; seconds: of processor time, all in all."""
+    """One run, as a line of the journal. parameters: how many numbers are trained; seconds: of
+    processor time, all in all; the rest as `Prediction` has it."""
 
     network: str
     method: str
@@ -44,10 +43,12 @@ class Run:
     seed: int
     rate: float
     accuracy: float
-    noise: float
     noise_multiplier: float
     parameters: int
     steps: int
+    noise_to_signal: float | None
+    clipping_noise_to_signal: float | None
+    noise_ratio: float | None
     seconds: float
 
 
@@ -57,6 +58,7 @@ def trained(problem: Problem, method: Method, epsilon: float, rate: float, seed:
     recipe = method.recipe(problem, fresh(problem, seed))
     data, network = problem.split(), recipe.module
     weights = [weight for weight in network.parameters() if weight.requires_grad]
+    held = len(weights) < len(list(network.parameters()))
     optimizer = Adam(weights, lr=rate)
     examples = TensorDataset(recipe.enter(data.images), data.labels)
     with warnings.catch_warnings():
@@ -70,12 +72,12 @@ def trained(problem: Problem, method: Method, epsilon: float, rate: float, seed:
             noise_multiplier=_multiplier(problem.size, recipe.batch_size, recipe.epochs, epsilon),
             epochs=recipe.epochs,
             dataset_size=problem.size,
-            model_file=None if recipe.mechanism.freeze else model_file(problem, method),
+            model_file=model_file(problem, method, seed if held else 0),
             progress=False,
             seed=seed,
         )
     with private:
-        noise, count = _noise(private), sum(weight.numel() for weight in weights)
+        expected = predicted(private.calibration, examples_of(problem, recipe))
         steps = len(private.loader)
         for x, y in private.loader:
             private.step(x, y)
@@ -84,32 +86,20 @@ def trained(problem: Problem, method: Method, epsilon: float, rate: float, seed:
         raise RuntimeError(f"{method.name} on {problem.name} spent ε = {spent}, not {epsilon}")
     with torch.no_grad():
         answers = network.eval()(recipe.enter(data.test_images)).argmax(dim=1)
-    accuracy = float((answers == data.test_labels).double().mean())
-    seconds = time.process_time() - start
     return Run(
-        problem.name,
-        method.name,
-        epsilon,
-        seed,
-        rate,
-        accuracy,
-        noise,
-        sigma,
-        count,
-        steps,
-        seconds,
-    )
-
-
-def _noise(private: Private) -> float:
-    """√(Σ d s²) over the groups."""
-    tensors = private.network.tensors()
-    return math.sqrt(
-        sum(
-            tensors[name].numel() * group.noise_std**2
-            for group in private.calibration.groups
-            for name in group.parameters
-        )
+        network=problem.name,
+        method=method.name,
+        epsilon=epsilon,
+        seed=seed,
+        rate=rate,
+        accuracy=float((answers == data.test_labels).double().mean()),
+        noise_multiplier=sigma,
+        parameters=sum(weight.numel() for weight in weights),
+        steps=steps,
+        noise_to_signal=expected.noise_to_signal,
+        clipping_noise_to_signal=expected.clipping_noise_to_signal,
+        noise_ratio=expected.noise_ratio,
+        seconds=round(time.process_time() - start, 2),
     )
 
 
