@@ -14,9 +14,16 @@ from benchmarks.reproductions.page import update
 from benchmarks.suggested_runs.journal import Journal, chance
 from benchmarks.suggested_runs.methods import METHODS
 from benchmarks.suggested_runs.problems import PROBLEMS
-from benchmarks.suggested_runs.results import accuracy_table, cells, correlation_table, cost_table
+from benchmarks.suggested_runs.results import (
+    accuracy_table,
+    cells,
+    correlation_table,
+    cost_table,
+    noise_table,
+    recipe_table,
+)
 
-__all__ = ["main"]
+__all__ = ["JOURNAL", "main", "tables_of"]
 
 JOURNAL: Final = Path(__file__).parent / "journal.jsonl"
 _EPSILONS: Final = (1.0, 3.0, 8.0)
@@ -34,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="2 or more")
     parser.add_argument("--epsilon", type=float, nargs="+", default=_EPSILONS, metavar="E")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
+    parser.add_argument("--print", action="store_true", help="make no runs")
     parser.add_argument("--update", type=Path, metavar="PAGE", help="rewrite the tables there")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.networks if name not in PROBLEMS]
@@ -43,11 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--seeds: a standard error takes 2 or more")
     torch.set_num_threads(1)  # the networks are too small for more
     journal = Journal(given.journal)
-    for method in given.method or METHODS:
+    for method in () if given.print else given.method or METHODS:
         for network in given.networks or PROBLEMS:
             journal.make(PROBLEMS[network], METHODS[method], given.epsilon, range(given.seeds))
             sys.stderr.write(f"{network}, {method}: done\n")
-    tables = _tables(journal)
+    tables = tables_of(journal)
     for lines in tables.values():
         print("\n".join(lines), end="\n\n")
     if given.update is not None:
@@ -55,19 +63,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _tables(journal: Journal) -> dict[str, list[str]]:
+def tables_of(journal: Journal) -> dict[str, list[str]]:
+    """The tables of the page, as lines, by their names there."""
     order = {key: number for number, key in enumerate((n, m) for n in PROBLEMS for m in METHODS)}
     runs = sorted(
         journal.reported, key=lambda run: (order[run.network, run.method], run.epsilon, run.seed)
     )
-    keys = dict.fromkeys((run.network, run.method) for run in runs)
     found = cells(runs)
-    titles = {key: METHODS[key[1]].title for key in keys}
     chances = {name: chance(problem) for name, problem in PROBLEMS.items()}
     return {
-        "accuracy": list(accuracy_table(found, titles)),
-        "correlation": list(correlation_table(found, chances)),
-        "cost": list(cost_table(found)),
+        "accuracy": list(accuracy_table(found, {m: METHODS[m].title for m in METHODS})),
+        "recipes": list(recipe_table(runs, {n: PROBLEMS[n].title for n in PROBLEMS})),
+        "correlation": list(correlation_table(runs, found, chances)),
+        "cost": list(cost_table(found, chances)),
+        "noise": list(noise_table(found, chances)),
     }
 
 

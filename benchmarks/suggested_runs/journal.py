@@ -35,7 +35,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self._runs = {_key(run): run for run in (Run(**json.loads(line)) for line in lines)}
+        self._runs = {_key(run): run for run in (_read(line) for line in lines)}
 
     @property
     def reported(self) -> Sequence[Run]:
@@ -59,9 +59,14 @@ class Journal:
             run = trained(problem, method, epsilon, rate, seed)
             self._runs[key] = run
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(run)) + "\n")
+                file.write(json.dumps(asdict(run), ensure_ascii=False) + "\n")
         return self._runs[key]
 
 
 def _key(run: Run) -> tuple[str, str, float, float, int]:
     return run.network, run.method, run.epsilon, run.rate, run.seed
+
+
+def _read(line: str) -> Run:
+    given = json.loads(line)
+    return Run(**given | {"changes": tuple(given.get("changes", ()))})

@@ -7,14 +7,19 @@ weights where they keep the network.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Final, final
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
-from benchmarks.suggested_runs.problems import Problem
+import lipcert
+from benchmarks.suggested_runs.problems import DELTA, Problem
+from lipcert.settings import Settings
 from lipcert.training import (
     BackpropClipping,
     Clipless,
@@ -24,6 +29,7 @@ from lipcert.training import (
     WeightClipping,
     make_trainable,
 )
+from lipcert.training.suggesting import ModuleSuggestions
 
 __all__ = ["METHODS", "RATES", "Method", "Recipe"]
 
@@ -34,17 +40,13 @@ RATES: Final = (0.01, 0.03, 0.1)
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """One way to train. prepared: what is done to inputs, by a formula that holds no data."""
+    """One way to train. changes: what `suggest` made of the network and its run, in words."""
 
     module: nn.Module
     mechanism: TrainingMechanism
     batch_size: int
     epochs: int
-    prepared: Callable[[Tensor], Tensor] | None = None
-
-    def enter(self, x: Tensor) -> Tensor:
-        """Examples as the module reads them."""
-        return x if self.prepared is None else self.prepared(x)
+    changes: tuple[str, ...] = ()
 
 
 @final
@@ -66,6 +68,47 @@ def _as_is(name: str, title: str, mechanism: Callable[[Problem], TrainingMechani
         return Recipe(network, chosen, problem.batch_size, problem.epochs)
 
     return Method(name, title, recipe)
+
+
+def _suggested(name: str, title: str, mechanism: str | None = None) -> Method:
+    """The recipe as the tool makes it, or its best one of a mechanism, at the weights of a seed."""
+
+    def recipe(problem: Problem, module: nn.Module) -> Recipe:
+        found = _suggestions(problem)
+        if mechanism is not None:
+            found = found.under(mechanism)
+        network, settings = copy.deepcopy(found.module), found.settings
+        begun = dict(make_trainable(module, GradientClipping()).module.named_parameters())
+        with torch.no_grad():
+            for key, parameter in network.named_parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(begun[key])
+        chosen = found.mechanism()
+        if isinstance(chosen, BackpropClipping):
+            _freeze_what_no_layer_owns(network)
+        if settings.batch_size is None or settings.epochs is None or found.to_edit:
+            raise ValueError(f"{problem.name}: {found.to_edit or 'no run'}")
+        changes = tuple(change.change for change in found.recipe.changes)
+        return Recipe(network, chosen, settings.batch_size, round(settings.epochs), changes)
+
+    return Method(name, title, recipe)
+
+
+@cache
+def _suggestions(problem: Problem) -> ModuleSuggestions:
+    """For the run at the smallest ε, from the network that seed 0 begins."""
+    settings = Settings(
+        input_box=problem.box,
+        target_epsilon=1.0,
+        delta=DELTA,
+        dataset_size=problem.size,
+        batch_size=problem.batch_size,
+        epochs=problem.epochs,
+        sampling="poisson",
+    )
+    return lipcert.suggest(
+        problem.fresh(0), problem.split().images[:1], settings, problem.examples(), progress=False
+    )
 
 
 def _freeze_what_no_layer_owns(network: nn.Module) -> None:
@@ -102,6 +145,11 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
                 "weight clipping",
                 lambda problem: WeightClipping(bias_norm=1.0, input_box=problem.box, slack=1.0),
             ),
+            _suggested("suggested", "what `suggest` proposes"),
+            _suggested(
+                "suggested-backprop", "its recipe of backprop clipping", "backprop-clipping"
+            ),
+            _suggested("suggested-clipless", "its recipe of clipless training", "clipless"),
         )
     }
 )

@@ -10,22 +10,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, final
+from typing import final
 
-import torch
-from torch import nn
-
-from benchmarks.suggested_runs.methods import Method, Recipe
+from benchmarks.suggested_runs.methods import Method
 from benchmarks.suggested_runs.problems import Problem
 from lipcert.signal.examples import Examples
 from lipcert.training.calibration import Calibration
 from lipcert.training.network import export
 from lipcert.training.noise_warning import usefulness
 
-__all__ = ["Prediction", "examples_of", "fresh", "model_file", "predicted"]
-
-EXAMPLES: Final = 256
-"""training examples whose gradients are measured, and that `suggest` is given"""
+__all__ = ["Prediction", "model_file", "predicted"]
 
 
 @final
@@ -37,22 +31,6 @@ class Prediction:
     noise_to_signal: float | None
     clipping_noise_to_signal: float | None
     noise_ratio: float | None
-
-
-def fresh(problem: Problem, seed: int) -> nn.Module:
-    """The network as a seed begins it."""
-    torch.manual_seed(seed)
-    return problem.network()
-
-
-def examples_of(problem: Problem, recipe: Recipe | None = None) -> Examples:
-    """The first training examples, as the network of a recipe reads them."""
-    data = problem.split()
-    x = data.images[:EXAMPLES]
-    x = x if recipe is None else recipe.enter(x)
-    return Examples(
-        x.numpy(), data.labels[:EXAMPLES].numpy(), "training examples", sha256="", is_private=True
-    )
 
 
 def predicted(calibration: Calibration, examples: Examples) -> Prediction:
@@ -69,9 +47,9 @@ def predicted(calibration: Calibration, examples: Examples) -> Prediction:
 def model_file(problem: Problem, method: Method, seed: int) -> Path:
     """The network that a seed begins; that of another where everything is trained, since exporting
     takes longer than many a run."""
-    recipe = method.recipe(problem, fresh(problem, seed))
+    recipe = method.recipe(problem, problem.fresh(seed))
     path = Path(_folder().name) / f"{problem.name}_{method.name}_{seed}.onnx"
-    export(recipe.module, recipe.enter(problem.split().images[:1]), path)
+    export(recipe.module, problem.split().images[:1], path)
     return path
 
 

@@ -18,12 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.suggested_runs.networks import M5, PatchVit, ResNet9, TabularMlp, TutorialCnn
+from lipcert.signal.examples import Examples
 from models.data import Split, digit_images
 
 __all__ = ["DELTA", "PROBLEMS", "Problem"]
 
 DELTA: Final = 1e-5
 """of every run"""
+EXAMPLES: Final = 256
+"""training examples whose gradients are measured, and that `suggest` is given"""
 
 
 @final
@@ -41,6 +44,17 @@ class Problem:
     box: tuple[float, float]
     batch_size: int
     epochs: int
+
+    def fresh(self, seed: int) -> nn.Module:
+        """The network as a seed begins it."""
+        torch.manual_seed(seed)
+        return self.network()
+
+    def examples(self) -> Examples:
+        """The first training examples."""
+        data = self.split()
+        x, y = data.images[:EXAMPLES].numpy(), data.labels[:EXAMPLES].numpy()
+        return Examples(x, y, "training examples", sha256="", is_private=True)
 
     @property
     def size(self) -> int:

@@ -19,7 +19,7 @@ from torch.optim import Adam
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.suggested_runs.methods import Method
-from benchmarks.suggested_runs.prediction import examples_of, fresh, model_file, predicted
+from benchmarks.suggested_runs.prediction import model_file, predicted
 from benchmarks.suggested_runs.problems import DELTA, Problem
 from lipcert.privacy.accounting import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
@@ -35,7 +35,7 @@ TUNING_SEED: Final = 1000
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run, as a line of the journal. parameters: how many numbers are trained; seconds: of
-    processor time, all in all; the rest as `Prediction` has it."""
+    processor time, all in all; changes: of `Recipe`; the rest as `Prediction` has it."""
 
     network: str
     method: str
@@ -50,17 +50,18 @@ class Run:
     clipping_noise_to_signal: float | None
     noise_ratio: float | None
     seconds: float
+    changes: tuple[str, ...] = ()
 
 
 def trained(problem: Problem, method: Method, epsilon: float, rate: float, seed: int) -> Run:
     """One run; a seed fixes the initial weights, the batches and the noise."""
     start = time.process_time()
-    recipe = method.recipe(problem, fresh(problem, seed))
+    recipe = method.recipe(problem, problem.fresh(seed))
     data, network = problem.split(), recipe.module
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     held = len(weights) < len(list(network.parameters()))
     optimizer = Adam(weights, lr=rate)
-    examples = TensorDataset(recipe.enter(data.images), data.labels)
+    examples = TensorDataset(data.images, data.labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # seeds are given, and much of this is not useful
         private = make_private(
@@ -77,7 +78,7 @@ def trained(problem: Problem, method: Method, epsilon: float, rate: float, seed:
             seed=seed,
         )
     with private:
-        expected = predicted(private.calibration, examples_of(problem, recipe))
+        expected = predicted(private.calibration, problem.examples())
         steps = len(private.loader)
         for x, y in private.loader:
             private.step(x, y)
@@ -85,22 +86,28 @@ def trained(problem: Problem, method: Method, epsilon: float, rate: float, seed:
     if not spent <= epsilon:
         raise RuntimeError(f"{method.name} on {problem.name} spent ε = {spent}, not {epsilon}")
     with torch.no_grad():
-        answers = network.eval()(recipe.enter(data.test_images)).argmax(dim=1)
+        answers = network.eval()(data.test_images).argmax(dim=1)
     return Run(
         network=problem.name,
         method=method.name,
         epsilon=epsilon,
         seed=seed,
         rate=rate,
-        accuracy=float((answers == data.test_labels).double().mean()),
+        accuracy=round(float((answers == data.test_labels).double().mean()), 5),
         noise_multiplier=sigma,
         parameters=sum(weight.numel() for weight in weights),
         steps=steps,
-        noise_to_signal=expected.noise_to_signal,
-        clipping_noise_to_signal=expected.clipping_noise_to_signal,
-        noise_ratio=expected.noise_ratio,
+        noise_to_signal=_short(expected.noise_to_signal),
+        clipping_noise_to_signal=_short(expected.clipping_noise_to_signal),
+        noise_ratio=_short(expected.noise_ratio),
         seconds=round(time.process_time() - start, 2),
+        changes=recipe.changes,
     )
+
+
+def _short(number: float | None) -> float | None:
+    """In five digits."""
+    return None if number is None else float(f"{number:.5g}")
 
 
 @cache
