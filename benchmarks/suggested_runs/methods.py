@@ -70,6 +70,13 @@ def _as_is(name: str, title: str, mechanism: Callable[[Problem], TrainingMechani
     return Method(name, title, recipe)
 
 
+def _longer(problem: Problem, module: nn.Module) -> Recipe:
+    """Plain DP-SGD with what recipes change of a run: what is left is what else they gain."""
+    chosen = GradientClipping(clip_norm=1.0)
+    network = make_trainable(module, chosen).module
+    return Recipe(network, chosen, 2 * problem.batch_size, 2 * problem.epochs)
+
+
 def _suggested(name: str, title: str, mechanism: str | None = None) -> Method:
     """The recipe as the tool makes it, or its best one of a mechanism, at the weights of a seed."""
 
@@ -145,6 +152,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
                 "weight clipping",
                 lambda problem: WeightClipping(bias_norm=1.0, input_box=problem.box, slack=1.0),
             ),
+            Method("dp-sgd-longer", "DP-SGD, batch and epochs × 2", _longer),
             _suggested("suggested", "what `suggest` proposes"),
             _suggested(
                 "suggested-backprop", "its recipe of backprop clipping", "backprop-clipping"

@@ -41,9 +41,9 @@ LEARNS: Final = 0.5
 class Cell:
     """A method on a network at an ε: its runs, and what was predicted (infinite: no number).
 
-    accuracy, spread: mean and standard deviation over the seeds; predictions are medians. of_run: noise to signal of all
-    steps together; relative: over that of gradient clipping at C = 1; noise_ratio: of both noises
-    alone.
+    accuracy, spread: mean and standard deviation over the seeds; predictions are medians. of_run:
+    noise to signal of all steps together; relative: over that of gradient clipping at C = 1;
+    noise_ratio: of both noises alone.
     """
 
     network: str
@@ -76,18 +76,23 @@ def cells(runs: Iterable[Run]) -> tuple[Cell, ...]:
 def _cell(runs: Sequence[Run]) -> Cell:
     first = runs[0]
     accuracies = [run.accuracy for run in runs]
-    noise = statistics.median(_number(run.noise_to_signal) for run in runs)
-    rival = statistics.median(_number(run.clipping_noise_to_signal) for run in runs)
     return Cell(
         first.network,
         first.method,
         first.epsilon,
         statistics.fmean(accuracies),
         statistics.stdev(accuracies),
-        of_run=noise,
-        relative=noise / rival,
-        noise_ratio=_number(first.noise_ratio),
+        **{name: statistics.median(_predictors(run)[name] for run in runs) for name in PREDICTORS},
     )
+
+
+def _predictors(run: Run) -> Mapping[str, float]:
+    noise = _number(run.noise_to_signal)
+    return {
+        "of_run": noise,
+        "relative": noise / _number(run.clipping_noise_to_signal),
+        "noise_ratio": _number(run.noise_ratio),
+    }
 
 
 def accuracy_table(found: Sequence[Cell], titles: Mapping[str, str]) -> Iterator[str]:
@@ -138,18 +143,13 @@ def correlation_table(
     yield f"| predictor | {names} | all {len(found)} cells | all {len(runs)} runs |"
     yield "|---|" + "---:|" * (len(networks) + 2)
     share = _shares(found, chances)
-    cell_of = {(cell.network, cell.method, cell.epsilon): cell for cell in found}
     for name, title in PREDICTORS.items():
         ranks = [
             _spearman([(getattr(c, name), c.accuracy) for c in found if c.network == network])
             for network in networks
         ]
         ranks.append(_spearman([(getattr(c, name), share(c.network, c.accuracy)) for c in found]))
-        single = [
-            (getattr(cell_of[r.network, r.method, r.epsilon], name), share(r.network, r.accuracy))
-            for r in runs
-            if (r.network, r.method, r.epsilon) in cell_of
-        ]
+        single = [(_predictors(run)[name], share(run.network, run.accuracy)) for run in runs]
         ranks.append(_spearman(single))
         yield f"| {title} | {' | '.join(f'{rank:+.2f}' for rank in ranks)} |"
 
