@@ -80,7 +80,7 @@ def conclude(
         model=job.model,
         model_sha256=ready.model.sha256,
         bounds_from=claims.origin,
-        modes=Modes(job.data, job.trace, job.attack_steps),
+        modes=_modes(ready),
         assumptions={
             **_assumptions(claims),
             **_mode(kept_in_eval_mode(claims.engine.graph, claims.settings)),
@@ -109,6 +109,16 @@ def conclude(
         ),
     )
     return _judged(report, list(_reasons(report, ready, total)))
+
+
+def _modes(ready: Ready) -> Modes:
+    """What was audited; a URL without its secrets."""
+    job, identity = ready.job, ready.identity
+    data = job.data if ready.data is None else ready.data.source
+    modes = Modes(data, job.trace, job.attack_steps)
+    if identity is None:
+        return modes
+    return replace(modes, data_sha256=identity.sha256, data_sha256_of=identity.of)
 
 
 def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> AuditReport:
@@ -265,7 +275,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
     tried = total.examples or total.attacked[Family.GRADIENT] or _examined(report.checks)
     gap = None if ready.trace is None else examples_gap(ready.trace, ready.data)
-    if not tried or (ready.data is not None and not len(ready.data)):
+    if not tried or (ready.data is not None and not (ready.data.count or total.examples)):
         why = "there is no example to replay" if gap is None else gap
         yield Verdict.INCONCLUSIVE, f"[LC300] no gradient was audited: {why}"
         return

@@ -40,7 +40,9 @@ class Job:
     """An audit. Paths are as given.
 
     model: the ONNX file; certificate: whose claims are audited, None for those of `settings`.
-    data: an .npz file; trace: a recorded run; at least one of them, or attack_steps > 0.
+    data: where examples are, as `lipcert.data.opening` reads it, or a name for those that are
+    handed over as an object; data_x, data_y: names of inputs and labels in it; trace: a recorded
+    run. At least one of data and trace, or attack_steps > 0.
     attack_steps: steps of the ascent for bad examples, 0 for none; attack_weights: whether it also
     moves the weights within their constraints.
     timed: whether methods are chosen by timing them, which may change the rounding of a norm from
@@ -55,6 +57,8 @@ class Job:
     settings: Settings
     certificate: str | None = None
     data: str | None = None
+    data_x: str | None = None
+    data_y: str | None = None
     trace: str | None = None
     attack_steps: int = 0
     attack_weights: bool = False
@@ -119,7 +123,8 @@ class Unit:
     """A piece of a job: the examples start … stop−1 of a source, at the named weights.
 
     weights: "model", or "step 200" of the trace. examples: "data", or "step 200". An attack starts
-    from these examples.
+    from these examples. stop: None: to the end, wherever that is; a source that does not know how
+    many examples it has is one unit, because it can only be gone through in order.
     """
 
     number: int
@@ -127,7 +132,7 @@ class Unit:
     weights: str
     examples: str
     start: int
-    stop: int
+    stop: int | None
 
 
 @final
@@ -166,13 +171,16 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
     return int(word)
 
 
-def units_of(pairs: list[tuple[str, str, int]], job: Job, attacked: int) -> tuple[Unit, ...]:
-    """The units of a job, given its (weights, source of examples, number of examples).
+def units_of(pairs: list[tuple[str, str, int | None]], job: Job, attacked: int) -> tuple[Unit, ...]:
+    """The units of a job, given its (weights, source of examples, number of examples or None).
 
     attacked: from how many examples at each weights an attack starts.
     """
     units: list[Unit] = []
     for weights, examples, count in pairs:
+        if count is None:
+            units.append(Unit(len(units), Kind.REPLAY, weights, examples, 0, job.limit))
+            continue
         stop = count if job.limit is None else min(count, job.limit)
         for start in range(0, stop, job.unit_size):
             end = min(start + job.unit_size, stop)
@@ -180,7 +188,7 @@ def units_of(pairs: list[tuple[str, str, int]], job: Job, attacked: int) -> tupl
     if job.attack_steps:
         for weights in dict.fromkeys(weights for weights, _, _ in pairs):
             source, count = next((e, n) for w, e, n in pairs if w == weights)
-            end = min(count, attacked)
+            end = attacked if count is None else min(count, attacked)
             units.append(Unit(len(units), Kind.ATTACK, weights, source, 0, end))
     return tuple(units)
 

@@ -22,10 +22,12 @@ from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, w
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.files import CertificateFileError, read_certificate_file
+from lipcert.core.program import Shape
+from lipcert.data.source import Columns, Identity
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.signal.examples import Examples, load_examples
+from lipcert.signal.examples import DataSet, Examples, Readable, open_data
 from lipcert.upper import FloatArray
 
 MODEL: Final = "model"
@@ -40,12 +42,16 @@ _STARTS: Final = 64
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """A job with everything it refers to. digest: of the job and the content of its inputs."""
+    """A job with everything it refers to.
+
+    identity: of the data. digest: of the job and the content of its inputs, or of their identity.
+    """
 
     job: Job
     model: ImportedModel
     claims: Claims
-    data: Examples | None
+    data: DataSet | None
+    identity: Identity | None
     trace: Trace | None
     units: tuple[Unit, ...]
     digest: str
@@ -56,7 +62,7 @@ class Ready:
             return None
         return weights_at(self.trace, name, self.claims.engine.graph)
 
-    def examples(self, name: str) -> Examples:
+    def examples(self, name: str) -> Readable:
         """Examples by the name that units use."""
         if self.data is not None and name == DATA:
             return self.data
@@ -66,8 +72,12 @@ class Ready:
         return random_examples(self.claims, _STARTS)
 
 
-def prepare(job: Job, observe: Progress | None = None) -> Ready:
-    """Read, import and bound everything that the job refers to."""
+def prepare(job: Job, observe: Progress | None = None, examples: object = None) -> Ready:
+    """Read, import and bound everything that the job refers to.
+
+    examples: the data themselves, an object that `lipcert.data.opening` reads; the job then holds
+    their name.
+    """
     certificate = None if job.certificate is None else _certificate(Path(job.certificate))
     settings = job.settings
     output = settings.output if certificate is None else certificate.model.output
@@ -84,20 +94,41 @@ def prepare(job: Job, observe: Progress | None = None) -> Ready:
     else:
         claims = claims_of_certificate(model, certificate, str(job.certificate), observe)
     shape = claims.engine.graph.input_shape
-    data = None if job.data is None else load_examples(Path(job.data), shape)
+    data = _data(job, shape, examples)
+    identity = None if data is None else data.identity
     trace = None if job.trace is None else read_trace(Path(job.trace))
+    if trace is not None and trace.manifest.examples_key is not None and data is not None:
+        _require_count(data)
     return Ready(
         job=job,
         model=model,
         claims=claims,
         data=data,
+        identity=identity,
         trace=trace,
         units=units_of(_pairs(data, trace), job, _STARTS),
-        digest=job.digest(_inputs(model, job, data, trace)),
+        digest=job.digest(_inputs(model, job, identity, trace)),
     )
 
 
-def _pairs(data: Examples | None, trace: Trace | None) -> list[tuple[str, str, int]]:
+def _data(job: Job, shape: Shape, examples: object) -> DataSet | None:
+    if job.data is None:
+        return None
+    columns = Columns.of(job.data_x, job.data_y)
+    return open_data(job.data if examples is None else examples, shape, columns, job.data)
+
+
+def _require_count(data: DataSet) -> None:
+    """NoVerdictError unless examples can be looked up by the indices that a run recorded."""
+    if data.count is None:
+        raise NoVerdictError(
+            f"audit: {data.source} can only be gone through in order, and the run recorded which "
+            "examples it drew by their numbers; give the data set as files, or as a Dataset with "
+            "a length"
+        )
+
+
+def _pairs(data: DataSet | None, trace: Trace | None) -> list[tuple[str, str, int | None]]:
     """Which weights meet which examples: (weights, examples, number of examples).
 
     Every recorded batch meets the weights that it met in training. The data meet the weights of the
@@ -105,16 +136,18 @@ def _pairs(data: Examples | None, trace: Trace | None) -> list[tuple[str, str, i
     batches are found.
     """
     if trace is None:
-        return [(MODEL, RANDOM, 0) if data is None else (MODEL, DATA, len(data))]
-    pairs = [(name, name, count) for name, count in recorded_batches(trace, data)]
+        return [(MODEL, RANDOM, 0) if data is None else (MODEL, DATA, data.count)]
+    pairs: list[tuple[str, str, int | None]] = [
+        (name, name, count) for name, count in recorded_batches(trace, data)
+    ]
     is_of_run = trace.manifest.examples_key is not None and bool(pairs)
     if data is not None and not is_of_run:
-        pairs += [(name, DATA, len(data)) for name in checkpoints(trace)]
+        pairs += [(name, DATA, data.count) for name in checkpoints(trace)]
     return pairs
 
 
 def _inputs(
-    model: ImportedModel, job: Job, data: Examples | None, trace: Trace | None
+    model: ImportedModel, job: Job, data: Identity | None, trace: Trace | None
 ) -> Mapping[str, str]:
     """Digests of everything that the job reads."""
     found = {"model": model.sha256, **{f"beside {k}": v for k, v in model.external.items()}}
@@ -146,4 +179,4 @@ def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
     domain = Domain.of(engine.graph.input_shape, claims.settings)
     labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
     x = domain.settled(domain.drawn(count, random))
-    return Examples(x, labels.drawn(count, random), f"random inputs (seed {seed})", "")
+    return Examples(x, labels.drawn(count, random), f"random inputs (seed {seed})")

@@ -11,7 +11,6 @@ projection onto constraints comes after the optimizer, so that no bound speaks o
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from lipcert.core.program import BatchNorm, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.settings import Settings
-from lipcert.signal.examples import Examples, checked_examples
+from lipcert.signal.examples import Examples, Readable, checked_examples
 from lipcert.upper import FloatArray
 from lipcert.viewed import is_shown
 
@@ -77,7 +76,7 @@ def first_name(trace: Trace, name: str) -> str:
     return recorded.first[recorded.weights[name].sha256] if name in recorded.weights else name
 
 
-def recorded_batches(trace: Trace, data: Examples | None = None) -> list[tuple[str, int]]:
+def recorded_batches(trace: Trace, data: Readable | None = None) -> list[tuple[str, int]]:
     """Name and number of examples of every step whose weights and whole batch are known.
 
     data: the data set, in which examples that the trace only names are found again.
@@ -88,7 +87,7 @@ def recorded_batches(trace: Trace, data: Examples | None = None) -> list[tuple[s
     ]
 
 
-def examples_gap(trace: Trace, data: Examples | None) -> str | None:
+def examples_gap(trace: Trace, data: Readable | None) -> str | None:
     """Why steps that are recorded with their gradients cannot be replayed, and what to do."""
     recorded = _recorded(trace)
     if trace.manifest.examples_key is None:
@@ -162,7 +161,7 @@ def examples_at(
     trace: Trace,
     name: str,
     shape: Shape,
-    data: Examples | None = None,
+    data: Readable | None = None,
     settings: Settings | None = None,
 ) -> Examples:
     """The batch of a step as the network read it, its micro-batches one after another.
@@ -174,7 +173,7 @@ def examples_at(
     if step is None and data is not None and name in (found := _found(trace, data)):
         source = f"{data.source} at the indices of {name}"
         x, y = _found_examples(found[name], data, settings, source)
-        return checked_examples(x, y, shape, source, data.sha256)
+        return checked_examples(x, y, shape, source)
     if step is None:
         raise NoVerdictError(f"[LC319] the trace {trace.folder} has no whole batch at {name!r}")
     blobs = [batch.tensors for batch in step.batches if batch.tensors is not None]
@@ -187,8 +186,7 @@ def examples_at(
             "bounds are of a network of one input"
         )
     x, y = (_joined([part[key] for part in held], source, key) for key in (INPUT, LABELS))
-    digest = hashlib.sha256("".join(blob.sha256 for blob in blobs).encode())
-    return checked_examples(x, y, shape, source, digest.hexdigest())
+    return checked_examples(x, y, shape, source)
 
 
 def _joined(parts: list[npt.NDArray[Any]], source: str, what: str) -> npt.NDArray[Any]:
@@ -240,7 +238,7 @@ def _read(folder: Path, digest: str, sizes: tuple[int, ...]) -> _Recorded:
     return _Recorded(weights, batches, named, detailed, first)
 
 
-def _found(trace: Trace, data: Examples | None) -> Mapping[str, Step]:
+def _found(trace: Trace, data: Readable | None) -> Mapping[str, Step]:
     """The named steps whose examples are found in the data."""
     named = _recorded(trace).named
     if data is None or not named:
@@ -251,7 +249,7 @@ def _found(trace: Trace, data: Examples | None) -> Mapping[str, Step]:
 
 @lru_cache(maxsize=2)
 def _found_in(
-    folder: Path, digest: str, sizes: tuple[int, ...], data: Examples
+    folder: Path, digest: str, sizes: tuple[int, ...], data: Readable
 ) -> Mapping[str, Step]:
     """Compared once: units of work ask for one step each."""
     trace = read_trace(folder)
@@ -266,7 +264,7 @@ def _found_in(
     }
 
 
-def _is_found(batch: Batch, data: Examples, key: ExamplesKey) -> bool:
+def _is_found(batch: Batch, data: Readable, key: ExamplesKey) -> bool:
     tensors = _tensors_of(batch, data)
     return (
         tensors is not None
@@ -275,12 +273,14 @@ def _is_found(batch: Batch, data: Examples, key: ExamplesKey) -> bool:
     )
 
 
-def _tensors_of(batch: Batch, data: Examples) -> Mapping[str, StoredTensor] | None:
+def _tensors_of(batch: Batch, data: Readable) -> Mapping[str, StoredTensor] | None:
     """The examples of these indices in the recorded types; None where there are none."""
     index, name = batch.index, batch.name
-    if index is None or name is None or int(index.max(initial=-1)) >= len(data):
+    known = -1 if data.count is None else data.count
+    if index is None or name is None or int(index.max(initial=-1)) >= known:
         return None
-    x, y = stored_as(name.input, data.x[index]), stored_as(name.labels, data.y[index])
+    found = data.take(index)
+    x, y = stored_as(name.input, found.x), stored_as(name.labels, found.y)
     return None if x is None or y is None else {INPUT: x, LABELS: y}
 
 
@@ -294,7 +294,7 @@ def _is_whole(step: Step) -> bool:
 
 
 def _found_examples(
-    step: Step, data: Examples, settings: Settings | None, source: str
+    step: Step, data: Readable, settings: Settings | None, source: str
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Inputs and labels of a named step."""
     inputs: list[npt.NDArray[Any]] = []

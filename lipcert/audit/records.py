@@ -227,11 +227,17 @@ class Check:
 @final
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """What was audited: replayed data, a recorded run, an attack (its steps; 0: none)."""
+    """What was audited: replayed data, a recorded run, an attack (its steps; 0: none).
+
+    data_sha256: of what data_sha256_of says; None where there are no data, or an older version
+    wrote the report.
+    """
 
     data: str | None
     trace: str | None
     attack_steps: int
+    data_sha256: str | None = None
+    data_sha256_of: str | None = None
 
 
 @final

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,7 +24,7 @@ from lipcert.audit.measured import Decision, decide
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Places, Tallies, Tally, merged
-from lipcert.signal.examples import Examples
+from lipcert.signal.examples import Examples, Readable
 from lipcert.signal.labels import checked_labels
 from lipcert.upper import FloatArray
 
@@ -55,6 +55,27 @@ class _Judged:
         """Which examples are undecided in anything.  # [examples]"""
         undecided = [d.undecided for found in self.decisions.values() for d in found.values()]
         return np.any(undecided, axis=0) if undecided else np.zeros(len(self.norms), np.bool_)
+
+
+@final
+@dataclass(slots=True)
+class _Strangers:
+    """Examples outside of the declared domain: how many, the first of them, and why.
+
+    integers: the type of integers that they are stored as, as images of 0 to 255 are; "": none.
+    """
+
+    count: int = 0
+    named: list[str] = field(default_factory=list)
+    integers: str = ""
+
+    def meet(self, found: list[tuple[int, str]], start: int, kind: np.dtype[Any]) -> None:
+        """Further ones, by their numbers from the start on."""
+        self.count += len(found)
+        left = found[: _NAMED - len(self.named)]
+        self.named += [f"example {start + index} {why}" for index, why in left]
+        if found and kind.kind in "iu":
+            self.integers = str(kind)
 
 
 @final
@@ -92,26 +113,36 @@ class Replayer:
             for wanted in dict.fromkeys((precision, Precision.FLOAT64))
         ]
 
-    def replay(self, examples: Examples, start: int, stop: int) -> Replayed:
-        """The examples start … stop−1, a micro-batch at a time.
+    def replay(self, examples: Readable, start: int, stop: int | None) -> Replayed:
+        """The examples start … stop−1, or to the end; a micro-batch at a time is read and held.
 
         Raises NoVerdictError for a label that the loss does not admit.
         """
+        tallies, at = merged(()), start
+        strangers = _Strangers()
+        while stop is None or at < stop:
+            wanted = at + self._micro_batch
+            some = examples.read(at, wanted if stop is None else min(wanted, stop))
+            if not len(some):
+                break
+            tallies = merged((tallies, self._replayed(some, at, strangers)))
+            at += len(some)
+        checks = self._inadmissible(strangers, at - start)
+        return Replayed(at - start, tallies, (*self._unjudged(), *checks))
+
+    def _replayed(self, some: Examples, start: int, strangers: _Strangers) -> Tallies:
+        """Of a few examples; those of which no bound speaks join the strangers."""
         engine = self._claims.engine
-        x, y = examples.x[start:stop], examples.y[start:stop]
-        labels = checked_labels(engine.loss, y, engine.graph.output_shape, first=start)
-        inadmissible = outside(x, self._claims.settings)
-        inside = settled(x, engine.at_input.norm, self._claims.settings)
-        admissible = np.ones(stop - start, dtype=np.bool_)
+        labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
+        inadmissible = outside(some.x, self._claims.settings)
+        inside = settled(some.x, engine.at_input.norm, self._claims.settings)
+        admissible = np.ones(len(some), dtype=np.bool_)
         admissible[[index for index, _ in inadmissible]] = False
-        places = np.flatnonzero(admissible)
-        parts = [
-            self._tallies(inside[chosen], labels[chosen], start + chosen)
-            for at in range(0, len(places), self._micro_batch)
-            for chosen in (places[at : at + self._micro_batch],)
-        ]
-        checks = self._inadmissible(inadmissible, start, stop - start)
-        return Replayed(stop - start, merged(parts), (*self._unjudged(), *checks))
+        strangers.meet(inadmissible, start, some.x.dtype)
+        chosen = np.flatnonzero(admissible)
+        if not len(chosen):
+            return merged(())
+        return self._tallies(inside[chosen], labels[chosen], start + chosen)
 
     def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
         """Of a few admissible examples: first as audited, the doubtful again in float64."""
@@ -176,17 +207,17 @@ class Replayer:
             ),
         )
 
-    def _inadmissible(
-        self, inadmissible: list[tuple[int, str]], start: int, count: int
-    ) -> tuple[CheckReport, ...]:
-        if not inadmissible:
+    def _inadmissible(self, found: _Strangers, count: int) -> tuple[CheckReport, ...]:
+        if not found.count:
             return ()
-        named = "; ".join(f"example {start + index} {why}" for index, why in inadmissible[:_NAMED])
-        more = f"; and {len(inadmissible) - _NAMED} more" if len(inadmissible) > _NAMED else ""
+        named = "; ".join(found.named)
+        more = f"; and {found.count - _NAMED} more" if found.count > _NAMED else ""
+        stored = f"; they are stored as {found.integers}, and nothing is rescaled"
         return (
             Check("LC304", "admissibility").failed(
-                f"{len(inadmissible)} of {count} examples lie outside the declared input "
-                f"domain, of which alone the bounds speak: {named}{more}",
+                f"{found.count} of {count} examples lie outside the declared input "
+                f"domain, of which alone the bounds speak: {named}{more}"
+                f"{stored if found.integers else ''}",
                 self._name,
                 remedy="clip or rescale the inputs before the network, in training too, or declare "
                 "the domain that they are in (--input-norm, --input-box)",

@@ -7,6 +7,7 @@ another worker gives it.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +33,12 @@ def audit(
     worker: Worker | None = None,
     compare_speed: bool = False,
     observe: Progress | None = None,
+    data: object = None,
 ) -> AuditReport | None:
     """Do a job. folder: where workers share it; None: all of it is done here.
+
+    data: the examples themselves, in place of what the job's `data` names: arrays (x, y), a torch
+    Dataset, IterableDataset or DataLoader. `job.data` is then what reports call them.
 
     None where another worker reports. Raises NoVerdictError where the job cannot be done.
     """
@@ -43,20 +48,20 @@ def audit(
     use_gpu(device, worker.local)
     Arithmetic(device, job.precision)  # refuses what is absent
     job = replace(job, device=str(device), timed=folder is None)
-    ready = prepare(job, observe)
+    ready = prepare(job, observe, data)
     found = run_checks(ready)
     try:
-        results = _results(ready, folder, worker, observe)
+        total = total_of(_results(ready, folder, worker, observe))
     except NoVerdictError as error:
         if all(report.verdict is Verdict.PASS for report in found.reports):
             raise
-        results, found = [], _with_obstacle(found, error)
+        total, found = total_of(()), _with_obstacle(found, error)
     if not worker.reports:
         return None
     ratio = speed_of(ready) if compare_speed else None
     return conclude(
         ready,
-        total_of(results),
+        total,
         found,
         seconds=time.monotonic() - started,
         plain_step_ratio=ratio,
@@ -64,11 +69,16 @@ def audit(
 
 
 @one_thread()
-def merged_report(folder: Path, observe: Progress | None = None) -> AuditReport:
-    """The report of the results that are in a folder; units without one make it inconclusive."""
+def merged_report(
+    folder: Path, observe: Progress | None = None, data: object = None
+) -> AuditReport:
+    """The report of the results that are in a folder; units without one make it inconclusive.
+
+    data: as of `audit`.
+    """
     started = time.monotonic()
     job = WorkFolder.job_in(folder)
-    ready = prepare(job, observe)
+    ready = prepare(job, observe, data)
     results = WorkFolder.opened(folder, job, ready.digest).results()
     here = replace(ready, job=replace(job, device="cpu"))  # whatever the workers had
     checked = run_checks(here)
@@ -77,14 +87,15 @@ def merged_report(folder: Path, observe: Progress | None = None) -> AuditReport:
 
 def _results(
     ready: Ready, folder: Path | None, worker: Worker, observe: Progress | None
-) -> list[UnitResult]:
-    """Those of all units, whoever does them."""
+) -> Iterator[UnitResult]:
+    """Those of all units, whoever does them, as they come."""
     if folder is None:
-        return [_done(ready, unit, observe) for unit in ready.units]
+        yield from (_done(ready, unit, observe) for unit in ready.units)
+        return
     shared = WorkFolder.opened(folder, ready.job, ready.digest)
     for unit in shared.claimed(ready.units, worker.rank * len(ready.units) // worker.count):
         shared.keep(unit, _done(ready, unit, observe))
-    return shared.results()
+    yield from shared.results()
 
 
 def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:

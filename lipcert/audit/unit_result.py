@@ -69,18 +69,28 @@ class Total:
 
 
 def total_of(results: Iterable[UnitResult]) -> Total:
-    """The sum, whatever the order of the results; a unit that occurs twice counts once."""
-    known = {result.unit: result for result in results}
-    ordered = [known[number] for number in sorted(known)]
-    replays = [result for result in ordered if result.kind is Kind.REPLAY]
-    attacks = [result for result in ordered if result.kind is Kind.ATTACK]
+    """The sum, whatever the order of the results; a unit that occurs twice counts once.
+
+    Results are added up as they come, and not held.
+    """
+    tallies = dict.fromkeys(Kind, merged(()))
+    seconds: dict[int, float] = {}
+    checks: dict[int, tuple[CheckReport, ...]] = {}
+    examples = 0
+    for result in results:
+        if result.unit in seconds:
+            continue
+        seconds[result.unit], checks[result.unit] = result.seconds, result.checks
+        examples += result.examples if result.kind is Kind.REPLAY else 0
+        tallies[result.kind] = merged((tallies[result.kind], result.tallies))
+    ordered = sorted(seconds)
     return Total(
-        done=tuple(sorted(known)),
-        examples=sum(result.examples for result in replays),
-        replayed=merged(result.tallies for result in replays),
-        attacked=merged(result.tallies for result in attacks),
-        checks=tuple(dict.fromkeys(check for result in ordered for check in result.checks)),
-        seconds=math.fsum(result.seconds for result in ordered),
+        done=tuple(ordered),
+        examples=examples,
+        replayed=tallies[Kind.REPLAY],
+        attacked=tallies[Kind.ATTACK],
+        checks=tuple(dict.fromkeys(check for unit in ordered for check in checks[unit])),
+        seconds=math.fsum(seconds.values()),
     )
 
 

@@ -58,8 +58,7 @@ def _observed(ready: Ready) -> Observed | None:
     if unit.kind is Kind.ATTACK:
         return observed_at_random(engine, settings)
     count = min(int(_WORK / work(engine.program)), _MOST)
-    examples = ready.examples(unit.examples)
-    some = replace(examples, x=examples.x[unit.start :][:count], y=examples.y[unit.start :][:count])
+    some = ready.examples(unit.examples).read(unit.start, unit.start + count)
     try:
         return observed_at(engine, settings, some)
     except NoVerdictError:  # of labels that the replay refuses, too

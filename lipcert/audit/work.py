@@ -22,7 +22,6 @@ from lipcert.audit.replay import Replayed, Replayer
 from lipcert.audit.settled import Settled, settled_at, settled_weights
 from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
-from lipcert.signal.examples import Examples
 
 
 @lru_cache(maxsize=1)
@@ -62,8 +61,7 @@ def speed_of(ready: Ready) -> float | None:
     if not ready.units or ready.units[0].kind is Kind.ATTACK:
         return None
     job, unit = ready.job, ready.units[0]
-    examples = ready.examples(unit.examples)
-    some = slice(0, min(len(examples), job.micro_batch))
+    examples = ready.examples(unit.examples).read(0, job.micro_batch)
     bench = Bench(
         ready.claims,
         job.precision,
@@ -71,7 +69,7 @@ def speed_of(ready: Ready) -> float | None:
         ready.weights(unit.weights),
         watch_values=job.watch_values,
     )
-    return bench.plain_step_ratio(examples.x[some], examples.y[some])
+    return bench.plain_step_ratio(examples.x, examples.y)
 
 
 def _replayed(ready: Ready, unit: Unit) -> Replayed:
@@ -94,12 +92,10 @@ def _settled(ready: Ready, weights: str) -> Settled:
 def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Replayed]:
     """What the proposals of the attack show when they are replayed like any other examples."""
     given = _settled(ready, unit.weights)
-    examples = ready.examples(unit.examples)
-    start = Examples(examples.x[: unit.stop], examples.y[: unit.stop], examples.source, "")
     found = proposals(
         given.claims,
         given.weights,
-        start,
+        ready.examples(unit.examples).read(0, unit.stop or 0),
         ready.job.attack_steps,
         move_weights=ready.job.attack_weights,
         device=torch.device(ready.job.device),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from lipcert.cli import paths
+from lipcert.cli.data_options import data_options, require_data, some_examples
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.gate_options import gate_options, gates_of
 from lipcert.cli.options import chosen_settings, knob_options, report_options
@@ -21,12 +22,9 @@ from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
 @click.command("analyze")
 @click.argument("model", type=click.Path(path_type=Path))
 @knob_options
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Measure gradients at the arrays x and y of this .npz file, which costs privacy that no ε "
-    "covers: give public or generated examples.  [default: random admissible ones]",
+@data_options(
+    "Measure gradients at these examples (the forms are those of `lipcert audit --data`), which "
+    "costs privacy that no ε covers: give public or generated ones.  [default: random admissible]"
 )
 @gate_options(*OF_ANALYSES)
 @report_options(*ANALYSIS_FORMATS)
@@ -36,7 +34,6 @@ def command(
     /,
     *,
     model: Path,
-    data: Path | None,
     output_format: str,
     out_file: Path | None,
     reports: tuple[str, ...],
@@ -55,8 +52,7 @@ def command(
     settings = chosen_settings(context).settings
     destinations = [parse_report(word, ANALYSIS_FORMATS) for word in reports]
     paths.require_model(model)
-    if data is not None:
-        paths.require_file(data)
+    require_data(words)
     paths.require_writable([out_file, *(file for _, file in destinations)])
     from lipcert.analysis.pipeline import analyze
     from lipcert.cli.cache import open_cache, with_note
@@ -70,11 +66,7 @@ def command(
         input_norm=settings.input_norm,
         input_box=settings.input_box,
     )
-    examples = None
-    if data is not None:
-        from lipcert.signal.examples import load_examples
-
-        examples = load_examples(data, imported.graph.input_shape)
+    examples = some_examples(words, imported)
     cache = open_cache(settings.cache, os.environ)
     with ProgressReport(progress) as report:
         analysis = analyze(

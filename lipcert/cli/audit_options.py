@@ -6,7 +6,6 @@ What enters: click's parse of them. What leaves: a `Job`.
 from __future__ import annotations
 
 import importlib.util
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from lipcert.cli import paths
+from lipcert.cli.data_options import data_options, require_data
 from lipcert.cli.gate_options import gates_of
 from lipcert.errors import NoVerdictError, UsageError
 
@@ -32,11 +32,11 @@ _OPTIONS: Final = (
         help="The ONNX file that the certificate TARGET speaks of.  "
         "[default: beside it, with the ending .onnx]",
     ),
-    click.option(
-        "--data",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="An .npz file of arrays x [examples, ...] and y: batches to replay.",
+    data_options(
+        "Examples to replay: an .npz file of arrays x [examples, ...] and y; a folder of .npz "
+        "files or of x/y pairs of .npy files; Parquet; a folder of datasets.save_to_disk; tar "
+        "files of WebDataset; a URL of one file; or package.module:function, which returns a "
+        "torch Dataset, IterableDataset or DataLoader."
     ),
     click.option(
         "--trace",
@@ -128,14 +128,9 @@ def require_inputs(job: Job) -> None:
     from lipcert.audit.trace.files import MANIFEST
 
     paths.require_model(Path(job.model))
-    for file in (job.certificate, job.data):
-        if file is not None:
-            paths.require_file(Path(file))
-    if job.data is not None and not zipfile.is_zipfile(job.data):
-        raise NoVerdictError(
-            f"audit: {job.data} is no .npz file of arrays x and y; write it with "
-            "numpy.savez(path, x=inputs, y=labels)"
-        )
+    if job.certificate is not None:
+        paths.require_file(Path(job.certificate))
+    require_data({"data": job.data, "data_x": job.data_x, "data_y": job.data_y})
     if job.trace is not None:
         paths.require_folder(Path(job.trace))
         if not (Path(job.trace) / MANIFEST).exists():
@@ -173,7 +168,9 @@ def job_of(
         model=str(model),
         settings=settings,
         certificate=None if certificate is None else str(certificate),
-        data=_text(words["data"]),
+        data=words["data"],
+        data_x=words["data_x"],
+        data_y=words["data_y"],
         trace=_text(words["trace"]),
         attack_steps=0 if words["attack"] is None else words["attack_steps"] or _STEPS,
         attack_weights=words["attack_weights"],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lipcert.cli import paths
+from lipcert.cli.data_options import data_options, require_data, some_examples
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import (
     chosen_settings,
@@ -29,13 +30,10 @@ if TYPE_CHECKING:
 
 @click.command("suggest")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--data",
-    "data_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Arrays x and y of an .npz file, at which gradients are measured; default: random "
-    "admissible inputs. What is learned from private data costs privacy that no ε covers.",
+@data_options(
+    "Examples at which gradients are measured (the forms are those of `lipcert audit --data`); "
+    "default: random admissible inputs. What is learned from private data costs privacy that no ε "
+    "covers."
 )
 @click.option(
     "--probe",
@@ -68,9 +66,9 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     model: Path,
-    data_file: Path | None,
     probe: bool,
     budget: float,
     settings_file: Path | None,
@@ -80,6 +78,7 @@ def command(
     show_all: bool,
     progress: bool | None,
     color: str,
+    **words: object,
 ) -> ExitCode:
     """Analyse what-ifs of MODEL, an ONNX file, and rank them by noise over signal.
 
@@ -91,14 +90,12 @@ def command(
     paths.require_writable([out_file, settings_file])
     if settings_file is not None and settings_file.exists() and not force:
         raise UsageError(f"--apply: {settings_file} exists; name another file, or give --force")
-    if probe and data_file is None:
-        raise UsageError("--probe: a run needs examples with their labels; give --data FILE")
-    if data_file is not None:
-        paths.require_file(data_file)
+    if probe and words["data"] is None:
+        raise UsageError("--probe: a run needs examples with their labels; give --data WHERE")
+    require_data(words)
     from lipcert.cli.cache import open_cache
     from lipcert.importer.load import load_model
     from lipcert.search.proposals import proposals
-    from lipcert.signal.examples import load_examples
     from lipcert.suggestions.engine import suggest
 
     imported = load_model(
@@ -108,7 +105,7 @@ def command(
         input_norm=settings.input_norm,
         input_box=settings.input_box,
     )
-    examples = None if data_file is None else load_examples(data_file, imported.graph.input_shape)
+    examples = some_examples(words, imported)
     cache = open_cache(settings.cache, os.environ)
     with ProgressReport(progress) as report:
         found = suggest(

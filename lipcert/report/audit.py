@@ -20,6 +20,7 @@ from lipcert.audit.records import (
     CheckReport,
     ExampleReference,
     GroupAudit,
+    Modes,
     Quantity,
     ValueAudit,
     Verdict,
@@ -430,6 +431,7 @@ def fact_rows(report: AuditReport) -> Rows:
     rows = [
         ("bounds from", report.bounds_from),
         ("data", modes.data or "none"),
+        *_digest_rows(modes),
         ("recorded run", modes.trace or "none"),
         ("attack", attack if modes.attack_steps else "none"),
         ("units of work", f"{report.units_done:,} of {report.units:,} done"),
@@ -438,6 +440,13 @@ def fact_rows(report: AuditReport) -> Rows:
     ]
     told = {**report.assumptions, **_SCOPES.get(report.assumptions.get("scope", ""), {})}
     return rows + [(f"assumed: {name}", text) for name, text in told.items()]
+
+
+def _digest_rows(modes: Modes) -> Rows:
+    """What tells other data from these."""
+    if modes.data_sha256 is None:
+        return []
+    return [("data sha256", f"{modes.data_sha256[:16]}… of {modes.data_sha256_of}")]
 
 
 def _rounding(report: AuditReport) -> str:

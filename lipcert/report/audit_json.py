@@ -109,6 +109,8 @@ AUDIT: Final = Codec(
         "AuditReport.gates": member(optional=True),
         "AuditReport.gradient": member(optional=True),
         "AuditReport.usefulness": member(optional=True),
+        "Modes.data_sha256": member(optional=True),
+        "Modes.data_sha256_of": member(optional=True),
     },
     nulls=True,
     extra=True,

@@ -1,18 +1,16 @@
-"""Examples: arrays x and y of an .npz file, checked against the model, or admissible random ones.
+"""Examples, read from data and checked against the model, or admissible random ones.
 
-What enters: a file and the shape of one example, or what is known of inputs and labels. What
-leaves: `Examples`, or a NoVerdictError that names what is wrong and where. Nothing is unpickled,
-and nothing is skipped silently.
+What enters: a source and the shape of one example, or what is known of inputs and labels. What
+leaves: `Examples`, or a NoVerdictError that names what is wrong and where. Nothing is skipped or
+rescaled silently.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import zipfile
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, final
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +18,15 @@ import numpy.typing as npt
 from lipcert.core.losses.base import Loss, Targets, class_axis
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Fact
+from lipcert.data.opening import open_source
+from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair
 from lipcert.errors import NoVerdictError
 from lipcert.upper import FloatArray
 
 RANDOM: Final = "random admissible inputs"
 _FLOATS: Final = frozenset({"f"})
-_LARGEST: Final = 1 << 36
+_MOST_BYTES: Final = 1 << 28
+"""of the examples that a measurement holds at once"""
 _TINY: Final = float(np.finfo(np.float64).tiny)
 _INWARD: Final = 1e-12
 
@@ -35,49 +36,113 @@ _INWARD: Final = 1e-12
 class Examples:
     """Inputs [examples, *shape] of a float or integer type, and their labels [examples, ...].
 
-    source: where they come from, for messages. sha256: of the bytes they were read from.
+    source: where they come from, for messages.
     is_private: whether what is learned from them costs privacy, as it does of all but drawn ones.
     """
 
     x: npt.NDArray[Any]
     y: npt.NDArray[Any]
     source: str
-    sha256: str = ""
     is_private: bool = True
 
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.x)
 
-def load_examples(path: Path, shape: Shape) -> Examples:
-    """The arrays x and y of an .npz file, as examples of the given shape."""
-    try:
-        raw = path.read_bytes()
-        _check_size(path)
-        with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
-            _check_members(path, archive)
-            x, y = archive["x"], archive["y"]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise NoVerdictError(
-            f"{path} is no .npz file of arrays x and y: {error}; write it with "
-            "numpy.savez(path, x=inputs, y=labels)"
-        ) from error
-    return checked_examples(x, y, shape, str(path), hashlib.sha256(raw).hexdigest())
+    def read(self, start: int, stop: int) -> Examples:
+        """Those from start to stop − 1."""
+        return replace(self, x=self.x[start:stop], y=self.y[start:stop])
+
+    def take(self, index: npt.NDArray[np.int64]) -> Examples:
+        """Those of these numbers, in this order."""
+        return replace(self, x=self.x[index], y=self.y[index])
+
+
+@final
+class DataSet:
+    """The examples of a source, checked as they are read; no more than are asked for are held.
+
+    source: its name, for messages. count: how many there are; None: only the end tells.
+    """
+
+    def __init__(self, source: Source, shape: Shape) -> None:
+        self.source = source.name
+        self.count = source.count
+        self._source, self._shape = source, shape
+        self._blocks: Iterator[Block] = iter(())
+        self._rest: list[Block] = []
+        self._at = -1
+
+    @property
+    def identity(self) -> Identity:
+        """What tells that the data have changed."""
+        return self._source.identity()
+
+    def read(self, start: int, stop: int) -> Examples:
+        """Those from start to stop − 1, or to the end of the data.
+
+        Whoever goes on where the last call ended goes through the source once.
+        """
+        if start != self._at:
+            self._blocks, self._rest, self._at = self._source.blocks(start), [], start
+        wanted = stop - start
+        while sum(len(x) for x, _ in self._rest) < wanted:
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            self._rest.append(block)
+        if not self._rest:
+            return self._nothing()
+        x, y = joined(self._rest)
+        self._rest = [(x[wanted:], y[wanted:])] if len(x) > wanted else []
+        self._at = start + min(len(x), wanted)
+        return self._checked((x[:wanted], y[:wanted]), start)
+
+    def take(self, index: npt.NDArray[np.int64]) -> Examples:
+        """Those of these numbers, in this order; the count must be known, and above all of them."""
+        return self._checked(self._source.take(index)) if len(index) else self._nothing()
+
+    def some(self) -> Examples:
+        """As many as a measurement can hold, at equal distances; the first of what has no count."""
+        most = max(_MOST_BYTES // (8 * math.prod(self._shape)), 1)
+        if self.count is None or self.count <= most:
+            return self.read(0, most)
+        return self.take(np.linspace(0, self.count - 1, most).astype(np.int64))
+
+    def _checked(self, block: Block, first: int = 0) -> Examples:
+        return checked_examples(*block, self._shape, self.source, first)
+
+    def _nothing(self) -> Examples:
+        return Examples(np.zeros((0, *self._shape)), np.zeros(0, np.int64), self.source)
+
+
+Readable: TypeAlias = Examples | DataSet
+"""what is read by numbers of examples"""
+
+
+def open_data(
+    where: object, shape: Shape, columns: Columns | None = None, name: str = "the examples"
+) -> DataSet:
+    """The data that a word names or an object holds, as examples of the given shape."""
+    return DataSet(open_source(where, shape, columns or Columns(), name), shape)
 
 
 def checked_examples(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], shape: Shape, source: str, sha256: str
+    x: npt.NDArray[Any], y: npt.NDArray[Any], shape: Shape, source: str, first: int = 0
 ) -> Examples:
-    """The arrays as examples of the given shape; values must be finite numbers."""
+    """The arrays as examples of the given shape; values must be finite numbers.
+
+    first: the number of the first example, for messages.
+    """
     if x.dtype.kind not in "fiu" or y.dtype.kind not in "fiub":
         raise NoVerdictError(
             f"{source} holds x of type {x.dtype} and y of type {y.dtype}; numbers are needed"
         )
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise NoVerdictError(
-            f"{source} holds x of shape {list(x.shape)} and y of shape {list(y.shape)}; "
-            "their first axes must count the same examples"
-        )
+    require_pair(x, y, source)
     if x.shape[1:] != tuple(shape):
         raise NoVerdictError(
             f"{source} holds examples of shape {list(x.shape[1:])}, but the model reads "
@@ -86,10 +151,10 @@ def checked_examples(
     bad = _first_bad(x)
     if bad is not None:
         raise NoVerdictError(
-            f"{source}, x: example {bad} holds NaN or infinity; no bound speaks of it, so "
+            f"{source}, x: example {first + bad} holds NaN or infinity; no bound speaks of it, so "
             "remove it, or find out where training got it from"
         )
-    return Examples(x, y, source, sha256)
+    return Examples(x, y, source)
 
 
 def _first_bad(x: npt.NDArray[Any]) -> int | None:
@@ -98,26 +163,6 @@ def _first_bad(x: npt.NDArray[Any]) -> int | None:
         return None
     finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
     return None if finite.all() else int(np.argmin(finite))
-
-
-def _check_members(path: Path, archive: Any) -> None:
-    missing = [name for name in ("x", "y") if name not in getattr(archive, "files", ())]
-    if missing:
-        raise NoVerdictError(
-            f"{path} has no array {missing[0]!r}; write it with "
-            "numpy.savez(path, x=inputs, y=labels)"
-        )
-
-
-def _check_size(path: Path) -> None:
-    """Refuse an archive that unpacks to more than is sensible to hold."""
-    with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    if size > _LARGEST:
-        raise NoVerdictError(
-            f"{path} unpacks to {size >> 30} GiB; split it into files of at most "
-            f"{_LARGEST >> 30} GiB"
-        )
 
 
 @np.errstate(all="ignore")
@@ -133,7 +178,9 @@ def random_examples(
     labels = _random_labels(loss, output_shape, count, random)
     if labels is None:
         return None
-    return Examples(_random_inputs(shape, at_input, count, random), labels, RANDOM, "", False)
+    return Examples(
+        _random_inputs(shape, at_input, count, random), labels, RANDOM, is_private=False
+    )
 
 
 def _random_inputs(

@@ -145,7 +145,7 @@ def examples_of(source: str, given: KnownExamples, shape: Shape, *, is_private: 
         raise UsageError(f"training: {source}: give (x, y), inputs and labels")
     x, y = (_array(item) for item in given)
     try:
-        found = checked_examples(x, y, shape, source, "")
+        found = checked_examples(x, y, shape, source)
     except NoVerdictError as error:
         raise UsageError(f"training: {error}") from error
     return replace(found, is_private=is_private)

@@ -70,7 +70,7 @@ class Subject:
             norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
             x = x * (self.radius * (1.0 - 1e-6) / norms).reshape(-1, *[1] * (x.ndim - 1))
         labels = split.labels.numpy()[: self.examples]
-        data = Examples(x.astype(np.float32), labels, "digits", "")
+        data = Examples(x.astype(np.float32), labels, "digits")
         return with_data(ready, data)
 
     @cached_property
@@ -78,7 +78,7 @@ class Subject:
         """The same with the examples that the attack proposes; it never looks at claimed bounds."""
         ready, data = self.right, self.right.data
         assert data is not None
-        start = Examples(data.x[:BATCH], data.y[:BATCH], "digits", "")
+        start = Examples(data.x[:BATCH], data.y[:BATCH], "digits")
         (found,) = proposals(ready.claims, None, start, self.steps, move_weights=False, device=CPU)
         return with_data(ready, found.examples)
 

@@ -236,8 +236,8 @@ def test_the_same_seed_proposes_the_same():
 
 def test_inadmissible_starts_and_none():
     run = claims(input_norm=1.0)
-    far = Examples(np.full((2, 6), 100.0), np.array([0, 1]), "far", "")
-    none = Examples(np.zeros((0, 6)), np.zeros(0, dtype=np.int64), "none", "")
+    far = Examples(np.full((2, 6), 100.0), np.array([0, 1]), "far")
+    none = Examples(np.zeros((0, 6)), np.zeros(0, dtype=np.int64), "none")
     for start in (far, none):
         (found,) = attacked(run, start, steps=3)
         assert_inside(found.examples.x, run.settings)
@@ -344,7 +344,7 @@ def test_a_bound_that_is_too_small_is_found(name, group, factor):
     )
     data = digits(run)
     replayer = Replayer(faulty, Precision.FLOAT64, CPU, None, watch_values=False)
-    (found,) = attacked(faulty, Examples(data.x[:32], data.y[:32], "digits", ""), steps=30)
+    (found,) = attacked(faulty, Examples(data.x[:32], data.y[:32], "digits"), steps=30)
     violations = [
         {
             g: tally.violations
@@ -363,4 +363,4 @@ def digits(run: Claims) -> Examples:
     pixels, labels = datasets.load_digits(return_X_y=True)
     x = pixels / np.maximum(np.linalg.norm(pixels, axis=1, keepdims=True), 1e-9) * (1.0 - 1e-12)
     shape = run.engine.graph.input_shape
-    return Examples(x[:400].reshape(-1, *shape), labels[:400], "digits", "")
+    return Examples(x[:400].reshape(-1, *shape), labels[:400], "digits")

@@ -64,7 +64,7 @@ def random_inputs(shape: tuple[int, ...], count: int, generator: torch.Generator
 
 
 def replayed(claims: Claims, x: Any, y: Any, precision: Precision) -> Tallies:
-    examples = Examples(np.asarray(x), np.asarray(y), "test", "")
+    examples = Examples(np.asarray(x), np.asarray(y), "test")
     found = Replayer(claims, precision, CPU, timed=False).replay(examples, 0, len(examples))
     assert found.checks == ()
     return found.tallies
@@ -291,7 +291,7 @@ def test_gradients_that_cancel_are_within_a_bound_of_zero(watch_values: bool) ->
     graph = chain((6,), first, Activation("tanh"), last)
     claims = claims_of(graph, Settings(input_norm=2.0, group="parameter"))
     assert {g.name: g.grad_norm for g in claims.groups}["a"] < 1e-20
-    examples = Examples(sphere(64, 1.9), np.arange(64) % 3, "test", "")
+    examples = Examples(sphere(64, 1.9), np.arange(64) % 3, "test")
     bent = {"a": np.eye(6), "b": np.tile(row, (3, 1)) + 1e-9 * np.eye(3, 6)}
     for weights, expected in ((None, set()), (bent, {(Family.GRADIENT, "a")})):
         replayer = Replayer(claims, SINGLE, CPU, weights, watch_values=watch_values, timed=False)

@@ -5,7 +5,6 @@ The runs are those of the planted faults; the data set is given to the audit, an
 
 from __future__ import annotations
 
-import hashlib
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ def dataset(*, order: np.ndarray | None = None, dtype: type = np.float32) -> Exa
     x, y = (item.numpy() for item in examples(np.random.default_rng(7)))
     if order is not None:
         x, y = x[order], y[order]
-    return Examples(x.astype(dtype), y, "data.npz", hashlib.sha256(x.tobytes()).hexdigest())
+    return Examples(x.astype(dtype), y, "data.npz")
 
 
 def contents(folder: Path) -> bytes:

@@ -34,7 +34,7 @@ def claims(name: str, settings: Settings = DEFAULTS) -> Claims:
 
 def examples(name: str, count: int = COUNT) -> Examples:
     split = digits(tuple(claims(name).engine.graph.input_shape))
-    return Examples(split.images.numpy()[:count], split.labels.numpy()[:count], "digits", "")
+    return Examples(split.images.numpy()[:count], split.labels.numpy()[:count], "digits")
 
 
 def replayed(

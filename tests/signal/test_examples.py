@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lipcert.errors import NoVerdictError
-from lipcert.signal.examples import load_examples
+from lipcert.signal.examples import Examples, open_data
 
 X = np.zeros((5, 2, 3), dtype=np.float32)
 Y = np.arange(5)
@@ -20,12 +20,18 @@ def stored(folder: Path, **arrays: np.ndarray) -> Path:
     return path
 
 
+def loaded(path: Path, shape: tuple[int, ...]) -> Examples:
+    return open_data(path, shape).read(0, 100)
+
+
 def test_reads_what_numpy_wrote(tmp_path: Path) -> None:
-    found = load_examples(stored(tmp_path, x=X + 0.5, y=Y), (2, 3))
+    found = loaded(stored(tmp_path, x=X + 0.5, y=Y), (2, 3))
     assert len(found) == 5
     assert np.array_equal(found.x, X + 0.5)
     assert np.array_equal(found.y, Y)
-    assert found.sha256 != load_examples(stored(tmp_path, x=X, y=Y), (2, 3)).sha256
+    known = open_data(tmp_path / "batch.npz", (2, 3)).identity
+    assert known != open_data(stored(tmp_path, x=X, y=Y), (2, 3)).identity
+    assert known.of == "the file"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +48,7 @@ def test_reads_what_numpy_wrote(tmp_path: Path) -> None:
 )
 def test_names_what_does_not_fit(tmp_path: Path, arrays: dict, words: str) -> None:
     with pytest.raises(NoVerdictError, match=r"batch\.npz") as caught:
-        load_examples(stored(tmp_path, **arrays), (2, 3))
+        loaded(stored(tmp_path, **arrays), (2, 3))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -52,7 +58,7 @@ def test_names_the_first_example_that_is_not_finite(tmp_path: Path, bad: float) 
     x = X.copy()
     x[3, 1, 1] = bad
     with pytest.raises(NoVerdictError, match="example 3 holds NaN or infinity"):
-        load_examples(stored(tmp_path, x=x, y=Y), (2, 3))
+        loaded(stored(tmp_path, x=x, y=Y), (2, 3))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x80\x04\x95pickle"])
@@ -60,7 +66,7 @@ def test_refuses_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "batch.npz"
     path.write_bytes(content)
     with pytest.raises(NoVerdictError, match=r"is no \.npz file"):
-        load_examples(path, (2, 3))
+        loaded(path, (2, 3))
 
 
 def test_refuses_a_single_array_and_a_missing_file(tmp_path: Path) -> None:
@@ -69,4 +75,4 @@ def test_refuses_a_single_array_and_a_missing_file(tmp_path: Path) -> None:
         np.save(stream, X)
     for wanted in (path, tmp_path / "absent.npz"):
         with pytest.raises(NoVerdictError, match=r"batch|absent"):
-            load_examples(wanted, (2, 3))
+            loaded(wanted, (2, 3))

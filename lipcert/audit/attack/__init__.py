@@ -91,7 +91,7 @@ def _name(claims: Claims, objective: int) -> str:
 
 
 def _proposal(domain: Domain, rows: Rows, weights: Mapping[str, FloatArray] | None) -> Proposal:
-    return Proposal(Examples(domain.settled(rows.x), rows.labels, _SOURCE, ""), weights)
+    return Proposal(Examples(domain.settled(rows.x), rows.labels, _SOURCE), weights)
 
 
 def _told(watch: Progress, what: str, steps: int, done: int) -> None:

@@ -29,7 +29,7 @@ from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.errors import NoVerdictError
-from lipcert.signal.examples import Examples
+from lipcert.signal.examples import Readable
 from lipcert.viewed import parameters_of
 
 __all__ = [
@@ -64,7 +64,7 @@ def run_checks(ready: Ready) -> Checked:
 
 
 def check_recorded_run(
-    claims: Claims, trace: Trace, device: str = "cpu", data: Examples | None = None
+    claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
 ) -> Checked:
     """Hold a recorded run against claims; where the trace is damaged, nothing else is said.
 

@@ -24,7 +24,7 @@ from lipcert.errors import UsageError
 from lipcert.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
+from lipcert.signal.examples import Readable
 from lipcert.upper import FloatArray
 
 _MOST: Final = 4
@@ -67,7 +67,7 @@ class RecordedRun:
     claims: Claims
     trace: Trace
     device: str = "cpu"
-    data: Examples | None = None
+    data: Readable | None = None
 
     @property
     def settings(self) -> Settings:

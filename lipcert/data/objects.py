@@ -1,0 +1,254 @@
+"""Objects of Python that hold examples: arrays, torch data sets and loaders, and what makes them.
+
+What enters: an object, or `package.module:function`, which is called without arguments. What
+leaves: a source. A data set of known length is asked for examples by their numbers; a loader of one
+is read through its data set and `collate_fn`, whatever it shuffles; anything else is gone through
+in order, anew for each reading. This module does not import torch: what an object is was imported
+by whoever made it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.data.source import (
+    Array,
+    Arrays,
+    Block,
+    Columns,
+    Identity,
+    Source,
+    digest_of,
+    joined,
+    rows_of_block,
+    stacked,
+)
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+
+_Found = TypeVar("_Found")
+_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_PROBED: Final = 64
+_AT_ONCE: Final = 32
+
+
+def is_function(where: str) -> bool:
+    """Whether this is spelt like `package.module:function`."""
+    return _FUNCTION.fullmatch(where) is not None
+
+
+def source_of_function(where: str, columns: Columns) -> Source:
+    """What the function returns; modules are also looked for in the working folder."""
+    module_name, _, path = where.partition(":")
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        found: Any = _asked(where, "cannot be imported", importlib.import_module, module_name)
+    finally:
+        sys.path.remove(here)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise NoVerdictError(f"{where}: {module_name} has no {part!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise NoVerdictError(f"{where} is no function; give one that returns the data set")
+    return source_of_object(_asked(where, "failed", found), where, columns, again=found)
+
+
+def source_of_object(
+    found: Any, name: str, columns: Columns, again: Callable[[], Any] | None = None
+) -> Source:
+    """The examples of an object. again: makes it anew, where it can be gone through only once."""
+    if isinstance(found, Source):
+        return found
+    if _is_arrays(found):
+        x, y = (_array(item, name) for item in found)
+        return Arrays(x, y, name)
+    if (loader := _torch("DataLoader")) is not None and isinstance(found, loader):
+        if not _is_stream(found.dataset):
+            return Indexed(found.dataset, name, columns, found.collate_fn)
+        return Stream(found, name, columns, again, batched=found.batch_sampler is not None)
+    if not _is_stream(found) and hasattr(found, "__getitem__") and hasattr(found, "__len__"):
+        return Indexed(found, name, columns)
+    if hasattr(found, "__iter__") and not isinstance(found, str | bytes | Mapping):
+        return Stream(found, name, columns, again)
+    raise UsageError(
+        f"{name} is a {type(found).__name__}; give arrays (x, y), a torch Dataset, IterableDataset "
+        "or DataLoader, or the path of a file"
+    )
+
+
+@final
+class Indexed(Source):
+    """A data set with `__getitem__` and `__len__`. collate: of a loader; makes a batch of them."""
+
+    def __init__(
+        self,
+        found: Any,
+        name: str,
+        columns: Columns,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._found, self._columns, self._collate = found, columns, collate
+        self.count = int(_asked(name, "has no length", len, found))
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """By their numbers, in order."""
+        if start >= (self.count or 0):
+            return
+        rows = rows_of_block(self._some(range(start, start + 1))[0])
+        for at in range(start, self.count or 0, rows):
+            yield self._some(range(at, min(at + rows, self.count or 0)))
+
+    def take(self, index: npt.NDArray[np.int64]) -> Block:
+        """By their numbers."""
+        return self._some(map(int, index))
+
+    def identity(self) -> Identity:
+        """Of the length and of examples at equal distances."""
+        index = np.unique(np.linspace(0, (self.count or 1) - 1, _PROBED).astype(np.int64))
+        probed = [self.take(index)] if self.count else []
+        return Identity(
+            digest_of(probed, self.count),
+            f"the number of examples, and {len(index) if self.count else 0} of them",
+        )
+
+    def _some(self, numbers: Iterable[int]) -> Block:
+        examples = (
+            _asked(self.name, f"failed at example {i}", self._found.__getitem__, i) for i in numbers
+        )
+        if self._collate is None:
+            pairs = (_pair(item, self.name, self._columns, _array) for item in examples)
+            return joined(list(stacked(pairs, self.name)))
+        blocks = []
+        while some := list(islice(examples, _AT_ONCE)):
+            batch = _asked(self.name, "failed in its collate_fn", self._collate, some)
+            blocks.append(_pair(batch, self.name, self._columns, _array))
+        return joined(blocks)
+
+
+@final
+class Stream(Source):
+    """What can only be gone through; how many examples there are is known at the end.
+
+    batched: whether it gives batches, and not examples.
+    """
+
+    def __init__(
+        self,
+        found: Any,
+        name: str,
+        columns: Columns,
+        again: Callable[[], Any] | None,
+        *,
+        batched: bool = False,
+    ) -> None:
+        self.name = name
+        self.count = None
+        self._found, self._columns, self._again, self._batched = found, columns, again, batched
+        if again is None and isinstance(found, Iterator):
+            raise UsageError(
+                f"{name} can be gone through only once; give a data set, or a list of examples"
+            )
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """From the beginning; what lies before the start is passed over."""
+        pairs = (_pair(item, self.name, self._columns, _array) for item in self._items())
+        for x, y in pairs if self._batched else stacked(pairs, self.name):
+            passed = min(start, len(x))
+            start -= passed
+            if passed < len(x):
+                yield x[passed:], y[passed:]
+
+    def identity(self) -> Identity:
+        """Of the first examples."""
+        probed: list[Block] = []
+        for x, y in self.blocks():
+            left = _PROBED - sum(len(held) for held, _ in probed)
+            probed.append((x[:left], y[:left]))
+            if left <= len(x):
+                break
+        whole = [joined(probed)] if probed else []
+        return Identity(digest_of(whole, "stream"), f"the first {_PROBED} examples")
+
+    def _items(self) -> Iterator[Any]:
+        found = self._found
+        if isinstance(found, Iterator) and self._again is not None:
+            found = _asked(self.name, "failed", self._again)
+        items = _asked(self.name, "failed", iter, found)
+        end = object()
+        while (item := _asked(self.name, "failed on its way", next, items, end)) is not end:
+            yield item
+
+
+def _pair(item: Any, name: str, columns: Columns, convert: Callable[[Any, str], Array]) -> Block:
+    """Inputs and labels of an example or of a batch."""
+    if isinstance(item, Mapping):
+        x, y = columns.pair(item, name)
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        x, y = item
+    else:
+        parts = f"{len(item)} parts" if isinstance(item, tuple | list) else type(item).__name__
+        raise NoVerdictError(
+            f"{name} gives {parts} as an example; a pair (x, y) of inputs and label is needed, or "
+            "a mapping with both"
+        )
+    return convert(x, name), convert(y, name)
+
+
+def _array(item: Any, name: str) -> Array:
+    """An array of a tensor, an array, a number, or a list of these."""
+    if hasattr(item, "detach"):
+        item = item.detach().cpu()
+        item = item.float() if str(item.dtype) == "torch.bfloat16" else item
+        return np.asarray(item.numpy())
+    if isinstance(item, list | tuple):
+        item = [_array(part, name) for part in item]
+    elif not isinstance(item, np.ndarray | np.generic | bool | int | float):
+        raise NoVerdictError(
+            f"{name} gives a {type(item).__name__}, and an array, tensor or number is needed: "
+            "convert it as training does, in the transforms of the data set say"
+        )
+    try:
+        return np.asarray(item)
+    except ValueError as error:
+        raise NoVerdictError(f"{name} gives lists of several lengths: {error}") from error
+
+
+def _is_arrays(found: Any) -> bool:
+    """Whether this is a pair of whole arrays, and not two examples."""
+    return (
+        isinstance(found, tuple | list)
+        and len(found) == 2
+        and all(hasattr(item, "shape") and len(item.shape) > 0 for item in found)
+    )
+
+
+def _torch(name: str) -> Any:
+    """A class of torch.utils.data; None where nobody has imported it, so that nothing is of it."""
+    return getattr(sys.modules.get("torch.utils.data"), name, None)
+
+
+def _is_stream(found: object) -> bool:
+    iterable = _torch("IterableDataset")
+    return iterable is not None and isinstance(found, iterable)
+
+
+def _asked(name: str, what: str, function: Callable[..., _Found], *words: Any) -> _Found:
+    """What a function of the user's returns; NoVerdictError says what it raises."""
+    try:
+        return function(*words)
+    except LipCertError:
+        raise
+    except Exception as error:  # code of the user
+        told = " ".join(str(error).split())
+        raise NoVerdictError(f"{name} {what}: {type(error).__name__}: {told}") from error

@@ -1,0 +1,324 @@
+"""Source: examples that are read in blocks of a few MiB, whatever they are kept in.
+
+What enters: arrays, shards, or a format of `lipcert.data`. What leaves: blocks of inputs and labels
+in one fixed order. Invariants: a source holds no more than one block, or one shard, at a time;
+nothing is unpickled; shards that disagree about shapes or types are refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.errors import NoVerdictError, UsageError
+
+Array: TypeAlias = npt.NDArray[Any]
+Block: TypeAlias = tuple[Array, Array]
+"""inputs x [examples, ...] and labels y [examples, ...]"""
+Shape: TypeAlias = tuple[int, ...]
+
+X_NAMES: Final = ("x", "image", "images", "img", "inputs", "features", "pixel_values", "input_ids")
+Y_NAMES: Final = ("y", "label", "labels", "target", "targets")
+_BLOCK_BYTES: Final = 1 << 22
+_MOST_ROWS: Final = 1 << 13
+_SHOWN: Final = 6
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells that data have changed. of: what the digest is of, in words."""
+
+    sha256: str
+    of: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of inputs and labels in a file; None: what is usual, `X_NAMES` and `Y_NAMES`.
+
+    Several names of x are columns of one number each, which together make an example.
+    """
+
+    x: tuple[str, ...] | None = None
+    y: str | None = None
+
+    @classmethod
+    def of(cls, x: str | None, y: str | None) -> Columns:
+        """From the words of options: names of x are separated by commas."""
+        names = None if x is None else tuple(part.strip() for part in x.split(","))
+        if "" in (names or ()) or y == "":
+            raise UsageError("--data-x and --data-y: a name is empty")
+        return cls(names, y)
+
+    def given_x(self, where: str) -> str | None:
+        """The name of x that was given, where one array holds the inputs."""
+        if self.x is not None and len(self.x) > 1:
+            raise NoVerdictError(
+                f"{where}: --data-x names {len(self.x)} arrays; only columns of a table (Parquet, "
+                "Arrow) are put together"
+            )
+        return None if self.x is None else self.x[0]
+
+    def one_x(self, there: Iterable[str], where: str) -> str:
+        """The name of the inputs, where one array holds them."""
+        return _named(self.given_x(where), X_NAMES, list(there), where, "--data-x")
+
+    def labels(self, there: Iterable[str], where: str) -> str:
+        """The name of the labels."""
+        return _named(self.y, Y_NAMES, list(there), where, "--data-y")
+
+    def pair(self, arrays: Mapping[str, Any], where: str) -> tuple[Any, Any]:
+        """Inputs and labels among named values."""
+        return arrays[self.one_x(arrays, where)], arrays[self.labels(arrays, where)]
+
+
+def _named(
+    given: str | None, usual: Sequence[str], there: Sequence[str], where: str, option: str
+) -> str:
+    """The given name, or the first of the usual ones, or the only other one of them."""
+    if given is not None and given in there:
+        return given
+    found = [name for name in usual if name in there]
+    if given is None and (usual[0] in found or len(found) == 1):
+        return found[0]
+    shown = ", ".join(map(repr, there[:_SHOWN])) + (", …" if len(there) > _SHOWN else "")
+    if found and given is None:
+        raise NoVerdictError(
+            f"{where} holds {' and '.join(map(repr, found))}: choose one with {option} NAME"
+        )
+    raise NoVerdictError(
+        f"{where} has no array {given or usual[0]!r}; it has {shown or 'none'}: name it with "
+        f"{option}, or write it"
+    )
+
+
+class Part(ABC):
+    """Examples in a fixed order.
+
+    name: for messages and reports, without secrets. count: how many there are; None where only
+    reading to the end tells.
+    """
+
+    name: str
+    count: int | None
+
+    @abstractmethod
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """The examples from number `start` on; every block has at least one."""
+
+    def take(self, index: npt.NDArray[np.int64]) -> Block:
+        """The examples of these numbers, in this order, by one reading from first to last of them.
+
+        Every number must be below the count.
+        """
+        wanted, places = np.unique(index, return_inverse=True)
+        found: list[Block] = []
+        at = int(wanted[0])
+        for x, y in self.blocks(at):
+            first, past = np.searchsorted(wanted, (at, at + len(x)))
+            chosen = wanted[first:past] - at
+            if len(chosen):
+                found.append((x[chosen], y[chosen]))
+            at += len(x)
+            if past == len(wanted):
+                break
+        if sum(len(x) for x, _ in found) < len(wanted):
+            raise NoVerdictError(f"{self.name} ended after {at} examples; it changed meanwhile")
+        x, y = joined(found)
+        return x[places], y[places]
+
+
+class Source(Part):
+    """A part that is a whole: what an audit is given."""
+
+    @abstractmethod
+    def identity(self) -> Identity:
+        """Of the data; of a stream or of many files, found without reading all of it."""
+
+
+@final
+class Arrays(Source):
+    """Two arrays in memory. sha256: of the file that they were read from; "": of the arrays."""
+
+    def __init__(self, x: Array, y: Array, name: str, sha256: str = "") -> None:
+        require_pair(x, y, name)
+        self.name = name
+        self.count = len(x)
+        self._x, self._y = x, y
+        self._sha256 = sha256
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """Views."""
+        rows = rows_of_block(self._x)
+        for at in range(start, len(self._x), rows):
+            yield self._x[at : at + rows], self._y[at : at + rows]
+
+    def take(self, index: npt.NDArray[np.int64]) -> Block:
+        """At once."""
+        return self._x[index], self._y[index]
+
+    def identity(self) -> Identity:
+        """Of every byte."""
+        if self._sha256:
+            return Identity(self._sha256, "the file")
+        return Identity(digest_of([(self._x, self._y)], [len(self._x)]), "the arrays")
+
+
+@final
+class Shards(Source):
+    """Parts one after another, which agree about the shape and type of an example.
+
+    identity: of all of them.
+    """
+
+    def __init__(self, parts: Sequence[Part], name: str, identity: Identity) -> None:
+        counts = [part.count for part in parts]
+        self.name = name
+        self.count = None if None in counts else sum(n for n in counts if n is not None)
+        self._parts = parts
+        self._identity = identity
+        self._kind: tuple[object, str] | None = None
+        ends = np.cumsum([0 if n is None else n for n in counts])
+        self._starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """Parts before the start are not read, if it is known how many examples they have."""
+        for part in self._parts:
+            if part.count is not None and start >= part.count:
+                start -= part.count
+                continue
+            known = part.count is not None
+            done = start if known else 0
+            for x, y in part.blocks(done):
+                self._require_kind(x, y, part.name)
+                done += len(x)
+                fresh = len(x) if known else min(len(x), done - start)
+                if fresh > 0:
+                    yield x[-fresh:], y[-fresh:]
+            if known and done != part.count:
+                raise NoVerdictError(
+                    f"{part.name} held {part.count} examples, and now {done}: it changed while it "
+                    "was read; start again"
+                )
+            start = max(0, start - done)
+
+    def take(self, index: npt.NDArray[np.int64]) -> Block:
+        """From those parts alone that hold one of them."""
+        if self.count is None:
+            return super().take(index)
+        owners = np.searchsorted(self._starts, index, side="right") - 1
+        order = np.argsort(owners, kind="stable")
+        found = []
+        for owner in np.unique(owners):
+            part = self._parts[owner]
+            x, y = part.take(index[owners == owner] - self._starts[owner])
+            self._require_kind(x, y, part.name)
+            found.append((x, y))
+        places = np.argsort(order, kind="stable")
+        x, y = joined(found)
+        return x[places], y[places]
+
+    def identity(self) -> Identity:
+        """As it was given."""
+        return self._identity
+
+    def _require_kind(self, x: Array, y: Array, name: str) -> None:
+        kind = x.shape[1:], x.dtype.kind, y.shape[1:], y.dtype.kind
+        if self._kind is None:
+            self._kind = kind, name
+        elif self._kind[0] != kind:
+            raise NoVerdictError(
+                f"{name} holds examples x {list(x.shape[1:])} of {x.dtype} and y "
+                f"{list(y.shape[1:])} of {y.dtype}, other than {self._kind[1]}; all shards must "
+                "hold examples of one shape and type"
+            )
+
+
+def require_pair(x: Array, y: Array, name: str) -> None:
+    """NoVerdictError unless the first axes count the same examples."""
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise NoVerdictError(
+            f"{name} holds x of shape {list(x.shape)} and y of shape {list(y.shape)}; "
+            "their first axes must count the same examples"
+        )
+
+
+def rows_of_block(x: Array) -> int:
+    """How many examples of this array make a block."""
+    return max(1, min(_MOST_ROWS, _BLOCK_BYTES // max(1, x.itemsize * int(np.prod(x.shape[1:])))))
+
+
+def rows_of_shape(shape: Shape) -> int:
+    """How many examples of this shape make a block, before their type is known."""
+    return rows_of_block(np.broadcast_to(np.float64(0), (1, *shape)))
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Blocks as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
+
+
+def stacked(examples: Iterable[Block], name: str) -> Iterator[Block]:
+    """Single examples, gathered to blocks; NoVerdictError for one of another shape."""
+    held: list[Block] = []
+    first: Block | None = None
+    most = 1
+    for number, (x, y) in enumerate(examples):
+        if first is None:
+            first, most = (x, y), rows_of_block(x[np.newaxis])
+        if (x.shape, y.shape) != (first[0].shape, first[1].shape):
+            raise NoVerdictError(
+                f"{name}: example {number} has x {list(x.shape)} and y {list(y.shape)}, the first "
+                f"x {list(first[0].shape)} and y {list(first[1].shape)}; all must be of one shape"
+            )
+        held.append((x, y))
+        if len(held) == most:
+            yield np.stack([x for x, _ in held]), np.stack([y for _, y in held])
+            held = []
+    if held:
+        yield np.stack([x for x, _ in held]), np.stack([y for _, y in held])
+
+
+def digest_of(blocks: Iterable[Block], about: object) -> str:
+    """The SHA-256 of arrays with their shapes and types, and of something written as JSON."""
+    digest = hashlib.sha256(json.dumps(about).encode())
+    for block in blocks:
+        for array in block:
+            digest.update(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def identity_of_files(files: Sequence[Path], folder: Path) -> Identity:
+    """Of names, sizes and times of change: whoever rewrites a file changes it."""
+    told = []
+    for file in files:
+        state = file.stat()
+        told.append([file.relative_to(folder).as_posix(), state.st_size, state.st_mtime_ns])
+    what = "one file" if len(files) == 1 else f"{len(files)} files"
+    return Identity(digest_of((), told), f"name, size and time of change of {what}")
+
+
+def required(module: str, where: str, what: str) -> ModuleType:
+    """A library of the extra `data`; NoVerdictError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise NoVerdictError(
+            f"{where}: {what} is read by {module.partition('.')[0]}, which is not installed; "
+            'install it with: pip install "lipcert[data]"'
+        ) from error

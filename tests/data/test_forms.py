@@ -1,0 +1,124 @@
+"""Every form gives the examples that were written, in their order, a few at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipcert.data import source as sources
+from lipcert.data.opening import open_source
+from lipcert.data.source import Columns, Source
+from lipcert.errors import UsageError
+from lipcert.signal import examples
+from lipcert.signal.examples import DataSet
+from tests.data.written import FILES, OBJECTS, ROWS, SHAPE, STREAMS, X, Y, generated, npz
+
+FORMS = [*FILES, *OBJECTS, "function", "generator"]
+
+
+def opened(form: str, folder: Path) -> Source:
+    given: object
+    if form in FILES:
+        (folder / form).mkdir(exist_ok=True)
+        given = FILES[form](folder / form)
+    elif form in OBJECTS:
+        given = OBJECTS[form]()
+    else:
+        given = "tests.data.written:" + {"function": "made", "generator": "generated"}[form]
+    return open_source(given, SHAPE, Columns())
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def data(form: str, tmp_path: Path) -> DataSet:
+    return DataSet(opened(form, tmp_path), SHAPE)
+
+
+def test_the_count_is_known_unless_only_the_end_tells(form: str, data: DataSet) -> None:
+    assert data.count == (None if form in STREAMS | {"generator"} else ROWS)
+
+
+def test_all_of_it_in_order(data: DataSet) -> None:
+    found = data.read(0, ROWS + 10)
+    assert np.array_equal(found.x, X)
+    assert np.array_equal(found.y, Y)
+    assert found.x.dtype == X.dtype
+    assert not len(data.read(ROWS, ROWS + 1))
+
+
+def test_any_part_of_it_in_any_order(data: DataSet) -> None:
+    for start, stop in [(0, 5), (5, 9), (9, 33), (2, 8), (40, 60), (29, 31), (30, 30), (52, 53)]:
+        found = data.read(start, stop)
+        assert np.array_equal(found.x, X[start:stop])
+        assert np.array_equal(found.y, Y[start:stop])
+
+
+def test_single_examples_by_their_numbers(data: DataSet) -> None:
+    index = np.array([50, 3, 8, 3, 29, 30, 0, 52])
+    found = data.take(index)
+    assert np.array_equal(found.x, X[index])
+    assert np.array_equal(found.y, Y[index])
+    assert not len(data.take(index[:0]))
+
+
+def test_the_identity_is_that_of_the_data(form: str, tmp_path: Path) -> None:
+    one, other = opened(form, tmp_path).identity(), opened(form, tmp_path).identity()
+    if form not in FILES or form == "npz":  # other files are known by when they were written
+        assert one == other
+    assert len(one.sha256) == 64
+    assert one.of
+
+
+def test_a_block_is_all_that_is_held(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_MOST_ROWS", 4)
+    sizes = [len(x) for x, _ in opened(form, tmp_path).blocks()]
+    assert sum(sizes) == ROWS
+    assert max(sizes) <= (8 if form == "loader of an iterable" else 4)
+
+
+def test_nothing_is_read_far_ahead_however_many_examples_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "_MOST_ROWS", 16)
+
+    def most_ahead(count: int) -> int:
+        made = done = worst = 0
+
+        class Counted:
+            def __iter__(self) -> Iterator[object]:
+                nonlocal made, worst
+                for number in range(count):
+                    made += 1
+                    worst = max(worst, made - done)
+                    yield X[number % ROWS], Y[number % ROWS]
+
+        data = DataSet(open_source(Counted(), SHAPE, Columns()), SHAPE)
+        while some := len(data.read(done, done + 10)):
+            done += some
+        assert done == made == count
+        return worst
+
+    assert most_ahead(200) == most_ahead(5000) <= 16 + 10
+
+
+def test_a_part_is_spread_over_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(examples, "_MOST_BYTES", 5 * 8 * 6)
+    known = DataSet(open_source(npz(tmp_path), SHAPE, Columns()), SHAPE).some()
+    assert np.array_equal(known.x, X[[0, 13, 26, 39, 52]])
+    stream = open_source("tests.data.written:generated", SHAPE, Columns())
+    assert np.array_equal(DataSet(stream, SHAPE).some().x, X[:5])
+
+
+def test_a_generator_without_its_function_is_refused() -> None:
+    with pytest.raises(UsageError, match="only once"):
+        open_source(generated(), SHAPE, Columns())
