@@ -35,19 +35,25 @@ def lipcert_audit(
     `lipcert.audit.job.Job` (data, trace, attack_steps, limit, …), of `lipcert.gates.Gates`
     (max_grad_norm, max_slack, …), and, for an ONNX file, of `lipcert.Settings`, or `settings=`;
     where none of these is given, those of lipcert.toml and of the environment count, as they do
-    on the command line.
+    on the command line. data may also be what holds the examples: arrays (x, y), a torch data set
+    or loader.
     Returns the `AuditReport`. Verdict and numbers become properties of the test in JUnit XML.
     """
 
     def audited(target: str | os.PathLike[str], **words: Any) -> AuditReport:
         from lipcert.cli.audit_options import require_torch
 
+        examples = words.get("data")
+        if isinstance(examples, str | os.PathLike):
+            examples = None
+        elif examples is not None:
+            words["data"] = type(examples).__name__
         job = _job(Path(target), words)
         require_torch()
         from lipcert.audit.run import audit
         from lipcert.report.formats import audit_report
 
-        report = audit(job)
+        report = audit(job, data=examples)
         if report is None:
             raise AssertionError("an audit without other workers has a report")
         for name, value in _properties(report).items():

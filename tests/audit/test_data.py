@@ -1,0 +1,182 @@
+"""Audits of data in several forms: the same numbers, a few examples at a time, changes noticed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from torch.utils.data import IterableDataset
+
+from lipcert.audit.job import Job
+from lipcert.audit.precision import Precision
+from lipcert.audit.ready import prepare
+from lipcert.audit.records import AuditReport, Modes, Verdict
+from lipcert.audit.replay import Replayer
+from lipcert.audit.run import audit, merged_report
+from lipcert.audit.tally import Family
+from lipcert.data.opening import open_source
+from lipcert.data.source import Columns
+from lipcert.errors import NoVerdictError
+from lipcert.report.audit_json import audit_document, audit_from_document
+from lipcert.settings import Settings
+from lipcert.signal.examples import DataSet, Examples
+from tests.audit.test_named_examples import audited as audited_run
+from tests.audit.test_named_examples import bad, dataset, names
+from tests.audit.test_replay import CPU, claims, examples
+from tests.models.shipped import path_of
+
+MODEL = path_of("digits_mlp")
+COUNT = 90
+DATA = examples("digits_mlp", COUNT)
+
+
+class Streamed(IterableDataset[object]):
+    def __iter__(self) -> Iterator[object]:
+        yield from zip(DATA.x, DATA.y, strict=True)
+
+
+def shards(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for number in range(3):
+        part = slice(number * 30, number * 30 + 30)
+        np.save(folder / f"x_{number}.npy", DATA.x[part])
+        np.save(folder / f"y_{number}.npy", DATA.y[part])
+    return folder
+
+
+def table(folder: Path) -> Path:
+    columns = {"x": list(DATA.x.reshape(COUNT, -1)), "y": DATA.y}
+    pq.write_table(pa.table(columns), folder / "data.parquet", row_group_size=25)
+    return folder / "data.parquet"
+
+
+def job(data: object, **changes: object) -> Job:
+    made = Job(str(MODEL), Settings(), data=str(data), unit_size=20, watch_values=False)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def alike(report: AuditReport | None) -> AuditReport:
+    """All of it but where the examples came from, in how many units, and how long it took."""
+    assert report is not None
+    modes = Modes("", None, 0)
+    assert report.usefulness is not None  # which names the examples
+    return replace(report, seconds=0.0, modes=modes, units=0, units_done=0, usefulness=None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
+    """Of one .npz file."""
+    path = tmp_path_factory.mktemp("npz") / "data.npz"
+    np.savez(path, x=DATA.x, y=DATA.y)
+    report = audit(job(path, timed=False))
+    assert report is not None
+    assert report.verdict is Verdict.PASS
+    assert report.modes.data_sha256_of == "the file"
+    assert audit_from_document(audit_document(report)) == report
+    return report
+
+
+def test_the_form_does_not_matter(whole: AuditReport, tmp_path: Path) -> None:
+    for made in (shards(tmp_path / "shards"), table(tmp_path)):
+        assert alike(audit(job(made))) == alike(whole)
+
+
+def test_objects_are_audited_as_they_are(whole: AuditReport) -> None:
+    assert alike(audit(job("digits"), data=(DATA.x, DATA.y))) == alike(whole)
+    streamed = audit(job("a stream"), data=Streamed())
+    assert alike(streamed) == alike(whole)
+    assert streamed is not None
+    assert (streamed.units, streamed.modes.data) == (1, "a stream")
+    short = audit(job("a stream", limit=50), data=Streamed())
+    assert short is not None
+    assert short.examples == 50
+
+
+def test_a_stream_without_an_example_is_no_pass() -> None:
+    report = audit(job("nothing"), data=Nothing())
+    assert report is not None
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("LC300" in reason for reason in report.reasons)
+
+
+class Nothing(IterableDataset[object]):
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+
+@pytest.mark.parametrize("stop", [COUNT, None])
+def test_a_micro_batch_is_all_that_a_replay_holds(stop: int | None) -> None:
+    asked = []
+
+    class Counted:
+        def read(self, start: int, stop: int) -> Examples:
+            asked.append((start, stop))
+            return DATA.read(start, stop)
+
+    replayer = Replayer(claims("digits_mlp"), Precision.FLOAT32, CPU, timed=False, micro_batch=8)
+    found = replayer.replay(Counted(), 3, stop)  # type: ignore[arg-type]
+    assert found.examples == COUNT - 3
+    assert {tally.examples for tally in found.tallies[Family.GRADIENT].values()} == {COUNT - 3}
+    assert max(stop - start for start, stop in asked) == 8
+    assert [start for start, _ in asked][: COUNT // 8] == list(range(3, COUNT, 8))[: COUNT // 8]
+
+
+def test_an_interrupted_audit_goes_on_and_notices_changed_data(
+    whole: AuditReport, tmp_path: Path
+) -> None:
+    data, work = shards(tmp_path / "data"), tmp_path / "work"
+    first = audit(job(data), folder=work)
+    lost = work / "results" / "2.json"
+    times = {path: path.stat().st_mtime_ns for path in (work / "results").glob("*.json")}
+    lost.unlink()
+    again = audit(job(data), folder=work)
+    assert alike(again) == alike(first) == alike(whole)
+    after = {path: path.stat().st_mtime_ns for path in (work / "results").glob("*.json")}
+    assert {path for path in after if after[path] != times[path]} == {lost}
+    file = data / "x_1.npy"
+    x = np.load(file)
+    x[0] = 0.0
+    np.save(file, x)
+    os.utime(file, ns=(1, 1))  # two writes within a tick of the clock are one time of change
+    for go_on in (lambda: audit(job(data), folder=work), lambda: merged_report(work)):
+        with pytest.raises(NoVerdictError, match="belongs to another audit"):
+            go_on()
+
+
+def test_images_of_integers_are_not_rescaled(tmp_path: Path) -> None:
+    path = tmp_path / "bytes.npz"
+    np.savez(path, x=(255 * DATA.x[:4]).astype(np.uint8), y=DATA.y[:4])
+    settings = Settings(input_box=(0.0, 1.0), input_norm=None)
+    report = audit(job(path, settings=settings))
+    assert report is not None
+    assert report.verdict is Verdict.VIOLATION
+    (found,) = [check for check in report.checks if check.code == "LC304"]
+    assert "4 of 4 examples lie outside" in found.message
+    assert found.message.endswith("they are stored as uint8, and nothing is rescaled")
+
+
+def test_recorded_batches_are_found_in_shards(tmp_path: Path) -> None:
+    known = dataset()
+    for number, part in enumerate((slice(0, 100), slice(100, 101), slice(101, None))):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        np.save(tmp_path / "data" / f"x_{number}.npy", known.x[part])
+        np.save(tmp_path / "data" / f"y_{number}.npy", known.y[part])
+    source = open_source(tmp_path / "data", known.x.shape[1:], Columns())
+    sharded = DataSet(source, known.x.shape[1:])
+    of_arrays = audited_run(tmp_path / "a", known)
+    of_shards = audited_run(tmp_path / "b", sharded)  # type: ignore[arg-type]
+    assert bad(of_shards) == bad(of_arrays) == set()
+    assert names(of_shards) == names(of_arrays)
+    assert of_shards.not_done == of_arrays.not_done
+
+
+def test_what_cannot_be_looked_up_is_no_data_of_a_run(tmp_path: Path) -> None:
+    audited_run(tmp_path / "run", None)
+    with pytest.raises(NoVerdictError, match="can only be gone through in order"):
+        prepare(job("a stream", trace=str(tmp_path / "run")), examples=Streamed())
