@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_red(folder: Path, inputs: dict[str, str], code: int, told: str) -> None
     if "model" not in inputs:
         assert done.outputs["exit-code"] == str(code)
         assert "| **" in done.summary
+
+
+def test_nothing_of_an_earlier_job_passes_for_this_one(folder: Path) -> None:
+    done = job(folder, options="--no-such-option", base="")
+    old = done.report("nets/mlp", "analyze.json")
+    old.parent.mkdir(parents=True)
+    old.write_text('{"network": {"grad_norm": 1.0}}')
+    shutil.copy(path_of("digits_mlp"), old.with_name("certificate.lipcert.json"))
+    old.with_name("audit.md").write_text("Pass")
+    assert done.run().code == 2
+    (result,) = json.loads(done.outputs["results"])
+    assert (result["grad_norm"], result["exit_codes"]) == (None, {"analyze": 2, "certify": 2})
+    assert "Pass" not in done.summary
 
 
 def test_a_certificate_that_is_kept_beside_a_network_is_checked(folder: Path) -> None:
