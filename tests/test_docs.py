@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -173,8 +174,24 @@ def test_the_audit_from_python_runs() -> None:
     source = next(
         block
         for block in re.findall(r"```python\n(.*?)```", AUDIT, re.DOTALL)
-        if "import audit" in block
+        if "import audit" in block and "my_data" not in block
     )
     verdict, factor = printed_by(source).split()
     assert verdict == "pass"
     assert 1.0 < float(factor) < 10.0
+
+
+def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = AUDIT.split("## Your data\n")[1].split("\n## ")[0]
+    written, module, from_python = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    (tmp_path / "my_data.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    printed_by(written, tmp_path)
+    (commands,) = re.findall(r"```sh\n(.*?)```", part, flags=re.DOTALL)
+    for line, examples in zip(commands.splitlines(), (300, 100, 200, None), strict=True):
+        done = lipcert([*shlex.split(line)[1:], "--format", "json"], tmp_path)
+        assert done.exit_code == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert examples is None or found["examples"] == examples
+    assert printed_by(from_python, tmp_path) == "300\n"

@@ -122,3 +122,18 @@ def test_a_part_is_spread_over_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_generator_without_its_function_is_refused() -> None:
     with pytest.raises(UsageError, match="only once"):
         open_source(generated(), SHAPE, Columns())
+
+
+def test_what_datasets_saves(tmp_path: Path) -> None:
+    """Shuffled, in shards, with a declared type of array; skipped where it is not installed."""
+    datasets = pytest.importorskip("datasets")
+    kinds = {"image": datasets.Array2D(SHAPE, "float32"), "label": datasets.ClassLabel(10)}
+    whole = datasets.Dataset.from_dict(
+        {"image": list(X), "label": Y}, features=datasets.Features(kinds)
+    )
+    mixed = whole.select(order := np.random.default_rng(0).permutation(ROWS))
+    mixed.save_to_disk(tmp_path / "saved", num_shards=3)
+    for given in (tmp_path / "saved", mixed.with_format("torch"), mixed.to_iterable_dataset()):
+        found = DataSet(open_source(given, SHAPE, Columns()), SHAPE).read(0, 100)
+        assert np.array_equal(found.x, X[order])
+        assert np.array_equal(found.y, Y[order])
