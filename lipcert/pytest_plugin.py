@@ -47,7 +47,8 @@ def lipcert_audit(
         if isinstance(examples, str | os.PathLike):
             examples = None
         elif examples is not None:
-            words["data"] = type(examples).__name__
+            is_pair = isinstance(examples, tuple)
+            words["data"] = "arrays" if is_pair else type(examples).__name__
         job = _job(Path(target), words)
         require_torch()
         from lipcert.audit.run import audit

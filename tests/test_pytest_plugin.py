@@ -22,6 +22,7 @@ from tests.models.shipped import path_of
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
 import lipcert
+import numpy
 
 MODEL = {model!r}
 
@@ -33,6 +34,11 @@ def test_green(lipcert_audit):
 def test_green_as_lipcert_toml_says(lipcert_audit):
     report = lipcert_audit(MODEL, data="x.npz", limit=2)
     assert report.assumptions["input"] == "norm at most 9"
+
+def test_green_for_arrays(lipcert_audit):
+    arrays = numpy.load("x.npz")
+    report = lipcert_audit(MODEL, data=(arrays["x"], arrays["y"]), limit=2)
+    assert report.modes.data == "arrays"
 
 def test_red_over_a_gate(lipcert_audit):
     lipcert_audit(MODEL, data="x.npz", max_grad_norm=0.01)

@@ -8,6 +8,7 @@ are loaded where they are needed and nowhere else.
 from __future__ import annotations
 
 import json
+import os
 import re
 import zipfile
 from collections.abc import Iterator
@@ -53,9 +54,8 @@ _READ: Final = (
 
 def is_elsewhere(where: str) -> bool:
     """Whether this is a URL or a function, and no path."""
-    if Path(where).exists():
-        return False
-    return _URL.match(where) is not None or is_function(where)
+    is_url = _URL.match(where) is not None
+    return is_url or (is_function(where) and not os.path.exists(where))
 
 
 def require_readable(where: str) -> None:

@@ -167,6 +167,7 @@ ONE_TAR = {"0.npy": saved(X[0]), "0.cls": b"1"}
         (lambda f: f"file://{f}/none.npz", "none.npz cannot be read"),
         (lambda f: f"file://{f}/none.csv", "of URLs, .npz, .parquet and .tar files are read"),
         (lambda _: "nonsense://somewhere/a.npz", "cannot be read: Protocol not known"),
+        (lambda _: f"nonsense://{3000 * 'a'}/a.npz", "cannot be read: Protocol not known"),
         (lambda _: "no.such.module:function", "cannot be imported: ModuleNotFoundError"),
         (lambda _: "tests.data.written:none", "has no 'none'"),
         (lambda _: "tests.data.written:X", "is no function"),
