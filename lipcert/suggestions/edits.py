@@ -179,13 +179,20 @@ def cosine(node: Node, makers: Mapping[str, Node]) -> Mapping[tuple[str, int], O
     """
     found: dict[tuple[str, int], Ops] = {}
     for index, axis in ((0, -1), (1, -2)):
-        reader, place = node, index
-        while (maker := makers.get(reader.inputs[place])) is not None and _is_number(maker):
-            reader, place = maker, 0
+        reader, place = unscaled(node, index, makers)
         shape = reader.given[place]
         unit = p.DivideByNorm((len(shape) + axis,), constant(1.0, len(shape)), 1.0)
         found[reader.output, place] = (unit,)
     return found
+
+
+def unscaled(node: Node, index: int, makers: Mapping[str, Node]) -> tuple[Node, int]:
+    """The node that reads what a node reads by this number, before scalings by a number, and the
+    number by which it does."""
+    reader, place = node, index
+    while (maker := makers.get(reader.inputs[place])) is not None and _is_number(maker):
+        reader, place = maker, 0
+    return reader, place
 
 
 def _is_number(node: Node) -> bool:

@@ -38,14 +38,15 @@ _POOLS: Final[Mapping[Any, Callable[..., Tensor]]] = {
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeEdit:
-    """Of the call that computes `gave` from `read`, flat values at random examples.
+    """Of the call that computes `gave` from `read`, flat values at random examples; `gave` None: of
+    the only call that reads it, whatever it computes.
 
     part: what takes its place, given the part that it calls, if any; None: it reads `read` times
     `share`.
     """
 
     read: FloatArray
-    gave: FloatArray
+    gave: FloatArray | None
     part: Callable[[nn.Module | None], nn.Module | Callable[..., Tensor] | None] | None = None
     share: float = 1.0
 
@@ -97,10 +98,16 @@ class Code:
         """The only call that computes the values of an edit from what it reads."""
         found = [
             node
-            for node, value in self.values.items()
-            if are_equal(value, edit.gave) and self._read(node, edit) is not None
+            for node in self.traced.graph.nodes
+            if self._gives(node, edit) and self._read(node, edit) is not None
         ]
         return found[0] if len(found) == 1 else None
+
+    def _gives(self, node: fx.Node, edit: CodeEdit) -> bool:
+        value = self.values.get(node)
+        if edit.gave is not None:
+            return value is not None and are_equal(value, edit.gave)
+        return value is None or not are_equal(value, edit.read)  # it does more than arrange them
 
     def _read(self, node: fx.Node, edit: CodeEdit) -> fx.Node | None:
         known = (item for item in node.all_input_nodes if item in self.values)

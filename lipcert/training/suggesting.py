@@ -22,6 +22,7 @@ from typing import Any, Final, final
 from torch import Tensor, nn
 
 from lipcert.analysis.bounded import bounded
+from lipcert.analysis.usefulness import times
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import LipCertError, UsageError
 from lipcert.patterns import literal, matches
@@ -112,6 +113,10 @@ class ModuleSuggestions:
         if not self.is_whole:
             now = "no bound" if self.grad_norm is None else f"{self.grad_norm:.3g}"
             lines.append(f"G of .module as it is: {now}")
+        others = [other for other in found.recipes if other.mechanism != recipe.mechanism]
+        if others:
+            lines.append("Other mechanisms, by .under(NAME)")
+            lines += [f"  {other.mechanism}: {_shown(other.outcome)}" for other in others]
         return "\n".join(lines)
 
 
@@ -240,5 +245,9 @@ def analysed_again(
 
 def _shown(outcome: Outcome) -> str:
     bound = "no bound" if outcome.grad_norm is None else f"G {outcome.grad_norm:.3g}"
-    share = outcome.noise_to_signal_of_run or outcome.noise_to_signal
-    return bound if share is None else f"{bound}, noise {share:.2g} times the mean gradient"
+    ratio, when = outcome.noise_to_signal_of_run, "over the run"
+    if ratio is None:
+        ratio, when = outcome.noise_to_signal, "at every step"
+    if ratio is not None:
+        bound = f"{bound}, noise {times(ratio)} times the mean gradient {when}"
+    return f"{bound}: {outcome.verdict}"

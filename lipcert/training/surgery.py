@@ -10,7 +10,7 @@ it computes the very values of the step that the change speaks of, and is called
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast, final
 
@@ -25,7 +25,7 @@ from lipcert.evaluate import evaluate_batch
 from lipcert.ir import Graph, Node
 from lipcert.settings import Settings
 from lipcert.signal.network import Network
-from lipcert.suggestions.edits import StepEdit
+from lipcert.suggestions.edits import StepEdit, unscaled
 from lipcert.suggestions.records import Change
 from lipcert.training.layers import (
     BoundedGroupNorm,
@@ -59,7 +59,8 @@ _POOLS: Final = {
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Edited:
-    """module: the copy. changes: one line for each part. to_edit: what is left to do by hand.
+    """module: the copy. changes: one line for parts that changed alike. to_edit: what is left to do
+    by hand.
 
     prepares: whether the module now does by itself what the changes do to its inputs.
     """
@@ -83,7 +84,7 @@ def edited(
     prepared = [change for change in changes if change.prepared is not None]
     return Edited(
         surgery.own,
-        tuple(surgery.lines),
+        tuple(_gathered(surgery.done)),
         tuple(f"{change.change}: {change.how}" for change in surgery.left),
         prepares=bool(prepared) and not any(change in surgery.left for change in prepared),
     )
@@ -113,7 +114,8 @@ class _Plan:
 
 @final
 class _Surgery:
-    """Under way. own: the copy. lines, left: of `Edited`."""
+    """Under way. own: the copy. done: parts, and what was done to each; left: changes to be made
+    by hand."""
 
     def __init__(self, network: TrainedNetwork) -> None:
         self._network = network
@@ -124,7 +126,7 @@ class _Surgery:
         self._values = _values(network.graph, self._x)
         self._calls = _calls(self._whole, self._x)
         self.own = copy.deepcopy(network.module)
-        self.lines: list[str] = []
+        self.done: list[tuple[str, str]] = []
         self.left: list[Change] = []
         self._plans: list[_Plan] = []
 
@@ -163,7 +165,7 @@ class _Surgery:
                 done.append(plan)
             elif code is not None and all(map(code.holds, plan.code)):
                 done.append(plan)
-                self.lines.append(f"forward: {plan.change.change}")
+                self.done.append(("forward", plan.change.change))
             else:
                 self.left.append(plan.change)
         edits = [edit for plan in done for edit in plan.code]
@@ -188,11 +190,11 @@ class _Surgery:
             is_zero = kind == "bias" and not bool(parameter.any())
             if is_zero and owner in called and not isinstance(above, _READERS):
                 self.own.get_submodule(owner).register_parameter("bias", None)
-                self.lines.append(f"{match.recorded}: removed, bias=False")
+                self.done.append((match.recorded, "removed, bias=False"))
             elif parameter.requires_grad:
                 parameter.requires_grad_(False)
                 at = " at 0" if is_zero else ""
-                self.lines.append(f"{match.recorded}: frozen{at}")
+                self.done.append((match.recorded, f"frozen{at}"))
 
     def _parameter(self, name: str) -> nn.Parameter | None:
         """Of the copy, by the name that the graph has for it; None where it has none any more."""
@@ -209,10 +211,13 @@ class _Surgery:
         with torch.no_grad():
             parameter.copy_(numbers.reshape(parameter.shape))
         if parameter.any():
-            self.lines.append(f"{match.recorded}: other numbers")
+            self.done.append((match.recorded, "other numbers"))
 
     def _instead(self, plan: _Plan, node: Node, ops: tuple[p.Op, ...]) -> None:
         """Another part for the one that alone computes a step, or normalises as it does."""
+        if isinstance(node.op, p.Attention):
+            self._flatten(plan, node, ops)
+            return
         read, gave = self._values[node.inputs[0]], self._values[node.output]
         norms = isinstance(node.op, p.Normalize | p.BatchNorm)
         found = [
@@ -230,6 +235,14 @@ class _Surgery:
         else:
             gave = found[0].gave if norms and len(found) == 1 else gave
             plan.code.append(CodeEdit(read, gave, lambda old: _part(old, node, ops)))
+
+    def _flatten(self, plan: _Plan, node: Node, ops: tuple[p.Op, ...]) -> None:
+        """Other scores of attention, by shorter queries."""
+        (op,) = ops
+        if isinstance(op, p.Attention) and isinstance(node.op, p.Attention):
+            reader, index = unscaled(node, 0, self._nodes)
+            queries = self._values[reader.inputs[index]]
+            plan.code.append(CodeEdit(queries, None, share=op.scale / node.op.scale))
 
     def _alone(self, found: Sequence[_Call]) -> _Call | None:
         """The only one of several, if its part is called but once."""
@@ -266,7 +279,7 @@ class _Surgery:
             owner._modules[name] = new
             if isinstance(owner, nn.TransformerEncoderLayer):
                 owner.activation_relu_or_gelu = 0  # its fast path knows none of these parts
-        self.lines.append(f"{call.name or 'the module itself'}: {_named(old)} → {_named(new)}")
+        self.done.append((call.name or "the module itself", f"{_named(old)} → {_named(new)}"))
 
 
 @final
@@ -284,6 +297,15 @@ class Minus(nn.Module):
     def extra_repr(self) -> str:
         """The number."""
         return f"{self.number:g}"
+
+
+def _gathered(done: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A line for all parts to which the same was done; for each place in the code its own."""
+    places: dict[str, list[str]] = {}
+    for name, what in done:
+        places.setdefault(what, []).append(name)
+    for what, names in places.items():
+        yield f"{', '.join(names)}: {what}"
 
 
 def _preparing(change: Change, before: Settings, x: FloatArray) -> nn.Module | None:

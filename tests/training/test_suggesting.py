@@ -99,6 +99,23 @@ class Encoder(nn.Module):
         return self.head(self.norm(self.block(tokens)).mean(dim=1))
 
 
+class Attention(nn.Module):
+    """Attention as it is written by hand, with a parameter of the module itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.places = nn.Linear(4, 8), nn.Parameter(0.1 * torch.randn(1, 4, 8))
+        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x.reshape(-1, 4, 4)) + self.places
+        q, k, v = self.qkv(self.norm(x)).reshape(-1, 4, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        heads = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(functional.gelu(heads.transpose(1, 2).reshape(-1, 4, 8)))
+        return self.head(x.mean(1))
+
+
 def parts() -> nn.Module:
     """Of modules alone."""
     branch = nn.Sequential(nn.Linear(6, 6), nn.GELU())
@@ -127,7 +144,13 @@ def exported_once() -> None:
     """Every module is exported as it is: edited ones may print as others do."""
 
 
-NETWORKS = {"tutorial": Tutorial, "resnet": ResNet, "encoder": Encoder, "parts": parts}
+NETWORKS = {
+    "tutorial": Tutorial,
+    "resnet": ResNet,
+    "encoder": Encoder,
+    "attention": Attention,
+    "parts": parts,
+}
 EXAMPLE = torch.zeros(1, 1, 4, 4)
 IN_CODE = {"input", "norm", "residual"}
 """whose numbers become float32 when the module is exported"""
@@ -186,10 +209,12 @@ def test_every_change_is_made_as_it_was_claimed(name):
         "tutorial": {"norm", "pool", "activation", "affine"},
         "resnet": {"norm", "pool", "activation", "residual", "affine"},
         "encoder": {"norm", "affine"},
+        "attention": {"norm", "affine", "residual", "attention"},
         "parts": {"norm", "activation", "residual", "affine"},
     }
     assert compared >= made[name] | {"input", "biases", "weights"}
-    assert left <= ({"attention", "residual", "activation"} if name == "encoder" else set())
+    by_hand = {"encoder": {"attention", "residual", "activation"}, "attention": {"attention"}}
+    assert left <= by_hand.get(name, set())
 
 
 def assert_computes(module: nn.Module, x: Tensor, found: Bounded, change: Change) -> None:
