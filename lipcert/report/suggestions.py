@@ -1,25 +1,20 @@
-"""Suggestions as a document for people, as JSON, and as the settings file of the recipe.
+"""Suggestions as a document for people, whose first lines say how things stand and what to do.
 
-What enters: suggestions. What leaves: a `Document` whose first lines say how things stand and what
-to do; `lipcert.suggest/1`; TOML. Invariant: every number is that of an analysis.
+What enters: suggestions. What leaves: a `Document`. Invariant: every number is that of an analysis.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lipcert.analysis.usefulness import times
 from lipcert.report import document as doc
-from lipcert.report.json import JsonObject, diagnostic_list, dump
 from lipcert.report.numbers import at_most
-from lipcert.settings import ConstraintSpec, Settings, key_of
 from lipcert.suggestions.mechanisms import TOPIC
 from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
-from lipcert.suggestions.written import PAIRS, number, python_lines
+from lipcert.suggestions.written import number, python_lines
 
 SHOWN: Final = 8
 """rows of changes in text, unless all are asked for"""
@@ -47,8 +42,8 @@ _STEPS: Final = (
     doc.Column("recipe", least=30, most=80),
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
-    doc.Column("probe", is_number=True, optional=True),
     doc.Column("of the run", is_number=True, rank=2, optional=True),
+    doc.Column("probe", is_number=True, optional=True),
     doc.Column("verdict", rank=1),
 )
 
@@ -280,8 +275,8 @@ def _recipe_table(found: Suggestions) -> doc.Table:
 def _step(what: str, outcome: Outcome | None, probe: float | None = None) -> tuple[doc.Cell, ...]:
     if outcome is None:
         return what, "–", "–", "", "", "not analysed by itself"
-    numbers = _bound(outcome.grad_norm), _number(outcome), _share(probe), _of_run(outcome)
-    return what, *numbers, outcome.verdict
+    numbers = _bound(outcome.grad_norm), _number(outcome), _of_run(outcome)
+    return what, *numbers, _share(probe), outcome.verdict
 
 
 def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
@@ -297,131 +292,3 @@ def _left_out(found: Suggestions) -> Iterator[str]:
         yield f"{item.change}: {item.why}"
     if found.untried:
         yield f"no time was left for {'; '.join(found.untried)} (--budget SECONDS)"
-
-
-def suggestions_json(found: Suggestions) -> str:
-    """`lipcert.suggest/1`."""
-    return dump(
-        {
-            "schema": "lipcert.suggest/1",
-            "model": {
-                "path": found.model,
-                "sha256": found.sha256,
-                "parameters": found.parameters,
-            },
-            "signal": {
-                "source": found.source or None,
-                "examples": found.examples,
-                "is_private": found.is_private,
-            },
-            "baseline": {"mechanism": found.baseline_mechanism, **_outcome(found.baseline)},
-            "clipping": found.clipping and _outcome(found.clipping),
-            "recipe": _recipe(found.recipe),
-            "recipes": [_recipe(item) for item in found.recipes],
-            "suggestions": [_suggestion(item) for item in found.suggestions],
-            "others": [_suggestion(item) for item in found.others],
-            "stops": list(found.stops),
-            "remarks": list(found.remarks),
-            "skipped": [{"change": item.change, "why": item.why} for item in found.skipped],
-            "untried": list(found.untried),
-            "seconds": found.seconds,
-            "probed": found.probed and asdict(found.probed),
-            "diagnostics": diagnostic_list(found.diagnostics),
-        }
-    )
-
-
-def _outcome(outcome: Outcome) -> JsonObject:
-    names = [item.name for item in fields(Outcome)]
-    return {**{name: getattr(outcome, name) for name in names}, "usable": outcome.usable}
-
-
-def _change(change: Change) -> JsonObject:
-    return {
-        "change": change.change,
-        "how": change.how,
-        "keeps_function": change.keeps_function,
-        "is_setting": change.is_setting,
-    }
-
-
-def _suggestion(item: Suggestion) -> JsonObject:
-    return {
-        **_change(item.change),
-        "mechanism": item.mechanism,
-        "settings": _settings(item.settings),
-        **_outcome(item.outcome),
-        "accuracy_probe": item.accuracy_probe,
-        "with_recipe": item.with_recipe,
-    }
-
-
-def _recipe(recipe: Recipe) -> JsonObject:
-    steps = zip(recipe.changes, recipe.steps, strict=False)
-    return {
-        "mechanism": recipe.mechanism,
-        "keeps_function": recipe.keeps_function,
-        "settings": _settings(recipe.changed),
-        "accuracy_probe": recipe.accuracy_probe,
-        "code": recipe.code,
-        "changes": [
-            {**_change(change), **(_outcome(step) if step else {})} for change, step in steps
-        ],
-        **_outcome(recipe.outcome),
-    }
-
-
-def _settings(changed: Mapping[str, object]) -> JsonObject:
-    """By the keys of settings files; null for one that is not given any more."""
-    return {name.replace("_", "-"): _plain(name, value) for name, value in changed.items()}
-
-
-def _plain(name: str, value: object) -> object:
-    if isinstance(value, ConstraintSpec):
-        return str(value)
-    if isinstance(value, tuple):
-        if name in PAIRS:
-            return {pattern: _plain("", own) for pattern, own in value}
-        return list(value)
-    return value
-
-
-def settings_toml(recipe: Recipe) -> str:
-    """The settings file of a recipe; what is no setting stands above it as comments."""
-    lines = ["# written by `lipcert suggest --apply`: the settings of its recipe"]
-    for change in recipe.changes:
-        if not change.is_setting:
-            lines.append(f"# to be done in the code: {change.change}")
-            lines += [f"#     {line}" for line in python_lines(change.how)]
-    tables: list[str] = []
-    for name, value in _given(recipe.edited):
-        if isinstance(value, dict):
-            tables += ["", f"[{name}]"]
-            tables += [f"{json.dumps(key)} = {_toml(own)}" for key, own in value.items()]
-        else:
-            lines.append(f"{name} = {_toml(value)}")
-    return "\n".join([*lines, *tables]) + "\n"
-
-
-def _given(settings: Settings) -> Iterator[tuple[str, object]]:
-    """Settings that differ from the defaults, and do not follow from the others."""
-    derived = set()
-    if replace(settings, scope="auto") == settings:
-        derived.add("scope")
-    if replace(settings, reduction="auto") == settings:
-        derived.add("reduction")
-    for item in fields(Settings):
-        value = getattr(settings, item.name)
-        if value != item.default and value is not None and item.name not in {*derived, "cache"}:
-            yield key_of(item), _plain(item.name, value)
-
-
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return json.dumps(value)
-        case list():
-            return f"[{', '.join(map(_toml, value))}]"
-    return repr(value)

@@ -30,11 +30,27 @@ from lipcert.settings import Settings
 from lipcert.signal.examples import Examples
 from lipcert.signal.measure import Observed
 from lipcert.suggestions.changes import applied
+from lipcert.suggestions.mechanisms import TOPIC
 from lipcert.suggestions.records import Change, Outcome
 from lipcert.upper import FloatArray, Upper, root_sum_square
 
 _OF_NOISE: Final = frozenset({"allocation", "run"})
 """topics that neither bounds nor gradients depend on"""
+_ORDER: Final = (
+    *(
+        TOPIC,
+        "norm",
+        "biases",
+        "residual",
+        "attention",
+        "activation",
+        "pool",
+        "loss clip",
+        "temperature",
+    ),
+    *("input", "weights", "affine", "allocation"),
+)
+"""in which changes are made, whatever the order in which they are given"""
 Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[NoiseGroup]], float]
 
 
@@ -66,17 +82,18 @@ class Analyst:
     _multipliers: dict[tuple[TrainingPlan, float, str | None], float] = field(default_factory=dict)
 
     def analysed(self, changes: tuple[Change, ...]) -> Analysed:
-        """The network with these changes, the mechanism among them.
+        """The network with these changes, the mechanism among them, in any order.
 
         Raises what `applied` and `bounded_again` raise.
         """
-        if changes not in self._known:
-            self._known[changes] = self._analysed(changes)
-        return self._known[changes]
+        key = _ordered(changes)
+        if key not in self._known:
+            self._known[key] = self._analysed(key)
+        return self._known[key]
 
     def known(self, changes: tuple[Change, ...]) -> Analysed | None:
         """What was analysed before; None where it was not."""
-        return self._known.get(changes)
+        return self._known.get(_ordered(changes))
 
     def released(self, item: Analysed) -> Release:
         """The noise of what was analysed."""
@@ -109,6 +126,15 @@ class Analyst:
         if key not in self._multipliers:
             self._multipliers[key] = planned_multiplier(plan, settings, groups)
         return self._multipliers[key]
+
+
+def _ordered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    return tuple(sorted(changes, key=lambda change: place(change.topic)))
+
+
+def place(topic: str) -> int:
+    """Of a topic among all."""
+    return _ORDER.index(topic) if topic in _ORDER else len(_ORDER)
 
 
 def prepared(examples: Examples | None, changes: tuple[Change, ...]) -> Examples | None:

@@ -27,23 +27,21 @@ from lipcert.signal.gradients import work
 from lipcert.suggestions import mechanisms
 from lipcert.suggestions.analyst import Analyst, Remembered
 from lipcert.suggestions.probe import with_probes
-from lipcert.suggestions.records import (
-    Suggestions,
-)
+from lipcert.suggestions.records import Suggestions
 from lipcert.suggestions.session import Session
 from lipcert.suggestions.structure import Structure
 from lipcert.threads import one_thread
 
 BUDGET: Final = 120.0
 """seconds"""
+_PROBES: Final = 0.5
+"""the part of the time that is for runs, where they are wanted"""
 _MOST: Final = 32
 _LEAST: Final = 2
 _WORK: Final = 2e8
 """floating-point operations of one measurement"""
 _DATA: Final = 8
 """times as many where examples are given: their mean says more"""
-_PROBES: Final = 0.5
-"""the part of the time that is for runs, where they are wanted"""
 
 
 @one_thread()

@@ -49,11 +49,13 @@ def remarks_of(
         return
     parts = []
     if structure.attentions:
-        parts.append(f"{len(structure.attentions)} attention layers")
+        count = len(structure.attentions)
+        parts.append(f"{count} attention layer{'s' * (count > 1)}")
     if structure.norms:
         epsilon = min(norm.op.epsilon for norm in structure.norms)
-        stretch = f", each of which may stretch by 1/√ε = {epsilon**-0.5:.3g}" if epsilon else ""
-        parts.append(f"{len(structure.norms)} normalisations{stretch}")
+        count = len(structure.norms)
+        stretch = f", which may stretch by 1/√ε = {epsilon**-0.5:.3g}" if epsilon else ""
+        parts.append(f"{count} normalisation{'s' * (count > 1)}{stretch}{' each' * (count > 1)}")
     bound = "unknown" if plain.outcome.grad_norm is None else times(plain.outcome.grad_norm)
     yield (
         f"No useful bound by weights alone exists for this network as it is: G is {bound} within "

@@ -18,7 +18,7 @@ from lipcert.errors import LipCertError
 from lipcert.patterns import matches
 from lipcert.settings import Settings
 from lipcert.suggestions import mechanisms, written
-from lipcert.suggestions.analyst import Analysed, Analyst, changed
+from lipcert.suggestions.analyst import Analysed, Analyst, changed, place
 from lipcert.suggestions.changes import applied, changes_of
 from lipcert.suggestions.layer_radii import layer_radii
 from lipcert.suggestions.records import (
@@ -33,7 +33,7 @@ from lipcert.suggestions.remarks import remarks_of, stops_of
 from lipcert.suggestions.structure import Structure
 from lipcert.suggestions.subject import Subject
 
-_GAIN: Final = 0.01
+_GAIN: Final = 0.03
 _WORTH: Final = 0.10
 """by what part noise over signal has to fall, and by one that changes what the network computes"""
 _CLEAR: Final = 1.5
@@ -49,20 +49,6 @@ _SPARE: Final = 0.1
 _LAST: Final = 2
 """mechanisms that are tried last"""
 _FROZEN: Final = "frozen layer"
-_ORDER: Final = (
-    *(
-        mechanisms.TOPIC,
-        "norm",
-        "biases",
-        "residual",
-        "attention",
-        "activation",
-        "pool",
-        "loss clip",
-        "temperature",
-    ),
-    *("input", "weights", "affine", "allocation"),
-)
 _KEEPING: Final = frozenset({"affine", "allocation"})
 """topics beyond which mechanisms that bound any network need nothing"""
 
@@ -225,7 +211,7 @@ class Session:
                 for start in dict.fromkeys((self.home or self.families[:1], (self.rival,))):
                     yield from self._alone([change], start)
                 continue
-            found = self.tried(_ordered((*best.changes, change)))
+            found = self.tried((*best.changes, change))
             limit = best.outcome.score * (1.0 - _WORTH * (change.topic == _FROZEN))
             if found is not None and (change.topic != _FROZEN or found.outcome.score < limit):
                 yield self._suggestion(change, found, with_recipe=True)
@@ -257,7 +243,7 @@ class Session:
         for family in families:
             kind = family.settings["mechanism"]
             is_other = kind in mechanisms.HELD and kind != held.mechanism
-            if is_other and self.tried(_ordered((family, *made))) is not None:
+            if is_other and self.tried((family, *made)) is not None:
                 yield self._recipe((family, *made))
 
     def _score(self, changes: tuple[Change, ...]) -> float:
@@ -288,8 +274,8 @@ class Session:
             topic: min(self._score((*start, change)) for change in topics[topic])
             for topic in topics
         }
-        order = sorted(topics, key=lambda topic: (alone[topic], _place(topic)))
-        best = self.analyst.analysed(self._combined(start, chosen)).outcome.score
+        order = sorted(topics, key=lambda topic: (alone[topic], place(topic)))
+        best = self.analyst.analysed((*start, *chosen.values())).outcome.score
         for _ in range(_PASSES):
             before = best
             for topic in order:
@@ -297,7 +283,7 @@ class Session:
                     if chosen.get(topic) is change:
                         continue
                     trial = {**chosen, topic: change}
-                    found = self.tried(self._combined(start, trial), _COMBINATIONS)
+                    found = self.tried((*start, *trial.values()), _COMBINATIONS)
                     needed = _GAIN if change.keeps_function else _WORTH
                     limit = best * (1.0 - (needed if topic not in chosen else _GAIN))
                     if found is not None and _is_less(found.outcome.score, limit, best):
@@ -306,15 +292,12 @@ class Session:
                 break
         return self._recipe((*start, *chosen.values()))
 
-    def _combined(self, start: tuple[Change, ...], chosen: dict[str, Change]) -> tuple[Change, ...]:
-        return _ordered((*start, *chosen.values()))
-
     def _recipe(self, changes: tuple[Change, ...], *, between: bool = False) -> Recipe:
         """With what each change adds to those before it. between: analysed where that is new."""
         analyst, settings = self.analyst, self.analyst.settings
         ends = range(len(changes) + 1) if not changes else range(1, len(changes) + 1)
-        last = analyst.analysed(_ordered(changes))
-        parts = [self._step(_ordered(changes[:end]), between=between) for end in ends]
+        last = analyst.analysed(changes)
+        parts = [self._step(changes[:end], between=between) for end in ends]
         edited, names = self._edited(changes)
         held_so = last.settings.mechanism == "clipless" and any(
             change.topic == "weights" for change in changes
@@ -388,15 +371,6 @@ def _best(recipes: Sequence[Recipe], alone: Sequence[float]) -> Recipe:
 
 def _is_less(score: float, limit: float, best: float) -> bool:
     return score < limit if math.isfinite(best) else score < best
-
-
-def _ordered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    """As they are analysed, however they were found: the mechanism first."""
-    return tuple(sorted(changes, key=lambda change: _place(change.topic)))
-
-
-def _place(topic: str) -> int:
-    return _ORDER.index(topic) if topic in _ORDER else len(_ORDER)
 
 
 def _rank(item: Suggestion) -> tuple[float, bool]:

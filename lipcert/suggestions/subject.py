@@ -50,5 +50,5 @@ class Subject:
 
 def told(names: list[str]) -> str:
     """Few names, or how many there are."""
-    unique = list(dict.fromkeys(names))
+    unique = [f"layer {name}" if name.isdigit() else name for name in dict.fromkeys(names)]
     return " and ".join(unique) if len(unique) <= _FEW else f"{len(unique)} layers"

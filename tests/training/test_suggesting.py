@@ -24,10 +24,11 @@ from lipcert.settings import Settings
 from lipcert.signal.examples import Examples
 from lipcert.signal.network import Network
 from lipcert.suggestions.analyst import Analyst
-from lipcert.suggestions.changes import Subject, changes_of
+from lipcert.suggestions.changes import changes_of
 from lipcert.suggestions.mechanisms import families
 from lipcert.suggestions.records import Change, Suggestions
 from lipcert.suggestions.structure import Structure
+from lipcert.suggestions.subject import Subject
 from lipcert.training import (
     GradientClipping,
     make_private,
