@@ -22,7 +22,7 @@ from lipcert.upper import FloatArray
 
 LOSS_CLIP: Final = 0.1
 _SHARPER: Final = 4.0
-_LARGER: Final = 4
+_LARGER: Final = 2
 _SHORTER: Final = 0.95
 """of the bound of inputs: what their median has to be shorter than to be worth a clip"""
 _LAYERS: Final = 4
@@ -155,13 +155,13 @@ def _run(subject: Subject) -> Iterator[Change]:
     batch, total = settings.batch_size, settings.dataset_size
     larger = 0 if batch is None else min(_LARGER * batch, total)
     if batch is not None and larger > batch and settings.sampling != "full-batch":
-        steps = settings.steps and max(1, round(settings.steps * batch / larger))
+        epochs = settings.epochs and settings.epochs * larger / batch
+        longer: dict[str, object] = {} if epochs is None else {"epochs": epochs}
         yield Change(
             "run",
-            f"batches of {larger} in as many epochs, at the same ε",
-            f"--batch-size {larger}" + (f" --steps {steps}" if steps else ""),
-            settings={"batch_size": larger} | ({"steps": steps} if steps else {}),
-            in_recipe=False,
+            f"batches of {larger} in as many steps, at the same ε",
+            f"--batch-size {larger}" + ("" if epochs is None else f" --epochs {epochs:g}"),
+            settings={"batch_size": larger} | longer,
         )
     for factor, word in ((2.0, "twice"), (0.5, "half")):
         key = "epochs" if settings.epochs is not None else "steps"

@@ -38,6 +38,10 @@ _WORTH: Final = 0.10
 """by what part noise over signal has to fall, and by one that changes what the network computes"""
 _CLEAR: Final = 1.5
 """by what factor a recipe that changes the network has to be better than any that keeps it"""
+_PLAIN: Final = "gradient-clipping"
+"""the simplest mechanism, taken where others are no better than it beyond doubt"""
+_ALIKE: Final = 1.25
+"""by what factor noise over signal has to differ between mechanisms to say anything"""
 _PASSES: Final = 3
 _COMBINATIONS: Final = "further combinations of changes"
 _EARLY: Final = 0.45
@@ -49,7 +53,7 @@ _SPARE: Final = 0.1
 _LAST: Final = 2
 """mechanisms that are tried last"""
 _FROZEN: Final = "frozen layer"
-_KEEPING: Final = frozenset({"affine", "allocation"})
+_KEEPING: Final = frozenset({"affine", "allocation", "run"})
 """topics beyond which mechanisms that bound any network need nothing"""
 
 
@@ -364,6 +368,9 @@ def _best(recipes: Sequence[Recipe], alone: Sequence[float]) -> Recipe:
     if not kept:
         return least
     best = min(kept, key=lambda recipe: recipe.outcome.score)
+    plain = [recipe for recipe in kept if recipe.mechanism == _PLAIN]
+    if plain and plain[0].outcome.score <= _ALIKE * best.outcome.score:
+        best = plain[0]
     is_clear = least.outcome.score * _CLEAR < best.outcome.score
     is_beaten = any(score < best.outcome.score for score in alone)
     return least if is_clear or is_beaten else best

@@ -197,4 +197,4 @@ def test_reports_show_what_short_runs_reached(network: ImportedModel) -> None:
 def test_the_command_needs_examples(path: Path) -> None:
     refused = command(["suggest", str(path), "--probe", *OPTIONS])
     assert refused.exit_code == 2
-    assert "--data FILE" in refused.stderr
+    assert "--data WHERE" in refused.stderr
