@@ -47,7 +47,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC003": "An operator, domain or operator version is not supported.",
         "LC004": "Control flow or recurrence.",
         "LC005": "A discrete, integer or quantised computation has no useful Lipschitz bound.",
-        "LC006": "The input is not a float tensor.",
+        "LC006": "Whole numbers at the input are no numbers of rows.",
         "LC007": "Examples of a batch influence each other: no per-example gradient exists.",
         "LC008": "A shape depends on data, or more than shapes on the size of the batch.",
         "LC009": "Trained parameters were folded into other tensors.",

@@ -156,7 +156,7 @@ def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
     op = step.op
     with np.errstate(all="ignore"):
         match op:
-            case p.Activation() | p.Dense() | p.Scale() | p.Shift() | p.PRelu():
+            case p.Embedding() | p.Activation() | p.Dense() | p.Scale() | p.Shift() | p.PRelu():
                 return _applied(step, x)
             case p.Conv() | p.BatchNorm() | p.MaxPool() | p.AveragePool() | p.LpPool():
                 joined = x[0].reshape(-1, *x[0].shape[2:])
@@ -201,6 +201,12 @@ def _like(operand: p.Operand, x: Array) -> Array:
     return member(operand).astype(x.dtype, copy=False)
 
 
+def _rows(table: Array, numbers: Array) -> Array:
+    """Rows of a table, counted from its end by negative numbers; NaN where there is none."""
+    known = (numbers >= -len(table)) & (numbers < len(table))
+    return np.where(known[..., np.newaxis], table[np.where(known, numbers, 0)], np.nan)
+
+
 def _applied(step: p.Step, x: Sequence[Array]) -> Array:
     """The output of one step."""
     op = step.op
@@ -208,6 +214,8 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
         case p.Dense():
             y = x[0] @ _like(op.weight, x[0]).T
             return y if op.bias is None else y + _like(op.bias, x[0])
+        case p.Embedding():
+            return _rows(_like(op.table, x[0]), x[0].astype(np.int64))
         case p.Conv():
             y = _transposed(op, x[0], step.shape) if op.transposed else _convolved(op, x[0])
             return y if op.bias is None else y + _by_channel(op.bias, y)

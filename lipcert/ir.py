@@ -26,6 +26,7 @@ _KINDS: Final = MappingProxyType(
     {
         p.BatchNorm: "BatchNormalization",
         p.Dense: "Gemm",
+        p.Embedding: "Gather",
         p.Divide: "Div",
         p.DivideByNorm: "LpNormalization",
         p.LocalResponse: "LRN",
@@ -177,7 +178,7 @@ def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
     if any(shape[:1] != (1,) for shape in (*given, step.shape)):
         return False
     match step.op:
-        case p.Dense():
+        case p.Dense() | p.Embedding():
             return len(step.shape) > 1
         case p.MatMul() | p.Attention():
             return min(map(len, given)) > 2
@@ -202,6 +203,11 @@ class Use:
         return self.slot == "weight" and isinstance(self.node.op, p.Dense | p.Conv)
 
     @property
+    def is_table(self) -> bool:
+        """Whether it is the table of an embedding: its spectral norm is that of its longest row."""
+        return isinstance(self.node.op, p.Embedding)
+
+    @property
     def places(self) -> PlaceArray:
         """Places in the parameter, flat; −1 where the operand holds a fixed 0."""
         if self.operand.places is None:
@@ -214,7 +220,8 @@ class Use:
 class Graph:
     """A feed-forward network with one data input and one output.
 
-    eval_layers: those of the file that compute something else in train mode.
+    eval_layers: those of the file that compute something else in train mode. ids: how many rows the
+    tables have of which whole numbers at the input choose some; None: the input holds real numbers.
     """
 
     input_name: str
@@ -223,6 +230,7 @@ class Graph:
     nodes: tuple[Node, ...]
     parameters: Mapping[str, Parameter]
     eval_layers: tuple[EvalLayer, ...] = ()
+    ids: int | None = None
 
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {self.input_name: self.input_shape}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
@@ -254,6 +254,15 @@ class Settings(LossParameters, LossChoice):
     def effective_input_box(self) -> tuple[float, float] | None:
         """The box of every input entry: as given, or [0, 1] where it is assumed."""
         return _INPUT_BOX if self.input_is_assumed else self.input_box
+
+    def with_ids(self, ids: int | None) -> Settings:
+        """For an input of whole numbers below `ids`: they are its domain, if nothing else is said.
+
+        None: the settings themselves, as for an input of real numbers.
+        """
+        if ids is None or not self.input_is_assumed:
+            return self
+        return replace(self, input_box=(0.0, float(ids - 1)))
 
     def is_trained(self, parameter: str) -> bool:
         """Whether training updates a parameter: selected by `trainable`, not frozen."""

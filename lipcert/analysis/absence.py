@@ -23,6 +23,7 @@ from lipcert.core.program import (
     BatchNorm,
     Divide,
     DivideByNorm,
+    Embedding,
     MatMul,
     Multiply,
     Normalize,
@@ -182,6 +183,12 @@ class Absence:
                         f"{because}",
                         f"{_DOMAIN}, or normalise the tokens (LayerNorm)",
                     )
+            case Embedding():
+                return Why(
+                    "the input chooses rows of a table, and numbers that do so have no neighbours",
+                    "no gradient bound depends on it; for a constant in embedded inputs, export "
+                    "the network behind its embedding",
+                )
             case Normalize(_, epsilon, _) if epsilon == 0.0:
                 return _flat("epsilon is 0")
             case DivideByNorm(_, _, floor) if floor == 0.0:

@@ -19,6 +19,7 @@ from lipcert.core.ledger import BackpropClipping, ClippedLayer
 from lipcert.core.program import (
     Conv,
     CotangentClip,
+    Embedding,
     InputClip,
     Normalize,
     Program,
@@ -57,7 +58,7 @@ def with_clips(graph: Graph, settings: Settings) -> Graph:
     before: dict[str, InputClip] = {}
     behind: dict[str, CotangentClip] = {}
     for layer in layers:
-        radius, end = settings.input_radius(layer.names), layer.nodes[-1].name
+        radius, end = layer.input_radius(settings), layer.nodes[-1].name
         if radius is not None:
             before[layer.nodes[0].name] = InputClip(radius)
         sums = by_channel and layer.is_convolution
@@ -89,6 +90,11 @@ class _Layer:
 
     nodes: tuple[Node, ...]
     names: tuple[str, ...]
+
+    def input_radius(self, settings: Settings) -> float | None:
+        """To which the layer clips what it reads; None: not at all, as numbers of rows are read."""
+        is_table = isinstance(self.nodes[0].op, Embedding)
+        return None if is_table else settings.input_radius(self.names)
 
     @property
     def is_convolution(self) -> bool:
@@ -225,5 +231,5 @@ def clipped_layers(
             raise NoVerdictError(
                 f"a clip stands at {min(unknown)!r}, which is no value of its own in the program"
             )
-        reads, receives = settings.input_radius(layer.names), settings.cotangent_radius(layer.names)
+        reads, receives = layer.input_radius(settings), settings.cotangent_radius(layer.names)
         yield ClippedLayer(start, end, reads, receives)

@@ -42,6 +42,8 @@ def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Obser
     Of more than are soon measured every second, third, … is taken, and `examples` says how many.
     Raises NoVerdictError for labels that the loss does not admit.
     """
+    if found.graph.ids is not None:
+        examples = _with_rows(examples, found.graph.ids)
     graph = held(found.graph, settings)
     rival = found.unclipped
     try:
@@ -65,6 +67,13 @@ def held(graph: Graph, settings: Settings) -> Graph:
     return scaled_into(graph, constraints, exactly=exactly) if constraints else graph
 
 
+def _with_rows(examples: Examples, ids: int) -> Examples:
+    """Those whose numbers choose rows that there are: at others the network has no output."""
+    x = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
+    known = ((x == np.rint(x)) & (x >= -ids) & (x < ids)).all(axis=1)
+    return replace(examples, x=examples.x[known], y=examples.y[known])
+
+
 def _thinned(examples: Examples, found: Bounded) -> Examples:
     """As many as the work allows, evenly from first to last, but never few."""
     most = max(int(_LARGEST_WORK / work(found.program)), _FEW)
@@ -81,7 +90,9 @@ def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:
         return None
     count = min(max(int(_WORK / each), _LEAST), _MOST)
     shapes = found.graph.input_shape, found.graph.output_shape
-    drawn = random_examples(shapes[0], found.at_input, found.loss, shapes[1], count)
+    drawn = random_examples(
+        shapes[0], found.at_input, found.loss, shapes[1], count, ids=found.graph.ids
+    )
     try:
         return None if drawn is None else observed_at(found, settings, drawn)
     except NoVerdictError:  # of operands that are no views of what they show, say

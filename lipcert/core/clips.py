@@ -14,7 +14,7 @@ from dataclasses import replace
 from lipcert.core.coverage import tensors_read
 from lipcert.core.ledger import BackpropClipping, LayerEnds
 from lipcert.core.paths import is_only_way, steps_between
-from lipcert.core.program import Conv, CotangentClip, InputClip, Program, Step
+from lipcert.core.program import Conv, CotangentClip, Embedding, InputClip, Program, Step
 from lipcert.core.reader.records import Model, shown
 
 
@@ -28,8 +28,11 @@ def layer_faults(program: Program, clip: BackpropClipping) -> Iterator[str]:
         yield "there are more layers that clip than steps"
         return
     taken: set[str] = set()
-    for ends in (layer.ends for layer in clip.layers):
+    for layer in clip.layers:
+        ends = layer.ends
         steps = layer_steps(program, ends)
+        if any(isinstance(step.op, Embedding) for step in steps) and clip.input_radius(layer):
+            yield f"the layer that ends in {shown(ends[1])} reads rows by number, and clips numbers"
         if not steps or not is_only_way(program, steps):
             yield f"from {shown(ends[0])} to {shown(ends[1])} there is no layer that could clip"
         elif not taken.isdisjoint(step.output for step in steps):

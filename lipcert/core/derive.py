@@ -88,7 +88,10 @@ def derive_facts(
 
 
 def input_fact(program: Program, premises: Premises) -> Fact:
-    """What A-INPUT says of one example."""
+    """What A-INPUT says of one example.
+
+    Nothing is known besides of numbers that choose rows of a table: others beside them may not.
+    """
     shape, box = program.shapes[program.input], None
     if premises.input_box is not None:
         low, high = (np.full((1,) * len(shape), end) for end in premises.input_box)

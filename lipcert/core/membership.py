@@ -20,8 +20,9 @@ from lipcert.core.interval import Array, norm_up
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.norms.steps import NormWitness, frobenius_at_most, step_norm_at_most
-from lipcert.core.program import Conv, Dense, Op, Operand, Program, Step
+from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step
 from lipcert.core.reader.records import Model, shown
+from lipcert.core.rules.facts import lengths_up
 from lipcert.core.weights import Weights, exchanged
 from lipcert.core.witnesses import Engine
 
@@ -114,10 +115,18 @@ def _is_outside(constraint: Constraint, weights: Model, program: Program) -> boo
     ops = [step.op for step in program.steps if _is_linear_in(step.op, tensor)]
     dense = [op.weight for op in ops if isinstance(op, Dense)]
     matrices = [weight.lo for weight in dense if tensor in weight.sources]
-    entries = [item for op in ops for item in _entrywise(op, tensor)]
-    return any(
-        np.max(np.maximum(item.lo, -item.hi), initial=0.0) > constraint.radius for item in entries
-    ) or any(_reached(matrix) > constraint.radius for matrix in matrices)
+    entries = [_smallest(item) for op in ops for item in _entrywise(op, tensor)]
+    read = [op.table for op in ops if isinstance(op, Embedding)]
+    tables = [_smallest(table) for table in read if tensor in table.sources]
+    reached = [float(np.max(item, initial=0.0)) for item in entries]
+    reached += [float(np.max(lengths_up(item), initial=0.0)) * (1.0 - _CLEARLY) for item in tables]
+    reached += map(_reached, matrices)
+    return any(length > constraint.radius for length in reached)
+
+
+def _smallest(operand: Operand) -> Array:
+    """Magnitudes that no entry is below."""
+    return np.maximum(np.maximum(operand.lo, -operand.hi), 0.0)
 
 
 def _reached(matrix: Array) -> float:
@@ -139,8 +148,9 @@ def _has_norm(
 
     Proof: from a spectral constraint on a factor, a slope or an offset it is derived that no entry
     is larger than the radius r (so that n of them have a norm of at most √n·r), and nothing else:
-    x ↦ s·x has the norm max|s|. Entries are compared as they are, which rounds nothing. Of what
-    is no linear function of the tensor, a reciprocal say, no constraint on it says anything.
+    x ↦ s·x has the norm max|s|; of a table that no row is longer. Entries are compared as they are,
+    which rounds nothing. Of what is no linear function of the tensor, a reciprocal say, no
+    constraint on it says anything.
     """
     op, radius = step.op, constraint.radius
     if not _is_linear_in(op, constraint.tensor):
@@ -152,10 +162,17 @@ def _has_norm(
             for way in _METHODS
         ):
             return False
+    if isinstance(op, Embedding) and not _has_rows(op.table, radius):
+        return False
     return all(
         np.max(np.maximum(-item.lo, item.hi), initial=0.0) <= radius
         for item in _entrywise(op, constraint.tensor)
     )
+
+
+def _has_rows(table: Operand, radius: float) -> bool:
+    """Whether it could be proved that no row of the table is longer than the radius."""
+    return bool((lengths_up(np.maximum(-table.lo, table.hi)) <= radius).all())
 
 
 def _is_linear_in(op: Op, tensor: str) -> bool:
@@ -164,6 +181,7 @@ def _is_linear_in(op: Op, tensor: str) -> bool:
 
 
 def _entrywise(op: Op, tensor: str) -> list[Operand]:
-    """The operands of a step that show a tensor and are no linear map."""
+    """The operands of a step that show a tensor and are neither a linear map nor a table."""
     weight = op.weight if isinstance(op, Dense | Conv) else None
+    weight = op.table if isinstance(op, Embedding) else weight
     return [item for item in operands(op) if tensor in item.sources and item is not weight]

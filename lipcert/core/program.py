@@ -81,6 +81,18 @@ class Dense:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """y[..., :] = table[x[...], :], for whole numbers x from −rows to rows − 1.
+
+    table: [rows, width]. Negative numbers count from the end of the table; for any other x there
+    is no output.
+    """
+
+    table: Operand
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class Conv:
     """Convolution of x [1, channels, *spatial] with zero padding.
 
@@ -363,6 +375,7 @@ class CotangentClip:
 Op: TypeAlias = (
     Attention
     | Dense
+    | Embedding
     | Conv
     | Scale
     | Shift
@@ -428,6 +441,8 @@ class Program:
     a later node, "constant" (computed from constants and shapes), or "unused".
     untracked: initializers that enter a step as plain numbers (the limit of a clip, an epsilon, the
     number in a gate) and of which no rule bounds the gradient. They are no parameters.
+    ids: of an input of whole numbers of which some choose rows of tables, how many rows the
+    smallest table has: numbers from −ids to ids − 1 choose rows of all. None: of any other input.
     """
 
     input: str
@@ -437,6 +452,7 @@ class Program:
     place: Place | None
     covered: tuple[str, ...]
     untracked: frozenset[str] = frozenset()
+    ids: int | None = None
 
     @property
     def batch_proved(self) -> bool:

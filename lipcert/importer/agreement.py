@@ -49,13 +49,15 @@ class Domain:
     input_norm: float | None = None
     input_box: tuple[float, float] | None = None
 
-    def draws(self, shape: Shape, count: int) -> Array:
+    def draws(self, shape: Shape, count: int, ids: int | None = None) -> Array:
         """Examples [count, *shape], in turn from all over the domain and from its rim.
 
         Where nothing is declared they are of ordinary size, most of them without negative entries,
-        for which some functions are not defined.
+        for which some functions are not defined. ids: as of a `Program`.
         """
         generator = np.random.default_rng(_SEED)
+        if ids is not None:
+            return generator.integers(ids, size=(count, *shape))
         drawn, middle = generator.standard_normal((count, *shape)), 0.0
         share = generator.random((count, *shape))
         if self.input_box is not None:
@@ -122,10 +124,10 @@ class _Comparison:
         """The examples that the network is defined at, with its outputs; at least one."""
         program, count = self.read.program, _count(self.read)
         shape = program.shapes[program.input]
-        drawn = self.domain.draws(shape, max(count or _TOGETHER, _ALONE)).astype(self.run.dtype)
+        drawn = self.domain.draws(shape, max(count or _TOGETHER, _ALONE), program.ids)
         usable = [
             (example, output)
-            for number, example in enumerate(drawn)
+            for number, example in enumerate(drawn.astype(self.run.dtype))
             for output in [self._alone(example, self.tensors if number < _ALONE else {})]
             if output is not None
         ]

@@ -226,15 +226,15 @@ def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
 
 
 def _checked(source: RawInput) -> RawInput:
-    """The input, if it holds real numbers and only its axis 0 may have any size."""
+    """The input, if it holds numbers and only its axis 0 may have any size."""
 
     def refuse(code: str, reason: str, remedy: str) -> UnsupportedModelError:
         return UnsupportedModelError((Refusal(code, "", "", reason, remedy),))
 
     where = f"the input {source.name!r}"
-    if source.dtype is None or source.dtype.kind != "f":
+    if source.dtype is None or source.dtype.kind not in "fiu":
         kind = "no tensor of numbers" if source.dtype is None else f"of type {source.dtype}"
-        raise refuse("LC006", f"{where} is {kind}", "feed floats, for example after the embedding")
+        raise refuse("LC006", f"{where} is {kind}", "feed floats, or ids of embeddings")
     if not source.dims:
         raise refuse("LC008", f"{where} has no declared shape", "export with a fixed shape")
     if not all(isinstance(size, int) for size in source.dims[1:]):

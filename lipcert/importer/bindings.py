@@ -46,6 +46,7 @@ _SLOTS: Final[Mapping[str, Mapping[str, Mapping[int, int]]]] = MappingProxyType(
         "group_norm": {"GroupNormalization": {2: 1, 3: 2}, "Mul": {2: _ONLY}, "Add": {3: _ONLY}},
         "layer_norm": {"LayerNormalization": {2: 1, 3: 2}},
         "rms_norm": {"RMSNormalization": {2: 1}, "Mul": {2: _ONLY}},
+        "embedding": {"Gather": {0: 0}},
         "prelu": {"PRelu": {1: 1}},
         "add": {"Add": {0: _ONLY, 1: _ONLY}},
         "sub": {"Sub": {0: _ONLY, 1: _ONLY}},

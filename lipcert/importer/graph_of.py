@@ -21,7 +21,14 @@ from lipcert.ir import Graph, Node, Parameter, example
 from lipcert.operand import Operand
 
 _ROLES: Final = MappingProxyType(
-    {"weight": "weight", "bias": "bias", "factor": "scale", "offset": "bias", "slope": "slope"}
+    {
+        "weight": "weight",
+        "table": "weight",
+        "bias": "bias",
+        "factor": "scale",
+        "offset": "bias",
+        "slope": "slope",
+    }
     | {"scale": "scale", "shift": "bias"}
 )
 """what the operands of steps are called in reports"""
@@ -47,7 +54,8 @@ def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Paramete
     used = dict.fromkeys(use.parameter for node in nodes for use in node.uses())
     shape = example(program.shapes[program.input])
     shown = {name: operands.parameters[name] for name in used}
-    return Graph(program.input, shape, program.output, _named(nodes, model), shown)
+    named = _named(nodes, model)
+    return Graph(program.input, shape, program.output, named, shown, ids=program.ids)
 
 
 def _operands(number: int, step: p.Step, operands: Operands) -> Mapping[str, Operand]:

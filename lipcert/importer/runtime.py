@@ -17,7 +17,9 @@ from lipcert.importer.expansion import names_read, needed_nodes
 from lipcert.importer.external import embed_external_data
 
 Array = npt.NDArray[Any]
-_TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
+_TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"} | {
+    f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
 
 
 @final

@@ -33,6 +33,7 @@ _REPAIR: Final = (
 _FIXED_BATCH: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
 ACROSS: Final = "use a layer that treats every example alone"
 _ONE_AXIS: Final = "keep one axis for the batch alone, as in x.reshape(x.shape[0], ...)"
+_ROWS: Final = "choose rows of a constant table (axis 0) by them, or cast them to floats first"
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _TOLD: Final = (
@@ -40,6 +41,8 @@ _TOLD: Final = (
     ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
     ("operator set", "LC003", "export with supported operators, or opset 17-20"),
     ("it rounds to whole numbers", "LC005", _SMOOTH),
+    ("it computes with whole numbers", "LC006", _ROWS),
+    ("it selects by numbers", "LC006", _ROWS),
     ("a constant is not", "LC014", _REPAIR),
     ("inputs and attributes do not fit", "LC016", _WELL),
     ("epsilon is negative", "LC016", _WELL),

@@ -147,6 +147,10 @@ def _input_text(analysis: Analysis) -> str:
     if facts.input_box is None:
         return f"every example with {norm}"
     low, high = facts.input_box
+    if facts.input_ids is not None:
+        return (
+            f"whole numbers from {low:.12g} to {high:.12g}, each of which chooses a row of a table"
+        )
     text = f"every entry in [{low:.12g}, {high:.12g}], hence {norm}"
     return f"{_ASSUMED}{text}" if _is_said(analysis, "LC104") else text
 

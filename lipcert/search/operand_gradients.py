@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 
 from lipcert.core import program as p
+from lipcert.core.program import IndexArray
 from lipcert.evaluate import behind, by_tap
 from lipcert.search.pullbacks import Array, by_channel, squares, summed
 
@@ -43,6 +44,9 @@ def operand_gradients(step: p.Step, x: Array, g: Array) -> Iterator[tuple[str, O
             yield "weight", _Product(left, right)
             if bias is not None:
                 yield "bias", _Entries(left.sum(axis=1))
+        case p.Embedding(table):
+            rows = x.reshape(len(x), -1).astype(np.int64) % table.shape[0]
+            yield "table", _Rows(rows, g.reshape(*rows.shape, -1), table.shape)
         case p.Conv(weight, bias):
             ends = (x, g) if step.op.transposed else (g, x)
             yield "weight", _Kernel(*ends, step.op.window, step.op.groups, weight.shape)
@@ -96,6 +100,32 @@ class _Product(OperandGradient):
     def total(self, weights: Array) -> Array:
         left = (weights[:, np.newaxis, np.newaxis] * self.left).reshape(-1, self.left.shape[2])
         return np.asarray(left.T @ self.right.reshape(-1, self.right.shape[2]))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows(OperandGradient):
+    """Row rows[p] of the table receives g[p] at every position p: what one row receives adds up."""
+
+    rows: IndexArray
+    g: Array
+    shape: p.Shape
+
+    def squares(self) -> Array:
+        """Σ over pairs of positions of one row, of ⟨g_p, g_q⟩: no table is held."""
+        same = self.rows[:, :, np.newaxis] == self.rows[:, np.newaxis, :]
+        return np.asarray(np.sum((self.g @ self.g.swapaxes(1, 2)) * same, axis=(1, 2)))
+
+    def each(self) -> Array:
+        found = np.zeros((len(self.g), *self.shape))
+        examples = np.arange(len(self.g))[:, np.newaxis]
+        np.add.at(found, (examples, self.rows), self.g)
+        return found
+
+    def total(self, weights: Array) -> Array:
+        found = np.zeros(self.shape)
+        np.add.at(found, self.rows, weights[:, np.newaxis, np.newaxis] * self.g)
+        return found
 
 
 @final

@@ -62,6 +62,8 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Dense(weight):
             matrix = member(weight)
             return lambda g: [g @ matrix]
+        case p.Embedding():  # whole numbers have no neighbours
+            return lambda g: [np.zeros((len(g), *first.shape[1:]))]
         case p.Conv():
             adjoint = replace(op, bias=None, transposed=not op.transposed)
             return _linear(adjoint, first)

@@ -167,20 +167,29 @@ def _first_bad(x: npt.NDArray[Any]) -> int | None:
 
 @np.errstate(all="ignore")
 def random_examples(
-    shape: Shape, at_input: Fact, loss: Loss, output_shape: Shape, count: int
+    shape: Shape,
+    at_input: Fact,
+    loss: Loss,
+    output_shape: Shape,
+    count: int,
+    *,
+    ids: int | None = None,
 ) -> Examples | None:
     """So many examples of this shape, the same at every call; None: admissible labels are unknown.
 
     Entries are uniform in the box, drawn in to the ball; where every input is admitted, of the
-    standard normal distribution, as in standardised data.
+    standard normal distribution, as in standardised data. ids: as of a `Graph`; entries then are
+    whole numbers of the box that are not negative.
     """
     random = np.random.default_rng(0)
     labels = _random_labels(loss, output_shape, count, random)
     if labels is None:
         return None
-    return Examples(
-        _random_inputs(shape, at_input, count, random), labels, RANDOM, is_private=False
-    )
+    x = _random_inputs(shape, at_input, count, random)
+    if ids is not None:
+        low, high = np.maximum(at_input.box.lo, 0.0), np.minimum(at_input.box.hi, ids - 1.0)
+        x = np.floor(low + random.random((count, *shape)) * (high - low + 1.0))
+    return Examples(x, labels, RANDOM, is_private=False)
 
 
 def _random_inputs(

@@ -54,7 +54,10 @@ def _norm(graph: Graph, name: str, constraint: ConstraintSpec, weight: FloatArra
 
 
 def _spectral(use: Use) -> float:
-    """Of the linear map of a step; of other operands their largest entry."""
+    """Of the linear map of a step; of a table its longest row; of other operands their largest
+    entry."""
+    if use.is_table:
+        return float(np.max(np.linalg.norm(use.operand.array, axis=1)))
     if not use.is_linear_map:
         return float(np.max(np.abs(use.operand.array), initial=0.0))
     if use.operand not in _KNOWN:

@@ -64,6 +64,7 @@ def suggest(
     UsageError for a probe without examples of classes.
     """
     require_arguments("suggest", model, settings)
+    settings = settings.with_ids(model.graph.ids)
     plan_of(settings)
     started, remembered = time.monotonic(), Remembered(propose)
     base = bounded(model, settings, None, remembered)
@@ -144,7 +145,9 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
     if not math.isfinite(at_input.norm):
         held = mechanisms.held("clipless", settings, biased=True)
         at_input = Analyst(base, settings, None, propose).analysed((held,)).found.at_input
-    return random_examples(graph.input_shape, at_input, base.loss, graph.output_shape, count)
+    return random_examples(
+        graph.input_shape, at_input, base.loss, graph.output_shape, count, ids=graph.ids
+    )
 
 
 def _some(examples: Examples, count: int) -> Examples:

@@ -231,3 +231,48 @@ def test_the_other_part_of_an_operand_says_nothing_of_a_tensor(kind: str, tmp_pa
     held_to = Constraint("theta", "spectral", LIMIT)
     with pytest.raises(Unsupported, match="theta' within"):
         list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))
+
+
+def embedded(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
+    """Rows of a table of long rows, of one of short rows, and a classifier."""
+    rng = np.random.default_rng(1)
+    long, short = (rng.standard_normal((50, 4)) for _ in range(2))
+    held = {
+        "long": long / np.linalg.norm(long, axis=1, keepdims=True) * 3.0,
+        "short": short / np.linalg.norm(short, axis=1, keepdims=True) * 0.5,
+        "weight": np.eye(4, 3),
+    }
+    nodes = [
+        node("Gather", "long x", "a"),
+        node("Gather", "short x", "b"),
+        node("Add", "a b", "c"),
+        node("Flatten", "c", "d"),
+        node("MatMul", "d weight", "y"),
+    ]
+    proto = onnx_model(nodes, ["N", 1], {**held, **changed})
+    proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    path = folder / f"{name}.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_a_table_is_as_large_as_its_own_longest_row(tmp_path: Path) -> None:
+    """Neither as all its fifty rows together, nor as those of another table."""
+    path = embedded(tmp_path)
+    radii = {"long": 3.001, "short": 0.501, "weight": 1.001}
+    settings = Settings(
+        scope="constraint-set",
+        constraints=tuple((name, ConstraintSpec("spectral", r)) for name, r in radii.items()),
+    )
+    data = certify(load_model(path, trusted=True), settings).data
+    assert check(data, path, Choices(weights=path)).verdict is Verdict.CONDITIONAL
+    rows = np.zeros((50, 4))
+    rows[17] = 0.26  # a row of norm 0.52
+    outside = check(data, path, Choices(weights=embedded(tmp_path, "other", short=rows)))
+    assert outside.verdict is Verdict.INVALID
+    assert [r for r in outside.reasons if "not within" in r] == [
+        "[LC209] the tensor 'short' is not within spectral 0.501"
+    ]
+    rows[17] = 0.25
+    within = check(data, path, Choices(weights=embedded(tmp_path, "other", short=rows)))
+    assert within.verdict is Verdict.CONDITIONAL, within.reasons

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+_FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
+
 
 def model(
     nodes: Sequence[NodeProto],
@@ -18,12 +20,13 @@ def model(
     outputs: Sequence[str] = ("y",),
     dtype: int = TensorProto.FLOAT,
 ) -> ModelProto:
-    """A model with the input "x" and outputs of unknown shape."""
+    """A model with the input "x" and outputs of unknown shape, of its type or of floats."""
+    out = dtype if dtype in _FLOATS else TensorProto.FLOAT
     graph = helper.make_graph(
         list(nodes),
         "g",
         [helper.make_tensor_value_info("x", dtype, list(shape))],
-        [helper.make_tensor_value_info(name, dtype, None) for name in outputs],
+        [helper.make_tensor_value_info(name, out, None) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in (tensors or {}).items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

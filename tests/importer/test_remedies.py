@@ -59,10 +59,10 @@ def masked(*hidden):
     return model(nodes, ("N", 3, 4), {"mask": mask})
 
 
-def embedded(kind):
-    shape = ("N", 4) if kind == 7 else ("N", 4, 3)
-    first = node("Gather", ["w", "x"], ["e"]) if kind == 7 else node("Identity", ["x"], ["e"])
-    return model([first, node("Relu", ["e"], ["y"])], shape, {"w": weights(9, 3)}, dtype=kind)
+def embedded(*first, **attributes):
+    """Numbers x of rows, moved on before a row is chosen by each."""
+    nodes = [*first, node("Gather", ["w", "i"], ["e"], **attributes), node("Relu", ["e"], ["y"])]
+    return model(nodes, ("N", 4), {"w": weights(9, 3)}, dtype=7)
 
 
 def statistics(kind):
@@ -99,7 +99,18 @@ REFUSALS = {
         model([node("Tanh", ["x"], ["h"]), node("Round", ["h"], ["y"])], ("N", 4)),
         model([node("Tanh", ["x"], ["y"])], ("N", 4)),
     ),
-    "LC006 after the embedding": (embedded(7), embedded(1)),
+    "LC006 choose rows": (
+        embedded(node("Abs", ["x"], ["i"])),
+        embedded(node("Identity", ["x"], ["i"])),
+    ),
+    "LC006 (axis 0)": (
+        embedded(node("Identity", ["x"], ["i"]), axis=1),
+        embedded(node("Identity", ["x"], ["i"]), axis=0),
+    ),
+    "LC006 cast them to floats": (
+        model([node("Abs", ["x"], ["y"])], ("N", 4), dtype=7),
+        model([node("Cast", ["x"], ["f"], to=1), node("Abs", ["f"], ["y"])], ("N", 4), dtype=7),
+    ),
     "LC011 model.eval()": (training("m2", "v2", training_mode=1), training()),
     "LC003 freeze them: buffers": (statistics("PARAMETER"), statistics("BUFFER")),
     "LC014 let every query see a token": (masked(2), masked()),

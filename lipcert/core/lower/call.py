@@ -25,7 +25,7 @@ class Sink:
     """The steps so far.
 
     taken: names that are not free; halves: whether the file may hold reals narrower than float32;
-    untracked: as of a `Program`; sequences: the parts of each, by its name.
+    untracked, ids: as of a `Program`; sequences: the parts of each, by its name.
     """
 
     taken: set[str]
@@ -33,6 +33,7 @@ class Sink:
     halves: bool
     steps: list[Step] = field(default_factory=list)
     untracked: set[str] = field(default_factory=set)
+    ids: int | None = None
     stacks: dict[tuple[str, str], Data] = field(default_factory=dict)
     sequences: dict[str, list[Value]] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.macros import rewritten
-from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
+from lipcert.core.lower.operators import JUMPING, JUMPS, WHOLE, rule_of
 from lipcert.core.lower.reals import literal
 from lipcert.core.lower.rewriter import needed_steps
 from lipcert.core.lower.types import has_halves
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from lipcert.core.lower.guards import Guards
 
 _VERSIONS: Final = range(7, 27)
+_MOVES: Final = frozenset(
+    {"Cast", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice"}
+    | {"SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+"""operators that leave whole numbers as they are, wherever they put them"""
+_READS_WHOLE: Final = frozenset({"Shape", "Size"})
 
 
 def lower(model: Model, output: str) -> Program:
@@ -74,8 +80,10 @@ def _source(model: Model, output: str) -> Input:
     if len(inputs) != 1:
         raise Unsupported(f"the output depends on {len(inputs)} inputs instead of one")
     (source,) = inputs
-    if not source.dtype.startswith(("float", "bfloat")):
-        raise Unsupported(f"the input {shown(source.name)} does not hold real numbers")
+    if not source.dtype.startswith(("float", "bfloat", "int", "uint")):
+        raise Unsupported(f"the input {shown(source.name)} does not hold numbers")
+    if source.dtype == "uint64":  # int64, which whole numbers become, would make some negative
+        raise Unsupported(f"the input {shown(source.name)} is of type uint64; feed int64")
     dims = source.dims
     if not dims or any(not isinstance(size, int) or size < 1 for size in dims[1:]) or dims[0] == 0:
         raise Unsupported(f"the input {shown(source.name)} is not of fixed shape behind axis 0")
@@ -98,8 +106,9 @@ def _lowered(walk: Walk, output: str) -> Program:
         _check_finite(step, model)
     shapes = {start.name: start.shape, **{step.output: step.shape for step in steps}}
     covered = _covered(raw, steps, walk)
+    untracked = frozenset(sink.untracked)
     return Program(
-        start.name, result.name, shapes, steps, result.place, covered, frozenset(sink.untracked)
+        start.name, result.name, shapes, steps, result.place, covered, untracked, sink.ids
     )
 
 
@@ -152,7 +161,8 @@ class Walk:
         dims: Shape = tuple(size for size in rest if isinstance(size, int))
         fixed = first if isinstance(first, int) else None
         size = 1 if batched or fixed is None else fixed
-        start = Data(source.name, (size, *dims), Place(0) if batched else None)
+        is_whole = source.dtype.startswith(("int", "uint"))
+        start = Data(source.name, (size, *dims), Place(0) if batched else None, is_whole)
         needed, _ = _needed(model, output)
         return cls(model, needed, start, batched=batched, count=fixed if batched else None)
 
@@ -208,6 +218,7 @@ class Walk:
             ]
             call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
             start = len(sink.steps)
+            is_whole = _stays_whole(node, inputs)
             found = rule_of(node, inputs)(call)
             call.check_read()
         except Unsupported as error:
@@ -215,6 +226,11 @@ class Walk:
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):
             raise _at(node, Unsupported("its inputs and attributes do not fit")) from None
         results = found if isinstance(found, list) else [found]
+        if is_whole:
+            results = [
+                replace(value, is_whole=True) if isinstance(value, Data) else value
+                for value in results
+            ]
         spend(sum(map(kept_entries, sink.steps[start:])))
         if node.op_type != "Constant":  # which the file holds
             given = [value for value in inputs if isinstance(value, Constant)]
@@ -228,6 +244,22 @@ class Walk:
                 place = own.pop(value.name)
                 sink.steps[place] = replace(sink.steps[place], output=name)
                 values[name] = replace(value, name=name)
+
+
+def _stays_whole(node: Node, inputs: Sequence[Value | None]) -> bool:
+    """Whether a node only moves whole numbers, so that its outputs are whole numbers too.
+
+    Unsupported where it computes with them: rules speak of real numbers, so of no division that
+    drops what is left, and of no sum that wraps around.
+    """
+    whole = [isinstance(value, Data) and value.is_whole for value in inputs]
+    if not any(whole) or node.op_type in _READS_WHOLE:
+        return False
+    if node.op_type == "Gather" and not whole[0]:
+        return False
+    if node.domain or node.op_type not in _MOVES or not all(whole[:1]):
+        raise Unsupported("it computes with whole numbers that depend on the data")
+    return node.op_type != "Cast" or node.attributes["to"].value in WHOLE
 
 
 def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | None) -> None:

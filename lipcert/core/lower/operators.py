@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Final, TypeAlias, cast
 
@@ -11,6 +12,10 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value
 from lipcert.core.reader.records import Node
 
+REALS: Final = frozenset({1, 10, 11, 16})
+"""types of real numbers, as a Cast names them"""
+WHOLE: Final = frozenset({7})
+"""that of whole numbers which loses none of any other"""
 Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
@@ -23,11 +28,13 @@ def same(call: Call) -> Value:
             raise Unsupported("dropout in training mode")
         if call.version >= 12 and call.has(1):
             call.number(1)
-    if kind == "Cast" and call.integer("to", 0) not in {1, 10, 11, 16}:
-        raise Unsupported("it rounds to whole numbers")
+    value = call.value(0)
+    kinds = REALS | WHOLE if isinstance(value, Data) and value.is_whole else REALS
+    if kind == "Cast" and call.integer("to", 0) not in kinds:
+        raise Unsupported("it rounds to whole numbers, or to fewer of them")
     if kind == "Cast":
         call.integer("saturate", 1), call.text("round_mode", "up")
-    return call.value(0)
+    return replace(value, is_whole=False) if isinstance(value, Data) else value
 
 
 LAYOUT: Final[Mapping[str, str]] = {

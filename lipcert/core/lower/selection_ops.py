@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
-from lipcert.core.lower.values import Arrange, Constant, Value, check_size, indices
-from lipcert.core.program import IndexArray, Operand, Place, Shift, Sort
+from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size, indices
+from lipcert.core.program import Embedding, IndexArray, Operand, Place, Shift, Sort
 
 _ENDLESS = 2**31 - 1
 """the end of a slice that stands for the end of the axis"""
@@ -95,8 +96,11 @@ def split(call: Call) -> list[Value]:
 
 
 def gather(call: Call) -> Value:
-    """Entries of an axis at constant places, whose axes replace it."""
-    value, places = call.value(0), call.constant(1)
+    """Entries of an axis at constant places, whose axes replace it; or rows of a table."""
+    value, chosen = call.value(0), call.value(1)
+    if isinstance(value, Constant) and isinstance(chosen, Data):
+        return _embedded(call, value, chosen)
+    places = call.constant(1)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     check_kept(value, (axis,))
     size = value.shape[axis]
@@ -107,6 +111,24 @@ def gather(call: Call) -> Value:
     if place is not None and place.axis > axis:
         place = Place(place.axis + wanted.ndim - 1, place.before)
     return _taken(call, value, axis, wanted % size, place)
+
+
+def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
+    """Rows of a constant table at whole numbers of the data: each lies where its number lay.
+
+    Proof that examples stay apart: a row stands for each entry, behind all axes there were.
+    """
+    is_table = len(table.shape) > 1 and table.place is None and call.integer("axis", 0) == 0
+    if not chosen.is_whole or not is_table:
+        raise Unsupported("it selects by numbers that are computed from the data")
+    width = table.shape[1:]
+    rows = table.rearranged(lambda entries: entries.reshape(len(entries), -1), None)
+    shape, place, sink = (*chosen.shape, math.prod(width)), chosen.place, call.sink
+    sink.ids = len(rows.lo) if sink.ids is None else min(sink.ids, len(rows.lo))
+    found = call.step(Embedding(rows.operand(2)), chosen, shape=shape, place=place)
+    if len(width) == 1:
+        return found
+    return call.arrange(found, lambda entries: entries.reshape(*chosen.shape, *width), place)
 
 
 def pad(call: Call) -> Value:

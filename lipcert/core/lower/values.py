@@ -37,11 +37,16 @@ them where numpy has one"""
 @final
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A tensor computed from the input: a value of the program."""
+    """A tensor computed from the input: a value of the program.
+
+    is_whole: it holds whole numbers, with which nothing is computed here: they are moved, read as
+    rows of a table, or become real numbers.
+    """
 
     name: str
     shape: Shape
     place: Place | None
+    is_whole: bool = False
 
 
 @final

@@ -26,6 +26,7 @@ FAMILIES: Final[Mapping[str, str]] = {
     "Dense": "dense",
     "Divide": "products",
     "DivideByNorm": "normalize",
+    "Embedding": "embedding",
     "InputClip": "clips",
     "LocalResponse": "responses",
     "LpPool": "lengths",

@@ -12,12 +12,13 @@ import numpy as np
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, norm_up, symmetric
 from lipcert.core.program import Conv, Dense, Operand, Shape
-from lipcert.core.rules.facts import root_up
+from lipcert.core.rules.facts import lengths_up, root_up
 from lipcert.core.rules.windows import convolution_axes, kernel_square
 
 Constraint: TypeAlias = tuple[str, float]
 """The kind of a norm, and its largest value. spectral: of the linear map of every step that uses
-the initializer, which is its largest magnitude for factors and offsets; frobenius: of entries."""
+the initializer, which is its largest magnitude for factors and offsets, and the length of the
+longest row for the table of an embedding, as every number reads one row; frobenius: of entries."""
 
 
 class Weights(Protocol):
@@ -31,6 +32,9 @@ class Weights(Protocol):
 
     def max_abs(self, operand: Operand) -> float:
         """≥ every magnitude."""
+
+    def longest_row(self, table: Operand) -> float:
+        """≥ the Euclidean norm of every row of a table."""
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
         """≥ the norm of the linear part of the step that computes `output`, between two shapes."""
@@ -54,6 +58,10 @@ class Point:
     def max_abs(self, operand: Operand) -> float:
         """The largest one."""
         return float(np.max(self.entries(operand).magnitude(), initial=0.0))
+
+    def longest_row(self, table: Operand) -> float:
+        """Of the largest magnitudes."""
+        return float(np.max(lengths_up(self.entries(table).magnitude()), initial=0.0))
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
         """The verified norm, or κ times the Frobenius norm of the largest group.
@@ -102,6 +110,12 @@ class Constrained:
         if self._is_fixed(operand):
             return self._fixed.max_abs(operand)
         return self._constraint(operand)[1]
+
+    def longest_row(self, table: Operand) -> float:
+        """The radius: no row is longer than all entries, and a spectral norm is that of a row."""
+        if self._is_fixed(table):
+            return self._fixed.longest_row(table)
+        return self._constraint(table)[1]
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
         """The spectral radius; κ times the Frobenius one, by `kernel_square` (Dense: κ = 1)."""

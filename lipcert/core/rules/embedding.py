@@ -1,0 +1,49 @@
+"""Embedding: rows of a table, chosen by whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from lipcert.core.interval import Interval
+from lipcert.core.program import Embedding, Operand
+from lipcert.core.rules.base import Rule
+from lipcert.core.rules.facts import Fact, root_up
+
+
+class EmbeddingRule(Rule[Embedding]):
+    """y[..., :] = table[x[...], :] at P positions."""
+
+    def fact(self) -> Fact:
+        """Every run is a row of the table, whatever the numbers are.
+
+        Attained: by the longest row at every position.
+        """
+        op, weights = self.op, self.weights
+        width = op.table.shape[-1:]
+        if len(op.table.shape) != 2 or self.shape != (*self.before, *width) or 0 in op.table.shape:
+            raise ValueError("a table does not fit what is read of it")
+        rows = weights.entries(op.table)
+        low, high = np.min(rows.lo, axis=0), np.max(rows.hi, axis=0)
+        ends = (end.reshape(*(1,) * len(self.before), -1) for end in (low, high))
+        return Fact.of(self.shape, box=Interval(*ends), run=weights.longest_row(op.table))
+
+    def lipschitz(self, index: int) -> float:
+        """None: the numbers only name rows, and neighbours among them have nothing in common."""
+        del index
+        return math.inf
+
+    @staticmethod
+    def operands(op: Embedding) -> Iterator[Operand]:
+        """The table."""
+        yield op.table
+
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """√P: all positions may name one row, whose gradient is then the sum of all cotangents.
+
+        Proof: the map is that of a matrix with one 1 in each of its P rows; its columns are
+        disjoint, with at most P ones. Attained where all numbers are equal.
+        """
+        yield self.op.table, root_up(math.prod(self.before))

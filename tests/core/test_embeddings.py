@@ -1,0 +1,284 @@
+"""Embeddings: rows of tables against autograd; numbers that are read as such; hostile files."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, TensorProto
+
+from lipcert.core.certificate import Constraint, ScopeClaim
+from lipcert.core.derive import derive
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import Clipless
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.witnesses import ENGINES, Evidence
+from tests.core.lower.cases import model, node
+from tests.core.models import read
+from tests.core.onnx_torch import compute, stored
+
+SLACK = 1e-9
+
+
+def of_numbers(proto: ModelProto, kind: int = TensorProto.INT64) -> ModelProto:
+    """With an input of whole numbers."""
+    proto.graph.input[0].type.tensor_type.elem_type = kind
+    return proto
+
+
+def bounds(
+    proto: ModelProto, scope: ScopeClaim, box: tuple[float, float] | None, loss: str
+) -> dict[str, float]:
+    """Of every trained tensor, by the checker alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = lower(read(proto, Path(folder)), "y")
+    parameters = {
+        "cross-entropy": (("label_smoothing", 0.0), ("temperature", 1.0)),
+        "mae": (("output_reduction", "sum"),),
+    }[loss]
+    premises = Premises(None, box, loss, parameters, None, Clipless(), "add-remove", None, None)
+    found = derive(program, premises, Evidence(scope, {}, (), (), ENGINES["float"]))
+    return {name: found.gradients[name] for name in scope.trained}
+
+
+def gradients(
+    proto: ModelProto, x: np.ndarray, label: int, loss: str, weights: dict[str, torch.Tensor]
+) -> dict[str, float]:
+    """Norms for one example x [...], by autograd."""
+    held = {name: w.clone().requires_grad_() for name, w in weights.items()}
+    rest = {name: w for name, w in stored(proto).items() if name not in held}
+    y = compute(proto, torch.from_numpy(x[None]), {**rest, **held})["y"]
+    if loss == "mae":
+        target = 1e6 * torch.where(torch.arange(y.numel()) == label, 1.0, -1.0)
+        (y.reshape(-1) - target).abs().sum().backward()
+    else:
+        torch.nn.functional.cross_entropy(y.reshape(1, -1), torch.tensor([label])).backward()
+    return {n: 0.0 if w.grad is None else float(w.grad.norm()) for n, w in held.items()}
+
+
+def text(
+    rng: np.random.Generator, rows: int, width: int, positions: int, kind: str, layer: bool
+) -> tuple[ModelProto, tuple[str, ...]]:
+    """Rows of a view of a table, perhaps normalised, added up over positions, and classified."""
+    table = (width, rows) if kind in {"transposed", "tied"} else (rows, width)
+    constants = {
+        "t": rng.standard_normal(table),
+        "w": rng.standard_normal((width, 3)),
+        "axes": [1],
+        "scale": np.float32(rng.uniform(0.2, 3.0)),
+        "g": rng.uniform(-2.0, 2.0, width),
+        "b": rng.standard_normal(width),
+    }
+    made = {
+        "plain": [node("Identity", "t", "view")],
+        "scaled": [node("Mul", "t scale", "view")],
+        "transposed": [node("Transpose", "t", "view")],
+        "tied": [node("Transpose", "t", "view")],
+        "twice": [node("Identity", "t", "view")],
+    }[kind]
+    nodes = [*made, node("Gather", "view x", "e")]
+    last, trained = "e", ["t"]
+    if kind == "twice":
+        nodes += [node("Gather", "t x", "f"), node("Relu", "f", "r"), node("Add", "e r", "h")]
+        last = "h"
+    if layer:
+        nodes.append(node("LayerNormalization", f"{last} g b", "n", epsilon=0.1))
+        last = "n"
+        trained += ["g", "b"]
+    nodes.append(node("ReduceSum", f"{last} axes", "m", keepdims=0))
+    nodes.append(node("MatMul", f"m {'t' if kind == 'tied' else 'w'}", "y"))
+    trained += [] if kind == "tied" else ["w"]
+    used = {name for item in nodes for name in item.input}
+    constants = {name: value for name, value in constants.items() if name in used}
+    return of_numbers(model(nodes, ["N", positions], constants)), tuple(sorted(trained))
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**31),
+    rows=st.integers(1, 6),
+    width=st.integers(1, 6),
+    positions=st.integers(1, 7),
+    kind=st.sampled_from(["plain", "scaled", "transposed", "tied", "twice"]),
+    layer=st.booleans(),
+    held=st.sampled_from([None, "frobenius", "spectral"]),
+    loss=st.sampled_from(["cross-entropy", "mae"]),
+)
+def test_no_ids_and_no_admitted_weights_exceed_a_bound(
+    seed: int, rows: int, width: int, positions: int, kind: str, layer: bool, held: str | None,
+    loss: str,
+) -> None:  # fmt: skip
+    """Ids that are all equal, all negative, and drawn; weights at the rims of their constraints."""
+    rng = np.random.default_rng(seed)
+    proto, trained = text(rng, rows, width, positions, kind, layer)
+    weights = {name: w for name, w in stored(proto).items() if name in trained}
+    scope = ScopeClaim("point", trained, ())
+    if held is not None:
+        limits = tuple(
+            Constraint(name, held, float(length(w, held) * rng.uniform(0.5, 2.0)))
+            for name, w in weights.items()
+        )
+        scope = ScopeClaim("constraint-set", trained, limits)
+    limit = bounds(proto, scope, (-float(rows), rows - 1.0), loss)
+    classes = rows if kind == "tied" else 3
+    drawn = rng.integers(-rows, rows, size=(3, positions))
+    alike = np.repeat(rng.integers(-rows, rows, size=(3, 1)), positions, axis=1)
+    for x in np.concatenate([drawn, alike]):
+        for spread in (False, True):
+            point = admitted(weights, scope, rng, spread=spread)
+            for label in range(classes):
+                for name, norm in gradients(proto, x, label, loss, point).items():
+                    assert norm <= limit[name] * (1 + SLACK), (name, x)
+
+
+def length(weight: torch.Tensor, kind: str) -> float:
+    """As a constraint measures it. Of tables that also are matrices: as matrices."""
+    if kind == "frobenius":
+        return float(weight.norm())
+    if weight.ndim == 1:
+        return float(weight.abs().max())
+    return float(torch.linalg.matrix_norm(weight, 2))
+
+
+def admitted(
+    weights: dict[str, torch.Tensor], scope: ScopeClaim, rng: np.random.Generator, *, spread: bool
+) -> dict[str, torch.Tensor]:
+    """At the rims of the constraints; spread: other weights than the file's."""
+    found = dict(weights)
+    for item in scope.constraints:
+        w = weights[item.tensor]
+        w = torch.from_numpy(rng.standard_normal(w.shape)) if spread else w
+        found[item.tensor] = w * (item.radius / max(length(w, item.kind), 1e-9))
+    return found
+
+
+def test_a_bound_is_attained_where_all_ids_are_equal() -> None:
+    """Nine positions read one row, whose gradient is the sum of nine equal cotangents: √9 of c."""
+    nodes = [node("Gather", "t x", "e"), node("Flatten", "e")]
+    proto = of_numbers(model(nodes, ["N", 9], {"t": np.zeros((2, 1))}))
+    limit = bounds(proto, ScopeClaim("point", ("t",), ()), (0.0, 1.0), "mae")["t"]
+    y = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    (y[torch.zeros(9, dtype=torch.int64)] + 1.0).abs().sum().backward()
+    assert limit == pytest.approx(float(y.grad.norm()), rel=1e-9)
+
+
+def test_a_spectral_radius_is_that_of_the_longest_row() -> None:
+    """Rows that are all alike: of norm 1 each, although the matrix has a norm of √50."""
+    proto, trained = text(np.random.default_rng(0), 50, 4, 3, "plain", layer=False)
+    limits = tuple(Constraint(name, "spectral", 1.0) for name in trained)
+    limit = bounds(proto, ScopeClaim("constraint-set", trained, limits), (0.0, 49.0), "mae")
+    table = torch.zeros(50, 4, dtype=torch.float64)
+    table[:, 0] = 1.0
+    weights = {"t": table, "w": torch.eye(4, 3, dtype=torch.float64)}
+    found = gradients(proto, np.array([1, 7, 7]), 0, "mae", weights)
+    assert all(norm <= limit[name] * (1 + SLACK) for name, norm in found.items())
+
+
+def test_numbers_beside_those_that_choose_rows_may_be_larger_than_the_table() -> None:
+    """Column 0 reads one of five rows, column 1 is an age of up to 120."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("Split", "x sizes", "a b", axis=1),
+        node("Gather", "t a", "e"),
+        node("Reshape", "e shape", "r"),
+        node("Cast", "b", "f", to=TensorProto.FLOAT),
+        node("MatMul", "f u", "z"),
+        node("Add", "r z", "h"),
+        node("MatMul", "h w", "y"),
+    ]
+    tensors = {"t": rng.standard_normal((5, 4)), "u": np.ones((1, 4)), "w": np.eye(4, 3)}
+    proto = of_numbers(model(nodes, ["N", 2], {**tensors, "sizes": [1, 1], "shape": [-1, 4]}))
+    trained = ("t", "u", "w")
+    limit = bounds(proto, ScopeClaim("point", trained, ()), (0.0, 120.0), "cross-entropy")
+    t, u, w = (
+        torch.from_numpy(tensors[name].astype(np.float32).astype(float)).requires_grad_()
+        for name in trained
+    )
+    for label in range(3):
+        y = (t[2] + 120.0 * u[0]) @ w
+        loss = torch.nn.functional.cross_entropy(y[None], torch.tensor([label]))
+        found = torch.autograd.grad(loss, [t, u, w])
+        for name, gradient in zip(trained, found, strict=True):
+            assert float(gradient.norm()) <= limit[name]
+
+
+I, T = "x k", TensorProto
+COMPUTED = {
+    **{op: [node(op, I, "i")] for op in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Pow")},
+    **{op: [node(op, "x", "i")] for op in ("Abs", "Neg", "Relu", "Sign", "Trilu", "Dropout")},
+    **{
+        f"Cast to {kind}": [node("Cast", "x", "n", to=kind), node("Cast", "n", "i", to=T.INT64)]
+        for kind in (T.BOOL, T.INT8, T.UINT8, T.INT32, T.UINT64, T.FLOAT)
+    },
+    "Equal": [node("Equal", I, "c"), node("Where", "c x k", "i")],
+    "Greater": [node("Greater", I, "c"), node("Where", "c x k", "i")],
+    "CastLike": [node("CastLike", "x k", "i")],
+    "Clip": [node("Clip", "x k k", "i")],
+    "Concat": [node("Concat", "x x", "i", axis=1)],
+    "CumSum": [node("CumSum", I, "i")],
+    "Pad": [node("Pad", "x pads", "i")],
+    "ReduceMax": [node("ReduceMax", "x", "i")],
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_ids_are_moved_and_not_computed_with(name: str) -> None:
+    """Division of whole numbers drops what is left, sums wrap around, and types lose numbers."""
+    nodes = [*COMPUTED[name], node("Gather", "t i", "e"), node("Flatten", "e")]
+    constants = {"t": np.ones((5, 4)), "k": np.int64(1), "pads": [0, 0, 0, 1]}
+    refused(of_numbers(model(nodes, ["N", 3], constants, opset=20)))
+
+
+SELECTED = {
+    "ids of another axis": [node("Gather", "t x", "e", axis=1)],
+    "entries, not rows": [node("Gather", "line x", "e")],
+    "GatherElements": [node("GatherElements", "t x", "e")],
+    "GatherND": [node("Unsqueeze", "x last", "u"), node("GatherND", "t u", "e")],
+    "OneHot": [node("OneHot", "x depth ends", "e")],
+    "ScatterND": [node("ScatterND", "t x rows", "e")],
+    "Slice": [node("Slice", "t x x", "e")],
+    "Reshape": [node("Reshape", "t x", "e")],
+    "Expand": [node("Expand", "t x", "e")],
+    "ConstantOfShape": [node("ConstantOfShape", "x", "e")],
+    "whole numbers of a table": [node("Gather", "whole x", "n"), node("Div", "n depth", "d"),
+                                 node("Cast", "d", "e", to=T.FLOAT)],
+    "truth values of a table": [node("Gather", "flags x", "c"), node("Where", "c t t", "e")],
+    "rows of another example": [node("Reshape", "x turned", "i"), node("Gather", "t i", "e")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_rows_of_a_table_are_all_that_ids_select(name: str) -> None:
+    nodes = [*SELECTED[name], node("Flatten", "e")]
+    constants = {"t": np.ones((5, 4)), "line": np.ones(5), "last": [-1], "depth": np.int64(4),
+                 "ends": np.array([0.0, 1.0]), "rows": np.ones((1, 4)), "turned": [3, -1],
+                 "whole": np.arange(20).reshape(5, 4), "flags": np.ones((5, 4), bool)}  # fmt: skip
+    refused(of_numbers(model(nodes, ["N", 3], constants, opset=20)))
+
+
+def test_numbers_that_another_type_would_make_negative_are_refused() -> None:
+    """As int64, 2⁶⁴ − 1 is −1, of which the Relu is 1: not 0, as for all of [0, 2⁶⁴]."""
+    nodes = [
+        node("Cast", "x", "i", to=T.INT64),
+        node("Cast", "i", "f", to=T.FLOAT),
+        node("Neg", "f", "n"),
+        node("Relu", "n"),
+    ]
+    lowered(of_numbers(model(nodes, ["N", 3]), T.UINT32))
+    refused(of_numbers(model(nodes, ["N", 3]), T.UINT64))
+
+
+def refused(proto: ModelProto) -> None:
+    with pytest.raises(Unsupported):
+        lowered(proto)
+
+
+def lowered(proto: ModelProto) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lower(read(proto, Path(folder)), "y")
