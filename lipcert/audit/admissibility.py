@@ -21,8 +21,12 @@ DRAWN_IN: Final = 1.0 - 2.0**-20
 _ROUNDING: Final = 2.0**-52
 
 
-def outside(x: npt.NDArray[Any], settings: Settings) -> list[tuple[int, str]]:
+def outside(
+    x: npt.NDArray[Any], settings: Settings, *, is_whole: bool = False
+) -> list[tuple[int, str]]:
     """Each inadmissible example of x [examples, ...] with the reason, in order.
+
+    is_whole: only whole numbers are admitted.
 
     An example that was scaled to the radius R and then stored may have a norm of (1 + u)·R, u the
     largest relative error of rounding an entry to its type: it counts as admissible. So does what
@@ -38,6 +42,10 @@ def outside(x: npt.NDArray[Any], settings: Settings) -> list[tuple[int, str]]:
         for index in np.flatnonzero((least < low) | (most > high)):
             worst = least[index] if least[index] < low else most[index]
             found[int(index)] = f"has the entry {worst:.6g} outside [{low:.6g}, {high:.6g}]"
+    if is_whole:
+        for index in np.flatnonzero((flat != np.rint(flat)).any(axis=1)):
+            worst = flat[index][flat[index] != np.rint(flat[index])][0]
+            found[int(index)] = f"has the entry {worst:.6g}, which is no whole number"
     if settings.input_norm is not None:
         norms = np.sqrt(np.sum(flat * flat, axis=1))
         rounding = flat.shape[1] * _ROUNDING + _unit(x.dtype)

@@ -34,6 +34,7 @@ from lipcert.signal.labels import checked_labels
 from lipcert.upper import FloatArray
 
 _REPETITIONS: Final = 5
+_HELD: Final = 1 << 24  # whole numbers up to it are numbers of float32
 Losses = Callable[[Tensor], Tensor]
 
 
@@ -167,9 +168,13 @@ class Bench:
         )
 
     def _inputs(self, x: npt.NDArray[Any]) -> Tensor:
-        arithmetic = self._arithmetic
+        """Examples in this arithmetic; in float64 where float32 does not hold all numbers of rows.
+
+        Other numbers may stand beside those of rows, and meet weights of this arithmetic.
+        """
+        arithmetic, rows = self._arithmetic, self._claims.engine.graph.ids or 0
         return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(
-            arithmetic.device, arithmetic.dtype
+            arithmetic.device, torch.float64 if rows > _HELD else arithmetic.dtype
         )
 
     def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:

@@ -19,6 +19,7 @@ from lipcert.audit.bounds import Claims
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import Verdict
 from lipcert.choices import TierName
+from lipcert.core.rules.facts import lengths_up
 from lipcert.ir import Use
 from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
@@ -93,10 +94,14 @@ def _spectral(use: Use, limit: _Limit) -> tuple[float, float]:
     """Ends of the norm of an op over what the bounds assume of it, r·max(1, gain of the view)."""
     node, operand = use.node, use.operand
     reach = limit.radius * max(1.0, operand.gain.value)
+    if use.is_table:
+        rows = operand.array
+        longest = rows[int(np.argmax(np.linalg.norm(rows, axis=1)))]
+        return _ends(norm_lower(longest), Upper(float(np.max(lengths_up(rows)))), reach)
     if not use.is_linear_map:
         largest = float(np.max(np.abs(operand.array), initial=0.0))
         return _ends(Lower(largest), Upper(largest), reach)
-    lower, upper = 0.0, np.inf
+    lower, upper = 0.0, math.inf
     for tier in limit.tiers:
         upper = min(upper, operator_norm_upper(node, tier).over(Lower(reach)).value)
         if upper <= limit.allowed or lower > limit.allowed:

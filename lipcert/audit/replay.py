@@ -134,7 +134,8 @@ class Replayer:
         """Of a few examples; those of which no bound speaks join the strangers."""
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
-        inadmissible = outside(some.x, self._claims.settings)
+        is_whole = engine.graph.ids is not None
+        inadmissible = outside(some.x, self._claims.settings, is_whole=is_whole)
         inside = settled(some.x, engine.at_input.norm, self._claims.settings)
         admissible = np.ones(len(some), dtype=np.bool_)
         admissible[[index for index, _ in inadmissible]] = False

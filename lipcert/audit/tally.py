@@ -132,12 +132,14 @@ class Tally:
 
     @property
     def median(self) -> float | None:
-        """Of the norms that were sized, rounded down by 1.1 % at most; None of none."""
+        """Of the norms that were sized, rounded down by 1.1 % at most, inf if half of them are not
+        finite; None of none."""
         before, half = 0, (sum(self.sizes.values()) + 1) // 2
         for place in sorted(self.sizes):
             before += self.sizes[place]
             if before >= half:
-                return 0.0 if place <= -_PARTS * _OCTAVES else float(2.0 ** (place / _PARTS))
+                lost = abs(place) >= _PARTS * _OCTAVES
+                return (math.inf if place > 0 else 0.0) if lost else float(2.0 ** (place / _PARTS))
         return None
 
     @property

@@ -101,6 +101,11 @@ def test_what_is_not_finite_is_the_worst(bad: float) -> None:
     assert UNITS.read(Tally, json.loads(json.dumps(UNITS.write(found))), "tally") == found
 
 
+def test_the_median_of_what_is_mostly_not_finite_is_infinite() -> None:
+    assert tally([math.nan, 1.0, math.inf], sized=True).median == math.inf
+    assert tally([math.nan, 1.0, 1.0], sized=True).median == pytest.approx(1.0, rel=0.02)
+
+
 def test_bins_are_quarters_of_octaves() -> None:
     found = tally([0.0, 1.0, 2.0, 2.0 * 2**0.25 * 1.0001, 1e9, 1e-9], bound=2.0)
     assert found.counts == {LOWEST_BIN: 2, -4: 1, 0: 1, 1: 1, HIGHEST_BIN: 1}

@@ -51,16 +51,18 @@ _LEAP: Final = 1.0
 class Domain:
     """Examples with every entry in a box and the whole within a ball around 0.
 
-    is_box: whether the box lies within the ball as a whole.
+    is_box: whether the box lies within the ball as a whole. is_whole: whether entries are whole
+    numbers, which choose rows of tables; the ends of the box then are, too.
     """
 
     low: FloatArray
     high: FloatArray
     radius: float
     is_box: bool
+    is_whole: bool = False
 
     @classmethod
-    def of(cls, shape: Shape, settings: Settings) -> Self:
+    def of(cls, shape: Shape, settings: Settings, *, is_whole: bool = False) -> Self:
         """The declared domain; of one that admits every input, the part with entries up to 1, since
         an attack has to begin somewhere."""
         ends, radius = settings.effective_input_box, settings.input_norm
@@ -69,7 +71,8 @@ class Domain:
         box = None if ends is None else Interval(*(np.full((1,) * len(shape), end) for end in ends))
         fact = Fact.of(shape, math.inf if radius is None else radius, box)
         whole = fact.box.broadcast(shape)
-        return cls(whole.lo, whole.hi, fact.norm, box_norm(fact.box, shape) <= fact.norm)
+        is_box = box_norm(fact.box, shape) <= fact.norm
+        return cls(whole.lo, whole.hi, fact.norm, is_box, is_whole)
 
     @property
     def width(self) -> float:
@@ -81,9 +84,12 @@ class Domain:
         """The nearest point of the domain, example by example.
 
         It is s·x clipped to the box, with the largest s ≤ 1 for which that lies in the ball (the
-        conditions of Karush, Kuhn and Tucker); log s is found by bisection.
+        conditions of Karush, Kuhn and Tucker); log s is found by bisection. Of whole numbers it is
+        the nearest one in the box.
         """
         clipped = np.clip(x, self.low, self.high)
+        if self.is_whole:
+            return np.rint(clipped)
         outside = lengths(clipped) > self.radius
         if not outside.any():
             return clipped

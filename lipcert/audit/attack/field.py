@@ -8,7 +8,7 @@ time are evaluated, so that memory stays bounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -135,7 +135,9 @@ class Field:
         variables = [inputs, targets.requires_grad_()] if moves else [inputs]
         squares = self._objective_squares(inputs, targets, differentiable=True)
         chosen = squares[torch.from_numpy(wanted), torch.arange(len(x))]
-        found = torch.autograd.grad(_log(chosen).sum(), variables, allow_unused=True)
+        found: Sequence[Tensor | None] = [None] * len(variables)
+        if chosen.requires_grad:  # rows of a table do not move with their numbers
+            found = torch.autograd.grad(_log(chosen).sum(), variables, allow_unused=True)
         slopes = [None if slope is None else _array(slope) for slope in found]
         return Slopes(
             norms=torch.sqrt(squares).detach().cpu().double().numpy(),

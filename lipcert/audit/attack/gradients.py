@@ -85,6 +85,8 @@ class GradientSquares:
         for node in self._graph.nodes:
             inputs = tuple(values[name] for name in node.inputs)
             output = self._lowered(node, inputs, parameters)
+            if self._trained[node.name] and not output.requires_grad:
+                output = output.requires_grad_()  # rows of a table, which do not move with x
             values[node.output] = output
             if self._trained[node.name]:
                 uses.append(_Use(node, inputs, output))

@@ -21,6 +21,7 @@ from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.choices import TierName
 from lipcert.core.coverage import operands
 from lipcert.core.program import Dense
+from lipcert.core.rules.facts import lengths_up
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph, Use
 from lipcert.operand import Operand
@@ -155,6 +156,8 @@ class WeightSet:
         return found
 
     def _norm(self, use: Use, *, certified: bool) -> float:
+        if use.is_table:
+            return float(np.max(lengths_up(use.operand.array)))
         if not use.is_linear_map:
             return float(np.max(np.abs(use.operand.array), initial=0.0))
         if certified:

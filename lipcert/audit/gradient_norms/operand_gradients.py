@@ -21,7 +21,8 @@ from lipcert.audit.gradient_norms.reductions import (
     ScaleGradient,
     SlopeGradient,
 )
-from lipcert.core.program import BatchNorm, Conv, Dense, PRelu, Scale, Shape, Shift
+from lipcert.audit.gradient_norms.rows import TableGradient
+from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, PRelu, Scale, Shape, Shift
 from lipcert.errors import NoVerdictError
 from lipcert.evaluate import member
 from lipcert.ir import Node
@@ -55,6 +56,8 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
     match node.op, slot:
         case Dense(), "weight":
             return DenseWeight()
+        case Embedding(), "weight":
+            return TableGradient(operand.shape[0])
         case Conv(groups=groups, transposed=transposed), "weight":
             return KernelGradient(node.geometry, groups, transposed)
         case ((Conv() | BatchNorm()), "bias"):

@@ -19,7 +19,7 @@ from lipcert.audit.lowering.functions import FUNCTIONS, activation
 from lipcert.audit.lowering.move import concat, move, sort
 from lipcert.audit.lowering.normalizations import batch_norm, local_response, normalize
 from lipcert.audit.lowering.pooling import pool
-from lipcert.audit.lowering.products import attention, dense, matmul
+from lipcert.audit.lowering.products import attention, dense, embedding, matmul
 from lipcert.audit.lowering.reductions import reduction
 from lipcert.audit.lowering.signature import Function, Tensors
 from lipcert.core import program as p
@@ -61,6 +61,8 @@ def _function(node: Node, like: Tensor) -> Function:
     match node.op:
         case p.Dense():
             return dense
+        case p.Embedding():
+            return embedding
         case p.Conv() as op:
             return convolution(op, node.geometry)
         case p.MatMul():

@@ -18,6 +18,14 @@ def dense(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
     return functional.linear(x[0], tensors["weight"], tensors.get("bias"))
 
 
+def embedding(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    """`Embedding`; NaN for numbers of which the table has no row."""
+    table, numbers = tensors["weight"], x[0].long()
+    found = functional.embedding(numbers % len(table), table)
+    known = (numbers >= -len(table)) & (numbers < len(table))
+    return found.masked_fill(~known.unsqueeze(-1), torch.nan)
+
+
 def matmul(x: Sequence[Tensor], _: Tensors) -> Tensor:
     """`MatMul`."""
     a, b = of_one_rank(x)

@@ -1,0 +1,85 @@
+"""Audits of networks that read rows of tables: what is no number of a row is never a pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.commands import lipcert
+from tests.core.lower.cases import model, node
+
+ROWS = 5
+
+
+def saved(folder: Path, nodes: list[onnx.NodeProto], positions: int, **constants) -> Path:
+    """A network of whole numbers."""
+    proto = model(nodes, ["N", positions], constants)
+    proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def text(folder: Path) -> Path:
+    """The mean of rows, classified."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("Gather", "t x", "e"),
+        node("ReduceMean", "e", "m", axes=[1], keepdims=0),
+        node("MatMul", "m w"),
+    ]
+    tensors = {"t": rng.standard_normal((ROWS, 4)), "w": rng.standard_normal((4, 3))}
+    return saved(folder, nodes, 3, **tensors)
+
+
+def person(folder: Path) -> Path:
+    """A row for column 0, and column 1 as it is."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("Split", "x sizes", "a b", axis=1),
+        node("Gather", "t a", "e"),
+        node("Reshape", "e shape", "r"),
+        node("Cast", "b", "f", to=onnx.TensorProto.FLOAT),
+        node("MatMul", "f u", "z"),
+        node("Add", "r z", "h"),
+        node("MatMul", "h w"),
+    ]
+    tensors = {"t": rng.standard_normal((ROWS, 4)), "u": np.full((1, 4), 0.01)}
+    rest = {"w": rng.standard_normal((4, 3)), "sizes": [1, 1], "shape": [-1, 4]}
+    return saved(folder, nodes, 2, **tensors, **rest)
+
+
+def audited(path: Path, x: np.ndarray, *options: str) -> int:
+    """The exit code."""
+    data = path.with_suffix(".npz")
+    np.savez(data, x=x, y=np.arange(len(x)) % 3)
+    return lipcert(["audit", str(path), "--data", str(data), *options]).exit_code
+
+
+@pytest.mark.parametrize(
+    ("odd", "options"),
+    [
+        (2.5, ()),
+        (ROWS, ()),
+        (-1, ()),
+        (ROWS, ("--input-box", "0", "100")),
+        (-ROWS - 1, ("--input-box", "-100", "100")),
+    ],
+)
+def test_what_chooses_no_row_is_no_pass(tmp_path: Path, odd: float, options: tuple) -> None:
+    path, x = text(tmp_path), np.random.default_rng(1).integers(ROWS, size=(8, 3))
+    assert audited(path, x, *options) == 0
+    bad = x.astype(float)
+    bad[3, 1] = odd
+    assert audited(path, bad, *options) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_numbers_stand_beside_those_of_rows(tmp_path: Path, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    x = np.stack([rng.integers(ROWS, size=8), rng.integers(120, size=8)], axis=1)
+    options = ("--input-box", "0", "120", "--dtype", dtype)
+    assert audited(person(tmp_path), x, *options) in {0, 3}
