@@ -182,9 +182,9 @@ def make_private(
         masks = isinstance(mechanism, GradientClipping)
         network = _network(model, x, stage, file, world, resume=resume, masks=masks)
         trained = trained_parameters(network, optimizer, mechanism)
-        settings = with_frozen(declared, network, trained)
+        settings = with_frozen(declared.with_ids(network.graph.ids), network, trained)
         calibration = calibrated(network.model, settings, shown.observe)
-        first.require_labels(calibration.bounds.loss, network.graph.output_shape)
+        first.require_network(settings, calibration.bounds.loss, network.graph.output_shape)
         if world.is_first and not resume:
             warn_of_noise(calibration, public)
         moves = settings.scope == "point"

@@ -128,13 +128,22 @@ class FirstExamples:
         return cls(x.to(parameter.device), labels if isinstance(labels, Tensor) else None)
 
     def require_inputs(self, settings: Settings) -> None:
-        """UsageError where the domain is not declared, or does not hold them."""
+        """UsageError where the domain is not declared, or does not hold them.
+
+        Of whole numbers the network may say which there are: see `require_network`.
+        """
+        if settings.input_is_assumed and not self.x.is_floating_point():
+            return
         if settings.input_is_assumed:
             raise UsageError(_UNDECLARED.format(mechanism=settings.mechanism))
         admitted(self.x, settings)
 
-    def require_labels(self, loss: Loss, output_shape: Shape) -> None:
-        """NoVerdictError for labels that the loss does not admit."""
+    def require_network(self, settings: Settings, loss: Loss, output_shape: Shape) -> None:
+        """UsageError where the domain, which the network may have settled, does not hold them;
+        NoVerdictError for labels that the loss does not admit."""
+        if settings.input_is_assumed:
+            raise UsageError(_UNDECLARED.format(mechanism=settings.mechanism))
+        admitted(self.x, settings)
         if self.labels is not None:
             checked_labels(loss, self.labels.detach().cpu().numpy(), output_shape)
 

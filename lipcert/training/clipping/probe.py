@@ -72,8 +72,11 @@ class Probe:
         rng = np.random.default_rng(0)
         shapes = (graph.input_shape, graph.output_shape)
         numbers = [rng.standard_normal((_EXAMPLES, *shape)) for shape in shapes]
+        if graph.ids is not None:
+            numbers[0] = rng.integers(graph.ids, size=numbers[0].shape).astype(np.float64)
         device = next(iter(self._state.values())).device
         self._x, ascents = (torch.from_numpy(item).to(device, dtype) for item in numbers)
+        self._read = self._x if graph.ids is None else self._x.long()
         self._ascent = ascents * ascent
         self._training = training
         self._before = {name: item.detach().clone() for name, item in self._state.items()}
@@ -91,7 +94,7 @@ class Probe:
         watching = _watching(self._module, inputs, outputs, training=self._training)
         with watching, torch.enable_grad():
             try:
-                seen = functional_call(both, state, (self._x,))
+                seen = functional_call(both, state, (self._read,))
             except (RuntimeError, TypeError):
                 return None  # an error that has nothing to do with the dtype comes again
         if seen is None:

@@ -49,7 +49,8 @@ class Measure(ABC):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Entrywise(Measure):
-    """Euclidean norms and largest magnitudes, which grow with magnitudes: spreads of 1."""
+    """Euclidean norms, also of rows, and largest magnitudes, which grow with magnitudes: spreads
+    of 1."""
 
     @classmethod
     def of(cls, uses: Sequence[Use]) -> Entrywise:
@@ -57,7 +58,7 @@ class Entrywise(Measure):
         return cls(tuple(uses), (1.0,) * len(uses))
 
     def bounds(self, numbers: Numbers, *, tight: bool) -> Sequence[float]:
-        """Returns B ≥ ‖θ‖₂, or B ≥ max |entries of the view|.
+        """Returns B ≥ ‖θ‖₂, B ≥ ‖row‖₂ for all rows of the view, or B ≥ max |entries of it|.
 
         Proof: the computed sum S of n squares is at least (1 − γ_n) times the exact one, and
         1/√(1 − γ_n) ≤ 1 + γ_n. The largest magnitude is exact up to the rounding of a view's
@@ -73,6 +74,10 @@ def _bound(use: Use, whole: FloatArray) -> float:
     if use.norm is Norm.EUCLIDEAN:
         flat = whole.reshape(-1)
         value = math.sqrt(np.dot(flat, flat)) * _rounding(flat.size)
+    elif use.norm is Norm.ROW and use.operand is not None:
+        rows = viewed(use.operand, whole)
+        longest = np.max(np.einsum("ij,ij->i", rows, rows), initial=0.0)
+        value = math.sqrt(longest) * _rounding(rows.shape[1])
     else:
         array = whole if use.operand is None else viewed(use.operand, whole)
         value = max(float(np.max(array, initial=0.0)), -float(np.min(array, initial=0.0)))

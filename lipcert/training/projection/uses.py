@@ -28,6 +28,7 @@ class Norm(Enum):
     EUCLIDEAN = "Euclidean norm of all entries of the parameter"
     LARGEST = "largest magnitude of an entry that the op uses"
     OPERATOR = "norm of the op as a linear map"
+    ROW = "norm of the longest row of a table"
 
 
 @final
@@ -83,7 +84,8 @@ def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
         return (Use(name, Norm.EUCLIDEAN, spec.radius),)
     found = []
     for use in graph.uses(name):
-        norm = Norm.OPERATOR if use.is_linear_map else Norm.LARGEST
+        plain = Norm.ROW if use.is_table else Norm.LARGEST
+        norm = Norm.OPERATOR if use.is_linear_map else plain
         limit = spec.radius * max(1.0, use.operand.gain.value)
         found.append(Use(name, norm, limit, use.node, use.operand))
     return tuple(found)

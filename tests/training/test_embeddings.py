@@ -1,0 +1,97 @@
+"""Private runs of networks that read token ids: bounded, clipped, projected, certified, audited."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from lipcert.errors import NoVerdictError
+from lipcert.training import (
+    BackpropClipping,
+    Clipless,
+    GradientClipping,
+    Loss,
+    TrainingMechanism,
+    WeightClipping,
+)
+from tests.commands import lipcert
+from tests.training.runs import CLASSES, EXAMPLES, private_run, train
+
+ROWS, LENGTH = 20, 7
+LOSS = Loss("cross-entropy")
+MECHANISMS = {
+    "gradient-clipping": GradientClipping(clip_norm=0.5, loss=LOSS),
+    "backprop-clipping": BackpropClipping(input_clip=1.0, cotangent_clip=1.0, loss=LOSS),
+    "clipless": Clipless(radius=0.5, bias_norm=0.5, loss=LOSS),
+    "weight-clipping": WeightClipping(radius=0.5, bias_norm=0.5, loss=LOSS),
+}
+
+
+class Bag(nn.Module):
+    """The mean of embedded tokens, and two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(ROWS, 6)
+        self.hidden = nn.Linear(6, 5)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.hidden(self.tokens(x).mean(dim=1)).relu())
+        return logits
+
+
+def tokens(most: int = ROWS) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(most, (EXAMPLES, LENGTH), generator=generator)
+    x[::3] = x[::3, :1]  # one token, again and again
+    return TensorDataset(x, torch.randint(CLASSES, (EXAMPLES,), generator=generator))
+
+
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_a_run_on_tokens_passes_its_audit(kind, tmp_path):
+    mechanism: TrainingMechanism = MECHANISMS[kind]
+    private = private_run(tmp_path / "run", mechanism, network=Bag, examples=tokens())
+    train(private)
+    table = private.model.get_parameter("tokens.weight").detach().double()
+    if kind in {"clipless", "weight-clipping"}:
+        longest = table.norm(dim=1).max().item()
+        assert longest <= 0.5
+        assert longest > 0.4
+    private.close()
+    folder = tmp_path / "run"
+    model = str(folder / "model.onnx")
+    target = [str(folder / "model.lipcert.json"), "--model", model]
+    if kind == "weight-clipping":  # whose bounds are made anew at every step
+        target = [model, "--config", str(folder / "lipcert.toml")]
+    else:
+        assert lipcert(["check", *target]).output.startswith("Conditional: everything claimed")
+    found = lipcert(["audit", *target, "--trace", str(folder / "trace"), "--format", "json"])
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.output)
+    assert report["verdict"] == "pass"
+    assert "tokens" in {group["name"] for group in report["groups"]} or len(report["groups"]) == 1
+
+
+def test_tokens_that_no_row_belongs_to_are_refused():
+    with pytest.raises((NoVerdictError, IndexError)):
+        private_run(mechanism=MECHANISMS["clipless"], network=Bag, examples=tokens(ROWS + 30))
+
+
+def test_an_audit_speaks_of_rows_only(tmp_path):
+    private = private_run(tmp_path / "run", MECHANISMS["clipless"], network=Bag, examples=tokens())
+    private.close()
+    x, y = tokens()[:]
+    numbers = x.numpy().astype(np.float64)
+    numbers[1, 2] = 3.5
+    np.savez(tmp_path / "halves.npz", x=numbers, y=y.numpy())
+    folder = tmp_path / "run"
+    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
+    found = lipcert(["audit", *target, "--data", str(tmp_path / "halves.npz")])
+    assert found.exit_code == 1
+    assert "no whole number" in found.output
