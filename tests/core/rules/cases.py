@@ -23,6 +23,7 @@ from lipcert.core.program import (
     Dense,
     Divide,
     DivideByNorm,
+    Embedding,
     FloatArray,
     InputClip,
     LocalResponse,
@@ -91,6 +92,12 @@ def _dense(rng: Rng) -> Case:
     n, m = (int(k) for k in rng.integers(1, 6, size=2))
     bias = operand(rng, m, name="b") if rng.random() < 0.7 else None
     return Case(Dense(operand(rng, m, n), bias), ((*leading, n),), (*leading, m))
+
+
+def _embedding(rng: Rng) -> Case:
+    """Numbers that are not whole choose the row before them: every number may choose any."""
+    shape, (rows, width) = _shape(rng), (int(k) for k in rng.integers(1, 5, size=2))
+    return Case(Embedding(operand(rng, rows, width)), (shape,), (*shape, width))
 
 
 def _conv(rng: Rng) -> Case:
@@ -332,6 +339,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
     "Dense": _dense,
     "Divide": _divide,
     "DivideByNorm": _divide_by_norm,
+    "Embedding": _embedding,
     "InputClip": _input_clip,
     "LocalResponse": _response,
     "LpPool": lambda rng: _pool(rng, lambda w: LpPool(w, int(rng.integers(1, 3)))),

@@ -23,6 +23,7 @@ from lipcert.core.program import (
     Dense,
     Divide,
     DivideByNorm,
+    Embedding,
     InputClip,
     LocalResponse,
     LpPool,
@@ -84,7 +85,18 @@ ON_POSITIVE = {"log", "sqrt", "reciprocal"}
 
 def operands_of(op: Op) -> list[Operand]:
     """All constant tensors of an op."""
-    names = ("weight", "bias", "factor", "offset", "scale", "shift", "mean", "inverse", "slope")
+    names = (
+        "weight",
+        "table",
+        "bias",
+        "factor",
+        "offset",
+        "scale",
+        "shift",
+        "mean",
+        "inverse",
+        "slope",
+    )
     found = [getattr(op, name, None) for name in names]
     return [operand for operand in found if isinstance(operand, Operand)]
 
@@ -114,6 +126,8 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
         case Dense():
             y = x @ t[op.weight].T
             return y if op.bias is None else y + t[op.bias]
+        case Embedding():
+            return t[op.table][x.detach().long() % op.table.shape[0]]
         case Conv():
             y = _conv(op, x, shape, t)
             return y if op.bias is None else y + _channels(t[op.bias], y)
