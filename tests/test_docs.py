@@ -18,7 +18,7 @@ from lipcert.core.main import EXIT_CODES
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
-from tests.commands import lipcert, printed_by
+from tests.commands import lipcert, printed_by, script
 from tests.core.test_certificate import MEMBERS, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -195,3 +195,48 @@ def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.Monk
         found = json.loads(done.stdout)
         assert examples is None or found["examples"] == examples
     assert printed_by(from_python, tmp_path) == "300\n"
+
+
+def _shown(page: str, name: str) -> list[tuple[str, str]]:
+    """Commands of a transcript, and what is shown of their output."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    block = text.split(f"<!-- {name} -->\n```\n")[1].split("\n```\n")[0].replace("\\\n", " ")
+    parts = re.split(r"^\$ (.*)$", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _alike(shown: str, printed: str) -> bool:
+    """Whether output begins as shown but for numbers, lines of tables and where lines end."""
+    texts = [re.sub(r"[─\s]+", " ", NUMBER.sub("#", text)).strip() for text in (shown, printed)]
+    return re.sub(r" time # s", "", texts[1]).startswith(re.sub(r" time # s", "", texts[0]))
+
+
+def test_the_transcript_of_suggestions() -> None:
+    ((command, shown),) = _shown("suggest.md", "transcript")
+    done = lipcert(shlex.split(command)[1:])
+    assert done.exit_code == 0
+    assert _alike(shown, done.stdout), done.stdout
+
+
+def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
+    """By nothing but what is printed: the run of the script is the one that suggest prints."""
+    pytest.importorskip("sklearn")
+    steps = _shown("suggest.md", "path")
+    source = (ROOT / "examples" / "suggested_run.py").read_text(encoding="utf-8")
+    for command, shown in steps:
+        program, *words = shlex.split(command)
+        if program == "python":
+            printed = script(ROOT / words[0], *words[1:], cwd=tmp_path)
+        else:
+            printed = lipcert(words, tmp_path).stdout
+        assert _alike(shown, printed), printed
+        if words[0] == "suggest":
+            run = re.search(r"make_private\(model, optimizer, loader, (.*)\)", printed)
+            assert run is not None
+            mechanism, rest = re.findall(r"(\w+\(.*?\)\)), (.*)", run.group(1))[0]
+            assert f"mechanism = {mechanism}" in source
+            for argument in rest.split(", "):
+                assert argument.replace("1437", "TRAIN") in source
+        accuracy = re.search(r"test accuracy ([\d.]+)", printed)
+        assert (accuracy is None) is (words[-2] != "train")
+        assert accuracy is None or float(accuracy.group(1)) > 0.8

@@ -303,7 +303,7 @@ def test_code_that_cannot_be_traced_is_left_to_whoever_wrote_it():
     torch.manual_seed(0)
     made = suggest(Deciding(), EXAMPLE, SETTINGS, budget=600.0).under("clipless")
     assert isinstance(made.module, Deciding)
-    assert any("residual sums" in line for line in made.to_edit)
+    assert any("residual sum" in line for line in made.to_edit)
     assert not made.is_whole
     assert "To be edited by hand" in str(made)
     assert f"G of .module as it is: {made.grad_norm:.3g}" in str(made)
