@@ -45,8 +45,8 @@ from lipcert.upper import root_sum_square
 
 _RUN: Final = ("noise_multiplier", "target_epsilon", "delta", "epochs", "steps", "dataset_size",
                "sampling", "accountant")  # fmt: skip
-_ORTHOGONAL: Final = 2
-"""iterations that keep weights next to orthogonal ones"""
+_ORTHOGONAL: Final = 1
+"""iterations that keep weights next to orthogonal ones, as the code of recipes says"""
 _CLOSE: Final = 1e-7
 """relative: numbers in the code of a module become float32 when it is exported"""
 
@@ -106,10 +106,10 @@ class ModuleSuggestions:
         lines = [f"STOP    {text}" for text in (*self.replaced, *found.stops)]
         lines.append(f"Now     {found.baseline_mechanism}: {_shown(found.baseline)}")
         lines.append(f"Recipe  {recipe.mechanism}: {_shown(recipe.outcome)}")
-        lines += [f"  {change.change}: {change.how}" for change in recipe.changes]
+        lines += [_told(f"{change.change}: {change.how}") for change in recipe.changes]
         lines += ["Done in .module", *(f"  {line}" for line in self.changes or ("nothing",))]
         if self.to_edit:
-            lines += ["To be edited by hand", *(f"  {line}" for line in self.to_edit)]
+            lines += ["To be edited by hand", *map(_told, self.to_edit)]
         if not self.is_whole:
             now = "no bound" if self.grad_norm is None else f"{self.grad_norm:.3g}"
             lines.append(f"G of .module as it is: {now}")
@@ -241,6 +241,11 @@ def analysed_again(
         return known, None
     bound = root_sum_square(group.grad_norm for group in groups)
     return known, bound.value if bound.is_finite else None
+
+
+def _told(text: str) -> str:
+    """Below a head; further lines of it further in."""
+    return "  " + text.replace("\n", "\n      ")
 
 
 def _shown(outcome: Outcome) -> str:

@@ -299,6 +299,9 @@ def test_a_bias_that_code_reads_stays_at_zero():
     done.module(EXAMPLE)
 
 
+HEADS = ("STOP", "Now", "Recipe", "Done", "To be edited", "G of", "Other mechanisms")
+
+
 def test_code_that_cannot_be_traced_is_left_to_whoever_wrote_it():
     torch.manual_seed(0)
     made = suggest(Deciding(), EXAMPLE, SETTINGS, budget=600.0).under("clipless")
@@ -306,6 +309,7 @@ def test_code_that_cannot_be_traced_is_left_to_whoever_wrote_it():
     assert any("residual sum" in line for line in made.to_edit)
     assert not made.is_whole
     assert "To be edited by hand" in str(made)
+    assert all(line.startswith((" ", *HEADS)) for line in str(made).splitlines())
     assert f"G of .module as it is: {made.grad_norm:.3g}" in str(made)
 
 
