@@ -62,19 +62,20 @@ class _Judged:
 class _Strangers:
     """Examples outside of the declared domain: how many, the first of them, and why.
 
-    integers: the type of integers that they are stored as, as images of 0 to 255 are; "": none.
+    integers: the type of integers that they are stored as, as images of 0 to 255 are; "": none, or
+    the network reads integers.
     """
 
     count: int = 0
     named: list[str] = field(default_factory=list)
     integers: str = ""
 
-    def meet(self, found: list[tuple[int, str]], start: int, kind: np.dtype[Any]) -> None:
-        """Further ones, by their numbers from the start on."""
+    def meet(self, found: list[tuple[int, str]], start: int, kind: np.dtype[Any] | None) -> None:
+        """Further ones, by their numbers from the start on. kind: None where integers are meant."""
         self.count += len(found)
         left = found[: _NAMED - len(self.named)]
         self.named += [f"example {start + index} {why}" for index, why in left]
-        if found and kind.kind in "iu":
+        if found and kind is not None and kind.kind in "iu":
             self.integers = str(kind)
 
 
@@ -139,7 +140,7 @@ class Replayer:
         inside = settled(some.x, engine.at_input.norm, self._claims.settings)
         admissible = np.ones(len(some), dtype=np.bool_)
         admissible[[index for index, _ in inadmissible]] = False
-        strangers.meet(inadmissible, start, some.x.dtype)
+        strangers.meet(inadmissible, start, None if is_whole else some.x.dtype)
         chosen = np.flatnonzero(admissible)
         if not len(chosen):
             return merged(())
