@@ -110,7 +110,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "the bound, and noise of many times the mean gradient leaves nothing to learn from. The "
         "noise is held against what clipping every gradient at C = 1 needs at the same noise "
         "multiplier, each over its own signal where gradients were measured: up to 2 times is "
-        "called useful, up to 30 times costly, more not usable. Clip gradients (--mechanism "
+        "called useful, up to 6 times costly, more not usable. Clip gradients (--mechanism "
         "gradient-clipping), or let `lipcert suggest` list what to change.",
         "LC110": "--max-grad-norm limits the bound G, --max-sensitivity the sensitivity Δ of a "
         "release, --max-epsilon the ε of the run, --max-slack the bound over the largest "
