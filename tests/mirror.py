@@ -141,6 +141,8 @@ def _apply(op: p.Op, x: list[Tensor], operands: Tensors, node: Node) -> Tensor:
         case p.Dense():
             y = x[0] @ operands["weight"].T
             return y + operands["bias"] if "bias" in operands else y
+        case p.Embedding():
+            return operands["weight"][x[0].long()]
         case p.Conv(transposed=False):
             y = correlation(x[0], operands["weight"], node.geometry, op.groups)
             return _with_bias(y, operands)

@@ -86,6 +86,11 @@ def Dense(weight: Operand, bias: Operand | None = None) -> Maker:
     return lambda x: node(op, [x], (*x[:-1], weight.shape[0]), weight=weight, bias=bias)
 
 
+def Embedding(table: Operand) -> Maker:
+    op = p.Embedding(exact(table))
+    return lambda x: node(op, [x], (*x, table.shape[1]), weight=table)
+
+
 def Conv(weight: Operand, bias: Operand | None, geometry: Geometry, groups: int = 1) -> Maker:
     op = p.Conv(exact(weight), exact(bias), window(geometry), groups, False)
     shape = (weight.shape[0], *(each.outputs for each in geometry))

@@ -64,6 +64,8 @@ STEPS = [
         "divide_up(1.0, share)",
         "divide_up(0.5, share)",
     ),
+    _gradient("Embedding", "embedding:EmbeddingRule.reaches", "math.prod(self.before)", "1"),
+    _law("Embedding", "embedding:EmbeddingRule.fact", "np.max(rows.hi", "np.min(rows.hi"),
     _law(
         "InputClip",
         "clips:InputClipRule.fact",

@@ -25,6 +25,7 @@ from tests.ops import (
     AveragePool,
     Conv,
     CotangentClip,
+    Embedding,
     LpPool,
     Lrn,
     Maker,
@@ -55,6 +56,7 @@ EXTRA: list[tuple[Maker, tuple[tuple[int, ...], ...]]] = [
     (Add((-1, 1, 1)), ((2, 3), (3,), (1, 3))),
     (Move((4, 2), np.zeros((0, 2), dtype=int)), ((4, 2),)),
     (CotangentClip(0.7), ((2, 3),)),
+    (Embedding(Operand(np.arange(12.0).reshape(4, 3))), ((5,),)),
     (CotangentClip(0.7, by_channel=True), ((2, 3),)),
 ]
 NO_AXES = [
@@ -129,7 +131,7 @@ def gradients(function, inputs, example=None):
     shape = value.shape if example is None else (2, *value.shape)
     factors = torch.tensor(np.random.default_rng(7).standard_normal(shape))
     factors = factors if example is None else factors[example]
-    if not value.numel():
+    if not (value.numel() and value.requires_grad):  # an embedding has no slope
         return value.detach(), [torch.zeros_like(x) for x in leaves]
     found = torch.autograd.grad(value, leaves, factors, allow_unused=True)
     zeros = [torch.zeros_like(x) for x in leaves]
