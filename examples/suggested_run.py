@@ -34,12 +34,12 @@ def train(folder: Path) -> float:
     order = torch.randperm(len(digits.data), generator=torch.Generator().manual_seed(0))
     x = torch.from_numpy(digits.data).float()[order] / 16
     y = torch.from_numpy(digits.target)[order]
-    loader = DataLoader(TensorDataset(x[:TRAIN], y[:TRAIN]), batch_size=128)
+    loader = DataLoader(TensorDataset(x[:TRAIN], y[:TRAIN]), batch_size=256)
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     mechanism = GradientClipping(clip_norm=1, input_box=(0, 1))  # as printed
     with make_private(
-        model, optimizer, loader, mechanism, delta=1e-05, target_epsilon=3, epochs=20,
+        model, optimizer, loader, mechanism, delta=1e-05, target_epsilon=3, epochs=40,
         dataset_size=TRAIN, folder=folder / "run",
     ) as private:  # fmt: skip
         for images, labels in private.loader:

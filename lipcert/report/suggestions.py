@@ -249,7 +249,9 @@ def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
             f"lipcert analyze {edited} --config recipe.toml",
         )
     if recipe.code:
-        yield "the run", training_code(recipe)
+        batch = recipe.edited.batch_size
+        drawn = "" if batch is None else f", of a loader with batch_size={batch}"
+        yield f"the run{drawn}", training_code(recipe)
 
 
 def training_code(recipe: Recipe) -> str:
