@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +44,19 @@ gc.disable()  # until all tests are collected: what they are made of stays
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _threads_end() -> Iterator[None]:
+    """fsspec keeps a thread once it has read a URL, and beside threads no model is read in a fork,
+    which would see what a test has put in the place of something."""
+    yield
+    asyn = sys.modules.get("fsspec.asyn")
+    if asyn is not None and asyn.iothread[0] is not None:
+        sys.modules["fsspec.implementations.http"].HTTPFileSystem.clear_instance_cache()
+        asyn.loop[0].call_soon_threadsafe(asyn.loop[0].stop)
+        asyn.iothread[0].join(timeout=10.0)
+        asyn.iothread[0] = asyn.loop[0] = None
 
 
 def pytest_runtest_setup() -> None:

@@ -44,7 +44,8 @@ class Assumptions:
         of single layers.
     batch: how batch independence is known ("proved" or "per-example").
     eval_layers: layers of the file that training has to keep in eval mode.
-    input_ids: how many rows the tables have of which whole numbers at the input choose some.
+    input_ids: how many rows the tables have of which whole numbers at the input choose some; 0: the
+        input holds real numbers.
     notes: further assumptions in words, one sentence each.
     """
 
@@ -64,7 +65,7 @@ class Assumptions:
     arithmetic: str
     notes: tuple[str, ...]
     eval_layers: tuple[EvalLayer, ...] = ()
-    input_ids: int | None = None
+    input_ids: int = 0
 
 
 @final

@@ -88,7 +88,7 @@ def assumptions(
         arithmetic="real arithmetic: the rounding of the training run itself is not included",
         notes=(),
         eval_layers=kept_in_eval_mode(graph, settings),
-        input_ids=graph.ids,
+        input_ids=graph.ids or 0,
     )
 
 

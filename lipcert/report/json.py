@@ -42,6 +42,7 @@ DOCUMENT: Final = Codec(
         "Analysis.usefulness": member(optional=True),
         "Analysis.gates": member(optional=True),
         "Assumptions.eval_layers": member("eval_mode", optional=True),
+        "Assumptions.input_ids": member(optional=True),
     },
     nulls=True,
     extra=True,

@@ -147,7 +147,7 @@ def _input_text(analysis: Analysis) -> str:
     if facts.input_box is None:
         return f"every example with {norm}"
     low, high = facts.input_box
-    if facts.input_ids is not None:
+    if facts.input_ids:
         return (
             f"whole numbers from {low:.12g} to {high:.12g}, each of which chooses a row of a table"
         )

@@ -208,7 +208,7 @@ def recorded(folder: Path, way: Way, fault: Fault = RIGHT) -> Ready:
     claims = claims_of_analysis(model, way.settings)
     pairs = [(name, name, count) for name, count in recorded_batches(trace)]
     job = Job("model.onnx", way.settings, trace=str(folder), timed=False)
-    return Ready(job, model, claims, None, trace, units_of(pairs, job, 0), "")
+    return Ready(job, model, claims, None, None, trace, units_of(pairs, job, 0), "")
 
 
 def codes(report: AuditReport, verdict: Verdict = Verdict.VIOLATION) -> set[str]:
