@@ -18,8 +18,7 @@ import torch
 from torch import nn
 
 import lipcert
-from benchmarks.suggested_runs.problems import DELTA, Problem
-from lipcert.settings import Settings
+from benchmarks.suggested_runs.problems import Problem
 from lipcert.training import (
     BackpropClipping,
     Clipless,
@@ -104,15 +103,7 @@ def _suggested(name: str, title: str, mechanism: str | None = None) -> Method:
 @cache
 def _suggestions(problem: Problem) -> ModuleSuggestions:
     """For the run at the smallest ε, from the network that seed 0 begins."""
-    settings = Settings(
-        input_box=problem.box,
-        target_epsilon=1.0,
-        delta=DELTA,
-        dataset_size=problem.size,
-        batch_size=problem.batch_size,
-        epochs=problem.epochs,
-        sampling="poisson",
-    )
+    settings = problem.planned(1.0)
     return lipcert.suggest(
         problem.fresh(0), problem.split().images[:1], settings, problem.examples(), progress=False
     )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.suggested_runs.networks import M5, PatchVit, ResNet9, TabularMlp, TutorialCnn
+from lipcert.settings import Settings
 from lipcert.signal.examples import Examples
 from models.data import Split, digit_images
 
@@ -55,6 +56,18 @@ class Problem:
         data = self.split()
         x, y = data.images[:EXAMPLES].numpy(), data.labels[:EXAMPLES].numpy()
         return Examples(x, y, "training examples")
+
+    def planned(self, epsilon: float) -> Settings:
+        """A private run of it, with no mechanism stated."""
+        return Settings(
+            input_box=self.box,
+            target_epsilon=epsilon,
+            delta=DELTA,
+            dataset_size=self.size,
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            sampling="poisson",
+        )
 
     @property
     def size(self) -> int:

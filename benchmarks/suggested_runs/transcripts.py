@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import lipcert
-from benchmarks.suggested_runs.problems import DELTA, PROBLEMS, Problem
+from benchmarks.suggested_runs.problems import PROBLEMS, Problem
 from lipcert.analysis.pipeline import analyze
 from lipcert.settings import Settings
 from lipcert.training import GradientClipping, make_trainable
@@ -41,15 +41,7 @@ def main() -> int:
 
 
 def _section(problem: Problem) -> list[str]:
-    settings = Settings(
-        input_box=problem.box,
-        target_epsilon=3.0,
-        delta=DELTA,
-        dataset_size=problem.size,
-        batch_size=problem.batch_size,
-        epochs=problem.epochs,
-        sampling="poisson",
-    )
+    settings = problem.planned(3.0)
     module, x = problem.fresh(0), problem.split().images[:1]
     found = lipcert.suggest(module, x, settings, problem.examples(), progress=False)
     private = make_trainable(module, GradientClipping()).module
