@@ -70,15 +70,9 @@ def suggest(model: object, *given: Any, **options: Any) -> Any:
 
 def _loaded(path: Path, settings: object) -> ImportedModel:
     from lipcert.errors import UsageError  # noqa: PLC0415
-    from lipcert.importer.load import load_model  # noqa: PLC0415
+    from lipcert.importer.load import load_under  # noqa: PLC0415
     from lipcert.settings import Settings  # noqa: PLC0415
 
     if not isinstance(settings, Settings):
         raise UsageError(f"suggest: {settings!r} are no settings: give lipcert.Settings(…)")
-    return load_model(
-        path,
-        output=settings.output,
-        as_exported=settings.as_exported,
-        input_norm=settings.input_norm,
-        input_box=settings.input_box,
-    )
+    return load_under(path, settings)

@@ -15,6 +15,7 @@ the program of the core has been compared with onnxruntime, and the graph with t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
 from lipcert.importer.raw import RawModel
+from lipcert.settings import Settings
 from lipcert.threads import one_thread
 
 
@@ -78,6 +80,20 @@ def load_model(
     rehearsal = _rehearsed(request)
     model = _opened(request, rehearsal)
     return _result(request, model, _assembled(request, model), rehearsal.verification)
+
+
+def load_under(
+    path: str | os.PathLike[str], settings: Settings, *, trusted: bool = False
+) -> ImportedModel:
+    """Import an ONNX file for a run of these settings, as `load_model` does."""
+    return load_model(
+        Path(path),
+        output=settings.output,
+        as_exported=settings.as_exported,
+        trusted=trusted,
+        input_norm=settings.input_norm,
+        input_box=settings.input_box,
+    )
 
 
 def _compared(request: _Request) -> ImportedModel:
