@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
     from lipcert.settings import ConstraintSpec, Settings
+    from lipcert.training.exporting import export
     from lipcert.version import __version__
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "analyze",
+    "export",
     "load_model",
     "suggest",
 ]
@@ -59,6 +61,7 @@ _HOMES: Final = {
     "UnsupportedModelError": "lipcert.errors",
     "UsageError": "lipcert.errors",
     "analyze": "lipcert.analysis.pipeline",
+    "export": "lipcert.training.exporting",
     "load_model": "lipcert.importer.load",
     "suggest": "lipcert.advice",
 }
@@ -73,6 +76,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[audit]'"
+        extra = "training" if ".training" in _HOMES[name] else "audit"
+        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[{extra}]'"
         raise ModuleNotFoundError(message, name="torch") from error
     return found

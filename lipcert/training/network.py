@@ -7,13 +7,7 @@ compute the same, on the module's own weights.
 
 from __future__ import annotations
 
-import copy
-import logging
-import os
-import tempfile
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -29,10 +23,10 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
-from lipcert.training.dropout import at_rest, dropouts, refused_parts
+from lipcert.training.dropout import at_rest, refused_parts
+from lipcert.training.exporting import export
 
 _EXAMPLES: Final = 3
-_STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _AGREEMENT: Final = 1e-3
 """relative to the longest output: float32 kernels differ by far less, other networks by more"""
 
@@ -134,72 +128,6 @@ def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
             "lipcert.training.make_trainable(module, mechanism) does in a copy, before the "
             "optimizer is made (GradientClipping trains with dropout)"
         )
-
-
-def export(module: nn.Module, example: Tensor, path: Path) -> None:
-    """Write the module with its present weights as an ONNX file, in one go."""
-    plain = _bare_copy(unwrapped(module)).cpu().eval()
-    for part in dropouts(plain).values():
-        part.inplace = False  # type: ignore[assignment]  # in place, the file shows nothing of it
-    inputs = torch.zeros((2, *example.shape[1:]), dtype=example.dtype)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder, _quietly():
-        written = Path(folder) / path.name
-        try:
-            program = torch.onnx.export(
-                plain,
-                (inputs,),
-                dynamo=True,
-                optimize=False,
-                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-                input_names=["input"],
-                output_names=["logits"],
-                verbose=False,
-            )
-            _save(program, written)
-        except Exception as error:  # the exporter raises whatever the module's code does
-            reason = " ".join(str(error).split())[:300]
-            raise NoVerdictError(f"training: the module cannot be exported: {reason}") from error
-        os.replace(written, path)
-
-
-def _save(program: torch.onnx.ONNXProgram | None, path: Path) -> None:
-    """Write a program, but for where on this machine the code of each of its nodes stands."""
-    if program is None:
-        raise RuntimeError("the exporter returned nothing")
-    for graph in (program.model.graph, *program.model.functions.values()):
-        for node in graph:
-            node.metadata_props.pop(_STACK_TRACE, None)
-    program.save(path, external_data=False)
-
-
-def _bare_copy(module: nn.Module) -> nn.Module:
-    """A copy without the hooks around its forward passes, which belong to a run."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks")
-    held = [(part, kind, getattr(part, kind)) for part in module.modules() for kind in kinds]
-    for part, kind, hooks in held:
-        setattr(part, kind, type(hooks)())
-    try:
-        return copy.deepcopy(module)
-    finally:
-        for part, kind, hooks in held:
-            setattr(part, kind, hooks)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's warnings about its own internals."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _compare(network: TrainedNetwork, example: Tensor) -> None:

@@ -33,8 +33,8 @@ from lipcert.training import (
     GradientClipping,
     make_private,
 )
+from lipcert.training.exporting import export
 from lipcert.training.layers import Residual
-from lipcert.training.network import export
 from lipcert.training.replacing import make_trainable
 from lipcert.training.suggesting import ModuleSuggestions, analysed_again, exported, suggest
 from lipcert.training.surgery import edited
