@@ -2,12 +2,15 @@
 
 Pages that lie elsewhere in the repository (README, CONTRIBUTING, …) become pages of the site, with
 their links, and a link to any other file of the repository leads to a page that shows it.
-Options of verbs are those that click knows (`<!-- options: VERB -->` in a page), diagnostics and
-rules those of `lipcert explain`. A page that loads anything from elsewhere fails the build.
+Options are those that click knows (`<!-- options: VERB -->` in a page, `<!-- options: settings -->`
+for those that are settings), public names those of a module's `__all__` (`<!-- api: MODULE -->`),
+diagnostics and rules those of `lipcert explain`. A page that loads anything from elsewhere fails
+the build.
 """
 
 from __future__ import annotations
 
+import importlib
 import posixpath
 import re
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
+from lipcert.cli.knobs import KNOBS
 from lipcert.cli.main import cli
 from lipcert.explain import all_keys, explain
 
@@ -37,6 +41,7 @@ _HOMES: Final = {path: uri for uri, path in OUTSIDE.items()}
 _FENCED: Final = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
 _OPTIONS: Final = re.compile(r"<!-- options: ([a-z ]+) -->")
+_API: Final = re.compile(r"<!-- api: ([a-z.]+) -->")
 _FETCHED: Final = re.compile(
     r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//|"""
     r"""<link[^>]*rel=["']?(?:stylesheet|preload|icon)[^>]*href=["']?(?:https?:)?//|"""
@@ -66,6 +71,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     del config, files
     uri = page.file.src_uri
     markdown = _OPTIONS.sub(lambda found: _options(found[1].split()), markdown)
+    markdown = _API.sub(lambda found: _public(found[1]), markdown)
     folder = posixpath.dirname(uri) or "."
 
     def moved(link: re.Match[str]) -> str:
@@ -120,28 +126,42 @@ def _explained(title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _public(module: str) -> str:
+    """What mkdocstrings makes a reference of."""
+    names = importlib.import_module(module).__all__
+    return "\n\n".join(f"::: {module}.{name}" for name in names if not name.startswith("__"))
+
+
 def _options(words: list[str]) -> str:
-    """Usage and options of a verb, as click knows them."""
+    """Usage and options of a verb as click knows them, settings left to their own page."""
+    if words == ["settings"]:
+        rows = [(f"`{knob.key}`", _cell(knob.metavar), _cell(knob.text)) for knob in KNOBS]
+        return _table(("setting", "value", "meaning"), rows)
     command: click.Command = cli
     context = click.Context(cli, info_name="lipcert", max_content_width=100)
     for word in words:
-        assert isinstance(command, click.Group)  # noqa: S101
-        found = command.get_command(context, word)
+        found = command.get_command(context, word) if isinstance(command, click.Group) else None
         if found is None:
             raise PluginError(f"there is no verb {' '.join(words)!r}")
         command, context = found, click.Context(found, info_name=word, parent=context)
+    parameters = command.get_params(context)
+    takes_settings = any("--config" in parameter.opts for parameter in parameters)
+    if takes_settings:
+        settings = {knob.option for knob in KNOBS}
+        parameters = [p for p in parameters if settings.isdisjoint(p.opts)]
+    records = filter(None, (parameter.get_help_record(context) for parameter in parameters))
     usage = " ".join(command.collect_usage_pieces(context))
-    lines = [f"```text\n{context.command_path} {usage}\n```", ""]
-    if isinstance(command, click.Group):
-        return "\n".join(lines)
-    lines += ["| option | meaning |", "|---|---|"]
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is not None:
-            name, text = (cell.replace("|", "\\|") for cell in record)
-            lines.append(f"| `{name}` | {_escaped(text)} |")
-    return "\n".join(lines)
+    parts = [f"```text\n{context.command_path} {usage}\n```"]
+    parts.append(_table(("option", "meaning"), [(f"`{o}`", _cell(text)) for o, text in records]))
+    if takes_settings:
+        parts.append("Further options are the [settings](settings.md).")
+    return "\n\n".join(parts)
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([<>*_])", r"\\\1", text)
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([<>*_|\[\]])", r"\\\1", text)
