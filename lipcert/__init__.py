@@ -10,8 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lipcert.advice import suggest
-    from lipcert.analysis.pipeline import analyze
     from lipcert.analysis.records import Analysis
     from lipcert.audit.recorder import Recorder
     from lipcert.errors import (
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from lipcert.importer.model import ImportedModel
     from lipcert.settings import ConstraintSpec, Settings
     from lipcert.training.exporting import export
+    from lipcert.verbs import analyze, audit, certify, suggest
     from lipcert.version import __version__
 
 __all__ = [
@@ -42,6 +41,8 @@ __all__ = [
     "UsageError",
     "__version__",
     "analyze",
+    "audit",
+    "certify",
     "export",
     "load_model",
     "suggest",
@@ -60,10 +61,12 @@ _HOMES: Final = {
     "Settings": "lipcert.settings",
     "UnsupportedModelError": "lipcert.errors",
     "UsageError": "lipcert.errors",
-    "analyze": "lipcert.analysis.pipeline",
+    "analyze": "lipcert.verbs",
+    "audit": "lipcert.audit",
+    "certify": "lipcert.verbs",
     "export": "lipcert.training.exporting",
     "load_model": "lipcert.importer.load",
-    "suggest": "lipcert.advice",
+    "suggest": "lipcert.verbs",
 }
 
 
@@ -72,11 +75,12 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
     try:
-        found: object = getattr(importlib.import_module(_HOMES[name]), name)
+        home = importlib.import_module(_HOMES[name])
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         extra = "training" if ".training" in _HOMES[name] else "audit"
         message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[{extra}]'"
         raise ModuleNotFoundError(message, name="torch") from error
+    found: object = home if home.__name__ == f"lipcert.{name}" else getattr(home, name)
     return found

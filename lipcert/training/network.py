@@ -7,8 +7,11 @@ compute the same, on the module's own weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import copy
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -20,9 +23,11 @@ from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.observation import named_buffers, unwrapped
 from lipcert.audit.recorded_names import Match, matched
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.importer.load import load_model
+from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
+from lipcert.patterns import literal
+from lipcert.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts
 from lipcert.training.exporting import export
 
@@ -61,6 +66,15 @@ class TrainedNetwork:
             for name, match in self.matches.items()
         }
 
+    def under(self, settings: Settings) -> Settings:
+        """The settings, with everything frozen that needs no gradient in the module."""
+        still = tuple(
+            literal(name)
+            for name, match in self.matches.items()
+            if (live := self.live(match.recorded)) is not None and not live.requires_grad
+        )
+        return replace(settings, freeze=(*settings.freeze, *still)) if still else settings
+
     def by_module(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Tensors by the graph's names and in its orientation, as the module has them."""
         found = {name: self.matches[name] for name in tensors}
@@ -85,13 +99,21 @@ def trained_network(
 
 
 def imported_network(
-    module: nn.Module, example: Tensor, path: Path, *, exists: bool = False
+    module: nn.Module,
+    example: Tensor,
+    path: Path,
+    settings: Settings | None = None,
+    *,
+    exists: bool = False,
 ) -> TrainedNetwork:
-    """`trained_network` of a module in a mode in which it is the graph, whatever other modes do."""
+    """`trained_network` of a module in a mode in which it is the graph, whatever other modes do.
+
+    settings: under which the file is read.
+    """
     live = unwrapped(module)
     if not exists:
         export(live, example, path)
-    model = load_model(path, trusted=True)
+    model = load_under(path, settings or Settings(), trusted=True)
     if model.graph.input_shape != tuple(example.shape[1:]):
         raise NoVerdictError(
             f"training: the exported network takes {model.graph.input_shape}, the examples have "
@@ -102,6 +124,16 @@ def imported_network(
     found = TrainedNetwork(live, model, matched(model.graph, shapes, lambda: [snapshot]))
     _compare(found, example)
     return found
+
+
+@contextmanager
+def exported_network(
+    module: nn.Module, example: Tensor, settings: Settings | None = None
+) -> Iterator[TrainedNetwork]:
+    """A copy of the module in evaluation mode, imported; its file lasts as long as the block."""
+    own = copy.deepcopy(unwrapped(module)).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        yield imported_network(own, example, Path(folder) / "model.onnx", settings)
 
 
 def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
@@ -136,7 +168,9 @@ def _compare(network: TrainedNetwork, example: Tensor) -> None:
     weights = {name: tensor.double().cpu().numpy() for name, tensor in network.tensors().items()}
     lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)
     generator = np.random.default_rng(0)
-    x = torch.from_numpy(generator.random((_EXAMPLES, *example.shape[1:]))).to(example.dtype)
+    shape, ids = (_EXAMPLES, *example.shape[1:]), network.graph.ids
+    drawn = generator.random(shape) if ids is None else generator.integers(ids, size=shape)
+    x = torch.from_numpy(drawn).to(example.dtype)
     with torch.no_grad(), at_rest(network.module):
         found = network.module(x.to(device))
         truth = lowered.forward(x.double())
