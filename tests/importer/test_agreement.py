@@ -144,11 +144,11 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     assert disagreement(reading(path), path, UNIT) is None
     imported = load_model(path)
     assert reading(path).is_of(imported)
-    assert readings.read_program(imported, None) is imported.reading
+    assert readings.read_program(imported) is imported.reading
     (tmp_path / "numbers").write_bytes(bytes((tmp_path / "numbers").stat().st_size))
     assert not reading(path).is_of(imported)
     with pytest.raises(NoVerdictError, match="changed after it was imported"):
-        readings.read_program(replace(imported, reading=None), None)
+        readings.read_program(replace(imported, reading=None))
 
 
 @given(
