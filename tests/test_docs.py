@@ -10,8 +10,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from lipcert.core.main import EXIT_CODES
@@ -147,10 +149,14 @@ def test_the_codes_of_audits_are_explained() -> None:
     assert named <= set(CODES)
 
 
+OF_OTHERS = {"--nproc-per-node", "--no-python", "--array", "--wrap", "--nthreads"}
+"""options of torchrun, sbatch and dask"""
+
+
 def test_the_options_that_the_page_on_audits_names_exist() -> None:
     shown = lipcert(["audit", "--help"]).stdout
-    named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT)) - {"--nproc-per-node"}
-    assert {"--data", "--trace", "--attack", "--work", "--merge", "--dtype"} <= named
+    named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT)) - OF_OTHERS
+    assert {"--data", "--trace", "--attack", "--results", "--merge", "--dtype"} <= named
     assert all(option in shown for option in named)
 
 
@@ -174,11 +180,42 @@ def test_the_audit_from_python_runs() -> None:
     source = next(
         block
         for block in re.findall(r"```python\n(.*?)```", AUDIT, re.DOTALL)
-        if "import audit" in block and "my_data" not in block
+        if "attack_steps=5" in block
     )
     verdict, factor = printed_by(source).split()
     assert verdict == "pass"
     assert 1.0 < float(factor) < 10.0
+
+
+def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
+    """As their shells run the commands, with the variables that each of them sets."""
+    part = AUDIT.split("<!-- shards -->")[1].split("<!-- end -->")[0]
+    quoted = re.findall(r"""['"](?:CUDA\S* )?lipcert (audit [^'"]*--shard [^'"]*)['"]""", part)
+    ranks = {
+        "RANK": "{0}",
+        "WORLD_SIZE": "8",
+        "SLURM_ARRAY_TASK_ID": "{0}",
+        "SLURM_ARRAY_TASK_COUNT": "8",
+        "JOB_COMPLETION_INDEX": "{0}",
+    }
+    (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_mlp.onnx").read_bytes())
+    (tmp_path / "train").mkdir()
+    np.save(tmp_path / "train" / "x.npy", np.full((20, 64), 0.5, np.float32))
+    np.save(tmp_path / "train" / "y.npy", np.zeros(20, np.int64))
+    assert len(quoted) == 3
+    for index, command in enumerate(quoted):
+        found = {name: word.format(index) for name, word in ranks.items()}
+        words = shlex.split(Template(command).substitute(found))
+        done = lipcert([*words, "--unit-size", "2"], tmp_path)
+        assert done.exit_code == 0, done.stderr
+    (merging,) = re.findall(r"^lipcert (audit --merge .*)$", part, re.MULTILINE)
+    done = lipcert([*merging.split(), "--format", "json"], tmp_path)
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["units"], found["units_done"]) == (
+        3,
+        10,
+        5,
+    )  # 0 and 8, 1 and 9, 2
 
 
 def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
