@@ -147,6 +147,7 @@ def _result(
         external=model.external,
         scattered=assembled.scattered,
         reading=assembled.reading,
+        signed=assembled.signed,
     )
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import UsageError
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping import (
@@ -157,7 +158,7 @@ def _clipped(
         raise UsageError(
             f"training: the model file shows nothing of {', '.join(masked)}, so its bounds are "
             "those of the network without dropout; leave model_file out, export it with "
-            "torch.onnx.export(..., dynamo=True, optimize=False), or train without dropout: "
+            f"{EXPORT}, or train without dropout: "
             "lipcert.training.make_trainable(module)"
         )
     if masked:
