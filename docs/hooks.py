@@ -45,8 +45,12 @@ _API: Final = re.compile(r"<!-- api: ([a-z.]+) -->")
 _FETCHED: Final = re.compile(
     r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//|"""
     r"""<link[^>]*rel=["']?(?:stylesheet|preload|icon)[^>]*href=["']?(?:https?:)?//|"""
-    r"""@import\s+(?:url\()?["']?(?:https?:)?//"""
+    r"""@?import[\s(]+(?:url\()?["']?(?:https?:)?//"""
 )
+_MERMAID: Final = re.compile(
+    r"<script type=.module.>(?:(?!</script>).)*mermaid.*?</script>", re.DOTALL
+)
+"""in every notebook, for diagrams that none of them has"""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -85,6 +89,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Refuse a page that loads anything from elsewhere."""
     del config
+    output = _MERMAID.sub("", output)
     if found := _FETCHED.search(output):
         raise PluginError(f"{page.file.src_uri} loads from elsewhere: {found[0]}")
     return output
