@@ -40,6 +40,7 @@ OUTSIDE: Final = {
 _HOMES: Final = {path: uri for uri, path in OUTSIDE.items()}
 _FENCED: Final = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
+_CODE: Final = re.compile(r"(?<!\[)`(LC\d{3})`")
 _OPTIONS: Final = re.compile(r"<!-- options: ([a-z ]+) -->")
 _API: Final = re.compile(r"<!-- api: ([a-z.]+) -->")
 _FETCHED: Final = re.compile(
@@ -81,8 +82,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def moved(link: re.Match[str]) -> str:
         return posixpath.relpath(_uri(_target(uri, link[1])), folder)
 
+    codes = posixpath.relpath("diagnostics.md", folder)
+
+    def linked(text: str) -> str:
+        text = _LINK.sub(moved, text)
+        return _CODE.sub(lambda code: f"[`{code[1]}`]({codes}#{code[1].lower()})", text)
+
     parts = _FENCED.split(markdown)
-    parts[::2] = [_LINK.sub(moved, part) for part in parts[::2]]
+    parts[::2] = map(linked, parts[::2])
     return "".join(parts)
 
 
