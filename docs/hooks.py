@@ -147,7 +147,8 @@ def _public(module: str) -> str:
 def _options(words: list[str]) -> str:
     """Usage and options of a verb as click knows them, settings left to their own page."""
     if words == ["settings"]:
-        rows = [(f"`{knob.key}`", _cell(knob.metavar), _cell(knob.text)) for knob in KNOBS]
+        values = [_cell(knob.metavar.replace("|", " | ")) for knob in KNOBS]
+        rows = [(f"`{k.key}`", v, _cell(k.text)) for k, v in zip(KNOBS, values, strict=True)]
         return _table(("setting", "value", "meaning"), rows)
     command: click.Command = cli
     context = click.Context(cli, info_name="lipcert", max_content_width=100)
@@ -164,7 +165,9 @@ def _options(words: list[str]) -> str:
     records = filter(None, (parameter.get_help_record(context) for parameter in parameters))
     usage = " ".join(command.collect_usage_pieces(context))
     parts = [f"```text\n{context.command_path} {usage}\n```"]
-    parts.append(_table(("option", "meaning"), [(f"`{o}`", _cell(text)) for o, text in records]))
+    parts.append(
+        _table(("option", "meaning"), [(f"`{o}`", _cell(text)) for o, text in records if text])
+    )
     if takes_settings:
         parts.append("Further options are the [settings](settings.md).")
     return "\n\n".join(parts)
