@@ -15,7 +15,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
-from distributed import Client, Future, LocalCluster, as_completed, get_worker
+from distributed import CancelledError, Client, Future, LocalCluster, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
 from lipcert.audit.job import Job, Unit
@@ -34,6 +34,8 @@ _PATIENCE_SECONDS: Final = 600.0
 """without any worker"""
 _LOOK_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
+_PRELOAD: Final = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+"""interrupting a terminal is the client's matter, which ends its workers"""
 _ALONE: Final = Lock()
 """switches of torch are of the process, so that one unit is done at a time in each"""
 
@@ -66,6 +68,7 @@ def _local(count: str | None) -> LocalCluster:
             threads_per_worker=1,
             processes=True,
             memory_limit=0,  # a worker near a limit would pause, and never go on
+            preload=[_PRELOAD],
             dashboard_address=None,
             scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # not a port that others want
         )
@@ -150,8 +153,11 @@ def _reason(unit: Unit, answer: Any) -> str:
             f"the last at {error.last_worker.address}; where memory ran out, take a smaller "
             "--micro-batch or larger workers"
         )
+    said = " ".join(str(error).split())
+    if isinstance(error, CancelledError):
+        return f"{what} was dropped ({said}); go on from what is done, which --results DIR keeps"
     return (
-        f"{what} failed on the cluster ({type(error).__name__}: {error}); scheduler and workers "
+        f"{what} failed on the cluster ({type(error).__name__}: {said}); scheduler and workers "
         f"need lipcert[audit,cluster] {__version__}, as it is here"
     )
 
