@@ -165,7 +165,7 @@ def _clipped(
         masks = DropoutMasks(network.module)
         names = {name: match.recorded for name, match in network.matches.items()}
         rule = ClipRule.of(run, mechanism.weight_decay)
-        singly = SingleGradients(network.module, rule, names, masks)
+        singly = SingleGradients(network.module, rule, names, masks, network.outputs.joined)
         return Enforcement(
             _nothing,
             lambda: planned,
@@ -186,7 +186,7 @@ def _clipped(
 def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:
     graph = planned.bounds.graph
     handles = install_clips(network.module, graph, network.matches)
-    check_clips(network.module, graph, network.matches)
+    check_clips(network.module, graph, network.matches, network.outputs.joined)
     return Enforcement(_nothing, lambda: planned, handles=handles)
 
 

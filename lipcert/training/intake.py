@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from lipcert.audit.observation import unwrapped
 from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
+from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.patterns import literal
@@ -30,6 +31,7 @@ from lipcert.signal.labels import checked_labels
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
+from lipcert.training.outputs import joined_labels
 
 _DTYPES: Final = (torch.float32, torch.float64)
 _FIRST: Final = 16
@@ -105,12 +107,11 @@ def require_full_precision(model: nn.Module) -> None:
 class FirstExamples:
     """The first examples as the loader gives them: what a run would only find in its first batch.
 
-    x: [examples, …], on the device of the model. labels: of the same examples,
-    where they are a tensor.
+    x: [examples, …], on the device of the model. labels: of the same examples.
     """
 
     x: Tensor
-    labels: Tensor | None
+    labels: object
 
     @classmethod
     def of(cls, loader: DataLoader[Any], model: nn.Module) -> Self:
@@ -125,7 +126,7 @@ class FirstExamples:
         x, labels, *_ = (*batch, None, None) if isinstance(batch, tuple | list) else (None, None)
         if not isinstance(x, Tensor):
             raise UsageError("training: the loader must give pairs (x, y), x a tensor")
-        return cls(x.to(parameter.device), labels if isinstance(labels, Tensor) else None)
+        return cls(x.to(parameter.device), labels)
 
     def require_inputs(self, settings: Settings) -> None:
         """UsageError where the domain is not declared, or does not hold them.
@@ -144,8 +145,11 @@ class FirstExamples:
         if settings.input_is_assumed:
             raise UsageError(_UNDECLARED.format(mechanism=settings.mechanism))
         admitted(self.x, settings)
-        if self.labels is not None:
-            checked_labels(loss, self.labels.detach().cpu().numpy(), output_shape)
+        labels = self.labels
+        if isinstance(loss, Joint):
+            labels = joined_labels(labels, tuple(part.output for part in loss.parts))
+        if isinstance(labels, Tensor):
+            checked_labels(loss, labels.detach().cpu().numpy(), output_shape)
 
 
 def examples_of(source: str, given: KnownExamples, shape: Shape, *, is_private: bool) -> Examples:

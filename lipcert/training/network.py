@@ -30,6 +30,7 @@ from lipcert.patterns import literal
 from lipcert.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts
 from lipcert.training.exporting import export
+from lipcert.training.outputs import Outputs
 
 _EXAMPLES: Final = 3
 _AGREEMENT: Final = 1e-3
@@ -47,6 +48,7 @@ class TrainedNetwork:
     module: nn.Module
     model: ImportedModel
     matches: Mapping[str, Match]
+    outputs: Outputs
 
     @property
     def graph(self) -> Graph:
@@ -85,17 +87,24 @@ class TrainedNetwork:
 
 
 def trained_network(
-    module: nn.Module, example: Tensor, path: Path, *, exists: bool = False, masks: bool = False
+    module: nn.Module,
+    example: Tensor,
+    path: Path,
+    settings: Settings | None = None,
+    *,
+    exists: bool = False,
+    masks: bool = False,
 ) -> TrainedNetwork:
     """Export the module to `path`, import the file, and compare the two on random inputs.
 
     example: one batch [examples, *input shape] that fixes shape and dtype; its numbers are not
-    used. exists: the file is there, with other weights. masks: dropout may be active. Raises
-    UsageError for modules that are random or mix examples in training, UnsupportedModelError for
-    what cannot be imported, NoVerdictError where the two disagree.
+    used. settings: under which the file is read. exists: it is there, with other weights. masks:
+    dropout may be active. Raises UsageError for modules that are random or mix examples in
+    training, UnsupportedModelError for what cannot be imported, NoVerdictError where the two
+    disagree.
     """
     refuse_active(unwrapped(module), masks=masks)
-    return imported_network(module, example, path, exists=exists)
+    return imported_network(module, example, path, settings, exists=exists)
 
 
 def imported_network(
@@ -121,7 +130,8 @@ def imported_network(
         )
     snapshot = {name: item.cpu().numpy() for name, item in _named_tensors(live).items()}
     shapes = {name: array.shape for name, array in snapshot.items()}
-    found = TrainedNetwork(live, model, matched(model.graph, shapes, lambda: [snapshot]))
+    matches = matched(model.graph, shapes, lambda: [snapshot])
+    found = TrainedNetwork(live, model, matches, Outputs.of(model))
     _compare(found, example)
     return found
 
@@ -172,10 +182,13 @@ def _compare(network: TrainedNetwork, example: Tensor) -> None:
     drawn = generator.random(shape) if ids is None else generator.integers(ids, size=shape)
     x = torch.from_numpy(drawn).to(example.dtype)
     with torch.no_grad(), at_rest(network.module):
-        found = network.module(x.to(device))
+        found = network.outputs.joined(network.module(x.to(device)))
         truth = lowered.forward(x.double())
-    if not isinstance(found, Tensor) or found.shape != truth.shape:
-        raise UsageError("training: the module must return one tensor of logits")
+    if found is None or found.shape != truth.shape:
+        raise UsageError(
+            "training: the module must return one tensor of logits, or one for each of several "
+            "outputs, of which Loss(…) says which have a loss"
+        )
     distance = (found.double().cpu() - truth).abs().max()
     if not bool(distance <= _AGREEMENT * truth.abs().max().clamp(min=1.0)):
         raise NoVerdictError(

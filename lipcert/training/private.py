@@ -31,7 +31,7 @@ from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 from lipcert.training.calibration import Calibration, warn_uncertified
-from lipcert.training.criterion import PrivateLoss
+from lipcert.training.criterion import Labels, PrivateLoss
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.exporting import export
 from lipcert.training.guards import StepGuard
@@ -113,7 +113,12 @@ class Private:
         """ε of all releases so far, at the δ of the run."""
         return self.ledger.epsilon()
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def outputs(self, joined: Tensor) -> Mapping[str, Tensor]:
+        """The outputs by name, of what a model with several returns in training mode: the entries
+        of those that have a loss, side by side."""
+        return self.network.outputs.apart(joined)
+
+    def step(self, x: Tensor, y: Labels) -> float:
         """One release on a batch of the loader; the criterion's value.
 
         The value is computed from private data and is not private: do not publish it.
