@@ -48,19 +48,23 @@ class Identity:
 class Columns:
     """Names of inputs and labels in a file; None: what is usual, `X_NAMES` and `Y_NAMES`.
 
-    Several names of x are columns of one number each, which together make an example.
+    Several names of x are columns of one number each, which together make an example. Several names
+    of y are the labels of several outputs, in the order of their losses.
     """
 
     x: tuple[str, ...] | None = None
-    y: str | None = None
+    y: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, x: str | None, y: str | None) -> Columns:
-        """From the words of options: names of x are separated by commas."""
-        names = None if x is None else tuple(part.strip() for part in x.split(","))
-        if "" in (names or ()) or y == "":
+        """From the words of options: names are separated by commas."""
+        names = [
+            None if words is None else tuple(part.strip() for part in words.split(","))
+            for words in (x, y)
+        ]
+        if any("" in (found or ()) for found in names):
             raise UsageError("--data-x and --data-y: a name is empty")
-        return cls(names, y)
+        return cls(*names)
 
     def given_x(self, where: str) -> str | None:
         """The name of x that was given, where one array holds the inputs."""
@@ -75,13 +79,25 @@ class Columns:
         """The name of the inputs, where one array holds them."""
         return _named(self.given_x(where), X_NAMES, list(there), where, "--data-x")
 
-    def labels(self, there: Iterable[str], where: str) -> str:
-        """The name of the labels."""
-        return _named(self.y, Y_NAMES, list(there), where, "--data-y")
+    def given_y(self, where: str) -> str | None:
+        """The name of y that was given, where one array holds the labels."""
+        if self.y is not None and len(self.y) > 1:
+            raise NoVerdictError(
+                f"{where}: --data-y names {len(self.y)} arrays; of .npz files, tables and mappings "
+                "alone the labels of several outputs are put together"
+            )
+        return None if self.y is None else self.y[0]
+
+    def labels(self, there: Iterable[str], where: str) -> tuple[str, ...]:
+        """The names of the labels, of one output or of several."""
+        known = list(there)
+        given = self.y or (None,)
+        return tuple(_named(name, Y_NAMES, known, where, "--data-y") for name in given)
 
     def pair(self, arrays: Mapping[str, Any], where: str) -> tuple[Any, Any]:
-        """Inputs and labels among named values."""
-        return arrays[self.one_x(arrays, where)], arrays[self.labels(arrays, where)]
+        """Inputs and labels among named values; of several outputs a tuple of labels."""
+        labels = tuple(arrays[name] for name in self.labels(arrays, where))
+        return arrays[self.one_x(arrays, where)], labels if len(labels) > 1 else labels[0]
 
 
 def _named(
@@ -253,6 +269,19 @@ def require_pair(x: Array, y: Array, name: str) -> None:
             f"{name} holds x of shape {list(x.shape)} and y of shape {list(y.shape)}; "
             "their first axes must count the same examples"
         )
+
+
+def side_by_side(labels: Sequence[Array], name: str) -> Array:
+    """The labels of several outputs [examples, …] as a row of numbers for each example."""
+    if len(labels) == 1:
+        return labels[0]
+    if not all(part.ndim and len(part) == len(labels[0]) for part in labels):
+        shapes = " and ".join(str(list(part.shape)) for part in labels)
+        raise NoVerdictError(
+            f"{name} holds labels of shape {shapes}; their first axes must count the same examples"
+        )
+    rows = [part.reshape(len(part), -1).astype(np.float64) for part in labels]
+    return np.concatenate(rows, axis=1)
 
 
 def rows_of_block(x: Array) -> int:
