@@ -242,11 +242,15 @@ def _shown(page: str, name: str) -> list[tuple[str, str]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
+def _blind(text: str) -> str:
+    """Without numbers, lines of tables, and where lines end."""
+    known = NUMBER.sub("#", re.sub(r"sha256 [0-9a-f]+", "sha256", text))
+    return re.sub(r" time # s", "", re.sub(r"[─\s]+", " ", known).strip())
+
+
 def _alike(shown: str, printed: str) -> bool:
     """Whether output begins as shown but for numbers, lines of tables and where lines end."""
-    known = [re.sub(r"sha256 [0-9a-f]+", "sha256", text) for text in (shown, printed)]
-    texts = [re.sub(r"[─\s]+", " ", NUMBER.sub("#", text)).strip() for text in known]
-    return re.sub(r" time # s", "", texts[1]).startswith(re.sub(r" time # s", "", texts[0]))
+    return _blind(printed).startswith(_blind(shown))
 
 
 def test_the_transcript_of_suggestions() -> None:
@@ -281,3 +285,25 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
         accuracy = re.search(r"test accuracy ([\d.]+)", printed)
         assert (accuracy is None) is (words[-2] != "train")
         assert accuracy is None or float(accuracy.group(1)) > 0.8
+
+
+@pytest.mark.parametrize("name", ["transcript", "same network"])
+def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
+    """Every part of what is shown is printed, in this order; `…` stands for what is left out."""
+    pytest.importorskip("opacus", reason="Opacus is not installed")
+    pytest.importorskip("sklearn")
+    code = None
+    for command, shown in _shown("opacus.md", name):
+        program, *words = shlex.split(command)
+        if program == "echo":
+            assert int(shown) == code
+            continue
+        if program == "python":
+            printed = script(ROOT / words[0], *words[1:], cwd=tmp_path)
+        else:
+            done = lipcert(words, tmp_path)
+            printed, code = done.output, done.exit_code
+        left = _blind(printed)
+        for part in filter(None, map(_blind, shown.split("\n…"))):
+            _, found, left = left.partition(part)
+            assert found == part, (part, printed)
