@@ -32,7 +32,6 @@ from lipcert.audit.recorder import Chosen
 from lipcert.choices import AccountantName, SamplingName, check_positive
 from lipcert.conversion import whole
 from lipcert.core.certificate import Certificate
-from lipcert.errors import UsageError
 from lipcert.privacy.accounting import accountant_named
 from lipcert.progress import ProgressReport
 from lipcert.settings import Settings
@@ -55,6 +54,7 @@ from lipcert.training.intake import (
     numbers_of,
     options_of,
     require_full_precision,
+    require_given,
     trained_parameters,
     with_frozen,
 )
@@ -137,10 +137,7 @@ def make_private(
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
     """
-    if not isinstance(mechanism, TrainingMechanism):
-        raise UsageError(
-            f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
-        )
+    require_given(model, optimizer, loader, mechanism)
     if seed is not None:
         Seed.given(seed)
         warnings.warn(

@@ -55,6 +55,26 @@ class DatasetSizeWarning(UserWarning):
     """A run whose sampling rate and length follow from the number of private examples."""
 
 
+def require_given(model: nn.Module, optimizer: object, loader: object, mechanism: object) -> None:
+    """UsageError for what is no mechanism, and for what Opacus has made private already."""
+    if not isinstance(mechanism, TrainingMechanism):
+        raise UsageError(
+            f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
+        )
+    hooked = any(hasattr(item, "grad_sample") for item in model.parameters())
+    touched = {
+        "the model": hooked,
+        "the optimizer": hasattr(optimizer, "original_optimizer"),
+        "the loader": hasattr(loader, "sample_rate"),
+    }
+    if found := [name for name, is_touched in touched.items() if is_touched]:
+        raise UsageError(
+            f"training: {' and '.join(found)} came out of Opacus, which clips and noises by "
+            "itself: give make_private your own from before, or model.to_standard_module(), a new "
+            "optimizer of its parameters, and a plain DataLoader"
+        )
+
+
 def dataset_size_of(
     loader: DataLoader[Any], declared: int | None, mechanism: TrainingMechanism
 ) -> int:

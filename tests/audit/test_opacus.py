@@ -19,6 +19,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.verification import verify
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
+from lipcert.training import GradientClipping, Loss, make_private
 from tests.audit.opacus_runs import (
     BATCH,
     FAULTY_RUNS,
@@ -95,12 +96,14 @@ def test_the_account_must_be_one_of_clipped_gradients(tmp_path: Path) -> None:
 
 def private(**options: Any) -> tuple[nn.Module, Any, Any]:
     network = nn.Linear(64, 10)
-    made = opacus.PrivacyEngine().make_private(
-        module=network,
-        optimizer=torch.optim.SGD(network.parameters(), 0.1),
-        data_loader=DataLoader(TensorDataset(*examples()), batch_size=BATCH),
-        **{"noise_multiplier": 1.0, "max_grad_norm": 1.0, **options},
-    )
+    given: dict[str, Any] = {
+        "module": network,
+        "optimizer": torch.optim.SGD(network.parameters(), 0.1),
+        "data_loader": DataLoader(TensorDataset(*examples()), batch_size=BATCH),
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+    }
+    made = opacus.PrivacyEngine().make_private(**{**given, **options})
     return made[0], made[1], made[-1]
 
 
@@ -154,3 +157,23 @@ def test_a_batch_that_is_skipped_is_noticed(tmp_path: Path) -> None:
             train_two_epochs(model, optimizer, loader)
     known = [step.batches[0].index is not None for step in read_trace(tmp_path / "t").steps()]
     assert known == [True] * 3 + [False] * 6 + [True] * 10
+
+
+def test_what_opacus_made_private_is_not_made_private_again(tmp_path: Path) -> None:
+    model, optimizer, loader = private()
+    plain = torch.optim.SGD(model.parameters(), 0.1)
+    examples_of = DataLoader(TensorDataset(*examples()), batch_size=BATCH)
+    run = {"delta": 1e-5, "noise_multiplier": 1.0, "epochs": 1, "dataset_size": POOL}
+    for given, named in (
+        ((model, optimizer, loader), "the model and the optimizer and the loader came"),
+        ((model, plain, examples_of), "the model came"),
+        ((nn.Linear(64, 10), plain, loader), "the loader came"),
+    ):
+        with pytest.raises(UsageError, match=named):
+            make_private(*given, GradientClipping(clip_norm=1.0, loss=Loss("cross-entropy")), **run)
+    network = nn.Linear(64, 10)
+    options = {"wrap_model": False, "module": network}
+    hooks, optimizer, _ = private(**options, optimizer=torch.optim.SGD(network.parameters(), 0.1))
+    with pytest.raises(UsageError, match="GradSampleHooks is no module"):
+        lipcert.Recorder(tmp_path / "t", hooks, optimizer)
+    lipcert.Recorder(tmp_path / "t", network, optimizer).close()
