@@ -48,9 +48,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _threads_end() -> Iterator[None]:
-    """fsspec keeps a thread once it has read a URL, and beside threads no model is read in a fork,
-    which would see what a test has put in the place of something."""
+    """fsspec keeps a thread once it has read a URL, tqdm once it has shown a bar. Beside threads no
+    model is read in a fork, which is quick and sees what a test has put in the place of something.
+    """
     yield
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is not None and tqdm.tqdm.monitor is not None:
+        tqdm.tqdm.monitor_interval = 0
+        tqdm.tqdm.monitor.exit()
+        tqdm.tqdm.monitor = None
     asyn = sys.modules.get("fsspec.asyn")
     if asyn is not None and asyn.iothread[0] is not None:
         sys.modules["fsspec.implementations.http"].HTTPFileSystem.clear_instance_cache()
