@@ -142,9 +142,9 @@ def suggest(
     """
     if not isinstance(example, Tensor):
         raise UsageError("suggest: give a batch of examples, as in suggest(module, x[:1])")
-    declared = Settings() if settings is None else settings
     without = make_trainable(module, GradientClipping())  # which keeps dropout
     network = exported(without.module, example)
+    declared = network.under(Settings() if settings is None else settings)
     if sum(given is not None for given in (examples, data, public)) > 1:
         raise UsageError("suggest: give one of data, public and examples")
     shape = network.graph.input_shape

@@ -121,10 +121,15 @@ class _Surgery:
         self._network = network
         self._nodes: Mapping[str, Node] = {node.output: node for node in network.graph.nodes}
         random = np.random.default_rng(0)
-        self._x = random.standard_normal((_EXAMPLES, *network.graph.input_shape))
+        shape, ids = (_EXAMPLES, *network.graph.input_shape), network.graph.ids
+        self._x = random.standard_normal(shape)
+        self._read = torch.from_numpy(self._x)
+        if ids is not None:
+            self._x = random.integers(ids, size=shape).astype(np.float64)
+            self._read = torch.from_numpy(self._x).long()
         self._whole = copy.deepcopy(network.module).double().cpu().eval()
         self._values = _values(network.graph, self._x)
-        self._calls = _calls(self._whole, self._x)
+        self._calls = _calls(self._whole, self._read)
         self.own = copy.deepcopy(network.module)
         self.done: list[tuple[str, str]] = []
         self.left: list[Change] = []
@@ -158,7 +163,7 @@ class _Surgery:
     def operate(self) -> None:
         """Write code anew where that is needed and possible, then replace parts and numbers."""
         needed = any(plan.code or plan.first for plan in self._plans)
-        code = Code.of(self._whole, torch.from_numpy(self._x)) if needed else None
+        code = Code.of(self._whole, self._read) if needed else None
         done: list[_Plan] = []
         for plan in self._plans:
             if not (plan.code or plan.first):
@@ -383,7 +388,7 @@ def _values(graph: Graph, x: FloatArray) -> Mapping[str, FloatArray]:
     return {name: np.asarray(value, np.float64).reshape(-1) for name, value in found.items()}
 
 
-def _calls(module: nn.Module, x: FloatArray) -> Sequence[_Call]:
+def _calls(module: nn.Module, x: Tensor) -> Sequence[_Call]:
     """What all parts read and give at these examples."""
     calls: list[_Call] = []
     names = {part: name for name, part in module.named_modules()}
@@ -404,7 +409,7 @@ def _calls(module: nn.Module, x: FloatArray) -> Sequence[_Call]:
     handles = [part.register_forward_pre_hook(keep) for part in own]
     handles += [part.register_forward_hook(note) for part in own]
     with torch.enable_grad():  # without gradients, torch's encoders do not call their parts
-        module.requires_grad_(True)(torch.from_numpy(x))
+        module.requires_grad_(True)(x)
     for handle in handles:
         handle.remove()
     return calls

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+import lipcert
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.errors import UsageError
 from lipcert.evaluate import evaluate_batch
@@ -341,6 +342,22 @@ def test_examples_are_told_apart():
         suggest(module, EXAMPLE, SETTINGS, public=(x[:, :, :2], y))
     with pytest.raises(UsageError, match="no recipe for 'weightless'"):
         found("resnet").under("weightless")
+
+
+def test_a_module_of_token_ids_with_a_table_that_is_not_trained():
+    """What it reads are rows of the table, and what is frozen is neither noised nor changed."""
+    torch.manual_seed(0)
+    layers = [nn.Embedding(20, 6), nn.Flatten(), nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 3)]
+    module = nn.Sequential(*layers)
+    module[0].requires_grad_(False)
+    x = torch.randint(20, (4, 4))
+    made = suggest(module, x[:1], Settings(batch_size=64, noise_multiplier=1.0), budget=2.0)
+    alone = lipcert.analyze(module, x[:1], Settings(batch_size=64, freeze=("0.weight",)))
+    assert made.suggestions.baseline.grad_norm == pytest.approx(alone.network.grad_norm, rel=1e-9)
+    assert made.recipe.outcome.grad_norm < alone.network.grad_norm
+    assert made.is_whole
+    assert torch.equal(made.module[0].weight, module[0].weight)
+    assert made.module(x).shape == (4, 3)
 
 
 def test_batch_normalisation_is_said_to_be_no_private_run():
