@@ -36,6 +36,8 @@ _KINDS: Final = MappingProxyType(
     }
 )
 """names in reports of steps that ONNX calls otherwise"""
+JOINED: Final = "outputs"
+"""the name of the step that puts several outputs side by side, which no node of the file is"""
 _ANYWHERE: Final = (
     p.Activation | p.Add | p.CotangentClip | p.Divide | p.InputClip | p.Move | p.Multiply
 )
@@ -277,6 +279,12 @@ class Graph:
     def output_shape(self) -> Shape:
         """Per-example shape of the output."""
         return self.shape_of(self.output_name)
+
+    @property
+    def outputs(self) -> tuple[tuple[str, Shape], ...]:
+        """Names and per-example shapes of the outputs that the loss reads."""
+        found = tuple((head.output, example(head.shape)) for head in self.heads)
+        return found or ((self.output_name, self.output_shape),)
 
     def shape_of(self, value: str) -> Shape:
         """Per-example shape of a value."""

@@ -46,7 +46,7 @@ from lipcert.core.witnesses import Evidence
 from lipcert.errors import NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.importer.reading import Reading, read_program
-from lipcert.ir import Graph
+from lipcert.ir import JOINED, Graph
 from lipcert.modes import EvalLayer
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import Norms, Propose, find_norms
@@ -178,6 +178,8 @@ class Bounded:
 
     def name_of(self, step: Step) -> str:
         """The name of the node of the file that a step belongs to."""
+        if self.program.heads and step.output == self.program.output:
+            return JOINED
         return self.reading.model.nodes[step.node].name or step.output
 
     def stretches(self, step: Step) -> list[float]:

@@ -13,7 +13,7 @@ from lipcert.cli.options import color_option, format_option, out_option
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.errors import UnsupportedModelError
 from lipcert.report.formats import document_text
-from lipcert.settings import AS_EXPORTED, Settings
+from lipcert.settings import AS_EXPORTED
 
 if TYPE_CHECKING:
     from lipcert.report.inspection import Inspection
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @click.command("inspect")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--output", metavar="NAME", help="Output of the model, if it has several.")
+@click.option(
+    "--output",
+    metavar="NAME",
+    multiple=True,
+    help="Output of the model, if it has several; repeat it for all that have a loss.",
+)
 @click.option("--as-exported", is_flag=True, help=AS_EXPORTED)
 @format_option("text", "json", "dot", "mermaid")
 @out_option
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 def command(
     *,
     model: Path,
-    output: str | None,
+    output: tuple[str, ...],
     as_exported: bool,
     output_format: str,
     out_file: Path | None,
@@ -42,13 +47,12 @@ def command(
     """
     paths.require_model(model)
     paths.require_writable([out_file])
-    from lipcert.importer.load import load_under
+    from lipcert.importer.load import load_model
     from lipcert.importer.outline import outline_of
     from lipcert.report.inspection import inspection_of, refused_inspection
 
-    settings = Settings(output=output, as_exported=as_exported)
     try:
-        inspection = inspection_of(load_under(model, settings))
+        inspection = inspection_of(load_model(model, output=output, as_exported=as_exported))
     except UnsupportedModelError as error:
         inspection = refused_inspection(str(model), error, outline_of(model))
     write(_rendered(inspection, output_format, out_file is None and use_color(color)), out_file)

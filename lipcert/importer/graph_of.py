@@ -17,7 +17,7 @@ from lipcert.core import program as p
 from lipcert.core.reader.records import Model
 from lipcert.evaluate import member
 from lipcert.importer.views import Operands
-from lipcert.ir import Graph, Node, Parameter, example
+from lipcert.ir import JOINED, Graph, Node, Parameter, example
 from lipcert.operand import Operand
 
 _ROLES: Final = MappingProxyType(
@@ -32,8 +32,6 @@ _ROLES: Final = MappingProxyType(
     | {"scale": "scale", "shift": "bias"}
 )
 """what the operands of steps are called in reports"""
-_JOINED: Final = "outputs"
-"""the name of the step that joins several outputs"""
 
 
 def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Parameter]) -> Graph:
@@ -58,7 +56,7 @@ def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Paramete
     shown = {name: operands.parameters[name] for name in used}
     made = {part.name: part.name for part in program.parts}
     if program.heads:
-        made[program.output] = _JOINED
+        made[program.output] = JOINED
     named = _named(nodes, model, made)
     return Graph(
         program.input,

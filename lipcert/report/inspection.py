@@ -150,7 +150,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         producer=model.producer,
         opset=model.opset,
         inputs=((graph.input_name, graph.input_shape),),
-        outputs=((graph.output_name, graph.output_shape),),
+        outputs=graph.outputs,
         nodes=_nodes(graph),
         parameters=_parameters(graph),
         batch=InspectedBatch(batch.status.value, batch.axis, batch.witness),

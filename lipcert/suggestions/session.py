@@ -308,7 +308,7 @@ class Session:
         )
         said = {name: getattr(edited, name) for name in Settings.__dataclass_fields__}
         code = written.mechanism_code(
-            said | {"loss": self.base.loss.kind},
+            said | {"loss": settings.loss if settings.heads else self.base.loss.kind},
             freeze=written.frozen_patterns(edited, names),
             orthogonalize=int(held_so),
         )

@@ -143,8 +143,9 @@ def suggest(
     if not isinstance(example, Tensor):
         raise UsageError("suggest: give a batch of examples, as in suggest(module, x[:1])")
     without = make_trainable(module, GradientClipping())  # which keeps dropout
-    network = exported(without.module, example)
-    declared = network.under(Settings() if settings is None else settings)
+    given = Settings() if settings is None else settings
+    network = exported(without.module, example, Settings(loss=given.loss))
+    declared = network.under(given)
     if sum(given is not None for given in (examples, data, public)) > 1:
         raise UsageError("suggest: give one of data, public and examples")
     shape = network.graph.input_shape
@@ -161,9 +162,12 @@ def suggest(
     return subject.made(found, found.recipe)
 
 
-def exported(module: nn.Module, example: Tensor) -> TrainedNetwork:
-    """The graph of the module in evaluation mode, and the module in that mode."""
-    with exported_network(module, example) as network:
+def exported(
+    module: nn.Module, example: Tensor, settings: Settings | None = None
+) -> TrainedNetwork:
+    """The graph of the module in evaluation mode, and the module in that mode; settings: under
+    which its file is read."""
+    with exported_network(module, example, settings) as network:
         return network
 
 
@@ -212,7 +216,7 @@ def analysed_again(
     None: there is no bound, or the module can no longer be imported.
     """
     try:
-        network = exported(module, example)
+        network = exported(module, example, Settings(loss=settings.loss))
     except LipCertError:
         return settings, None
     names = list(network.graph.parameters)

@@ -163,3 +163,18 @@ def test_outputs_that_have_no_loss_are_refused_by_name() -> None:
         private(model, Clipless(radius=1.0, bias_norm=1.0, **DOMAIN))
     with pytest.raises(LipCertError, match=r"no output 'class'.*'cls'"):
         private(model, Clipless(radius=1.0, bias_norm=1.0, loss=Loss("class=nll"), **DOMAIN))
+
+
+def test_suggestions_speak_of_every_output(tmp_path: Path) -> None:
+    settings = lipcert.Settings(
+        loss="cls=cross-entropy,reg=0.5*mse", label_norm=1.0, dataset_size=1000, batch_size=50,
+        steps=100, sampling="poisson", delta=1e-4, **DOMAIN,
+    )  # fmt: skip
+    found = lipcert.suggest(Net(), Examples().x[:1], settings)
+    code = found.suggestions.recipe.code
+    mechanism = eval(code.partition("\n")[0], vars(lipcert.training))
+    assert mechanism.loss == Loss("cls=cross-entropy,reg=0.5*mse", label_norm=1.0)
+    assert found.module(Examples().x[:2]).keys() == {"reg", "aux", "cls"}
+    path = lipcert.export(Net(), Examples().x[:1], tmp_path / "net.onnx")
+    shown = run_lipcert(["inspect", str(path), "--output", "reg", "--output", "cls"])
+    assert "output      cls 3 per example" in shown.output
