@@ -23,7 +23,9 @@ PAGES = sorted(
     [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
     + ["README.md", "CONTRIBUTING.md", "SECURITY.md", "models/README.md"]
 )
-AS_SHOWN = [page for page in PAGES if page.startswith(("README", "docs/verbs/", "docs/api/"))]
+AS_SHOWN = [
+    page for page in PAGES if page.startswith(("README", "docs/verbs/", "docs/api/", "docs/heads"))
+]
 """pages whose Python and sessions run in order, in one folder"""
 
 CI = ".ci/run does this in a clean checkout"
