@@ -51,7 +51,7 @@ from lipcert.training import (
     Private,
     TrainingMechanism,
     WeightClipping,
-    adaptive,
+    enforcement,
     make_private,
 )
 from lipcert.training.calibration import Calibration, recalibrated
@@ -113,6 +113,7 @@ def vgg() -> nn.Module:
 
 
 NETWORKS: Final = {
+    "mlp 64-32-10": Network(lambda: mlp(64, 32, CLASSES), (64,)),
     "mlp 64-128-64-10": Network(lambda: mlp(64, 128, 64, CLASSES), (64,)),
     "mlp 784-512-256-10": Network(lambda: mlp(784, 512, 256, CLASSES), (784,)),
     "digits_cnn": Network(digits_cnn, (1, 8, 8)),
@@ -344,7 +345,7 @@ def slack_run(slack: float) -> SlackRun:
         dataset_size=len(loader.dataset),
         seed=0,
     )
-    with private, patch.object(adaptive, "recalibrated", timed):
+    with private, patch.object(enforcement, "recalibrated", timed):
         start = time.process_time()
         for images, labels in private.loader:
             groups = private.enforcement.present().groups

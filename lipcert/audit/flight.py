@@ -7,6 +7,7 @@ UsageError says how they do not.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -132,6 +133,13 @@ class Flight:
     def batches(self) -> Iterator[tuple[Batch, Mapping[str, StoredTensor], bool]]:
         """Every pass with its loss, the tensors that are to be stored with it or named, and
         whether the inputs were drawn into the domain after that."""
+        if not self.passes:
+            warnings.warn(
+                "recorder: a step of the optimizer had no forward pass that was seen: call the "
+                "recorded module itself, in training mode, not a part of it; an empty batch is "
+                "described by recorder.batch(index=[])",
+                stacklevel=2,
+            )
         for seen in self.passes:
             loss = None if seen.loss is None else float(seen.loss.double().mean())
             yield replace(seen.batch, loss=loss), seen.tensors, seen.drawn

@@ -132,6 +132,15 @@ def test_a_fit_that_fails_leaves_what_it_recorded(tmp_path: Path) -> None:
     assert (found.faults, found.steps, found.ranks[0].closed) == ((), 1, False)
 
 
+def test_a_module_that_does_not_call_itself_is_told(tmp_path: Path) -> None:
+    class Inner(Digits):
+        def training_step(self, batch: tuple[Tensor, Tensor], _number: int) -> Tensor:
+            return self.criterion(self.net(batch[0]), batch[1])
+
+    with pytest.warns(UserWarning, match="call the recorded module itself"):
+        fit(tmp_path / "t", Inner(), loader())
+
+
 def test_one_optimizer_and_the_loss_are_needed(tmp_path: Path) -> None:
     class Two(Digits):
         automatic_optimization = False

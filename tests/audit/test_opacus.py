@@ -6,6 +6,7 @@ import re
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -94,7 +95,8 @@ def test_the_account_must_be_one_of_clipped_gradients(tmp_path: Path) -> None:
         audit_of(tmp_path / "t", run)
 
 
-def private(**options: Any) -> tuple[nn.Module, Any, Any]:
+def private(**options: Any) -> tuple[Any, ...]:
+    """Model, optimizer, loader, and the loss of ghost clipping."""
     network = nn.Linear(64, 10)
     given: dict[str, Any] = {
         "module": network,
@@ -104,7 +106,7 @@ def private(**options: Any) -> tuple[nn.Module, Any, Any]:
         "max_grad_norm": 1.0,
     }
     made = opacus.PrivacyEngine().make_private(**{**given, **options})
-    return made[0], made[1], made[-1]
+    return made[0], made[1], made[-1], *made[2:-1]
 
 
 ADAPTIVE = {
@@ -136,6 +138,33 @@ def test_what_a_trace_has_no_words_for_is_refused(
             attach_opacus(recorder, optimizer.original_optimizer)
         with pytest.raises(UsageError, match="2 parameters of the optimizer are none"):
             attach_opacus(recorder, private()[1])
+
+
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    from opacus.optimizers import DistributedDPOptimizer
+
+    model, optimizer, _ = private()
+    optimizer.__class__ = DistributedDPOptimizer  # as make_private makes it in a process group
+    with (
+        lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder,
+        pytest.raises(UsageError, match="every process clips and sums a part of the batch"),
+    ):
+        attach_opacus(recorder, optimizer)
+
+
+def test_ghost_clipping_that_adapts_is_refused_at_its_first_step(tmp_path: Path) -> None:
+    from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
+
+    with patch.object(opacus, "PrivacyEngine", PrivacyEngineAdaptiveClipping):
+        options = {"grad_sample_mode": "ghost", "target_unclipped_quantile": 0.5}
+        model, optimizer, loader, loss_fn = private(**options)
+    with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
+        attach_opacus(recorder, optimizer, loader)
+        x, y = next(iter(loader))
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        with pytest.raises(UsageError, match="its radius follows from private norms"):
+            optimizer.step()
 
 
 def train_two_epochs(model: nn.Module, optimizer: Any, loader: Any) -> None:
