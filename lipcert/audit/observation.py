@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import platform
 import random
+import sys
 from array import array
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
@@ -151,6 +152,8 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+    if "opacus" in sys.modules:
+        found["opacus"] = str(sys.modules["opacus"].__version__)
     return found if torch.version.cuda is None else {**found, "cuda": torch.version.cuda}
 
 

@@ -70,6 +70,7 @@ def test_what_the_trace_says(tmp_path: Path) -> None:
     recorded(tmp_path / "t", RIGHT_RUNS[1])
     assert verify(tmp_path / "t").faults == ()
     trace = read_trace(tmp_path / "t")
+    assert trace.manifest.versions["opacus"] == opacus.__version__
     declared = trace.manifest.declaration
     assert (declared.noise_multiplier, declared.clip_norms) == (SIGMA, {"all": RADIUS})
     assert (declared.batch_size, declared.divisor, declared.dataset_size) == (BATCH, BATCH, POOL)
