@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import os
 import re
+import runpy
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 import numpy as np
@@ -114,21 +118,23 @@ def test_every_block_is_run() -> None:
 def modules_run() -> Iterator[tuple[str, str]]:
     """Lines of all pages that start a program of the repository."""
     for page in PAGES:
-        for line in re.findall(r"python (?:-m (?:benchmarks|models|tests)\.|\w+/).*", read(page)):
+        for line in re.findall(r"python (?:-m (?:benchmarks|models)\.|\w+/).*", read(page)):
             yield page, line.split("`")[0].split("  ")[0].split("#")[0]
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(modules_run())))
-def test_programs_that_pages_name_exist(page: str, line: str) -> None:
-    """With the options that are given to them; what they do takes minutes to hours."""
+def test_programs_that_pages_name_load(page: str, line: str) -> None:
+    """And have the options that are given to them; what they do takes minutes to hours."""
     words = shlex.split(line)[1:]
-    if words[0] == "-m":
-        spec = importlib.util.find_spec(words[1])
-        assert spec is not None
-        assert spec.origin is not None
-        path = Path(spec.origin)
-    else:
-        path = ROOT / words[0]
+    with (
+        patch.dict(os.environ),
+        patch.object(sys, "path", [str(ROOT / words[0]).rpartition("/")[0], *sys.path]),
+    ):
+        if words[0] == "-m":
+            path = Path(str(importlib.import_module(words[1]).__file__))
+        else:
+            path = ROOT / words[0]
+            runpy.run_path(str(path), run_name="loaded")
     files = path.parent.glob("*.py") if path.name == "__init__.py" else [path]
     source = "".join(file.read_text(encoding="utf-8") for file in files)
     assert all(f'"{word}"' in source for word in words if word.startswith("--")), line
