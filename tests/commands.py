@@ -29,10 +29,12 @@ def lipcert(words: Sequence[str], cwd: Path = ROOT) -> Result:
         return CliRunner(env={"COLUMNS": "100"}).invoke(cli, list(words), prog_name="lipcert")
 
 
-def printed_by(source: str, cwd: Path = ROOT) -> str:
-    """What a block of Python prints."""
+def printed_by(source: str, cwd: Path = ROOT, names: dict[str, Any] | None = None) -> str:
+    """What a block of Python prints, which finds and leaves these names."""
+    known = {} if names is None else names
+    known["__name__"] = "__main__"
     with chdir(cwd), redirect_stdout(StringIO()) as out:
-        exec(compile(source, "documentation", "exec"), {"__name__": "__main__"})
+        exec(compile(source, "documentation", "exec"), known)
     return out.getvalue()
 
 

@@ -2,7 +2,7 @@
 
 A `console` block is a session: lines that begin with `$ ` are commands, what follows is what they
 print, but for what `…` leaves out. It runs in a folder with the models and examples of the
-repository, after the blocks above it.
+repository, after the blocks above it; blocks of Python on such a page run in one namespace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -56,9 +56,10 @@ def run_page(page: str, folder: Path) -> None:
     """Run the Python and the sessions of a page, in order, in a folder."""
     for name in ("models", "examples"):
         (folder / name).symlink_to(ROOT / name)
+    names: dict[str, Any] = {}
     for block in blocks(page):
         if block.language == "python":
-            printed_by(block.text, folder)
+            printed_by(block.text, folder, names)
         elif block.language == "console":
             _session(block.text, folder)
 

@@ -27,10 +27,8 @@ PAGES = sorted(
     [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
     + ["README.md", "CONTRIBUTING.md", "SECURITY.md", "models/README.md"]
 )
-AS_SHOWN = [
-    page for page in PAGES if page.startswith(("README", "docs/verbs/", "docs/api/", "docs/heads"))
-]
-"""pages whose Python and sessions run in order, in one folder"""
+AS_SHOWN = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
+"""pages with sessions: these and all Python on them run in order, in one folder"""
 
 CI = ".ci/run does this in a clean checkout"
 RUN_BY = {
@@ -190,7 +188,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lipcert
 model = torch.nn.Linear(16, 10)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loss_fn, index, rate = torch.nn.CrossEntropyLoss(), [0, 1], 0.01
+loss_fn, rate = torch.nn.CrossEntropyLoss(), 0.5
 x = torch.nn.functional.normalize(torch.rand(600, 16))
 loader = DataLoader(TensorDataset(x, torch.arange(600) % 10), batch_size=300)
 """
@@ -198,10 +196,10 @@ loader = DataLoader(TensorDataset(x, torch.arange(600) % 10), batch_size=300)
 
 def test_lines_that_record_a_run(tmp_path: Path) -> None:
     (block,) = (b for b in blocks("docs/audit.md") if b.heading == "Recorded runs")
-    printed_by(LOOP + block.text + "loss_fn(model(x[:2]), torch.tensor([0, 1])).backward()\n"
-               "optimizer.step(); recorder.close()", tmp_path)  # fmt: skip
+    step = "for x, y in loader: loss_fn(model(x), y).backward(); optimizer.step()\n"
+    printed_by(f"{LOOP}{block.text}{step}recorder.close()", tmp_path)
     done = lipcert(["trace", "info", "run"], tmp_path)
-    assert "1 batch, 2 examples; drawn: poisson 1; 1 with indices" in done.stdout
+    assert "2 batches, 600 examples; drawn: poisson 2; 2 with indices" in done.stdout
 
 
 def test_the_private_loop(tmp_path: Path) -> None:
