@@ -156,7 +156,15 @@ def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
     op = step.op
     with np.errstate(all="ignore"):
         match op:
-            case p.Embedding() | p.Activation() | p.Dense() | p.Scale() | p.Shift() | p.PRelu():
+            case (
+                p.Embedding()
+                | p.Compare()
+                | p.Activation()
+                | p.Dense()
+                | p.Scale()
+                | p.Shift()
+                | p.PRelu()
+            ):
                 return _applied(step, x)
             case p.Conv() | p.BatchNorm() | p.MaxPool() | p.AveragePool() | p.LpPool():
                 joined = x[0].reshape(-1, *x[0].shape[2:])
@@ -168,7 +176,14 @@ def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
                 return _applied(step, of_one_rank(x))
             case p.Softmax() | p.Sort() | p.Concat():
                 return _applied(replace(step, op=replace(op, axis=op.axis + 1)), x)
-            case p.ReduceSum() | p.ReduceMax() | p.ReduceNorm() | p.Centre() | p.Normalize():
+            case (
+                p.ReduceSum()
+                | p.ReduceMax()
+                | p.ReduceNorm()
+                | p.Centre()
+                | p.Normalize()
+                | p.MaskedMean()
+            ):
                 axes = tuple(axis + 1 for axis in op.axes)
                 return _applied(replace(step, op=replace(op, axes=axes)), x)
         return np.stack([_applied(step, parts) for parts in zip(*x, strict=True)])
@@ -216,6 +231,14 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             return y if op.bias is None else y + _like(op.bias, x[0])
         case p.Embedding():
             return _rows(_like(op.table, x[0]), x[0].astype(np.int64))
+        case p.Compare():
+            found = x[0] > op.limits if op.above else x[0] == op.limits
+            return np.asarray(found.astype(x[0].dtype))
+        case p.MaskedMean():
+            mask = np.broadcast_to(x[1], x[0].shape)
+            count = np.sum(mask, axis=op.axes, keepdims=True)
+            total = np.sum(x[0] * mask, axis=op.axes, keepdims=True)
+            return np.asarray(total / np.maximum(count, op.floor))
         case p.Conv():
             y = _transposed(op, x[0], step.shape) if op.transposed else _convolved(op, x[0])
             return y if op.bias is None else y + _by_channel(op.bias, y)
@@ -253,6 +276,8 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             scores = op.scale * (x[0] @ x[1])
             if op.mask is not None:
                 scores = scores + _like(op.mask, x[0])
+            if len(x) > 3:
+                scores = np.where(x[3] == 1.0, -np.inf, scores)
             return np.asarray(np.exp(_log_softmax(scores, -1)) @ x[2])
         case p.InputClip():
             return x[0] * min(1.0, op.radius / float(np.linalg.norm(x[0]) or 1.0))

@@ -174,6 +174,9 @@ def _apply(op: p.Op, x: list[Tensor], operands: Tensors, node: Node) -> Tensor:
         case p.Move():
             flat = functional.pad(x[0].reshape(-1), (0, 1))
             return flat[torch.tensor(op.sources)]
+        case p.Compare():
+            limits = torch.tensor(op.limits)
+            return (x[0] > limits if op.above else x[0] == limits).to(x[0])
         case p.Activation():
             return FUNCTIONS[op.name](*op.numbers)(x[0])
         case p.InputClip():
@@ -198,10 +201,17 @@ def _together(op: p.Op, x: list[Tensor]) -> Tensor:
             return x[0] @ x[1]
         case p.Divide():
             return x[0] / x[1]
+        case p.MaskedMean():
+            shown = x[1].expand_as(x[0])
+            return (x[0] * shown).sum(op.axes, keepdim=True) / shown.sum(
+                op.axes, keepdim=True
+            ).clamp(min=op.floor)
         case p.Attention():
             scores = op.scale * (x[0] @ x[1])
             if op.mask is not None:
                 scores = scores + torch.tensor(member(op.mask))
+            if len(x) > 3:
+                scores = scores.masked_fill(x[3] == 1.0, -math.inf)
             return torch.softmax(scores, -1) @ x[2]
     return _along(op, x[0])
 

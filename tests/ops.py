@@ -143,6 +143,20 @@ def entrywise(op: p.Op) -> Maker:
     return lambda x: node(op, [x], x)
 
 
+def Compare(limits: np.ndarray, above: bool) -> Maker:
+    return entrywise(p.Compare(limits, above))
+
+
+def MaskedMean(axes: Sequence[int], floor: float) -> Maker:
+    axes = behind(axes)
+
+    def of(x: Shape, mask: Shape) -> Node:
+        after = tuple(1 if axis + 1 in axes else n for axis, n in enumerate(x))
+        return node(p.MaskedMean(axes, floor), [x, mask], after)
+
+    return of
+
+
 def Activation(name: str, numbers: tuple[float, ...] = ()) -> Maker:
     return entrywise(p.Activation(name, numbers))
 

@@ -21,6 +21,7 @@ from lipcert.core.program import (
     Activation,
     Attention,
     BatchNorm,
+    Compare,
     Divide,
     DivideByNorm,
     Embedding,
@@ -183,7 +184,7 @@ class Absence:
                         f"{because}",
                         f"{_DOMAIN}, or normalise the tokens (LayerNorm)",
                     )
-            case Embedding():
+            case Embedding() | Compare():
                 return Why(
                     "the input chooses rows of a table, and numbers that do so have no neighbours",
                     "no gradient bound depends on it; for a constant in embedded inputs, export "

@@ -93,6 +93,30 @@ class Embedding:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class Compare:
+    """y = 1 where x = limits, or where x > limits if `above`, and 0 elsewhere.
+
+    x: whole numbers, or 0 and 1. limits: whole numbers, of the shape of x.
+    """
+
+    limits: FloatArray
+    above: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MaskedMean:
+    """y = Σ x·m / max(Σ m, floor) over axes, which keep the length 1, for a mask m of 0 and 1.
+
+    The mask has the rank of x, and is repeated along axes on which its length is 1. floor > 0.
+    """
+
+    axes: Shape
+    floor: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class Conv:
     """Convolution of x [1, channels, *spatial] with zero padding.
 
@@ -346,6 +370,8 @@ class Attention:
 
     x_0: queries [..., n, d], x_1: transposed keys [..., d, m], x_2: values [..., m, e]. The mask is
     any constant, perhaps −inf in places but not in a whole row: no rule depends on it.
+    x_3, if there is one, is 1 where a score is hidden and 0 elsewhere, broadcast to the scores; a
+    query that is to see nothing has the output 0, or none at all.
     """
 
     scale: float
@@ -376,6 +402,8 @@ Op: TypeAlias = (
     Attention
     | Dense
     | Embedding
+    | Compare
+    | MaskedMean
     | Conv
     | Scale
     | Shift
@@ -407,6 +435,15 @@ Op: TypeAlias = (
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Hide:
+    """y = x_0, or −inf where x_1 is 1: the scores of an `Attention`, until it is put together.
+
+    In no program: no rule speaks of infinities.
+    """
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """output = op(inputs); node: position of the (last) ONNX node in `Model.nodes`."""
@@ -425,6 +462,8 @@ def kept_entries(step: Step) -> int:
             return sources.size if sources.flags.writeable else 0  # else a view of shared numbers
         case Scale(operand) | Shift(operand) | PRelu(operand):
             return operand.lo.size
+        case Compare(limits):
+            return limits.size if limits.flags.owndata else 0
         case Attention(_, mask) if mask is not None:
             return mask.lo.size
     return 0

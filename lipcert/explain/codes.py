@@ -24,9 +24,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC005": "A step function has either derivative zero or none: a quantised or integer graph "
         "is not what gradient training differentiates. Export the float model.",
         "LC006": "An input of whole numbers may choose rows of a constant table (embeddings of "
-        "token ids: Gather along axis 0), or be cast to floats (pixels). Nothing else is computed "
-        "with it: bounds speak of real numbers, of no division that drops what is left, no "
-        "comparison, and no sum that wraps around.",
+        "token ids: Gather along axis 0), be compared with constants (padding masks, ids != 0), or "
+        "be cast to floats (pixels). Nothing else is computed with it: bounds speak of real "
+        "numbers, of no division that drops what is left, and no sum that wraps around.",
         "LC007": "Differential privacy here rests on the gradient of one example. Where examples "
         "influence each other (batch statistics, a reduction over the batch axis), no such "
         "gradient exists. Use a normalization per example (GroupNorm, LayerNorm), or export in "

@@ -26,6 +26,7 @@ from lipcert.core.program import (
     Centre,
     Concat,
     DivideByNorm,
+    MaskedMean,
     Normalize,
     Op,
     Program,
@@ -302,6 +303,8 @@ def _kind(op: Op) -> str:
             return "Centre"
         case DivideByNorm():
             return "DivideByNorm"
+        case MaskedMean():
+            return "MaskedMean"
         case Sort():
             return "MaxMin"
     return ""

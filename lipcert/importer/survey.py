@@ -33,7 +33,10 @@ _REPAIR: Final = (
 _FIXED_BATCH: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
 ACROSS: Final = "use a layer that treats every example alone"
 _ONE_AXIS: Final = "keep one axis for the batch alone, as in x.reshape(x.shape[0], ...)"
-_ROWS: Final = "choose rows of a constant table (axis 0) by them, or cast them to floats first"
+_ROWS: Final = (
+    "choose rows of a constant table (axis 0) by them, compare them with constants, or cast them"
+    " to floats first"
+)
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _TOLD: Final = (

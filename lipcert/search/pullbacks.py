@@ -62,7 +62,7 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Dense(weight):
             matrix = member(weight)
             return lambda g: [g @ matrix]
-        case p.Embedding():  # whole numbers have no neighbours
+        case p.Embedding() | p.Compare():  # whole numbers have no neighbours
             return lambda g: [np.zeros((len(g), *first.shape[1:]))]
         case p.Conv():
             adjoint = replace(op, bias=None, transposed=not op.transposed)
@@ -112,6 +112,11 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
             return lambda g: [summed(g * b, left), summed(g * a, right)]
         case p.Divide():
             return lambda g: [summed(g / b, left), summed(-g * y / b, right)]
+        case p.MaskedMean(axes, floor):
+            behind = _behind(axes)
+            mask = np.broadcast_to(b, a.shape)
+            share = mask / np.maximum(np.sum(mask, axis=behind, keepdims=True), floor)
+            return lambda g: [g * share, np.zeros((len(g), *right))]
         case p.MatMul():
             return lambda g: [
                 summed(g @ b.swapaxes(-1, -2), left),
@@ -161,11 +166,16 @@ def _normalised(op: p.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> P
     return pull
 
 
-def _attended(op: p.Attention, q: Array, k: Array, v: Array) -> Pull:
-    """Through the products and the softmax of attention."""
+def _attended(op: p.Attention, q: Array, k: Array, v: Array, *masks: Array) -> Pull:
+    """Through the products and the softmax of attention; 0 for a query that sees nothing."""
     scores = op.scale * (q @ k) + (0.0 if op.mask is None else member(op.mask))
-    odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares = odds / odds.sum(axis=-1, keepdims=True)
+    shown = np.ones(1)
+    for mask in masks:
+        full, shown = of_one_rank([scores, 1.0 - mask])
+        scores = np.where(shown == 1.0, full, np.finfo(np.float64).min)
+    odds = shown * np.exp(scores - scores.max(axis=-1, keepdims=True))
+    total = odds.sum(axis=-1, keepdims=True)
+    shares = odds / np.where(total == 0.0, 1.0, total)
 
     def pull(g: Array) -> list[Array]:
         at_shares = g @ v.swapaxes(-1, -2)
@@ -176,7 +186,8 @@ def _attended(op: p.Attention, q: Array, k: Array, v: Array) -> Pull:
             q.swapaxes(-1, -2) @ at_scores,
             shares.swapaxes(-1, -2) @ g,
         )
-        return [summed(g, item.shape[1:]) for g, item in zip(found, (q, k, v), strict=True)]
+        pulled = [summed(g, item.shape[1:]) for g, item in zip(found, (q, k, v), strict=True)]
+        return [*pulled, *(np.zeros((len(g), *mask.shape[1:])) for mask in masks)]
 
     return pull
 

@@ -355,7 +355,7 @@ def _work(program: Program) -> float:
             case MatMul():
                 work += 8.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
             case Attention():
-                queries, keys, values = (program.shapes[name] for name in step.inputs)
+                queries, keys, values = (program.shapes[name] for name in step.inputs[:3])
                 work += 8.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
     return work
 

@@ -93,6 +93,6 @@ def work(program: p.Program) -> float:
             case p.MatMul():
                 total += 6.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
             case p.Attention():
-                queries, keys, values = (program.shapes[name] for name in step.inputs)
+                queries, keys, values = (program.shapes[name] for name in step.inputs[:3])
                 total += 6.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
     return total

@@ -285,6 +285,8 @@ def _lp_normalization(a: Attributes, x: Tensor) -> Tensor:
     return x / _length(x, [axis], p, keep=True)
 
 
+CASTS = {1: torch.float64, 6: torch.int32, 7: torch.int64, 9: torch.bool}
+
 OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Add": lambda _, x, y: x + y,
     "Sub": lambda _, x, y: x - y,
@@ -322,6 +324,15 @@ OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Slice": _slice,
     "Gather": _gather,
     "Constant": lambda a: _floating(torch.from_numpy(numpy_helper.to_array(a["value"]).copy())),
+    "Equal": lambda _, x, y: x == y,
+    "Greater": lambda _, x, y: x > y,
+    "GreaterOrEqual": lambda _, x, y: x >= y,
+    "Less": lambda _, x, y: x < y,
+    "LessOrEqual": lambda _, x, y: x <= y,
+    "Not": lambda _, x: ~x,
+    "And": lambda _, x, y: x & y,
+    "Or": lambda _, x, y: x | y,
+    "Cast": lambda a, x: x.to(CASTS[a["to"]]),
     "Where": lambda _, c, x, y: torch.where(c, x, y),
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,

@@ -66,6 +66,12 @@ STEPS = [
     ),
     _gradient("Embedding", "embedding:EmbeddingRule.reaches", "math.prod(self.before)", "1"),
     _law("Embedding", "embedding:EmbeddingRule.fact", "np.max(rows.hi", "np.min(rows.hi"),
+    _law("MaskedMean", "masks:MaskedMeanRule.fact", "self.shapes[1][-1] == 1", "True"),
+    _law(
+        "MaskedMean", "masks:MaskedMeanRule.fact", "keepdims=True), 0.0)", "keepdims=True), -1e9)"
+    ),
+    _law("Attention", "attention:AttentionRule.fact", "np.minimum(low, 0.0)", "low"),
+    _law("Attention", "attention:AttentionRule._column_sum", "float(scores[0])", "1.0"),
     _law(
         "InputClip",
         "clips:InputClipRule.fact",

@@ -16,6 +16,7 @@ from lipcert.audit.lowering.clips import clip
 from lipcert.audit.lowering.convolutions import RANKS, convolution
 from lipcert.audit.lowering.elementwise import Elementwise, elementwise
 from lipcert.audit.lowering.functions import FUNCTIONS, activation
+from lipcert.audit.lowering.masks import masking
 from lipcert.audit.lowering.move import concat, move, sort
 from lipcert.audit.lowering.normalizations import batch_norm, local_response, normalize
 from lipcert.audit.lowering.pooling import pool
@@ -63,6 +64,8 @@ def _function(node: Node, like: Tensor) -> Function:
             return dense
         case p.Embedding():
             return embedding
+        case p.Compare() | p.MaskedMean() as op:
+            return masking(op, like)
         case p.Conv() as op:
             return convolution(op, node.geometry)
         case p.MatMul():

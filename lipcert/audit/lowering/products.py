@@ -37,7 +37,9 @@ def attention(op: Attention, like: Tensor) -> Function:
     mask = None if op.mask is None else torch.tensor(member(op.mask)).to(like)
 
     def attended(x: Sequence[Tensor], _: Tensors) -> Tensor:
-        q, k, v = x
+        q, k, v, *hidden = x
+        if hidden:
+            return _hidden(op, mask, of_one_rank(x))
         if q.dim() == 4:  # one axis of heads: the layout of the fused kernels
             return functional.scaled_dot_product_attention(
                 q, k.transpose(-2, -1), v, attn_mask=mask, scale=op.scale
@@ -48,3 +50,13 @@ def attention(op: Attention, like: Tensor) -> Function:
         return torch.softmax(scores, dim=-1) @ v
 
     return attended
+
+
+def _hidden(op: Attention, mask: Tensor | None, x: Sequence[Tensor]) -> Tensor:
+    """With scores hidden by a value; 0 for a query that sees nothing, as in torch's attention."""
+    q, k, v, hidden = x
+    scores = op.scale * (q @ k)
+    if mask is not None:
+        scores = scores + mask
+    scores = scores.masked_fill(hidden == 1.0, torch.finfo(scores.dtype).min)
+    return (torch.softmax(scores, dim=-1) * (hidden == 0.0)) @ v

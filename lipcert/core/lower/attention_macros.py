@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.program import Attention, MatMul, Operand, Scale, Shift, Softmax, Step
+from lipcert.core.program import Attention, Hide, MatMul, Operand, Scale, Shift, Softmax, Step
 
 _HIDDEN = -1000.0
 """entries of a mask that are there to hide, and not to be trained"""
@@ -18,7 +18,9 @@ def attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
     soft = rewriter.made(step.inputs[0], Softmax) if isinstance(step.op, MatMul) else None
     if soft is None or soft[0].logarithm or soft[0].axis != len(soft[1].shape) - 1:
         return None
-    mask, scores = _masked(rewriter, soft[1].inputs[0])
+    hidden = rewriter.made(soft[1].inputs[0], Hide)
+    scores, *masks = soft[1].inputs if hidden is None else hidden[1].inputs
+    mask, scores = _masked(rewriter, scores)
     factor, inner = rewriter.scaled(scores)
     products = rewriter.made(inner, MatMul)
     if products is None:
@@ -30,10 +32,10 @@ def attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
     if factor is None or (factor.is_exact and not factor.sources):
         scale = 1.0 if factor is None else float(factor.lo.item())
         op = Attention(scale, mask)
-        return [replace(step, op=op, inputs=(query, key, values))]
+        return [replace(step, op=op, inputs=(query, key, values, *masks))]
     name, shape = rewriter.sink.fresh(step.output), rewriter.shapes[query]
     first = Step(Scale(factor), (query,), name, shape, step.node)
-    return [first, replace(step, op=Attention(1.0, mask), inputs=(name, key, values))]
+    return [first, replace(step, op=Attention(1.0, mask), inputs=(name, key, values, *masks))]
 
 
 def _masked(rewriter: Rewriter, scores: str) -> tuple[Operand | None, str]:

@@ -105,11 +105,11 @@ class Call:
     def number(self, place: int) -> float:
         """A constant input of one real number, which no longer counts as a parameter."""
         found = self.constant(place)
-        found.check_fixed()
-        if found.lo.size != 1 or found.lo is not found.hi:
+        number = found.uniform()
+        if number is None or found.lo.size != 1:
             raise Unsupported(f"its input {place} is not one exact number")
         self.sink.untracked.update(found.sources)
-        return float(found.lo.reshape(-1)[0])
+        return number
 
     # attributes -------------------------------------------------------------------------------
 

@@ -37,7 +37,12 @@ def _check_alike(call: Call) -> None:
 def _sum(call: Call) -> Value:
     if call.node.op_type == "Sum":
         _check_alike(call)
-    return combined(call, call.values(), (1,) * len(call))
+    values = call.values()
+    if any(isinstance(item, Data) and item.kind == "hiding" for item in values):
+        from lipcert.core.lower.truth import hidden_sum  # noqa: PLC0415  for such masks only
+
+        return hidden_sum(call)
+    return combined(call, values, (1,) * len(call))
 
 
 def _difference(call: Call) -> Value:
@@ -158,7 +163,11 @@ def _larger(call: Call, first: Data, second: Data, *, smallest: bool) -> Data:
 
 
 def _choice(call: Call) -> Value:
-    """Where with a constant condition m: m·a + (1 − m)·b, or x + (0 or −inf)."""
+    """Where; with a constant condition m: m·a + (1 − m)·b, or x + (0 or −inf)."""
+    if isinstance(call.value(0), Data):
+        from lipcert.core.lower.truth import chosen  # noqa: PLC0415  for such masks only
+
+        return chosen(call)
     mask, first, second = call.constant(0), call.value(1), call.value(2)
     mask.check_fixed()
     if mask.lo.dtype.kind != "b":

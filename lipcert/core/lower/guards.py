@@ -55,7 +55,8 @@ class Guards:
             return found
         is_step = node.op_type in JUMPING and not node.domain
         first = next((self.jumps[name] for name in node.inputs if name in self.jumps), None)
-        if is_step and any(isinstance(self._values.get(name), Data) for name in node.inputs):
+        data = [item for item in map(self._values.get, node.inputs) if isinstance(item, Data)]
+        if is_step and any(item.is_real for item in data):
             first = node
         if first is None:
             return node

@@ -21,12 +21,19 @@ from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.macros import rewritten
-from lipcert.core.lower.operators import JUMPING, JUMPS, WHOLE, rule_of
+from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
 from lipcert.core.lower.reals import literal
 from lipcert.core.lower.rewriter import needed_steps
 from lipcert.core.lower.types import has_halves
-from lipcert.core.lower.values import Constant, Data, Value, is_finite, made_entries
-from lipcert.core.program import Attention, Operand, Place, Program, Shape, Step, kept_entries
+from lipcert.core.lower.values import (
+    Constant,
+    Data,
+    Kind,
+    Value,
+    is_finite,
+    made_entries,
+)
+from lipcert.core.program import Attention, Hide, Operand, Place, Program, Shape, Step, kept_entries
 from lipcert.core.reader.records import Branch, Input, Model, Node, shown, with_nested
 
 if TYPE_CHECKING:
@@ -34,11 +41,19 @@ if TYPE_CHECKING:
 
 _VERSIONS: Final = range(7, 27)
 _MOVES: Final = frozenset(
-    {"Cast", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice"}
+    {"DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice"}
     | {"SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 """operators that leave whole numbers as they are, wherever they put them"""
 _READS_WHOLE: Final = frozenset({"Shape", "Size"})
+_JUDGED: Final = frozenset(
+    {"And", "Cast", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"}
+    | {"Where"}
+)
+"""operators whose rules say themselves what becomes of whole numbers and truth values"""
+_SPELT: Final = frozenset({"untruth", "hiding"})
+"""kinds of values of which a step has others than the tensor of the file"""
+_COUNTS: Final = frozenset({"Clip", "Max"})
 
 
 def lower(model: Model, output: str) -> Program:
@@ -161,8 +176,8 @@ class Walk:
         dims: Shape = tuple(size for size in rest if isinstance(size, int))
         fixed = first if isinstance(first, int) else None
         size = 1 if batched or fixed is None else fixed
-        is_whole = source.dtype.startswith(("int", "uint"))
-        start = Data(source.name, (size, *dims), Place(0) if batched else None, is_whole)
+        kind: Kind = "whole" if source.dtype.startswith(("int", "uint")) else "real"
+        start = Data(source.name, (size, *dims), Place(0) if batched else None, kind)
         needed, _ = _needed(model, output)
         return cls(model, needed, start, batched=batched, count=fixed if batched else None)
 
@@ -218,7 +233,7 @@ class Walk:
             ]
             call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
             start = len(sink.steps)
-            is_whole = _stays_whole(node, inputs)
+            kind = _kind(node, inputs)
             found = rule_of(node, inputs)(call)
             call.check_read()
         except Unsupported as error:
@@ -226,10 +241,9 @@ class Walk:
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):
             raise _at(node, Unsupported("its inputs and attributes do not fit")) from None
         results = found if isinstance(found, list) else [found]
-        if is_whole:
+        if kind is not None:
             results = [
-                replace(value, is_whole=True) if isinstance(value, Data) else value
-                for value in results
+                replace(value, kind=kind) if isinstance(value, Data) else value for value in results
             ]
         spend(sum(map(kept_entries, sink.steps[start:])))
         if node.op_type != "Constant":  # which the file holds
@@ -240,26 +254,33 @@ class Walk:
             if not name:
                 continue
             values[name] = value
-            if isinstance(value, Data) and value.name in own:
+            if isinstance(value, Data) and value.kind not in _SPELT and value.name in own:
                 place = own.pop(value.name)
                 sink.steps[place] = replace(sink.steps[place], output=name)
                 values[name] = replace(value, name=name)
 
 
-def _stays_whole(node: Node, inputs: Sequence[Value | None]) -> bool:
-    """Whether a node only moves whole numbers, so that its outputs are whole numbers too.
+def _kind(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
+    """What a node makes of whole numbers and truth values; None: what its rule says.
 
     Unsupported where it computes with them: rules speak of real numbers, so of no division that
-    drops what is left, and of no sum that wraps around.
+    drops what is left, and of no sum that wraps around. Counts are too small to wrap around.
     """
-    whole = [isinstance(value, Data) and value.is_whole for value in inputs]
-    if not any(whole) or node.op_type in _READS_WHOLE:
-        return False
-    if node.op_type == "Gather" and not whole[0]:
-        return False
-    if node.domain or node.op_type not in _MOVES or not all(whole[:1]):
-        raise Unsupported("it computes with whole numbers that depend on the data")
-    return node.op_type != "Cast" or node.attributes["to"].value in WHOLE
+    kinds: list[Kind] = [value.kind if isinstance(value, Data) else "real" for value in inputs]
+    if all(kind == "real" for kind in kinds) or node.op_type in _READS_WHOLE:
+        return None
+    name, first = "" if node.domain else node.op_type, kinds[0]
+    if name in _JUDGED or (name == "Gather" and not isinstance(inputs[0], Data)):
+        return None
+    if name in _MOVES and first != "real":
+        return first
+    if name == "ReduceSum" and first == "flag":
+        return "count"
+    if name == "Add" and sorted(kinds) == ["hiding", "real"]:
+        return None
+    if name in _COUNTS and first == "count":
+        return first
+    raise Unsupported("it computes with whole numbers that depend on the data")
 
 
 def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | None) -> None:
@@ -282,9 +303,11 @@ def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | N
 
 
 def _check_finite(step: Step, model: Model) -> None:
-    """Only a mask, which is part of an attention, may hold infinities."""
+    """Refuse infinities: only a mask, which is part of an attention, may hold infinities."""
     if isinstance(step.op, Attention):
         return
+    if isinstance(step.op, Hide):
+        raise _at(model.nodes[step.node], Unsupported("a constant is not finite"))
     operands = [getattr(step.op, item.name) for item in fields(step.op)]
     for operand in operands:
         if isinstance(operand, Operand) and not (is_finite(operand.lo) and is_finite(operand.hi)):

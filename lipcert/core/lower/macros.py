@@ -73,7 +73,7 @@ def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "Add": ("norm_macros.centre",),
     "Concat": ("move_macros.concat_of_moves", "move_macros.max_min"),
-    "Divide": ("norm_macros.normalize", "norm_macros.divide_by_norm"),
+    "Divide": ("mask_macros.masked_mean", "norm_macros.normalize", "norm_macros.divide_by_norm"),
     "MatMul": ("attention_macros.attention",),
     "Move": ("move_macros.move_of_move",),
     "Multiply": ("gates.gate", "norm_macros.normalize"),

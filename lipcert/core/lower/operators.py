@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import Final, TypeAlias, cast
 
@@ -14,8 +13,6 @@ from lipcert.core.reader.records import Node
 
 REALS: Final = frozenset({1, 10, 11, 16})
 """types of real numbers, as a Cast names them"""
-WHOLE: Final = frozenset({7})
-"""that of whole numbers which loses none of any other"""
 Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
@@ -29,12 +26,15 @@ def same(call: Call) -> Value:
         if call.version >= 12 and call.has(1):
             call.number(1)
     value = call.value(0)
-    kinds = REALS | WHOLE if isinstance(value, Data) and value.is_whole else REALS
-    if kind == "Cast" and call.integer("to", 0) not in kinds:
+    if isinstance(value, Data) and not value.is_real:
+        if kind != "Cast":
+            return value
+        return cast(Callable[[Call], Value], loaded("truth.cast_whole"))(call)
+    if kind == "Cast" and call.integer("to", 0) not in REALS:
         raise Unsupported("it rounds to whole numbers, or to fewer of them")
     if kind == "Cast":
         call.integer("saturate", 1), call.text("round_mode", "up")
-    return replace(value, is_whole=False) if isinstance(value, Data) else value
+    return value
 
 
 LAYOUT: Final[Mapping[str, str]] = {
@@ -88,12 +88,17 @@ DATA: Final[Mapping[str, str]] = {
         "axis_ops.normalization",
     ),
     **dict.fromkeys(["Conv", "ConvTranspose"], "conv_ops.conv"),
+    **dict.fromkeys(["And", "Or"], "truth.both"),
     "BatchNormalization": "conv_ops.batch_norm",
     "Cast": "operators.same",
     "Concat": "joining.concat",
+    **dict.fromkeys(
+        ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"], "truth.comparison"
+    ),
     "Gemm": "linear_ops.gemm",
     "LRN": "axis_ops.local_response",
     "MatMul": "linear_ops.matmul",
+    "Not": "truth.opposite",
     "TopK": "selection_ops.top",
 }  # fmt: skip
 """operators on values that are computed from the input"""
@@ -116,7 +121,7 @@ _FOREIGN: Final = (
     " or write the layer in standard operators"
 )
 _REASONS: Final[Mapping[frozenset[str], str]] = {
-    frozenset({"ArgMax", "ArgMin", "Ceil", "Compress", "Equal", "Floor", "Hardmax", "IsInf", "Mod",
+    frozenset({"ArgMax", "ArgMin", "Ceil", "Compress", "Floor", "Hardmax", "IsInf", "Mod",
                "NonMaxSuppression", "NonZero", "OneHot", "Round", "ThresholdedRelu", "Unique"}):
         JUMPS,
     frozenset({"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger",

@@ -21,6 +21,7 @@ from lipcert.core.lower.call import Sink
 from lipcert.core.lower.values import indices
 from lipcert.core.program import (
     Activation,
+    Hide,
     Move,
     Op,
     Operand,
@@ -32,7 +33,7 @@ from lipcert.core.program import (
 )
 
 ONE = exact(1.0)
-_Kind = TypeVar("_Kind", bound=Op)
+_Kind = TypeVar("_Kind", bound=Op | Hide)
 
 
 def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:

@@ -119,7 +119,7 @@ def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
     Proof that examples stay apart: a row stands for each entry, behind all axes there were.
     """
     is_table = len(table.shape) > 1 and table.place is None and call.integer("axis", 0) == 0
-    if not chosen.is_whole or not is_table:
+    if chosen.kind not in {"whole", "row"} or not is_table:
         raise Unsupported("it selects by numbers that are computed from the data")
     width = table.shape[1:]
     rows = table.rearranged(lambda entries: entries.reshape(len(entries), -1), None)

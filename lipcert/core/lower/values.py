@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -32,21 +32,33 @@ Array: TypeAlias = npt.NDArray[Any]
 Arrange: TypeAlias = Callable[[Array], Array]
 """The entries of an array of a known shape in another arrangement, whatever they are: a view of
 them where numpy has one"""
+Kind: TypeAlias = Literal["real", "whole", "row", "truth", "untruth", "flag", "count", "hiding"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A tensor computed from the input: a value of the program.
+    """A tensor computed from the input: a value of the program, of which `kind` says what it holds.
 
-    is_whole: it holds whole numbers, with which nothing is computed here: they are moved, read as
-    rows of a table, or become real numbers.
+    real: real numbers.
+    whole: whole numbers, with which nothing is computed here: they are moved, read as rows of a
+        table, compared with constants, or become real numbers.
+    row: whole numbers that a type may have wrapped around: they are moved and read as rows.
+    truth, untruth: truth values, true where the value of the program is 1, or where it is 0.
+    flag: whole numbers that are 0 or 1.
+    count: whole numbers from 0 to `MAX_SIZE`, sums of these.
+    hiding: 0, or −inf where the value of the program is 1.
     """
 
     name: str
     shape: Shape
     place: Place | None
-    is_whole: bool = False
+    kind: Kind = "real"
+
+    @property
+    def is_real(self) -> bool:
+        """Whether rules, which speak of real numbers, may compute with it."""
+        return self.kind == "real"
 
 
 @final
@@ -91,11 +103,12 @@ class Constant:
         return [int(item) for item in self.lo.reshape(-1)]
 
     def uniform(self) -> float | None:
-        """The number that all entries are exactly, if there is one; it does not depend on N."""
+        """The float64 that all entries are exactly, if there is one; it does not depend on N."""
         self.check_fixed()
         if self.lo is not self.hi or not self.lo.size or (self.lo != self.lo.flat[0]).any():
             return None
-        return float(self.lo.flat[0])
+        number = self.lo.flat[0].item()
+        return float(number) if float(number) == number else None
 
     def operand(self, rank: int) -> Operand:
         """As a step uses it on a value of this rank, leading dimensions being 1."""

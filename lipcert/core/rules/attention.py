@@ -21,6 +21,8 @@ class AttentionRule(Rule[Attention]):
     def fact(self) -> Fact:
         """√κ·X_V, and the hull of the tokens: every y_i is a mean of the v_j, no longer than one.
 
+        A query that is to see nothing has the output 0.
+
         Proof: for fixed P linear in V, with the norm of `lipschitz`.
         Attained: with κ = n by scores that pick one token.
         """
@@ -29,6 +31,8 @@ class AttentionRule(Rule[Attention]):
             return Fact.of(self.shape)
         low = np.min(v.box.lo, axis=-2, keepdims=True)
         high = np.max(v.box.hi, axis=-2, keepdims=True)
+        if self._hides:
+            low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
         return Fact.of(self.shape, multiply_up(norm, v.norm), Interval(low, high), run=v.run)
 
     def lipschitz(self, index: int) -> float:
@@ -43,11 +47,12 @@ class AttentionRule(Rule[Attention]):
         K: δs_ij = scale·q_iᵀδk_j. Var_p(δs_i) ≤ scale²ρ_q²·Σ_j P_ij‖δk_j‖², and summing over i
         gives κ·‖δK‖²; or Var_p(δs_i) ≤ ½‖δs_i‖², which sum up to at most ½(scale·X_Q·‖δK‖)².
         V: ‖Σ_j P_ij δv_j‖² ≤ Σ_j P_ij‖δv_j‖² by convexity, and summing over i gives κ·‖δV‖².
-        A hidden token has P_ij = 0, and all of this holds for any stochastic rows.
+        A hidden token has P_ij = 0, and all of this holds for any stochastic rows, and for rows of
+        0. What is hidden by a value jumps: no constant.
         Attained: V by scores that make all queries pick one token.
         """
-        (q, k, v), shapes = self.inputs, self.shapes
-        if not shapes[0][:-2] == shapes[1][:-2] == shapes[2][:-2]:
+        (q, k, v, *_), shapes = self.inputs, self.shapes
+        if index > 2 or not shapes[0][:-2] == shapes[1][:-2] == shapes[2][:-2]:
             return math.inf
         if index < 2 and shapes[1][-1] == 1:  # one token: P is 1
             return 0.0
@@ -71,6 +76,11 @@ class AttentionRule(Rule[Attention]):
         if self.op.mask is not None:
             yield self.op.mask, math.inf
 
+    @property
+    def _hides(self) -> bool:
+        """Whether a value says what is hidden."""
+        return len(self.inputs) > 3
+
     def _column_sum(self) -> float:
         """κ: over the queries that may see a token, the sum of the largest probability it may get.
 
@@ -78,10 +88,12 @@ class AttentionRule(Rule[Attention]):
         difference is below −d. Scores of a row differ by at most |scale|·ρ_q·‖k_j − k_l‖ ≤
         2|scale|·ρ_q·r, all keys of a head being within r of one point, plus the largest difference
         of the mask in what the row sees. A hidden token gets 0. Where a mask may hide a token or
-        not, d is inf.
+        not, d is inf; where a value hides tokens, a query may see one alone.
         """
-        op, (q, k, _), shapes = self.op, self.inputs, self.shapes
+        op, (q, k, *_), shapes = self.op, self.inputs, self.shapes
         scores = (shapes[0][-2], shapes[1][-1])
+        if self._hides:
+            return float(scores[0])
         mask = exact(np.zeros((1, 1))) if op.mask is None else self.weights.entries(op.mask)
         mask = mask.broadcast((*mask.shape[:-2], *scores))
         seen = mask.hi > -np.inf

@@ -23,12 +23,14 @@ from tests.ops import (
     Add,
     Attention,
     AveragePool,
+    Compare,
     Conv,
     CotangentClip,
     Embedding,
     LpPool,
     Lrn,
     Maker,
+    MaskedMean,
     MaxPool,
     Move,
     ReduceLogSumExp,
@@ -58,6 +60,8 @@ EXTRA: list[tuple[Maker, tuple[tuple[int, ...], ...]]] = [
     (CotangentClip(0.7), ((2, 3),)),
     (Embedding(Operand(np.arange(12.0).reshape(4, 3))), ((5,),)),
     (CotangentClip(0.7, by_channel=True), ((2, 3),)),
+    *((Compare(np.array([[0.0, 1.0, -1.0]]), above), ((2, 3),)) for above in (False, True)),
+    (MaskedMean((0,), 0.5), ((4, 3), (4, 1))),
 ]
 NO_AXES = [
     (op((3, 2)), ((3, 2),), None)

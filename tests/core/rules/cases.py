@@ -17,6 +17,7 @@ from lipcert.core.program import (
     AveragePool,
     BatchNorm,
     Centre,
+    Compare,
     Concat,
     Conv,
     CotangentClip,
@@ -28,6 +29,7 @@ from lipcert.core.program import (
     InputClip,
     LocalResponse,
     LpPool,
+    MaskedMean,
     MatMul,
     MaxPool,
     Move,
@@ -59,12 +61,13 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Case:
-    """An op between shapes. positive: the inputs that have to be."""
+    """An op between shapes. positive, masks: the inputs that have to be that; masks are 0 or 1."""
 
     op: Op
     shapes: tuple[Shape, ...]
     shape: Shape
     positive: tuple[int, ...] = ()
+    masks: tuple[int, ...] = ()
 
 
 def operand(rng: Rng, *shape: int, name: str = "w") -> Operand:
@@ -312,8 +315,26 @@ def _attention(rng: Rng) -> Case:
     mask[rng.random((n, m)) < 0.3] = -math.inf
     mask[:, int(rng.integers(m))] = float(rng.normal())
     known = Operand(mask, mask, {"m": 1.0}) if rng.random() < 0.5 else None
-    shapes = ((*heads, n, d), (*heads, d, m), (*heads, m, e))
-    return Case(Attention(float(rng.choice([-0.7, 0.5, 2.0])), known), shapes, (*heads, n, e))
+    shapes: tuple[Shape, ...] = ((*heads, n, d), (*heads, d, m), (*heads, m, e))
+    masks = (3,) if rng.random() < 0.4 else ()
+    shapes += tuple((*(1 for _ in heads), int(rng.choice([1, n])), m) for _ in masks)
+    op = Attention(float(rng.choice([-0.7, 0.5, 2.0])), known)
+    return Case(op, shapes, (*heads, n, e), masks=masks)
+
+
+def _compare(rng: Rng) -> Case:
+    shape = _shape(rng)
+    limits = np.asarray(rng.integers(-2, 3, size=shape), np.float64)
+    return Case(Compare(limits, bool(rng.integers(2))), (shape,), shape)
+
+
+def _masked_mean(rng: Rng) -> Case:
+    """The mask the same for whole runs, or not."""
+    shape = _shape(rng, 2)
+    axes, after = _axes(rng, shape)
+    mask = tuple(int(rng.choice([1, length])) for length in shape)
+    op = MaskedMean(axes, float(rng.choice([1e-9, 1.0, 2.5])))
+    return Case(op, (shape, mask), after, masks=(1,))
 
 
 def _input_clip(rng: Rng) -> Case:
@@ -333,6 +354,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
     "AveragePool": _average,
     "BatchNorm": _batch_norm,
     "Centre": _centre,
+    "Compare": _compare,
     "Concat": _concat,
     "Conv": _conv,
     "CotangentClip": _cotangent_clip,
@@ -343,6 +365,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
     "InputClip": _input_clip,
     "LocalResponse": _response,
     "LpPool": lambda rng: _pool(rng, lambda w: LpPool(w, int(rng.integers(1, 3)))),
+    "MaskedMean": _masked_mean,
     "MatMul": _matmul,
     "MaxPool": lambda rng: _pool(rng, MaxPool),
     "Move": _move,
@@ -433,6 +456,10 @@ def facts(rng: Rng, case: Case) -> tuple[list[Fact], list[list[FloatArray]]]:
         if index in case.positive:
             values = [np.abs(value) + 0.3 for value in values]
             one = Fact.of(shape, box=Interval(np.min(values, axis=0), np.max(values, axis=0)))
+        if index in case.masks:
+            share = rng.random()
+            values = [(rng.random(shape) < share).astype(np.float64) for _ in values]
+            one = Fact.of(shape, box=everywhere(0.0, 1.0, len(shape)))
         found.append(one)
         known.append(values)
     return found, known

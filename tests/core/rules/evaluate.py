@@ -17,6 +17,7 @@ from lipcert.core.program import (
     AveragePool,
     BatchNorm,
     Centre,
+    Compare,
     Concat,
     Conv,
     CotangentClip,
@@ -27,6 +28,7 @@ from lipcert.core.program import (
     InputClip,
     LocalResponse,
     LpPool,
+    MaskedMean,
     MatMul,
     MaxPool,
     Move,
@@ -128,6 +130,20 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             return y if op.bias is None else y + t[op.bias]
         case Embedding():
             return t[op.table][x.detach().long() % op.table.shape[0]]
+        case Compare():
+            # without a slope, but a part of the graph
+            return (
+                torch.where(
+                    x > torch.tensor(op.limits) if op.above else x == torch.tensor(op.limits),
+                    1.0,
+                    0.0,
+                ).double()
+                + 0.0 * x
+            )
+        case MaskedMean():
+            mask = xs[1].detach().expand_as(x)
+            count = sum_over(mask, op.axes).clamp(min=op.floor)
+            return sum_over(x * mask, op.axes) / count
         case Conv():
             y = _conv(op, x, shape, t)
             return y if op.bias is None else y + _channels(t[op.bias], y)
@@ -192,11 +208,20 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
         case Attention():
             scores = op.scale * (x @ xs[1])
             masked = scores if op.mask is None else scores + torch.tensor(op.mask.lo)
-            return torch.softmax(masked, dim=-1) @ xs[2]
+            if len(xs) == 3:
+                return torch.softmax(masked, dim=-1) @ xs[2]
+            hidden = xs[3].detach().expand_as(masked) == 1.0
+            shares = torch.softmax(masked.masked_fill(hidden, -1e300), dim=-1)
+            return shares.masked_fill(hidden, 0.0) @ xs[2]
         case InputClip():
             return x * (op.radius / x.norm()).clamp(max=1.0)
         case CotangentClip():
             return x.clone()
+
+
+def sum_over(x: torch.Tensor, axes: Shape) -> torch.Tensor:
+    """Of no axes: the value itself."""
+    return x.sum(dim=axes, keepdim=True) if axes else x
 
 
 def places_of(w: Window, sizes: Shape) -> list[list[int]]:

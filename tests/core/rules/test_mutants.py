@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import Attention, Embedding, Op, Operand
+from lipcert.core.program import Attention, Compare, Embedding, Op, Operand
 from lipcert.core.rules.base import WithoutOperands
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
@@ -60,7 +60,7 @@ def _mutants() -> Iterator[object]:
     for kind in get_args(Op):
         for question, change in MUTANTS:
             asks_nothing = issubclass(rule_class(kind), WithoutOperands) or kind is Attention
-            is_steep = kind is Embedding and question in {"lipschitz", "pulled"}
+            is_steep = kind in {Compare, Embedding} and question in {"lipschitz", "pulled"}
             if not is_steep and (question != "reaches" or not asks_nothing):
                 name = f"{kind.__name__}-{question}-{change.__name__.strip('_')}"
                 yield pytest.param(kind, question, change, id=name)
@@ -70,7 +70,7 @@ def _mutants() -> Iterator[object]:
 def test_a_weakened_answer_is_seen(
     monkeypatch: pytest.MonkeyPatch, kind: type[Op], question: str, change: Callable[[Any], Any]
 ) -> None:
-    """What has no bound cannot be weakened: a mask of attention, the slope of an embedding."""
+    """What has no bound cannot be weakened: slopes of rows and masks."""
     rule = rule_class(kind)
     right = getattr(rule, question)
     monkeypatch.setattr(rule, question, lambda *asked: change(right(*asked)))

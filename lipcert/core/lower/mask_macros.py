@@ -1,0 +1,96 @@
+"""Means over what a mask shows, which exporters write in several nodes, put together again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from lipcert.core.lower.rewriter import Rewriter
+from lipcert.core.lower.values import check_size, indices
+from lipcert.core.program import (
+    Compare,
+    IndexArray,
+    MaskedMean,
+    Move,
+    Multiply,
+    ReduceSum,
+    Shape,
+    Step,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Origin:
+    """Entry k of a value is entry index[k] of another, after comparisons with single numbers.
+
+    comparisons: each limit, and whether it is one from below; the last one first.
+    """
+
+    name: str
+    index: IndexArray
+    comparisons: tuple[tuple[float, bool], ...]
+
+
+def masked_mean(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """Σ x·m/max(Σ m, floor), if each sum of the mask is over the entries that meet that of x.
+
+    Proof: both sums of the mask are over the same entries of one value that it is computed from.
+    """
+    above, below = (_moved(rewriter, name) for name in step.inputs)
+    top, clip = rewriter.made(above.name, ReduceSum), rewriter.function(below.name, "clip")
+    count = _moved(rewriter, clip[1]) if clip is not None else below
+    bottom = rewriter.made(count.name, ReduceSum)
+    if clip is None or top is None or bottom is None or top[0].mean or bottom[0].mean:
+        return None
+    factors, (floor, highest) = rewriter.made(top[1].inputs[0], Multiply), clip[0].numbers
+    if factors is None or not 0.0 < floor < math.inf == highest:
+        return None
+    shape, read = factors[1].shape, np.broadcast_to(above.index, step.shape)
+    shown = _origin(rewriter, bottom[1].inputs[0])
+    chosen = count.index.reshape(-1)[np.broadcast_to(below.index, step.shape)].reshape(-1)
+    counted = _terms(shown, rewriter.shapes[bottom[1].inputs[0]], bottom[0].axes)[chosen]
+    for x, mask in (factors[1].inputs, factors[1].inputs[::-1]):
+        own = _origin(rewriter, mask)
+        if (own.name, own.comparisons) != (shown.name, shown.comparisons) or not own.comparisons:
+            continue  # it is no mask: a sum of other numbers may have a slope
+        if rewriter.shapes[x] != shape or len(rewriter.shapes[mask]) != len(shape):
+            continue
+        met = _terms(own, shape, top[0].axes)[read.reshape(-1)]
+        if met.shape != counted.shape or (np.sort(met) != np.sort(counted)).any():
+            continue
+        name, op = rewriter.sink.fresh(step.output), MaskedMean(top[0].axes, floor)
+        mean = Step(op, (x, mask), name, top[1].shape, step.node)
+        return [mean, replace(step, op=Move(read.copy()), inputs=(name,))]
+    return None
+
+
+def _moved(rewriter: Rewriter, name: str) -> _Origin:
+    """What a value is moved from."""
+    index = indices(rewriter.shapes[name])
+    while True:
+        found = rewriter.made(name, Move)
+        if found is None or (found[0].sources < 0).any():
+            return _Origin(name, index, ())
+        index, name = found[0].sources.reshape(-1)[index], found[1].inputs[0]
+
+
+def _origin(rewriter: Rewriter, name: str) -> _Origin:
+    """What a value is moved from and compared."""
+    found = _moved(rewriter, name)
+    step = rewriter.made(found.name, Compare)
+    if step is None or not step[0].limits.size or (step[0].limits != step[0].limits.flat[0]).any():
+        return found
+    inner = _origin(rewriter, step[1].inputs[0])
+    own = (float(step[0].limits.flat[0]), step[0].above)
+    return _Origin(inner.name, inner.index.reshape(-1)[found.index], (own, *inner.comparisons))
+
+
+def _terms(mask: _Origin, shape: Shape, axes: Shape) -> IndexArray:
+    """For each entry of a sum over axes of a value of this shape, the entries of the origin."""
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    full = np.broadcast_to(mask.index, check_size(shape)).transpose(*kept, *axes)
+    return full.reshape(math.prod(shape[axis] for axis in kept), -1)

@@ -1,0 +1,170 @@
+"""Whole numbers of the data compared with constants, and what truth values become.
+
+A truth value is a step that is 0 or 1, or the opposite of one. Whole numbers have no neighbours, so
+that nothing is lost where a function of them jumps; of real numbers every comparison is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.operators import JUMPS, REALS
+from lipcert.core.lower.sums import combined, expanded, scaled
+from lipcert.core.lower.values import Constant, Data, Value, broadcast
+from lipcert.core.program import Compare, Hide, Multiply, Scale
+
+_BOOL, _INT32, _INT64 = 9, 6, 7
+_INTEGERS = frozenset({_INT32, _INT64})
+_MOST_EXACT = 1 << 53
+_TRUTHS = frozenset({"truth", "untruth"})
+
+
+def cast_whole(call: Call) -> Value:
+    """A Cast of what is no real number, to a type that holds it.
+
+    Proof for int32: larger numbers wrap around, so that the file reads rows of a table where the
+    program has none; bounds hold for any row.
+    """
+    value, target = call.data(), call.integer("to", 0)
+    call.integer("saturate", 1), call.text("round_mode", "up")
+    match value.kind:
+        case "hiding" if target in REALS:
+            return value
+        case "truth" | "untruth" if target == _BOOL:
+            return value
+        case "truth" | "untruth" if target in REALS:
+            return number_of(call, value)
+        case "truth" | "untruth" if target in _INTEGERS:
+            return replace(number_of(call, value), kind="flag")
+        case "whole" if target == _INT32:
+            return replace(value, kind="row")
+        case "row" | "flag" if target in _INTEGERS:
+            return value
+        case "whole" | "count" if target == _INT64:
+            return value
+        case "whole" | "flag" | "count" if target in REALS:
+            return replace(value, kind="real")
+        case "whole" | "flag" | "count" if target == _BOOL:
+            return _opposite(_compared(call, value, np.zeros(()), above=False))
+    raise Unsupported("it rounds to whole numbers, or to fewer of them")
+
+
+def _compared(call: Call, value: Data, limits: np.ndarray, *, above: bool) -> Data:
+    op = Compare(np.broadcast_to(limits.astype(np.float64), value.shape), above)
+    return replace(call.step(op, value, shape=value.shape, place=value.place), kind="truth")
+
+
+def comparison(call: Call) -> Value:
+    """Equal, Greater, GreaterOrEqual, Less, LessOrEqual, with constant whole numbers."""
+    first, second, kind = call.value(0), call.value(1), call.node.op_type
+    data, limits = (first, second) if isinstance(first, Data) else (second, first)
+    if not isinstance(data, Data) or not isinstance(limits, Constant) or data.kind != "whole":
+        raise Unsupported(JUMPS)
+    if limits.lo.dtype.kind not in "iu" or limits.lo is not limits.hi:
+        raise Unsupported("whole numbers are compared with others")
+    limits.check_fixed()
+    numbers = limits.lo.astype(np.float64)
+    if (np.abs(numbers) >= _MOST_EXACT).any():
+        raise Unsupported("a whole number is too large")
+    shape, place = broadcast((data, limits))
+    value = replace(expanded(call, data, shape, place), kind="whole")
+    if kind == "Equal":
+        return _compared(call, value, numbers, above=False)
+    is_above = kind.startswith("Greater") == (data is first)
+    is_strict = not kind.endswith("OrEqual")
+    # x ≥ c is x > c − 1, and x < c is its opposite
+    found = _compared(call, value, numbers - (is_strict != is_above), above=True)
+    return found if is_above else _opposite(found)
+
+
+def _opposite(value: Data) -> Data:
+    return replace(value, kind="untruth" if value.kind == "truth" else "truth")
+
+
+def _only_truth(value: Value) -> Data:
+    if not isinstance(value, Data) or value.kind not in _TRUTHS:
+        raise Unsupported("it computes with truth values and others")
+    return value
+
+
+def opposite(call: Call) -> Value:
+    """Not."""
+    return _opposite(_only_truth(call.value(0)))
+
+
+def both(call: Call) -> Value:
+    """And, Or: the product of two truth values, or the opposite of that of their opposites."""
+    values = [_only_truth(value) for value in call.values()]
+    if call.node.op_type == "Or":
+        values = [_opposite(value) for value in values]
+    numbers = [number_of(call, value) for value in values]
+    shape, place = broadcast(numbers)
+    found = call.step(Multiply(), *numbers, shape=shape, place=place)
+    return replace(found, kind="truth" if call.node.op_type == "And" else "untruth")
+
+
+def number_of(call: Call, value: Data) -> Data:
+    """1 where it is true, 0 elsewhere."""
+    if value.kind == "untruth":
+        value = _compared(call, value, np.zeros(()), above=False)
+    return replace(value, kind="real")
+
+
+def _hidden(call: Call, value: Value, mask: Data) -> Data:
+    """The value, or −inf where the mask is 1."""
+    shape, place = broadcast((value, mask))
+    if isinstance(value, Constant):
+        if value.uniform() != 0.0:
+            raise Unsupported("a constant is not finite")
+        call.sink.untracked.update(value.sources)
+        return replace(expanded(call, mask, shape, place), kind="hiding")
+    if not value.is_real:
+        raise Unsupported("it computes with whole numbers that depend on the data")
+    hide: Any = Hide()
+    return call.step(hide, value, mask, shape=shape, place=place)
+
+
+def hidden_sum(call: Call) -> Value:
+    """A value plus 0 or −inf."""
+    first, second = call.data(0), call.data(1)
+    value, mask = (second, first) if first.kind == "hiding" else (first, second)
+    return _hidden(call, value, replace(mask, kind="real"))
+
+
+def chosen(call: Call) -> Value:
+    """Where: m·a + (1 − m)·b for a truth value m, which is no real number but 0 and 1."""
+    condition = _only_truth(call.value(0))
+    for value, other, flag in (
+        (call.value(1), call.value(2), condition),
+        (call.value(2), call.value(1), _opposite(condition)),
+    ):
+        if isinstance(value, Constant) and value.is_float and np.isneginf(value.hi).all():
+            call.sink.untracked.update(value.sources)
+            return _hidden(call, other, number_of(call, flag))
+    parts = []
+    for value, flag in ((call.value(1), condition), (call.value(2), _opposite(condition))):
+        if isinstance(value, Data):
+            if not value.is_real:
+                raise Unsupported("it computes with whole numbers that depend on the data")
+            mask = number_of(call, flag)
+            shape, place = broadcast((value, mask))
+            parts.append(call.step(Multiply(), value, mask, shape=shape, place=place))
+        elif not value.is_float or not (np.isfinite(value.lo) & np.isfinite(value.hi)).all():
+            raise Unsupported("a constant is not finite")
+        elif value.uniform() == 0.0:
+            call.sink.untracked.update(value.sources)
+        else:
+            mask = number_of(call, flag)
+            shape, place = broadcast((value, mask))
+            full = expanded(call, mask, shape, place)
+            factor = Scale(value.operand(len(shape)))
+            parts.append(call.step(factor, full, shape=shape, place=place))
+    shape, place = broadcast([condition, call.value(1), call.value(2)])
+    if not parts:
+        return scaled(call, expanded(call, number_of(call, condition), shape, place), 0.0)
+    return expanded(call, combined(call, parts, (1,) * len(parts)), shape, place)

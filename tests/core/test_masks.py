@@ -1,0 +1,209 @@
+"""Masks computed from ids: means and attention over what they show, against autograd."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, TensorProto
+
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import Attention, MaskedMean, Program
+from lipcert.evaluate import output_of
+from tests.core.lower.cases import model, node, program
+from tests.core.onnx_torch import stored
+from tests.core.test_embeddings import bounds, gradients, of_numbers
+
+T = TensorProto
+POSITIONS, ROWS, WIDTH = 4, 5, 3
+MASKS = {
+    "not equal": [node("Equal", "x k", "e"), node("Not", "e", "m")],
+    "twice not": [node("Equal", "x k", "e"), node("Not", "e", "a"), node("Not", "a", "b"),
+                  node("Not", "b", "m")],
+    "greater": [node("Greater", "x k", "m")],
+    "at least": [node("GreaterOrEqual", "x k", "m")],
+    "less": [node("Less", "x k", "m")],
+    "turned": [node("LessOrEqual", "k x", "m")],
+    "cast": [node("Cast", "x", "m", to=T.BOOL)],
+    "and": [node("Greater", "x k", "a"), node("Less", "x high", "b"), node("And", "a b", "m")],
+    "or": [node("Greater", "x k", "a"), node("Less", "x low", "b"), node("Or", "a b", "m")],
+}  # fmt: skip
+"""a truth value m of each position, from ids x"""
+USES = {
+    "mean": [
+        node("Cast", "m", "f", to=T.FLOAT), node("Unsqueeze", "f last", "u"),
+        node("Mul", "t_x u", "s"), node("ReduceSum", "s one", "n", keepdims=0),
+        node("ReduceSum", "u one", "c", keepdims=0), node("Clip", "c floor", "d"),
+        node("Div", "n d", "h"),
+    ],
+    "mean of whole counts": [
+        node("Unsqueeze", "m last", "u"), node("Where", "u t_x zero", "s"),
+        node("ReduceSum", "s one", "n", keepdims=0), node("Cast", "m", "i", to=T.INT64),
+        node("ReduceSum", "i one", "c", keepdims=1), node("Max", "c k1", "d"),
+        node("Cast", "d", "g", to=T.FLOAT), node("Div", "n g", "h"),
+    ],
+    "other rows": [
+        node("Unsqueeze", "m last", "u"), node("Where", "u t_x row", "s"),
+        node("ReduceMean", "s", "h", axes=[1], keepdims=0),
+    ],
+    "hidden": [
+        node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "t_x k_", "s"),
+        node("Where", "m zero never", "f"), node("Unsqueeze", "f one", "u"),
+        node("Add", "s u", "q"), node("Softmax", "q", "p"), node("MatMul", "p t_x", "v"),
+        node("ReduceMean", "v", "h", axes=[1], keepdims=0),
+    ],
+    "nearly hidden": [
+        node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "t_x k_", "s"),
+        node("Unsqueeze", "m one", "u"), node("Where", "u s far", "q"),
+        node("Softmax", "q", "p"), node("MatMul", "p t_x", "v"),
+        node("ReduceMean", "v", "h", axes=[1], keepdims=0),
+    ],
+}  # fmt: skip
+"""from the mask m and the rows t_x of a table to h [N, width]"""
+
+
+def network(
+    mask: list[NodeProto], use: list[NodeProto], rng: np.random.Generator, ids: str = "x"
+) -> ModelProto:
+    """Rows of a table, what a mask makes of them, and a matrix."""
+    nodes = [*mask, node("Gather", f"t {ids}", "t_x"), *use, node("MatMul", "h w", "y")]
+    constants = {
+        "t": rng.standard_normal((ROWS, WIDTH)) * rng.uniform(0.2, 3.0),
+        "w": rng.standard_normal((WIDTH, 2)),
+        "row": rng.standard_normal(WIDTH),
+        "k": np.int64(rng.integers(-1, 2)), "low": np.int64(1), "high": np.int64(3),
+        "k1": np.int64(1), "one": [1], "last": [-1], "zero": np.float32(0.0),
+        "floor": np.float32(rng.choice([1e-9, 1.0])), "never": np.float32(-np.inf),
+        "far": np.float32(-1e9),
+    }  # fmt: skip
+    used = {name for item in nodes for name in item.input}
+    constants = {name: value for name, value in constants.items() if name in used}
+    return of_numbers(model(nodes, ["N", POSITIONS], constants))
+
+
+@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**31),
+    mask=st.sampled_from(sorted(MASKS)),
+    use=st.sampled_from(sorted(USES)),
+)
+def test_no_ids_exceed_a_bound(seed: int, mask: str, use: str) -> None:
+    """Ids drawn, ids that are all equal, and so examples of padding alone."""
+    rng = np.random.default_rng(seed)
+    proto = network(MASKS[mask], USES[use], rng)
+    weights = {name: w for name, w in stored(proto).items() if name in {"t", "w", "row"}}
+    trained = tuple(sorted(weights))
+    limit = bounds(proto, ScopeClaim("point", trained, ()), None, "cross-entropy")
+    assert all(np.isfinite(list(limit.values())))
+    drawn = rng.integers(-ROWS, ROWS, size=(3, POSITIONS))
+    alike = np.repeat(rng.integers(-ROWS, ROWS, size=(3, 1)), POSITIONS, axis=1)
+    for x in np.concatenate([drawn, alike]):
+        for label in range(2):
+            for name, norm in gradients(proto, x, label, "cross-entropy", weights).items():
+                hidden = use == "hidden" and np.isnan(norm)  # of an example of padding alone
+                assert hidden or norm <= limit[name] * (1 + 1e-9), (name, x)
+
+
+@pytest.mark.parametrize("mask", sorted(MASKS))
+def test_masks_are_read_as_onnxruntime_reads_them(mask: str) -> None:
+    """Through the program that is bounded, for ids of every kind."""
+    for use in sorted(USES):
+        proto = network(MASKS[mask], USES[use], np.random.default_rng(1))
+        session = ort.InferenceSession(proto.SerializeToString())
+        found = program(proto)
+        for x in np.random.default_rng(2).integers(-ROWS, ROWS, size=(12, 1, POSITIONS)):
+            (y,) = session.run(["y"], {"x": x})
+            np.testing.assert_allclose(output_of(found, x), y, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mean_over_what_is_shown_is_attained_by_one_token() -> None:
+    """Not √T or T times as large, as from a sum over T tokens and a count of at least 1."""
+    for use in ("mean", "mean of whole counts"):
+        proto = network(MASKS["not equal"], USES[use], np.random.default_rng(0))
+        found = program(proto)
+        assert any(isinstance(step.op, MaskedMean) for step in found.steps)
+        weights = {name: w for name, w in stored(proto).items() if name in {"t", "w"}}
+        limit = bounds(proto, ScopeClaim("point", ("t", "w"), ()), None, "mae")
+        row = int(weights["t"].norm(dim=1).argmax())
+        others = int(stored(proto)["k"])
+        x = np.full(POSITIONS, others)
+        x[0] = row if row != others else row - ROWS
+        norms = gradients(proto, x, 0, "mae", weights)
+        assert norms["w"] == pytest.approx(limit["w"], rel=1e-6)
+
+
+def test_a_mean_by_another_mask_is_a_quotient() -> None:
+    """Of three tokens, divided by a count of others: no mean, and as large as their sum."""
+    other = [node("Equal", "x high", "e2"), node("Cast", "e2", "f2", to=T.FLOAT),
+             node("Unsqueeze", "f2 last", "u2")]  # fmt: skip
+    use = [*USES["mean"][:4], *other, node("ReduceSum", "u2 one", "c", keepdims=0),
+           *USES["mean"][5:]]  # fmt: skip
+    proto = network(MASKS["not equal"], use, np.random.default_rng(0))
+    assert not any(isinstance(step.op, MaskedMean) for step in program(proto).steps)
+    part = [*USES["mean"][:4], node("Slice", "u zero_ two one", "u2"),
+            node("ReduceSum", "u2 one", "c", keepdims=0), *USES["mean"][5:]]  # fmt: skip
+    proto = network(MASKS["not equal"], part, np.random.default_rng(0))
+    proto.graph.initializer.extend(model([], ["N"], {"zero_": [0], "two": [2]}).graph.initializer)
+    assert not any(isinstance(step.op, MaskedMean) for step in program(proto).steps)
+
+
+def test_ids_of_a_narrower_type_only_read_rows() -> None:
+    """As int32, 2³² is 0: a mask of such numbers would not be that of the numbers themselves."""
+    cast = [node("Cast", "x", "i", to=T.INT32)]
+    found = program(
+        network([*cast, *MASKS["not equal"]], USES["mean"], np.random.default_rng(0), "i")
+    )
+    assert found.ids == ROWS
+    for more in ([node("Equal", "i k32", "e"), node("Not", "e", "m")],
+                 [node("Cast", "i", "m", to=T.BOOL)],
+                 [node("Cast", "i", "r", to=T.FLOAT), node("Greater", "r zero", "m")]):  # fmt: skip
+        refused([*cast, *more], USES["mean"], "i")
+
+
+REFUSED = {
+    "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
+    "ids": ([node("Equal", "x x", "m")], USES["mean"]),
+    "negated ids": ([node("Not", "x", "m")], USES["mean"]),
+    "a large limit": ([node("Greater", "x huge", "m")], USES["mean"]),
+    "masked ids": (MASKS["greater"], [node("Where", "m x k", "i"), node("Gather", "t i", "h_"),
+                                      node("ReduceMean", "h_", "h", axes=[1], keepdims=0)]),
+    "products of counts": (MASKS["greater"], [
+        node("Cast", "m", "i", to=T.INT64), node("Mul", "i i", "c"),
+        node("Cast", "c", "f", to=T.FLOAT),
+        node("MatMul", "f t4", "h")]),
+    "sums of sums": (MASKS["greater"], [
+        node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
+        node("ReduceSum", "c one", "d", keepdims=1), node("Cast", "d", "f", to=T.FLOAT),
+        node("MatMul", "f t1", "h")]),
+    "hidden outside of attention": (MASKS["greater"], [
+        node("Unsqueeze", "m last", "u"), node("Where", "u t_x never", "s"),
+        node("ReduceMax", "s", "h", axes=[1], keepdims=0)]),
+    "plus infinity": (MASKS["greater"], [
+        node("Unsqueeze", "m last", "u"), node("Where", "u t_x ever", "s"),
+        node("ReduceMax", "s", "h", axes=[1], keepdims=0)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_bound_speaks_of_is_refused(name: str) -> None:
+    refused(*REFUSED[name])
+
+
+def refused(mask: list[NodeProto], use: list[NodeProto], ids: str = "x") -> None:
+    proto = network(mask, use, np.random.default_rng(0), ids)
+    used = {name for item in proto.graph.node for name in item.input}
+    more = {"huge": np.int64(2**60), "ever": np.float32(np.inf), "t4": np.ones((4, WIDTH)),
+            "t1": np.ones((1, WIDTH)), "k32": np.int64(0)}  # fmt: skip
+    more = {name: value for name, value in more.items() if name in used}
+    proto.graph.initializer.extend(model([], ["N"], more).graph.initializer)
+    with pytest.raises(Unsupported):
+        program(proto)
+
+
+def test_attention_hides_by_a_value() -> None:
+    found: Program = program(network(MASKS["less"], USES["hidden"], np.random.default_rng(0)))
+    (step,) = (step for step in found.steps if isinstance(step.op, Attention))
+    assert len(step.inputs) == 4
