@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipcert import Settings, load_model
+from lipcert import Settings, export, load_model
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks import Checked, check_recorded_run
 from lipcert.audit.lowering.clips import with_clipped_cotangent
@@ -38,9 +38,8 @@ def exported(path: Path) -> nn.Module:
     network = nn.Sequential(Layer(784, 128, bias=False), nn.ReLU(), Layer(128, 10, bias=False))
     network[0].weight.data.mul_(30.0)  # far from the start of training: some are very wrong
     network[2].weight.data.mul_(30.0)
-    torch.onnx.export(network.eval(), (torch.rand(2, 784),), str(path), dynamo=True, verbose=False,
-                      optimize=False, dynamic_shapes=({0: torch.export.Dim("b")},))  # fmt: skip
-    return network.train()
+    export(network, torch.rand(2, 784), path)
+    return network
 
 
 def audited(network: nn.Module, path: Path, trace: Path, *, divided: bool) -> Checked:

@@ -17,6 +17,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import lipcert
 from lipcert.training import GradientClipping, make_private
 
 TRAIN = 1437
@@ -56,11 +57,7 @@ def main(verb: str, folder: Path) -> None:
     if verb == "train":
         print(f"test accuracy {train(folder):.3f}")
         return
-    torch.onnx.export(
-        network().eval(), (torch.zeros(2, 64),), str(folder / "network.onnx"), dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("batch", min=2)},), optimize=False,
-        external_data=False, verbose=False,
-    )  # fmt: skip
+    lipcert.export(network(), torch.zeros(1, 64), folder / "network.onnx")
 
 
 if __name__ == "__main__":

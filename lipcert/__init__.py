@@ -10,8 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lipcert.advice import suggest
-    from lipcert.analysis.pipeline import analyze
     from lipcert.analysis.records import Analysis
     from lipcert.audit.recorder import Recorder
     from lipcert.errors import (
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
     from lipcert.settings import ConstraintSpec, Settings
+    from lipcert.training.exporting import export
+    from lipcert.verbs import analyze, audit, certify, suggest
     from lipcert.version import __version__
 
 __all__ = [
@@ -41,6 +41,9 @@ __all__ = [
     "UsageError",
     "__version__",
     "analyze",
+    "audit",
+    "certify",
+    "export",
     "load_model",
     "suggest",
 ]
@@ -58,9 +61,12 @@ _HOMES: Final = {
     "Settings": "lipcert.settings",
     "UnsupportedModelError": "lipcert.errors",
     "UsageError": "lipcert.errors",
-    "analyze": "lipcert.analysis.pipeline",
+    "analyze": "lipcert.verbs",
+    "audit": "lipcert.audit",
+    "certify": "lipcert.verbs",
+    "export": "lipcert.training.exporting",
     "load_model": "lipcert.importer.load",
-    "suggest": "lipcert.advice",
+    "suggest": "lipcert.verbs",
 }
 
 
@@ -69,10 +75,12 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
     try:
-        found: object = getattr(importlib.import_module(_HOMES[name]), name)
+        home = importlib.import_module(_HOMES[name])
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[audit]'"
+        extra = "training" if ".training" in _HOMES[name] else "audit"
+        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[{extra}]'"
         raise ModuleNotFoundError(message, name="torch") from error
+    found: object = home if home.__name__ == f"lipcert.{name}" else getattr(home, name)
     return found

@@ -222,6 +222,7 @@ class Graph:
 
     eval_layers: those of the file that compute something else in train mode. ids: how many rows the
     tables have of which whole numbers at the input choose some; None: the input holds real numbers.
+    heads: of several outputs, as of a `Program`.
     """
 
     input_name: str
@@ -231,6 +232,7 @@ class Graph:
     parameters: Mapping[str, Parameter]
     eval_layers: tuple[EvalLayer, ...] = ()
     ids: int | None = None
+    heads: tuple[p.Head, ...] = ()
 
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {self.input_name: self.input_shape}

@@ -40,6 +40,7 @@ from lipcert.core.ledger.mechanism import (
     names_of,
 )
 from lipcert.errors import UsageError
+from lipcert.heads import HeadLoss, heads_text, read_heads, weighted
 from lipcert.patterns import check_patterns, first_match, matches
 
 NO_CLIP: Final = "none"
@@ -107,7 +108,12 @@ class ConstraintSpec:
 class LossChoice:
     """Which loss, and of how many classes."""
 
-    loss: str = said("Loss at the output of the network.", "|".join(LOSSES), "auto")
+    loss: str = said(
+        "Loss at the output of the network, or OUTPUT=LOSS,… of several.", "|".join(LOSSES), "auto"
+    )
+    loss_weight: tuple[tuple[str, float], ...] = said(
+        "Weights of the losses of several outputs (1).", "OUTPUT=W,…", ()
+    )
     classes: int | None = said("Number of classes; held against the shape of the output.", "K")
 
 
@@ -139,7 +145,10 @@ class Settings(LossParameters, LossChoice):
 
     loss: one of `choices.LOSSES`; its parameters are checked by `losses.make_loss`. auto
         is cross-entropy for a vector of class scores (nll behind LogSoftmax), otherwise binary
-        cross-entropy, and the report says that it was assumed.
+        cross-entropy, and the report says that it was assumed. Of several outputs a loss each,
+        added with weights, as `heads` spells them; parameters given besides are of all that have
+        them.
+    loss_weight: by output; on construction they go into `loss`.
     classes: number of different labels, to be held against the shape of the output.
     loss_clip: training clips the gradient at the output to this norm (a mechanism).
     input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed, or
@@ -235,10 +244,22 @@ class Settings(LossParameters, LossChoice):
                 check(key, value)
             elif item.name in CHOICES and (value is not None or item.default is not None):
                 check_choice(key, value, CHOICES[item.name])
+        self._check_loss()
         self._check_input()
         self._check_mechanism()
         self._check_scope()
         self._check_release()
+
+    @property
+    def heads(self) -> tuple[HeadLoss, ...]:
+        """The losses of outputs that are named; none where a loss is given alone."""
+        return read_heads(self.loss)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that the loss reads; none where the only one is meant."""
+        named = tuple(head.output for head in self.heads)
+        return named or (() if self.output is None else (self.output,))
 
     @property
     def input_is_assumed(self) -> bool:
@@ -303,6 +324,19 @@ class Settings(LossParameters, LossChoice):
             ("constraints", tuple(pattern for pattern, _ in self.constraints)),
         ):
             check_patterns(key, patterns, names)
+
+    def _check_loss(self) -> None:
+        if self.loss_weight:
+            object.__setattr__(self, "loss", weighted(self.heads, dict(self.loss_weight)))
+            object.__setattr__(self, "loss_weight", ())
+        heads = self.heads
+        if heads and self.output is not None:
+            raise UsageError("output: --loss names the outputs that it reads; leave out --output")
+        if len(heads) == 1 and heads[0].weight != 1.0:
+            raise UsageError(
+                f"loss-weight: {heads[0].output!r} is the only output with a loss; weights are of "
+                "several"
+            )
 
     def _check_input(self) -> None:
         if self.input_box is not None:
@@ -473,5 +507,5 @@ def _choices_of(record: type[Any]) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-_KINDS: Final = kinds_of(Settings)
+_KINDS: Final = MappingProxyType({**kinds_of(Settings), "loss": heads_text})
 CHOICES: Final = _choices_of(Settings)

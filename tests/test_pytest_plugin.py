@@ -13,9 +13,12 @@ from xml.etree.ElementTree import parse
 import numpy as np
 import pytest
 
+from lipcert.audit import run
+from lipcert.audit.job import Job
 from lipcert.errors import UsageError
-from lipcert.pytest_plugin import _job
+from lipcert.pytest_plugin import _completed
 from lipcert.settings import Settings
+from lipcert.verbs import audit
 from tests.cli.issued import certificate_bytes
 from tests.models.shipped import path_of
 
@@ -23,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
 import lipcert
 import numpy
+import torch
 
 MODEL = {model!r}
 
@@ -39,6 +43,12 @@ def test_green_for_arrays(lipcert_audit):
     arrays = numpy.load("x.npz")
     report = lipcert_audit(MODEL, data=(arrays["x"], arrays["y"]), limit=2)
     assert report.modes.data == "arrays"
+
+def test_green_for_a_module(lipcert_audit):
+    module = torch.nn.Sequential(torch.nn.Linear(64, 4), torch.nn.BatchNorm1d(4))
+    arrays = numpy.load("x.npz")
+    report = lipcert_audit(module, torch.zeros(1, 64), data=(arrays["x"], arrays["y"] % 4))
+    assert (report.model, report.assumptions["input"]) == ("Sequential", "norm at most 9")
 
 def test_red_over_a_gate(lipcert_audit):
     lipcert_audit(MODEL, data="x.npz", max_grad_norm=0.01)
@@ -90,26 +100,30 @@ def test_green_and_red(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "words", "reason"),
     [
-        ("m.onnx", {"maximum": 1}, "'maximum' is no word"),
-        ("m.onnx", {"model": "m.onnx"}, "is for certificates"),
         ("m.onnx", {"settings": Settings(), "input_norm": 1.0}, "which is given"),
-        ("m.onnx", {}, "nothing to audit"),
+        ("m.onnx", {"maximum": 1}, "'maximum' is no word"),
+        ("m.onnx", {"input_norm": 1.0}, "nothing to audit"),
         ("m.lipcert.json", {"model": "m.onnx", "input_norm": 1.0}, "states its settings"),
-        ("none.lipcert.json", {"attack_steps": 1}, "does not exist"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(
     target: str, words: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
-        _job(Path(target), words)
+        audit(target, **_completed(target, words))
 
 
-def test_a_certificate_is_audited_with_the_network_beside_it(tmp_path: Path) -> None:
+def test_a_certificate_is_audited_with_the_network_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, certificate = tmp_path / "net.onnx", tmp_path / "net.lipcert.json"
     model.write_bytes(path_of("digits_mlp").read_bytes())
     certificate.write_bytes(certificate_bytes())
-    job = _job(certificate, {"attack_steps": 1, "max_epsilon": 9.0, "data": tmp_path / "x.npz"})
+    done: list[Job] = []
+    monkeypatch.setattr(run, "audit", lambda job, **_: done.append(job) or object())
+    words = {"attack_steps": 1, "max_epsilon": 9.0, "data": tmp_path / "x.npz"}
+    audit(certificate, **_completed(certificate, words))
+    (job,) = done
     assert (job.model, job.certificate) == (str(model), str(certificate))
     assert (job.data, job.gates.max_epsilon) == (str(tmp_path / "x.npz"), 9.0)
 

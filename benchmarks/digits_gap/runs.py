@@ -28,7 +28,7 @@ from benchmarks.reproductions.sample import Sample
 from lipcert.privacy.accounting import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training import Loss, TrainingMechanism, make_private
-from lipcert.training.network import export
+from lipcert.training.exporting import export
 from models.data import Split, digit_images
 
 __all__ = ["DELTA", "EPSILON", "Measured", "Spent", "Trained", "accuracy", "measured", "trained"]

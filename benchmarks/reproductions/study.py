@@ -24,8 +24,8 @@ from benchmarks.reproductions.sample import Sample
 from lipcert.privacy.accounting import noise_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training import TrainingMechanism, make_private
+from lipcert.training.exporting import export
 from lipcert.training.layers import BoundedGroupNorm
-from lipcert.training.network import export
 
 __all__ = [
     "Candidate",

@@ -16,7 +16,7 @@ from benchmarks.suggested_runs.methods import Method
 from benchmarks.suggested_runs.problems import Problem
 from lipcert.signal.examples import Examples
 from lipcert.training.calibration import Calibration
-from lipcert.training.network import export
+from lipcert.training.exporting import export
 from lipcert.training.noise_warning import usefulness
 
 __all__ = ["Prediction", "model_file", "predicted"]

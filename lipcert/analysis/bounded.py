@@ -204,7 +204,7 @@ def bounded(
     settings.check_patterns(model.graph.parameters)
     graph = model.graph
     check_domain(graph.input_shape, settings)
-    reading = read_program(model, settings.output)
+    reading = read_program(model, settings.outputs)
     program, left_out = with_biases(graph, reading.program)
     tensors = tensors_of(graph, reading.model, program, model.scattered, left_out)
     missing = left_out - stored_tensors(reading.model).keys()

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from lipcert.core.losses.base import Loss, class_axis
+from lipcert.choices import LOSSES, check_choice
+from lipcert.core.losses.base import Loss, class_axis, parameters_of
+from lipcert.core.losses.joint import Joint, Part
+from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
-from lipcert.ir import Graph, Node
+from lipcert.ir import Graph, Node, example
 from lipcert.losses import make_loss
 from lipcert.settings import Settings, loss_parameters
 
@@ -57,20 +60,64 @@ def doubt_of_loss(graph: Graph) -> tuple[str, str]:
 
 def planned_loss(settings: Settings, graph: Graph) -> Loss:
     """The loss that the settings name, or the one that is assumed for this network."""
-    shape = graph.output_shape
-    kind = assumed_loss(graph) if settings.loss == "auto" else settings.loss
-    loss = make_loss(kind, **loss_parameters(settings))
-    if loss.of_classes and loss.targets is None and _class_count(shape) < 2:
+    heads = settings.heads
+    named = tuple(head.output for head in heads) if len(heads) > 1 else ()
+    if named != tuple(head.output for head in graph.heads):
         raise UsageError(
-            f"loss: {kind} needs one vector of at least two class scores per example, but the "
-            f"output has shape {list(shape)}; use --loss bce, or mse with --label-norm"
+            "loss: it is not of the outputs with which the model was imported; give load_model "
+            "output=settings.outputs"
         )
-    if settings.classes is not None and settings.classes != _class_count(shape):
+    if named:
+        return _joint_loss(settings, graph)
+    shared, shape = loss_parameters(settings), graph.output_shape
+    if heads:
+        loss = make_loss(heads[0].kind, **{**shared, **dict(heads[0].parameters)})
+    else:
+        loss = make_loss(
+            assumed_loss(graph) if settings.loss == "auto" else settings.loss, **shared
+        )
+    _check_fits(loss, shape)
+    if settings.classes not in {None, _class_count(shape)}:
         raise UsageError(
             f"classes: {settings.classes} labels are declared, but the output of one example has "
             f"shape {list(shape)}; give the label count the network was built for"
         )
     return loss
+
+
+def _joint_loss(settings: Settings, graph: Graph) -> Joint:
+    """The sum of the losses of several outputs; parameters of all are of those that have them."""
+    shared = {name: x for name, x in loss_parameters(settings).items() if x is not None}
+    unused, parts = set(shared), []
+    for choice, head in zip(settings.heads, graph.heads, strict=True):
+        check_choice(f"loss of {head.output!r}", choice.kind, LOSSES[1:])
+        own = {name: shared[name] for name in shared.keys() & parameters_of(choice.kind).keys()}
+        unused -= own.keys()
+        loss = make_loss(choice.kind, **{**own, **dict(choice.parameters)})
+        _check_fits(loss, example(head.shape), f" {head.output!r}")
+        parts.append(Part(head.output, head.shape, loss, choice.weight))
+    if unused:
+        option = min(unused).replace("_", "-")
+        raise UsageError(f"{option}: none of the losses of the outputs has it; leave it out")
+    counts = {_class_count(example(head.shape)) for head in graph.heads}
+    if settings.classes is not None and settings.classes not in counts:
+        raise UsageError(
+            f"classes: {settings.classes} labels are declared, but no output of one example has as "
+            "many entries; give the label count the network was built for"
+        )
+    try:
+        return Joint(tuple(parts))
+    except Unsupported as error:
+        raise UsageError(f"loss: {error}") from None
+
+
+def _check_fits(loss: Loss, shape: Shape, name: str = "") -> None:
+    """UsageError where a loss of classes is of an output that is no vector of scores."""
+    if loss.of_classes and loss.targets is None and _class_count(shape) < 2:
+        raise UsageError(
+            f"loss: {loss.kind} needs one vector of at least two class scores per example, but the "
+            f"output{name} has shape {list(shape)}; use --loss bce, or mse with --label-norm"
+        )
 
 
 def _class_count(output_shape: Shape) -> int:

@@ -13,6 +13,7 @@ from lipcert.analysis.mechanism import mechanism_of
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.ledger import Mechanism, Premises, Run
 from lipcert.core.losses.base import Loss
+from lipcert.core.losses.joint import Joint
 from lipcert.modes import EvalLayer
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import ConstraintSpec, Settings
@@ -34,6 +35,7 @@ def premises_of(
         loss_parameters=loss.stated(),
         loss_clip=settings.loss_clip,
         loss_assumed=settings.loss == "auto",
+        loss_parts=loss.stated_parts() if isinstance(loss, Joint) else (),
         mechanism=mechanism or mechanism_of(settings),
         relation=settings.neighbours,
         divisor=settings.batch_size if settings.reduction == "mean" else None,

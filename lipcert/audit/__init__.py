@@ -1,5 +1,23 @@
 """Audits: real batches replayed, and every per-example gradient held against its bound.
 
 The only part of LipCert, besides training, that loads torch; and of it `records`, `bounds`,
-`precision` and the readers of traces do not.
+`precision` and the readers of traces do not. Called as a function, `lipcert.audit(…)`, the package
+is the verb: what `lipcert.verbs.audit` takes and returns.
 """
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any, final
+
+
+@final
+class _Verb(ModuleType):
+    """A package under whose name users also find what it is for, in whatever order they import."""
+
+    def __call__(self, *given: Any, **words: Any) -> Any:
+        """`lipcert.verbs.audit`, which stands above this package."""
+        return importlib.import_module("lipcert.verbs").audit(*given, **words)
+
+
+sys.modules[__name__].__class__ = _Verb

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -25,7 +25,7 @@ from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.core.program import Shape
 from lipcert.data.source import Columns, Identity
 from lipcert.errors import NoVerdictError
-from lipcert.importer.load import load_model
+from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.signal.examples import DataSet, Examples, Readable, open_data
 from lipcert.upper import FloatArray
@@ -80,15 +80,11 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     """
     certificate = None if job.certificate is None else _certificate(Path(job.certificate))
     settings = job.settings
-    output = settings.output if certificate is None else certificate.model.output
-    domain = settings if certificate is None else settings_of(certificate)
-    model = load_model(
-        job.model,
-        output=output,
-        as_exported=settings.as_exported,
-        input_norm=domain.input_norm,
-        input_box=domain.input_box,
-    )
+    if certificate is None:
+        model = load_under(job.model, settings)
+    else:
+        stated = replace(settings_of(certificate), as_exported=settings.as_exported)
+        model = load_under(job.model, stated)
     if certificate is None:
         claims = claims_of_analysis(model, settings, observe)
     else:

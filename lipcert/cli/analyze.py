@@ -56,16 +56,10 @@ def command(
     paths.require_writable([out_file, *(file for _, file in destinations)])
     from lipcert.analysis.pipeline import analyze
     from lipcert.cli.cache import open_cache, with_note
-    from lipcert.importer.load import load_model
+    from lipcert.importer.load import load_under
     from lipcert.search.proposals import proposals
 
-    imported = load_model(
-        model,
-        output=settings.output,
-        as_exported=settings.as_exported,
-        input_norm=settings.input_norm,
-        input_box=settings.input_box,
-    )
+    imported = load_under(model, settings)
     examples = some_examples(words, imported)
     cache = open_cache(settings.cache, os.environ)
     with ProgressReport(progress) as report:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.audit_options import audit_options, job_of, require_inputs, require_torch
+from lipcert.cli.audit_options import audit_options, job_of, require_inputs
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.gate_options import gate_options
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
@@ -19,6 +19,7 @@ from lipcert.errors import UsageError
 from lipcert.gates import OF_AUDITS
 from lipcert.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
+from lipcert.verbs import require_torch
 
 if TYPE_CHECKING:
     from lipcert.audit.records import AuditReport

@@ -5,7 +5,6 @@ What enters: click's parse of them. What leaves: a `Job`.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,6 +15,7 @@ from lipcert.cli import paths
 from lipcert.cli.data_options import data_options, require_data
 from lipcert.cli.gate_options import gates_of
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.verbs import is_certificate, model_beside
 
 if TYPE_CHECKING:
     from lipcert.audit.job import Job
@@ -115,14 +115,6 @@ def audit_options(command: _Command) -> _Command:
     return command
 
 
-def require_torch() -> None:
-    """NoVerdictError where PyTorch, which nothing else of the command line needs, is missing."""
-    if importlib.util.find_spec("torch") is None:
-        raise NoVerdictError(
-            "audit: PyTorch is not installed; install it with: pip install 'lipcert[audit]'"
-        )
-
-
 def require_inputs(job: Job) -> None:
     """NoVerdictError where something that the job refers to is not there."""
     from lipcert.audit.trace.files import MANIFEST
@@ -152,7 +144,7 @@ def job_of(
 
     if target is None:
         raise UsageError("audit: give an ONNX file or a certificate")
-    certificate = target if target.suffix == ".json" else None
+    certificate = target if is_certificate(target) else None
     if certificate is not None and given:
         raise UsageError(
             f"audit: --{next(iter(given))} is stated by the certificate; leave it out, or audit "
@@ -160,7 +152,7 @@ def job_of(
         )
     if certificate is None and words["model"] is not None:
         raise UsageError("audit: --model is for certificates; give the model alone")
-    model = target if certificate is None else words["model"] or paths.model_beside(certificate)
+    model = target if certificate is None else words["model"] or model_beside(certificate)
     if words["attack"] is None and (words["attack_steps"] or words["attack_weights"]):
         raise UsageError("audit: --attack-steps and --attack-weights need --attack pga")
     limit = words["max_detectable_factor"]

@@ -59,16 +59,10 @@ def command(
     target = out_file or model.with_suffix(".lipcert.json")
     paths.require_model(model)
     paths.require_writable([target])
-    from lipcert.importer.load import load_model
+    from lipcert.importer.load import load_under
     from lipcert.issue.certify import certify
 
-    imported = load_model(
-        model,
-        output=settings.output,
-        as_exported=settings.as_exported,
-        input_norm=settings.input_norm,
-        input_box=settings.input_box,
-    )
+    imported = load_under(model, settings)
     with ProgressReport(progress) as report:
         issued = certify(imported, settings, engine, report.observe)
     write(issued.data.decode("utf-8"), target)

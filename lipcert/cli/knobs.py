@@ -48,6 +48,17 @@ class Knob:
         return f"LIPCERT_{self.field.upper()}"
 
 
+def _pairs(raw: object) -> tuple[tuple[str, float], ...]:
+    """A table, or text such as `cls=1,reg=0.5`."""
+    if isinstance(raw, str):
+        raw = dict(item.rpartition("=")[::2] for item in raw.split(","))
+    return cast("tuple[tuple[str, float], ...]", _table("outputs and weights", _number)(raw))
+
+
+def _loss(raw: object) -> object:
+    return raw if isinstance(raw, dict) else _word(raw)
+
+
 def _table(what: str, parse: Callable[[object], object]) -> Callable[[object], object]:
     """How a TOML table {name or glob: value} is read."""
 
@@ -127,6 +138,7 @@ _PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
     "bool": _switch,
     "tuple[float, float]": _box,
     "tuple[str, ...]": _words,
+    "tuple[tuple[str, float], ...]": _pairs,
     "ConstraintSpec": _constraint,
 }
 
@@ -137,7 +149,7 @@ def _knob(item: Field[Any]) -> Knob:
     words = CHOICES.get(item.name, ())
     return Knob(
         key=key_of(item),
-        parse=_PARSERS.get(kind, _word),
+        parse=_loss if item.name == "loss" else _PARSERS.get(kind, _word),
         metavar=item.metadata["metavar"] or "|".join(words),
         text=item.metadata["text"],
         count={"bool": 0, "tuple[float, float]": 2}.get(kind, 1),

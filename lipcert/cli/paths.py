@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from lipcert.errors import ModelFileError, NoVerdictError, UsageError
+from lipcert.errors import ModelFileError, NoVerdictError
 
 _SIMILAR: Final = 0.8
 _KINDS: Final = (
@@ -43,15 +43,6 @@ def require_file(path: Path) -> None:
     why = _unreadable(path)
     if why:
         raise NoVerdictError(f"{str(path)!r} {why}")
-
-
-def model_beside(certificate: Path) -> Path:
-    """The model of a certificate of its name, beside which `lipcert certify` puts it."""
-    stem = certificate.name.removesuffix(".json").removesuffix(".lipcert")
-    model = certificate.with_name(f"{stem}.onnx")
-    if not model.exists():
-        raise UsageError(f"audit: {model} does not exist; say with --model what was certified")
-    return model
 
 
 def require_folder(path: Path) -> None:

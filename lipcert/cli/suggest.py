@@ -94,17 +94,11 @@ def command(
         raise UsageError("--probe: a run needs examples with their labels; give --data WHERE")
     require_data(words)
     from lipcert.cli.cache import open_cache
-    from lipcert.importer.load import load_model
+    from lipcert.importer.load import load_under
     from lipcert.search.proposals import proposals
     from lipcert.suggestions.engine import suggest
 
-    imported = load_model(
-        model,
-        output=settings.output,
-        as_exported=settings.as_exported,
-        input_norm=settings.input_norm,
-        input_box=settings.input_box,
-    )
+    imported = load_under(model, settings)
     examples = some_examples(words, imported)
     cache = open_cache(settings.cache, os.environ)
     with ProgressReport(progress) as report:

@@ -63,7 +63,7 @@ class ModelIdentity:
     """Which model: its file, and what it computes.
 
     structure: a digest that survives saving the model again, but no change of what it computes.
-    output: the output that the loss reads.
+    output: the output that the loss reads; outputs: those of a sum of losses, in its order.
     """
 
     sha256: Sha256
@@ -72,7 +72,13 @@ class ModelIdentity:
     structure: Sha256
     semantics: str
     opset: Mapping[str, int]
-    output: str
+    output: str | None
+    outputs: tuple[str, ...] = field(default=(), metadata=member(optional=True))
+
+    @property
+    def read_outputs(self) -> tuple[str, ...]:
+        """Every output that the loss reads."""
+        return self.outputs if self.output is None else (self.output, *self.outputs)
 
 
 @final

@@ -187,8 +187,12 @@ def _identify(state: _State) -> Iterator[str]:
     if structural_digest(model) != claimed.structure:
         yield "the model computes something else: its structure has another digest"
         return
-    if dict(claimed.opset) != dict(model.opset) or claimed.output not in model.outputs:
+    outputs = claimed.read_outputs
+    if dict(claimed.opset) != dict(model.opset) or not set(outputs) <= set(model.outputs):
         yield "the operator sets or the output are not those of the model"
+    parts = tuple(part.output for part in state.premises.loss_parts)
+    if not outputs or outputs != (parts or outputs[:1]) or (claimed.output is None) != bool(parts):
+        yield "the outputs of the model are not those that the loss reads"
     external = tuple(ExternalFile(f.location, f.sha256, f.size) for f in model.external)
     same_file = (claimed.sha256, claimed.size) == (model.sha256, model.size)
     if not (same_file and claimed.external == external):
@@ -199,7 +203,7 @@ def _identify(state: _State) -> Iterator[str]:
 
 def _account(state: _State) -> Iterator[str]:
     """2: every node once, with the operands and the role that the checker itself finds."""
-    state.program = lower(state.model, state.certificate.model.output)
+    state.program = lower(state.model, *state.certificate.model.read_outputs)
     certificate, program = state.certificate, state.program
     expected = expected_nodes(state.model, program)
     if len(expected) != len(certificate.nodes):

@@ -59,7 +59,7 @@ def derive(
     facts, refined = derive_facts(program, premises, evidence, proposals)
     downward = proposals.of_cotangents(facts)
     refined = replace(refined, chains=Chains.of(program, facts, evidence, downward))
-    at_output = _loss(program, premises, facts[program.output])
+    at_output = _loss(program, premises, facts)
     cotangents = backward(program, facts, weights, at_output, refined)
     return Derived(
         facts=facts,
@@ -109,15 +109,13 @@ def weights_of(evidence: Evidence) -> Weights:
     return Constrained(constraints, evidence.trained, evidence.norms)
 
 
-def _loss(program: Program, premises: Premises, logits: Fact) -> Cotangent:
-    """The gradient of the loss at the output, clipped where training clips it.
+def _loss(program: Program, premises: Premises, facts: Mapping[str, Fact]) -> Cotangent:
+    """The gradient of the loss at the output, clipped where training clips it."""
+    if premises.loss_parts or program.heads:
+        from lipcert.core.losses.joint import joint_cotangent, joint_loss  # noqa: PLC0415  for such
 
-    Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member; the
-    only entry of a gradient is no larger than its norm.
-    """
-    loss = read_loss(premises.loss, dict(premises.loss_parameters))
-    found = loss_cotangent(loss, logits, program.shapes[program.output])
-    if premises.loss_clip is None:
-        return found
-    label = None if found.label is None else min(found.label, premises.loss_clip)
-    return Cotangent(min(found.norm, premises.loss_clip), found.hull, label=label)
+        found = joint_cotangent(joint_loss(premises.loss_parts, program.heads), program, facts)
+    else:
+        loss = read_loss(premises.loss, dict(premises.loss_parameters))
+        found = loss_cotangent(loss, facts[program.output], program.shapes[program.output])
+    return found if premises.loss_clip is None else found.clipped(premises.loss_clip)

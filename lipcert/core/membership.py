@@ -51,7 +51,7 @@ def membership_faults(
     if structural_digest(exchanged(weights.model, originals)) != certificate.model.structure:
         yield "more than trained tensors differ from the model of the certificate"
         return
-    program = lower(weights.model, certificate.model.output)
+    program = lower(weights.model, *certificate.model.read_outputs)
     yield from constraint_faults(certificate.scope.constraints, weights.model, program, {}, engine)
 
 

@@ -57,6 +57,21 @@ class Place:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Head:
+    """One of several outputs that a loss reads: its name in the file, and shape and place there."""
+
+    output: str
+    shape: Shape
+    place: Place | None
+
+    @property
+    def size(self) -> int:
+        """Number of entries, for one example."""
+        return math.prod(self.shape)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Window:
     """Windows along the spatial axes: tap t of output o reads o·stride + t·dilation − before.
 
@@ -474,6 +489,8 @@ def kept_entries(step: Step) -> int:
 class Program:
     """The steps that the chosen output needs, in order.
 
+    heads: of several outputs, of which `output` holds the entries one after another, [1, entries];
+    empty where one output of the file is the output.
     place: where the examples of a batch lie in the output, if it was shown for a batch of any size
     that no example influences another; None where the file holds one example at a time.
     covered: for each node of the model, what became of it: "step", "part" of a step that ends at
@@ -492,6 +509,7 @@ class Program:
     covered: tuple[str, ...]
     untracked: frozenset[str] = frozenset()
     ids: int | None = None
+    heads: tuple[Head, ...] = ()
 
     @property
     def batch_proved(self) -> bool:

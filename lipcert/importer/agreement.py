@@ -1,7 +1,7 @@
 """Agreement: the program that the core reads in a file computes what onnxruntime computes.
 
-Compared are all tensors of the file that the program names, for one example at a time, and the
-output for several examples at once; of a file with a fixed batch, the output for that. Raised is
+Compared are all tensors of the file that the program names, for one example at a time, and every
+output for several examples at once; of a file with a fixed batch, the outputs for that. Raised is
 `UnsupportedModelError` (LC025) with the first node whose values differ. Where audits and training
 run the program of a model that was rewritten, this is held against that of the file (LC013).
 
@@ -11,7 +11,7 @@ by a few times what the program itself loses in the arithmetic of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
@@ -116,7 +116,7 @@ class _Comparison:
         program, single = self.read.program, _count(self.read) in {None, 1}
         self.coarse = "float16" if has_halves(self.read.model) else "float32"
         wanted = _tensors_of_the_file(self.read) if single else {}
-        names = [*wanted, self.read.output]
+        names = [*wanted, *self.read.outputs]
         self.run = Runtime(self.path, self.read.model.sha256, program.input, names)
         self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
 
@@ -139,7 +139,7 @@ class _Comparison:
 
     def _alone(self, example: Array, tensors: Mapping[str, tuple[str, str]]) -> Array | None:
         """The output, after these tensors of the file were compared; None outside of the domain."""
-        names = list(dict.fromkeys([*tensors, self.read.output])) if tensors else []
+        names = list(dict.fromkeys([*tensors, *self.read.outputs])) if tensors else []
         theirs = dict(zip(names, self.run(example, names), strict=True)) if names else {}
 
         def at(arithmetic: str) -> Array | None:
@@ -166,33 +166,56 @@ class _Comparison:
             lossy = ours if rounded is exact else next(rounded)[1]
             if np.isnan(ours).any():
                 return None  # a function of the network is not defined there
+            shown = [(name, ours, lossy)]
             if name == program.output:
                 output = ours
-                self._record(theirs.get(self.read.output), ours)
-            for own in {name, self.read.output} if name == program.output else {name}:
+                parts = (self._parts(found) for found in (ours, lossy))
+                ends = list(zip(self.read.outputs, *parts, strict=True))
+                shown += [item for item in ends if item[0] != name]
+                for own, part, _ in ends:
+                    self._record(theirs.get(own), part)
+            for own, part, rounding in shown:
                 if own in rest:
-                    reason = self._difference(rest.pop(own), ours, lossy)
+                    reason = self._difference(rest.pop(own), part, rounding)
                     if reason:
                         raise _refused(f"{own!r} {reason}", *self.tensors.get(own, ("", "")))
         return output if output is not None and np.isfinite(output).any() else None
 
     def _together(self, examples: tuple[Array, ...], outputs: tuple[Array, ...]) -> None:
-        """The output for several examples at once."""
+        """Every output for several examples at once."""
         program = self.read.program
-        (theirs,) = self.run(_joined(examples, program.place and Place(0)), [self.read.output])
-        ours = _joined(outputs, program.place)
+        batch = _joined(examples, program.place and Place(0))
+        theirs = self.run(batch, self.read.outputs)
+        ours = self._batches(outputs)
 
         def at(arithmetic: str) -> None:
             lossy = ours
             if arithmetic != "float64":
-                parts = [output_of(program, x, arithmetic) for x in examples]
-                lossy = _joined(parts, program.place)
-            reason = self._difference(theirs, ours, lossy)
-            if reason:
-                raise _refused(f"the output for {len(examples)} examples at once {reason}")
+                lossy = self._batches([output_of(program, x, arithmetic) for x in examples])
+            for found in zip(theirs, ours, lossy, strict=True):
+                reason = self._difference(*found)
+                if reason:
+                    raise _refused(f"the output for {len(examples)} examples at once {reason}")
 
         self._tried(at)
-        self._record(theirs, ours)
+        for found in zip(theirs, ours, strict=True):
+            self._record(*found)
+
+    def _parts(self, output: Array) -> list[Array]:
+        """The outputs of the file for one example, from that of the program."""
+        heads = self.read.program.heads
+        if not heads:
+            return [output]
+        ends = np.cumsum([head.size for head in heads])
+        parts = np.split(output.reshape(-1), ends[:-1])
+        return [part.reshape(head.shape) for part, head in zip(parts, heads, strict=True)]
+
+    def _batches(self, outputs: Sequence[Array]) -> list[Array]:
+        """The outputs of the file for a batch, from that of the program for each example."""
+        program = self.read.program
+        places = [head.place for head in program.heads] or [program.place]
+        parts = zip(*map(self._parts, outputs), strict=True)
+        return [_joined(part, place) for part, place in zip(parts, places, strict=True)]
 
     def _record(self, theirs: Array | None, ours: Array) -> None:
         """How far an output is from that of onnxruntime, where both are numbers."""

@@ -71,6 +71,10 @@ _PLAIN: Final = (
     "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
     f" torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
 )
+_WHICH: Final = (
+    "choose one by its name (--output NAME), or give each that has a loss its own"
+    " (--loss NAME=cross-entropy,OTHER=mse)"
+)
 _PROVED: Final = "every operator keeps the examples apart, for a batch of any size"
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
@@ -93,22 +97,24 @@ class Assembled:
     program: Program
 
 
-def assemble(checked: RawModel, path: Path, output: str | None, *, as_exported: bool) -> Assembled:
+def assemble(
+    checked: RawModel, path: Path, outputs: Sequence[str], *, as_exported: bool
+) -> Assembled:
     """Translate a model from this file; the other arguments are those of `load_model`."""
     provenance = read_provenance(checked.graph)
     raw = checked.graph.nodes
-    target, source = _ends(checked, output)
-    stored = _stored(checked, path, target)
+    targets, source = _ends(checked, outputs)
+    stored = _stored(checked, path, targets)
     separated = separate_shared(stored, checked.producer, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
     notes = {node.outputs[0]: node for node in raw}
     bound = with_bindings(found.model, notes, provenance, found.views)
     found = replace(found, model=bound.model)
-    program = _program(checked, found.model, source, target)
+    program = _program(checked, found.model, source, targets)
     _check_apart(found.model, program, source)
-    live = needed_values(raw, target)
+    live = needed_values(raw, *targets)
     needed = [node for node in raw if live.intersection(node.output_names)]
-    missing = provenance.missing(bound.names, needed, target)
+    missing = provenance.missing(bound.names, needed, targets)
     own = {name for node in stored.nodes for name in node.outputs}
     marks = Marks(
         provenance=provenance,
@@ -133,11 +139,11 @@ def assemble(checked: RawModel, path: Path, output: str | None, *, as_exported: 
     graph = replace(
         graph,
         parameters={**trained.parameters, **made},
-        eval_layers=eval_layers(raw, target),
+        eval_layers=eval_layers(raw, *targets),
     )
     diagnostics = (
         *_batch_notes(program, source),
-        *_output_notes(checked, target),
+        *_output_notes(checked, targets),
         *_fold_notes(missing, found.absorbed | found.names, graph, as_exported=as_exported),
         *_override_notes(checked, graph),
         *_name_notes(provenance, graph),
@@ -148,34 +154,34 @@ def assemble(checked: RawModel, path: Path, output: str | None, *, as_exported: 
     scattered = (bound.scattered | separated.tied).intersection(graph.parameters)
     same = found.model is stored
     reading = Reading(
-        stored, program if same else _program(checked, stored, source, target), target
+        stored, program if same else _program(checked, stored, source, targets), targets
     )
     macros = tuple(_macros(found.model, program))
     return Assembled(graph, _proof(program), diagnostics, macros, scattered, reading, program)
 
 
-def _ends(model: RawModel, output: str | None) -> tuple[str, RawInput]:
-    """The output and the input that leads to it, or every reason why there is none."""
+def _ends(model: RawModel, outputs: Sequence[str]) -> tuple[tuple[str, ...], RawInput]:
+    """The outputs and the input that leads to them, or every reason why there is none."""
     graph = model.graph
     refusals = list(training_refusals(graph))
-    targets = list(graph.outputs)
+    targets = graph.outputs
     try:
-        targets = [_chosen_output(model, output)]
-        source = _checked(_only_input(model, targets[0]))
+        targets = _chosen_outputs(model, outputs)
+        source = _checked(_only_input(model, targets))
     except UnsupportedModelError as error:
         found = (*refusals, *error.refusals, *operator_refusals(graph, targets))
         raise UnsupportedModelError(distinct(found)) from None
-    return targets[0], source
+    return targets, source
 
 
-def _stored(checked: RawModel, path: Path, output: str) -> Model:
+def _stored(checked: RawModel, path: Path, outputs: Sequence[str]) -> Model:
     """What the core reads in the same bytes."""
     try:
         model = stored_model(path)
     except UnsupportedModelError as error:
         found = (
             *training_refusals(checked.graph),
-            *operator_refusals(checked.graph, [output], frozenset()),
+            *operator_refusals(checked.graph, outputs, frozenset()),
         )
         raise UnsupportedModelError(distinct(found) or error.refusals) from None
     if not is_same(model, checked.sha256, checked.external):
@@ -183,19 +189,19 @@ def _stored(checked: RawModel, path: Path, output: str) -> Model:
     return model
 
 
-def _program(checked: RawModel, model: Model, source: RawInput, output: str) -> Program:
+def _program(checked: RawModel, model: Model, source: RawInput, outputs: Sequence[str]) -> Program:
     """What the core makes of a model, or everything that stands against it."""
     found = list(training_refusals(checked.graph))
     error = None
     if not found:
         try:
-            return lower(model, output)
+            return lower(model, *outputs)
         except Unsupported as refusal:
             error = refusal
     is_symbolic = isinstance((source.dims or ("",))[0], str)
     batched = is_symbolic or isinstance(error, MixingError)
-    found += node_refusals(model, output, batched=batched)
-    found += operator_refusals(checked.graph, [output], JUMPING | {"If"})
+    found += node_refusals(model, *outputs, batched=batched)
+    found += operator_refusals(checked.graph, outputs, JUMPING | {"If"})
     if error is not None and (error.node is None or not found):
         found.append(refused(error))
     raise UnsupportedModelError(distinct(found))
@@ -310,24 +316,23 @@ def _kind(op: Op) -> str:
     return ""
 
 
-def _chosen_output(model: RawModel, output: str | None) -> str:
-    """The output asked for; otherwise the only one that no other output is computed from."""
+def _chosen_outputs(model: RawModel, asked: Sequence[str]) -> tuple[str, ...]:
+    """The outputs asked for; otherwise the only one that no other output is computed from."""
     outputs = model.graph.outputs
-    if output in outputs:
-        return output
-    final = _final_outputs(model)
-    if output is None and len(final) == 1:
-        return final[0]
     listed = ", ".join(repr(name) for name in outputs[:8])
-    if output is not None:
-        hint = nearest(output, outputs)
-        raise UsageError(
-            f"output: the model has no output {output!r}; {hint or f'known: {listed}'}"
-        )
+    for output in asked:
+        if output not in outputs:
+            hint = nearest(output, outputs)
+            raise UsageError(
+                f"output: the model has no output {output!r}; {hint or f'known: {listed}'}"
+            )
+    if asked:
+        return tuple(asked)
+    final = _final_outputs(model)
+    if len(final) == 1:
+        return (final[0],)
     reason = f"the model has {len(outputs)} outputs: {listed}"
-    raise UnsupportedModelError(
-        (Refusal("LC012", "", "", reason, "choose one output by its name (--output NAME)"),)
-    )
+    raise UnsupportedModelError((Refusal("LC012", "", "", reason, _WHICH),))
 
 
 def _final_outputs(model: RawModel) -> list[str]:
@@ -342,23 +347,25 @@ def _final_outputs(model: RawModel) -> list[str]:
     return [name for name in model.graph.outputs if name not in read]
 
 
-def _output_notes(model: RawModel, target: str) -> tuple[Diagnostic, ...]:
+def _output_notes(model: RawModel, targets: Sequence[str]) -> tuple[Diagnostic, ...]:
     """LC012 where the file has further outputs: the loss is assumed not to read them."""
-    others = [name for name in model.graph.outputs if name != target]
+    others = [name for name in model.graph.outputs if name not in targets]
     if not others:
         return ()
-    listed = ", ".join(map(repr, others[:8]))
-    message = f"the loss is taken to read the output {target!r} alone, not {listed}"
-    return (Diagnostic("LC012", Level.WARNING, "", message, "choose another with --output NAME"),)
+    read, listed = (", ".join(map(repr, names[:8])) for names in (targets, others))
+    what = f"output {read}" if len(targets) == 1 else f"outputs {read}"
+    message = f"the loss is taken to read the {what} alone, not {listed}"
+    return (Diagnostic("LC012", Level.WARNING, "", message, _WHICH),)
 
 
-def _only_input(model: RawModel, output: str) -> RawInput:
-    needed = needed_values(model.graph.nodes, output)
+def _only_input(model: RawModel, outputs: Sequence[str]) -> RawInput:
+    needed = needed_values(model.graph.nodes, *outputs)
     inputs = [item for item in model.graph.inputs if item.name in needed]
     if len(inputs) == 1:
         return inputs[0]
     if not inputs:
-        refusal = Refusal("LC008", "", "", f"the output {output!r} does not depend on any input")
+        listed = ", ".join(map(repr, outputs))
+        refusal = Refusal("LC008", "", "", f"the output {listed} does not depend on any input")
     else:
         listed = ", ".join(repr(item.name) for item in inputs[:8])
         reason = f"the model has {len(inputs)} data inputs: {listed}"

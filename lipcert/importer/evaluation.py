@@ -36,9 +36,9 @@ _CALLS: Final = "aten."
 _MOST_NAMES: Final = 8
 
 
-def eval_layers(nodes: Sequence[RawNode], output: str) -> tuple[EvalLayer, ...]:
-    """The layers behind an output that were exported in evaluation mode, in order."""
-    live = needed_values(nodes, output)
+def eval_layers(nodes: Sequence[RawNode], *outputs: str) -> tuple[EvalLayer, ...]:
+    """The layers behind outputs that were exported in evaluation mode, in order."""
+    live = needed_values(nodes, *outputs)
     found: dict[tuple[str, str], EvalLayer] = {}
     for node in nodes:
         layer = None if live.isdisjoint(node.outputs) else _layer(node)

@@ -32,6 +32,8 @@ _ROLES: Final = MappingProxyType(
     | {"scale": "scale", "shift": "bias"}
 )
 """what the operands of steps are called in reports"""
+_JOINED: Final = "outputs"
+"""the name of the step that joins several outputs"""
 
 
 def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Parameter]) -> Graph:
@@ -54,8 +56,10 @@ def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Paramete
     used = dict.fromkeys(use.parameter for node in nodes for use in node.uses())
     shape = example(program.shapes[program.input])
     shown = {name: operands.parameters[name] for name in used}
-    named = _named(nodes, model)
-    return Graph(program.input, shape, program.output, named, shown, ids=program.ids)
+    named = _named(nodes, model, program.output if program.heads else None)
+    return Graph(
+        program.input, shape, program.output, named, shown, ids=program.ids, heads=program.heads
+    )
 
 
 def _operands(number: int, step: p.Step, operands: Operands) -> Mapping[str, Operand]:
@@ -86,9 +90,15 @@ def _is_one_affine_map(scale: Node, shift: Node, readers: Mapping[str, int]) -> 
     )
 
 
-def _named(nodes: Sequence[Node], model: Model) -> tuple[Node, ...]:
-    """Nodes by the names that they have in the file; several of one node with numbers."""
-    owners = [model.nodes[node.step.node].name or node.output for node in nodes]
+def _named(nodes: Sequence[Node], model: Model, joined: str | None) -> tuple[Node, ...]:
+    """Nodes by the names that they have in the file; several of one node with numbers.
+
+    joined: the value that holds several outputs, which no node of the file computes.
+    """
+    owners = [
+        _JOINED if node.output == joined else model.nodes[node.step.node].name or node.output
+        for node in nodes
+    ]
     several = Counter(owners)
     taken: set[str] = set()
     found = []

@@ -15,7 +15,8 @@ the program of the core has been compared with onnxruntime, and the graph with t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
@@ -31,6 +32,7 @@ from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
 from lipcert.importer.raw import RawModel
+from lipcert.settings import Settings
 from lipcert.threads import one_thread
 
 
@@ -38,7 +40,7 @@ from lipcert.threads import one_thread
 @dataclass(frozen=True, slots=True)
 class _Request:
     path: str
-    output: str | None
+    outputs: Sequence[str]
     as_exported: bool
     input_norm: float | None
     input_box: tuple[float, float] | None
@@ -58,7 +60,7 @@ class _Rehearsal:
 def load_model(
     path: str | Path,
     *,
-    output: str | None = None,
+    output: str | Sequence[str] | None = None,
     as_exported: bool = False,
     trusted: bool = False,
     input_norm: float | None = None,
@@ -66,18 +68,34 @@ def load_model(
 ) -> ImportedModel:
     """Import an ONNX file.
 
-    output: name of the output to follow, where there are several. as_exported: take the tensors
+    output: name of the output to follow, where there are several, or names of all those that a sum
+    of losses reads (`Settings.outputs`). as_exported: take the tensors
     of the file for the trained parameters even where the exporter folded others into them.
     trusted: import the file in this process alone, without limits of memory and time.
     input_norm, input_box: the inputs that one example may have, as in `Settings`; where they are
     declared, the readings of the file are compared on some of them.
     """
-    request = _Request(str(path), output, as_exported, input_norm, input_box)
+    outputs = () if output is None else (output,) if isinstance(output, str) else tuple(output)
+    request = _Request(str(path), outputs, as_exported, input_norm, input_box)
     if trusted:
         return _compared(request)
     rehearsal = _rehearsed(request)
     model = _opened(request, rehearsal)
     return _result(request, model, _assembled(request, model), rehearsal.verification)
+
+
+def load_under(
+    path: str | os.PathLike[str], settings: Settings, *, trusted: bool = False
+) -> ImportedModel:
+    """Import an ONNX file for a run of these settings, as `load_model` does."""
+    return load_model(
+        Path(path),
+        output=settings.outputs,
+        as_exported=settings.as_exported,
+        trusted=trusted,
+        input_norm=settings.input_norm,
+        input_box=settings.input_box,
+    )
 
 
 def _compared(request: _Request) -> ImportedModel:
@@ -110,7 +128,7 @@ def _changed(request: _Request) -> ModelFileError:
 
 def _assembled(request: _Request, model: RawModel) -> Assembled:
     path = Path(request.path)
-    return assemble(model, path, request.output, as_exported=request.as_exported)
+    return assemble(model, path, request.outputs, as_exported=request.as_exported)
 
 
 def _result(

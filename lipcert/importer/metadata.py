@@ -80,26 +80,26 @@ class Provenance:
         return [self.parameters[name] for name in found if name in self.parameters]
 
     def missing(
-        self, bound: Iterable[str], nodes: Sequence[RawNode], output: str
+        self, bound: Iterable[str], nodes: Sequence[RawNode], outputs: Sequence[str]
     ) -> frozenset[str]:
         """Parameters that the network uses and of which the file holds no tensor.
 
-        nodes: those that the output is computed from.
+        nodes: those that the outputs are computed from.
         """
         lacking = self.targets - self.stored - frozenset(bound)
-        return lacking & self._used(nodes, output) if lacking else lacking
+        return lacking & self._used(nodes, outputs) if lacking else lacking
 
-    def _used(self, nodes: Sequence[RawNode], output: str) -> frozenset[str]:
-        """Parameters that the output may be computed from; all where the notes have gaps.
+    def _used(self, nodes: Sequence[RawNode], outputs: Sequence[str]) -> frozenset[str]:
+        """Parameters that the outputs may be computed from; all where the notes have gaps.
 
-        Proof: every node is made from a noted call, and the output, and every tensor that a noted
+        Proof: every node is made from a noted call, and each output, and every tensor that a noted
         call reads, is an input of the exported program or the result of a call that is noted too.
-        So these calls are all that the output is computed from, and none of them reads any other
+        So these calls are all that the outputs are computed from, and none of them reads any other
         parameter. A name of an output proves no call: an optimiser that leaves out the call, such
         as a product by a parameter that is 1, gives its name to what stood before it.
         """
         results = {name for node in nodes for name in node.output_names} - set(self.outputs)
-        read = {self.outputs.get(output, "")}
+        read = {self.outputs.get(output, "") for output in outputs}
         for node in nodes:
             call = call_of(node)
             if call is None:

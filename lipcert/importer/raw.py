@@ -81,9 +81,9 @@ class RawModel:
     """SHA-256 of each file with external data, by its path relative to the model's folder"""
 
 
-def needed_values(nodes: Sequence[RawNode], output: str) -> set[str]:
-    """Names of the values from which the output is computed."""
-    live = {output}
+def needed_values(nodes: Sequence[RawNode], *outputs: str) -> set[str]:
+    """Names of the values from which the outputs are computed."""
+    live = set(outputs)
     for node in reversed(nodes):
         if any(name in live for name in node.outputs):
             live.update(values_read(node))

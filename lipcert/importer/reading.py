@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What the core makes of a file. output: the name of the output in the file."""
+    """What the core makes of a file. outputs: those of the file that the loss reads, by name."""
 
     model: Model
     program: Program
-    output: str
+    outputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, path: Path, output: str) -> Reading:
-        """The program behind an output of a file."""
+    def of(cls, path: Path, *outputs: str) -> Reading:
+        """The program behind outputs of a file."""
         model = stored_model(path)
-        name = output if output in model.outputs else model.outputs[-1]
-        return cls(model, _lowered(model, name), name)
+        names = outputs if set(outputs) <= set(model.outputs) else model.outputs[-1:]
+        return cls(model, _lowered(model, *names), names)
 
     def is_of(self, imported: ImportedModel) -> bool:
         """Whether what was read here are bytes, in the file and beside it, that the other read."""
@@ -44,15 +44,15 @@ class Reading:
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
         """The same file with other numbers in some of its initializers."""
         model = replace(self.model, initializers={**self.model.initializers, **tensors})
-        return replace(self, model=model, program=_lowered(model, self.output))
+        return replace(self, model=model, program=_lowered(model, *self.outputs))
 
 
-def read_program(imported: ImportedModel, output: str | None) -> Reading:
-    """The program behind an output (None: the one that the importer followed)."""
+def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Reading:
+    """The program behind outputs (none: what the importer followed)."""
     known = imported.reading
-    if known is not None and output in {None, known.output}:
+    if known is not None and outputs in {(), known.outputs}:
         return known
-    found = Reading.of(Path(imported.path), output or imported.graph.output_name)
+    found = Reading.of(Path(imported.path), *(outputs or (imported.graph.output_name,)))
     if not found.is_of(imported):
         raise NoVerdictError(f"{imported.path} changed after it was imported")
     return found
@@ -72,9 +72,9 @@ def stored_model(path: Path) -> Model:
         raise _refused(str(error)) from error
 
 
-def _lowered(model: Model, output: str) -> Program:
+def _lowered(model: Model, *outputs: str) -> Program:
     try:
-        return lower(model, output)
+        return lower(model, *outputs)
     except Unsupported as error:
         raise _refused(str(error)) from error
 

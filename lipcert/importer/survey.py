@@ -74,7 +74,7 @@ def operator_refusals(
 
     allowed: those of which it depends on others whether they have one.
     """
-    live = set().union(*(needed_values(graph.nodes, name) for name in outputs))
+    live = needed_values(graph.nodes, *outputs)
     data = {item.name for item in graph.inputs}
     for node in graph.nodes:
         if node.op_type in _SHAPES or not live.intersection(node.output_names):
@@ -106,10 +106,10 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
     return Refusal(code, node, op, error.reason, remedy)
 
 
-def node_refusals(model: Model, output: str, *, batched: bool) -> Iterator[Refusal]:
+def node_refusals(model: Model, *outputs: str, batched: bool) -> Iterator[Refusal]:
     """The nodes that cannot be read, as far as their inputs are known."""
     try:
-        walk = Walk.of(model, output, batched=batched)
+        walk = Walk.of(model, *outputs, batched=batched)
     except Unsupported as error:
         yield refused(error)
         return
@@ -125,11 +125,12 @@ def node_refusals(model: Model, output: str, *, batched: bool) -> Iterator[Refus
             else:
                 continue
         lost.update(filter(None, node.outputs))
-    if output not in lost:
-        try:
-            walk.known(output)
-        except Unsupported as error:
-            yield refused(error)
+    for output in outputs:
+        if output not in lost:
+            try:
+                walk.known(output)
+            except Unsupported as error:
+                yield refused(error)
 
 
 def label(node: Node) -> str:

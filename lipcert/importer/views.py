@@ -191,7 +191,8 @@ class _Coded:
         )
         model = replace(self._model, nodes=nodes, initializers={**stored, **marked})
         try:
-            other = lower(model, self._program.output)
+            heads = [head.output for head in self._program.heads]
+            other = lower(model, *(heads or [self._program.output]))
         except Unsupported:
             return {}
         if list(map(_frame, other.steps)) != list(map(_frame, self._program.steps)):

@@ -32,12 +32,16 @@ from lipcert.threads import one_thread
 @final
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate that was checked, the checker's report, and the analysis of its bounds."""
+    """A certificate that was checked, the checker's report, and the analysis of its bounds.
+
+    path: where `lipcert.certify` has written it.
+    """
 
     data: bytes
     certificate: Certificate
     report: Report
     analysis: Analysis
+    path: Path | None = None
 
 
 @one_thread()

@@ -134,7 +134,7 @@ class Draft:
         return pairs
 
     def _identity(self) -> ModelIdentity:
-        model = self._model
+        model, outputs = self._model, self._found.reading.outputs
         return ModelIdentity(
             sha256=model.sha256,
             size=model.size,
@@ -142,7 +142,8 @@ class Draft:
             structure=structural_digest(model),
             semantics=SEMANTICS,
             opset=dict(model.opset),
-            output=self._found.reading.output,
+            output=outputs[0] if len(outputs) == 1 else None,
+            outputs=outputs if len(outputs) > 1 else (),
         )
 
     def _nodes(self) -> tuple[NodeClaim, ...]:

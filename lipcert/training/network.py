@@ -8,13 +8,10 @@ compute the same, on the module's own weights.
 from __future__ import annotations
 
 import copy
-import logging
-import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -26,13 +23,15 @@ from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.observation import named_buffers, unwrapped
 from lipcert.audit.recorded_names import Match, matched
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.importer.load import load_model
+from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
-from lipcert.training.dropout import at_rest, dropouts, refused_parts
+from lipcert.patterns import literal
+from lipcert.settings import Settings
+from lipcert.training.dropout import at_rest, refused_parts
+from lipcert.training.exporting import export
 
 _EXAMPLES: Final = 3
-_STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _AGREEMENT: Final = 1e-3
 """relative to the longest output: float32 kernels differ by far less, other networks by more"""
 
@@ -67,6 +66,15 @@ class TrainedNetwork:
             for name, match in self.matches.items()
         }
 
+    def under(self, settings: Settings) -> Settings:
+        """The settings, with everything frozen that needs no gradient in the module."""
+        still = tuple(
+            literal(name)
+            for name, match in self.matches.items()
+            if (live := self.live(match.recorded)) is not None and not live.requires_grad
+        )
+        return replace(settings, freeze=(*settings.freeze, *still)) if still else settings
+
     def by_module(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Tensors by the graph's names and in its orientation, as the module has them."""
         found = {name: self.matches[name] for name in tensors}
@@ -91,13 +99,21 @@ def trained_network(
 
 
 def imported_network(
-    module: nn.Module, example: Tensor, path: Path, *, exists: bool = False
+    module: nn.Module,
+    example: Tensor,
+    path: Path,
+    settings: Settings | None = None,
+    *,
+    exists: bool = False,
 ) -> TrainedNetwork:
-    """`trained_network` of a module in a mode in which it is the graph, whatever other modes do."""
+    """`trained_network` of a module in a mode in which it is the graph, whatever other modes do.
+
+    settings: under which the file is read.
+    """
     live = unwrapped(module)
     if not exists:
         export(live, example, path)
-    model = load_model(path, trusted=True)
+    model = load_under(path, settings or Settings(), trusted=True)
     if model.graph.input_shape != tuple(example.shape[1:]):
         raise NoVerdictError(
             f"training: the exported network takes {model.graph.input_shape}, the examples have "
@@ -108,6 +124,16 @@ def imported_network(
     found = TrainedNetwork(live, model, matched(model.graph, shapes, lambda: [snapshot]))
     _compare(found, example)
     return found
+
+
+@contextmanager
+def exported_network(
+    module: nn.Module, example: Tensor, settings: Settings | None = None
+) -> Iterator[TrainedNetwork]:
+    """A copy of the module in evaluation mode, imported; its file lasts as long as the block."""
+    own = copy.deepcopy(unwrapped(module)).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        yield imported_network(own, example, Path(folder) / "model.onnx", settings)
 
 
 def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
@@ -136,79 +162,15 @@ def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
         )
 
 
-def export(module: nn.Module, example: Tensor, path: Path) -> None:
-    """Write the module with its present weights as an ONNX file, in one go."""
-    plain = _bare_copy(unwrapped(module)).cpu().eval()
-    for part in dropouts(plain).values():
-        part.inplace = False  # type: ignore[assignment]  # in place, the file shows nothing of it
-    inputs = torch.zeros((2, *example.shape[1:]), dtype=example.dtype)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder, _quietly():
-        written = Path(folder) / path.name
-        try:
-            program = torch.onnx.export(
-                plain,
-                (inputs,),
-                dynamo=True,
-                optimize=False,
-                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-                input_names=["input"],
-                output_names=["logits"],
-                verbose=False,
-            )
-            _save(program, written)
-        except Exception as error:  # the exporter raises whatever the module's code does
-            reason = " ".join(str(error).split())[:300]
-            raise NoVerdictError(f"training: the module cannot be exported: {reason}") from error
-        os.replace(written, path)
-
-
-def _save(program: torch.onnx.ONNXProgram | None, path: Path) -> None:
-    """Write a program, but for where on this machine the code of each of its nodes stands."""
-    if program is None:
-        raise RuntimeError("the exporter returned nothing")
-    for graph in (program.model.graph, *program.model.functions.values()):
-        for node in graph:
-            node.metadata_props.pop(_STACK_TRACE, None)
-    program.save(path, external_data=False)
-
-
-def _bare_copy(module: nn.Module) -> nn.Module:
-    """A copy without the hooks around its forward passes, which belong to a run."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks")
-    held = [(part, kind, getattr(part, kind)) for part in module.modules() for kind in kinds]
-    for part, kind, hooks in held:
-        setattr(part, kind, type(hooks)())
-    try:
-        return copy.deepcopy(module)
-    finally:
-        for part, kind, hooks in held:
-            setattr(part, kind, hooks)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's warnings about its own internals."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def _compare(network: TrainedNetwork, example: Tensor) -> None:
     """The module against its graph on random inputs, with the live weights in their places."""
     device = example.device
     weights = {name: tensor.double().cpu().numpy() for name, tensor in network.tensors().items()}
     lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)
     generator = np.random.default_rng(0)
-    x = torch.from_numpy(generator.random((_EXAMPLES, *example.shape[1:]))).to(example.dtype)
+    shape, ids = (_EXAMPLES, *example.shape[1:]), network.graph.ids
+    drawn = generator.random(shape) if ids is None else generator.integers(ids, size=shape)
+    x = torch.from_numpy(drawn).to(example.dtype)
     with torch.no_grad(), at_rest(network.module):
         found = network.module(x.to(device))
         truth = lowered.forward(x.double())

@@ -33,12 +33,13 @@ from lipcert.settings import Settings
 from lipcert.training.calibration import Calibration, warn_uncertified
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement
+from lipcert.training.exporting import export
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
 from lipcert.training.likeness import require_numbers
 from lipcert.training.loader import PrivateLoader, split
-from lipcert.training.network import TrainedNetwork, export
+from lipcert.training.network import TrainedNetwork
 from lipcert.training.release import Release
 from lipcert.training.run_folder import (
     CHECKPOINT,
@@ -161,9 +162,7 @@ class Private:
     def export(self, path: str | Path) -> Path:
         """Write the network, with the weights that the last step left, as an ONNX file."""
         self.guard.refuse_moved()
-        file = Path(path)
-        export(self.network.module, self.example, file)
-        return file
+        return export(self.network.module, self.example, path)
 
     def record(self, folder: Path, model_file: Path, every: Chosen, *, store_data: bool) -> None:
         """Begin the trace, or go on with it; every: steps that are recorded with their tensors,

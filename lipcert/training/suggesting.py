@@ -12,11 +12,8 @@ Invariant: the numbers of the edited module come from an analysis of that module
 
 from __future__ import annotations
 
-import copy
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, final
 
 from torch import Tensor, nn
@@ -25,7 +22,7 @@ from lipcert.analysis.bounded import bounded
 from lipcert.analysis.usefulness import times
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import LipCertError, UsageError
-from lipcert.patterns import literal, matches
+from lipcert.patterns import matches
 from lipcert.progress import ProgressReport
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples
@@ -38,7 +35,7 @@ from lipcert.training.mechanisms import (
     TrainingMechanism,
     mechanism_of,
 )
-from lipcert.training.network import TrainedNetwork, imported_network
+from lipcert.training.network import TrainedNetwork, exported_network
 from lipcert.training.replacing import make_trainable
 from lipcert.training.surgery import edited
 from lipcert.upper import root_sum_square
@@ -166,9 +163,8 @@ def suggest(
 
 def exported(module: nn.Module, example: Tensor) -> TrainedNetwork:
     """The graph of the module in evaluation mode, and the module in that mode."""
-    own = copy.deepcopy(unwrapped(module)).eval()
-    with tempfile.TemporaryDirectory() as folder:
-        return imported_network(own, example, Path(folder) / "model.onnx")
+    with exported_network(module, example) as network:
+        return network
 
 
 @final
@@ -220,21 +216,12 @@ def analysed_again(
     except LipCertError:
         return settings, None
     names = list(network.graph.parameters)
-    still = {
-        name
-        for name, match in network.matches.items()
-        if (live := network.live(match.recorded)) is not None and not live.requires_grad
-    }
-    known = replace(
-        settings,
-        freeze=tuple(literal(name) for name in names if name in still),
-        trainable=(),
-        constraints=tuple(
-            (pattern, constraint)
-            for pattern, constraint in settings.constraints
-            if any(matches(name, (pattern,)) for name in names)
-        ),
+    constraints = tuple(
+        (pattern, constraint)
+        for pattern, constraint in settings.constraints
+        if any(matches(name, (pattern,)) for name in names)
     )
+    known = network.under(replace(settings, freeze=(), trainable=(), constraints=constraints))
     try:
         groups = bounded(network.model, known).groups
     except LipCertError:

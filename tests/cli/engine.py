@@ -23,25 +23,15 @@ class Engine:
     def __init__(self) -> None:
         self.settings = Settings()
         self.paths: list[str] = []
-        self.load_options: tuple[str | None, bool] = (None, False)
-        self.load_domain: tuple[float | None, tuple[float, float] | None] = (None, None)
+        self.loaded_under = Settings()
         self.propose: Propose | None = None
         self.model = object()
         self.result = sample()
         self.failure: BaseException | None = None
 
-    def load_model(
-        self,
-        path: Path,
-        *,
-        output: str | None = None,
-        as_exported: bool = False,
-        input_norm: float | None = None,
-        input_box: tuple[float, float] | None = None,
-    ) -> object:
+    def load_under(self, path: Path, settings: Settings) -> object:
         self.paths.append(str(path))
-        self.load_options = (output, as_exported)
-        self.load_domain = (input_norm, input_box)
+        self.loaded_under = settings
         if self.failure is not None:
             raise self.failure
         return self.model
@@ -65,7 +55,7 @@ class Engine:
 def install(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     for name, attribute in (
-        ("lipcert.importer.load", "load_model"),
+        ("lipcert.importer.load", "load_under"),
         ("lipcert.analysis.pipeline", "analyze"),
     ):
         module = ModuleType(name)

@@ -44,8 +44,7 @@ def test_every_option_reaches_the_engine(engine: Engine) -> None:
     assert (settings.allocation, settings.neighbours) == ("optimal", "replace-one")
     assert (settings.reduction, settings.batch_size) == ("mean", 64)
     assert (settings.tier, settings.output, settings.as_exported) == ("quick", "logits", True)
-    assert engine.load_options == ("logits", True)
-    assert engine.load_domain == (9.0, (-1.0, 1.0))
+    assert engine.loaded_under is engine.settings
 
 
 def test_json_on_stdout_is_one_object(engine: Engine) -> None:

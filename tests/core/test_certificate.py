@@ -55,7 +55,7 @@ SAMPLE = Certificate(
     privacy=PrivacyClaim("pld", 3.0, Fraction(1, 100000), "recomputed"),
 )
 OPTIONAL = {"privacy", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier"}
-OPTIONAL |= {"output_norm", "cotangent_norm", "operator_norm"}
+OPTIONAL |= {"output_norm", "cotangent_norm", "operator_norm", "output"}
 REQUIRED = (("outputs", "parameters"), ("outputs", "groups"))
 """where a bound is a claim, it may be left out; a parameter or group is listed for its bounds"""
 DATA = {"data", "opset"}

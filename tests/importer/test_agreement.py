@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
 from lipcert.errors import NoVerdictError, UnsupportedModelError
-from lipcert.importer import assemble
+from lipcert.importer import assemble, load
 from lipcert.importer import reading as readings
 from lipcert.importer.agreement import Domain, check_agreement
 from lipcert.importer.reading import Reading
 from lipcert.importer.shared import Separated
+from lipcert.settings import Settings
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node
 from tests.core.models import SHIPPED
@@ -142,11 +144,11 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     assert disagreement(reading(path), path, UNIT) is None
     imported = load_model(path)
     assert reading(path).is_of(imported)
-    assert readings.read_program(imported, None) is imported.reading
+    assert readings.read_program(imported) is imported.reading
     (tmp_path / "numbers").write_bytes(bytes((tmp_path / "numbers").stat().st_size))
     assert not reading(path).is_of(imported)
     with pytest.raises(NoVerdictError, match="changed after it was imported"):
-        readings.read_program(replace(imported, reading=None), None)
+        readings.read_program(replace(imported, reading=None))
 
 
 @given(
@@ -254,3 +256,18 @@ def test_a_file_that_the_core_does_not_read_is_refused(tmp_path, monkeypatch):
             load_model(CNN, trusted=trusted)
         assert caught.value.refusals[0].code == "LC028"
         assert caught.value.refusals[0].remedy
+
+
+def test_settings_say_how_a_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that `load_model` asks for and settings know, whatever it is."""
+    settings = Settings(output="b", as_exported=True, input_norm=2.0, input_box=(-1.0, 1.0))
+    asked = [
+        item.name for item in fields(Settings) if item.name in signature(load_model).parameters
+    ]
+    passed: dict[str, object] = {}
+    monkeypatch.setattr(load, "load_model", lambda path, **words: passed.update(words))
+    load.load_under("net.onnx", settings)
+    assert {name: passed[name] for name in asked} == {
+        name: getattr(settings, name) for name in asked
+    }
+    assert len(asked) >= 4

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from lipcert.errors import LipCertError
 from lipcert.training import GradientClipping, Private, make_private
-from lipcert.training.network import export
+from lipcert.training.exporting import export
 from tests.training.runs import BATCH, DELTA, Small, clipless, data, private_run, train
 
 

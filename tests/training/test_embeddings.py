@@ -19,6 +19,7 @@ from lipcert.training import (
     TrainingMechanism,
     WeightClipping,
 )
+from lipcert.training.network import trained_network
 from tests.commands import lipcert
 from tests.training.runs import CLASSES, EXAMPLES, private_run, train
 
@@ -95,3 +96,14 @@ def test_an_audit_speaks_of_rows_only(tmp_path):
     found = lipcert(["audit", *target, "--data", str(tmp_path / "halves.npz")])
     assert found.exit_code == 1
     assert "no whole number" in found.output
+
+
+def test_a_module_that_reads_other_ids_otherwise_is_not_its_graph(tmp_path):
+    """Of which id 0 alone says nothing."""
+
+    class Sly(Bag):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x if torch.compiler.is_exporting() else x // 2)
+
+    with pytest.raises(NoVerdictError, match="exported graph differ"):
+        trained_network(Sly(), tokens()[:1][0], tmp_path / "net.onnx")

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from lipcert.audit.trace.reading import read_trace
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism
-from lipcert.training.network import export
+from lipcert.training.exporting import export
 from tests.training.configured import (
     FACTOR,
     Configured,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 
@@ -16,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-import lipcert
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.errors import UsageError
 from lipcert.evaluate import evaluate_batch
@@ -26,7 +23,7 @@ from lipcert.signal.network import Network
 from lipcert.suggestions.analyst import Analyst
 from lipcert.suggestions.changes import changes_of
 from lipcert.suggestions.mechanisms import families
-from lipcert.suggestions.records import Change, Suggestions
+from lipcert.suggestions.records import Change
 from lipcert.suggestions.structure import Structure
 from lipcert.suggestions.subject import Subject
 from lipcert.training import (
@@ -34,7 +31,6 @@ from lipcert.training import (
     make_private,
 )
 from lipcert.training.layers import Residual
-from lipcert.training.network import export
 from lipcert.training.replacing import make_trainable
 from lipcert.training.suggesting import ModuleSuggestions, analysed_again, exported, suggest
 from lipcert.training.surgery import edited
@@ -345,27 +341,6 @@ def test_examples_are_told_apart():
         suggest(module, EXAMPLE, SETTINGS, public=(x[:, :, :2], y))
     with pytest.raises(UsageError, match="no recipe for 'weightless'"):
         found("resnet").under("weightless")
-
-
-def test_suggest_takes_modules_and_files(tmp_path):
-    torch.manual_seed(0)
-    of_module = lipcert.suggest(parts(), EXAMPLE, SETTINGS, budget=0.0)
-    assert isinstance(of_module, ModuleSuggestions)
-    export(parts(), EXAMPLE, tmp_path / "net.onnx")
-    of_file = lipcert.suggest(lipcert.load_model(tmp_path / "net.onnx"), SETTINGS, budget=0.0)
-    assert isinstance(of_file, Suggestions)
-    of_path = lipcert.suggest(tmp_path / "net.onnx", SETTINGS, budget=0.0)
-    assert of_path.baseline == of_file.baseline
-    with pytest.raises(UsageError, match="no network"):
-        lipcert.suggest(3, SETTINGS)
-    with pytest.raises(UsageError, match="a batch of examples"):
-        lipcert.suggest(parts(), SETTINGS)
-
-
-def test_files_do_without_torch():
-    code = "import lipcert, sys; lipcert.suggest; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_batch_normalisation_is_said_to_be_no_private_run():

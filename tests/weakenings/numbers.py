@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.core import test_arithmetic, test_clipped_soundness, test_exponential
+from tests.core import test_arithmetic, test_clipped_soundness, test_exponential, test_heads
 from tests.core.accounting import (
     test_account,
     test_curve,
@@ -18,6 +18,7 @@ from tests.weakenings import oracles
 from tests.weakenings.mutation import Kill, Mutation
 
 ATTAINED = test_attained.test_gradient_norm_is_bounded_and_attained
+HEADS = Kill.of(test_heads.attained, (0.5, 3.0))
 CASES = {case.name: case for case in test_attained.CASES}
 
 
@@ -108,6 +109,19 @@ LOSSES = [
         "cosine",
     ),
     _loss("mae", "entries:_reduced", 'if reduction == "mean"', "if True", output_reduction=SUM),
+    Mutation(
+        "losses.joint:Part.cotangent",
+        "multiply_up(weight, found.norm)",
+        "min(weight, 1.0) * found.norm",
+        HEADS,
+    ),
+    Mutation(
+        "losses.joint:Joint.of_outputs",
+        "sqrt_up(sum((Fraction(part.norm) ** 2 for part in found), Fraction(0)))",
+        "max(part.norm for part in found)",
+        HEADS,
+    ),
+    Mutation("rules.sums:ConcatRule.pulled", "parts[index]", "parts[0]", HEADS),
     Mutation(
         "losses.base:loss_cotangent",
         "class_axis(shape) is None",
@@ -394,9 +408,9 @@ DERIVATION = [
         Kill.of(oracles.chords_that_leave_a_box),
     ),
     Mutation(
-        "derive:_loss",
-        "Cotangent(min(found.norm, premises.loss_clip)",
-        "Cotangent(0.9 * min(found.norm, premises.loss_clip)",
+        "rules.facts:Cotangent.clipped",
+        "norm=min(self.norm, radius)",
+        "norm=0.9 * min(self.norm, radius)",
         Kill.of(oracles.a_clipped_loss),
     ),
     Mutation(

@@ -9,11 +9,11 @@ can be added, dropped or declared checked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.codec import Bound
+from lipcert.core.codec import Bound, member
 from lipcert.core.ledger.entries import (
     ACCOUNTING,
     ARITHMETIC,
@@ -44,6 +44,8 @@ from lipcert.core.ledger.run import SAMPLING, Run
 
 LossParameter: TypeAlias = tuple[str, float | str]
 
+JOINT: Final = "joint"
+"""the kind of a loss that is the sum of losses of several outputs"""
 _NEEDED: Final = ("A-INPUT", "A-LOSS", MECHANISM, "A-NEIGH", "A-GRAD-AGG")
 _RELATIONS: Final = {
     "add-remove": "one data set has one example more than the other",
@@ -61,11 +63,40 @@ class _Input:
 
 @final
 @dataclass(frozen=True, slots=True)
+class LossPart:
+    """weight · loss of one of several outputs, whose name is that in the file."""
+
+    output: str
+    kind: str
+    parameters: tuple[LossParameter, ...]
+    weight: float
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"{self.weight!r} times {_described(self.kind, self.parameters, self.output)}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Part:
+    output: str
+    kind: str
+    parameters: Mapping[str, float | str]
+    weight: Bound
+
+    def read(self) -> LossPart:
+        return LossPart(self.output, self.kind, _sorted(self.parameters), self.weight)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class _Loss:
     kind: str
     parameters: Mapping[str, float | str]
     clip: Bound | None
     assumed: Literal["true"] | None
+    parts: tuple[_Part, ...] = field(default=(), metadata=member(optional=True))
 
 
 @final
@@ -111,6 +142,7 @@ class Premises:
     stepwise: the noise multiplier of every step of a run that proves its bounds anew at each.
     eval_layers: those that a certificate names.
     loss_assumed: whether nobody stated the loss.
+    loss_parts: of the loss `joint`, in the order of the outputs in the record of the model.
     """
 
     input_norm: float | None
@@ -125,6 +157,7 @@ class Premises:
     stepwise: float | None = None
     eval_layers: tuple[EvalLayer, ...] = ()
     loss_assumed: bool = False
+    loss_parts: tuple[LossPart, ...] = ()
 
     @classmethod
     def read(cls, assumptions: Sequence[Assumption]) -> Premises:
@@ -137,13 +170,16 @@ class Premises:
         loss = read(_Loss, known["A-LOSS"], "A-LOSS")
         if given.box is not None and given.box[0] > given.box[1]:
             raise CertificateFormatError("A-INPUT.box is not an interval")
+        if (loss.kind == JOINT) != bool(loss.parts) or (loss.parts and loss.parameters):
+            raise CertificateFormatError("A-LOSS is neither one loss nor a sum of several")
         return cls(
             input_norm=given.norm,
             input_box=given.box,
             loss=loss.kind,
-            loss_parameters=tuple(sorted(loss.parameters.items())),
+            loss_parameters=_sorted(loss.parameters),
             loss_clip=loss.clip,
             loss_assumed=loss.assumed is not None,
+            loss_parts=tuple(part.read() for part in loss.parts),
             mechanism=read_mechanism(known),
             relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
             divisor=_divisor(known["A-GRAD-AGG"]),
@@ -195,14 +231,20 @@ class Premises:
         return declared("A-INPUT", f"Every example {what}.", written(data))
 
     def _loss(self) -> Assumption:
-        numbers = ", ".join(f"{name} = {value}" for name, value in self.loss_parameters)
-        text = f"The loss of one example is {self.loss}" + (f" with {numbers}" if numbers else "")
+        what = _described(self.loss, self.loss_parameters)
+        if self.loss_parts:
+            what = f"the sum of {' and '.join(part.text for part in self.loss_parts)}"
+        text = f"The loss of one example is {what}"
         if self.loss_clip is not None:
             text += f"; its gradient at the output is clipped to {self.loss_clip!r}"
         if self.loss_assumed:
             text += "; nobody stated it"
         assumed: Literal["true"] | None = "true" if self.loss_assumed else None
-        data = _Loss(self.loss, dict(self.loss_parameters), self.loss_clip, assumed)
+        parts = tuple(
+            _Part(part.output, part.kind, dict(part.parameters), part.weight)
+            for part in self.loss_parts
+        )
+        data = _Loss(self.loss, dict(self.loss_parameters), self.loss_clip, assumed, parts)
         return declared("A-LOSS", f"{text}.", written(data))
 
     def _steps(self, known: Circumstances) -> Iterator[Assumption]:
@@ -230,6 +272,17 @@ class Premises:
             text += "a constant whatever the batch holds."
             data = _Aggregation("mean", self.divisor)
         return declared("A-GRAD-AGG", text, written(data))
+
+
+def _described(kind: str, parameters: Sequence[LossParameter], output: str = "") -> str:
+    """A loss in words. output: of this one among several."""
+    numbers = ", ".join(f"{name} = {value}" for name, value in parameters)
+    text = f"{kind} of the output {output}" if output else kind
+    return f"{text} with {numbers}" if numbers else text
+
+
+def _sorted(parameters: Mapping[str, float | str]) -> tuple[LossParameter, ...]:
+    return tuple(sorted(parameters.items()))
 
 
 def _divisor(data: Mapping[str, object]) -> int | None:

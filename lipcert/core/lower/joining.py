@@ -1,4 +1,4 @@
-"""Concat of values, perhaps with constants between them."""
+"""Concat of values, perhaps with constants between them, and of several outputs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lipcert.core.lower.call import Call
-from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.sums import combined
 from lipcert.core.lower.values import Constant, Data, Value, indices
-from lipcert.core.program import Concat, IndexArray
+from lipcert.core.program import Concat, Head, IndexArray, Place
+from lipcert.core.reader.records import Node
 
 
 def concat(call: Call) -> Value:
@@ -37,6 +38,27 @@ def concat(call: Call) -> Value:
         return total
     source = np.moveaxis(indices(total.shape), axis, 0)
     return _filled(call, total, values, axis, source)
+
+
+def joined_outputs(
+    values: Sequence[Data], heads: Sequence[Head], positions: Sequence[int], sink: Sink
+) -> Data:
+    """The entries of several outputs of one example, one after another: [1, entries].
+
+    positions: of the nodes that the steps belong to. Examples that are apart in every output, each
+    at its own place, are rows of the result. MixingError where they are not apart in one of them.
+    """
+    place = Place(0) if sink.batched else None
+    flat: list[Data] = []
+    for value, head, position in zip(values, heads, positions, strict=True):
+        if sink.batched and value.place is None:
+            raise MixingError("the examples of a batch cannot be told apart")
+        call = Call(Node("", "Flatten", "", (), (head.output,), {}), position, 0, (), sink)
+        flat.append(call.moved(value, indices((1, head.size)), place))
+    node = Node("", "Concat", "", (), (heads[-1].output,), {})
+    call = Call(node, positions[-1], 0, (), sink)
+    shape = (1, sum(head.size for head in heads))
+    return call.step(Concat(1), *flat, shape=shape, place=place)
 
 
 def _filled(

@@ -1,6 +1,7 @@
 """From a model to a `Program`.
 
 Contract: in real arithmetic, the steps compute what the file computes for a batch of one example.
+Of several outputs, they then put the entries of each one after another, into one row.
 Shapes that the file states of its results are compared with those that its nodes have here.
 If `batch_proved`, moreover, for a batch of any size N, entry i of the output is this function of
 entry i of the input: the first dimension of the input is read as N, and every rule keeps the
@@ -33,7 +34,17 @@ from lipcert.core.lower.values import (
     is_finite,
     made_entries,
 )
-from lipcert.core.program import Attention, Hide, Operand, Place, Program, Shape, Step, kept_entries
+from lipcert.core.program import (
+    Attention,
+    Head,
+    Hide,
+    Operand,
+    Place,
+    Program,
+    Shape,
+    Step,
+    kept_entries,
+)
 from lipcert.core.reader.records import Branch, Input, Model, Node, shown, with_nested
 
 if TYPE_CHECKING:
@@ -56,29 +67,31 @@ _SPELT: Final = frozenset({"untruth", "hiding"})
 _COUNTS: Final = frozenset({"Clip", "Max"})
 
 
-def lower(model: Model, output: str) -> Program:
-    """The program of one output; `Unsupported` with the node and the reason."""
+def lower(model: Model, *outputs: str) -> Program:
+    """The program of one output, or of several, joined; `Unsupported` with the node and why."""
     version = model.opset.get("", 0)
     if version not in _VERSIONS:
         raise Unsupported(
             f"operator set {version} of ONNX is not supported; export with one from"
             f" {_VERSIONS.start} to {_VERSIONS.stop - 1}, or convert with onnx.version_converter"
         )
-    dims = _source(model, output).dims or ()
+    if not 0 < len(outputs) == len(set(outputs)):
+        raise Unsupported("the outputs that the loss reads are not different ones")
+    dims = _source(model, outputs).dims or ()
     try:
-        return _lowered(Walk.of(model, output, batched=True), output)
+        return _lowered(Walk.of(model, *outputs, batched=True), outputs)
     except Unsupported as error:
         mixes = isinstance(error, ReadsAcrossError) or (
             isinstance(error, MixingError) and dims[0] != 1
         )
         if mixes or not isinstance(dims[0], int):
             raise
-    return _lowered(Walk.of(model, output, batched=False), output)
+    return _lowered(Walk.of(model, *outputs, batched=False), outputs)
 
 
-def _needed(model: Model, output: str) -> tuple[list[bool], set[str]]:
-    """Which nodes the output is computed from, and all names that are read."""
-    names = {output}
+def _needed(model: Model, outputs: Sequence[str]) -> tuple[list[bool], set[str]]:
+    """Which nodes the outputs are computed from, and all names that are read."""
+    names = set(outputs)
     needed = [False] * len(model.nodes)
     for position in reversed(range(len(model.nodes))):
         node = model.nodes[position]
@@ -88,9 +101,9 @@ def _needed(model: Model, output: str) -> tuple[list[bool], set[str]]:
     return needed, names
 
 
-def _source(model: Model, output: str) -> Input:
+def _source(model: Model, outputs: Sequence[str]) -> Input:
     """The one input, of which the first dimension may be anything and all others are fixed."""
-    _, names = _needed(model, output)
+    _, names = _needed(model, outputs)
     inputs = [item for item in model.inputs if item.name in names]
     if len(inputs) != 1:
         raise Unsupported(f"the output depends on {len(inputs)} inputs instead of one")
@@ -105,16 +118,27 @@ def _source(model: Model, output: str) -> Input:
     return source
 
 
-def _lowered(walk: Walk, output: str) -> Program:
+def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
     model, sink, start = walk.model, walk.sink, walk.start
     for position, node in walk.nodes():
         walk.node(node, position)
     for name, stated in model.stated:
         if name in walk.values:
             _check_stated(name, walk.values[name], stated, walk.count)
-    result = walk.known(output)
-    if not isinstance(result, Data):
+    found = [walk.known(name) for name in outputs]
+    results = [value for value in found if isinstance(value, Data)]
+    if len(results) < len(found):
         raise Unsupported("the output does not depend on the input")
+    heads: tuple[Head, ...] = ()
+    (result, *others) = results
+    if others:
+        from lipcert.core.lower.joining import joined_outputs  # noqa: PLC0415  for such alone
+
+        heads = tuple(
+            Head(name, value.shape, value.place)
+            for name, value in zip(outputs, results, strict=True)
+        )
+        result = joined_outputs(results, heads, walk.positions(outputs), sink)
     raw = needed_steps(sink.steps, result.name)
     steps = rewritten(raw, start, result.name, sink)
     for step in steps:
@@ -123,7 +147,7 @@ def _lowered(walk: Walk, output: str) -> Program:
     covered = _covered(raw, steps, walk)
     untracked = frozenset(sink.untracked)
     return Program(
-        start.name, result.name, shapes, steps, result.place, covered, untracked, sink.ids
+        start.name, result.name, shapes, steps, result.place, covered, untracked, sink.ids, heads
     )
 
 
@@ -169,21 +193,28 @@ class Walk:
         self.jumps: Mapping[str, Node] = {} if self._guards is None else self._guards.jumps
 
     @classmethod
-    def of(cls, model: Model, output: str, *, batched: bool) -> Walk:
-        """The walk to an output, from the input that it depends on."""
-        source = _source(model, output)
+    def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
+        """The walk to outputs, from the input that they depend on."""
+        source = _source(model, outputs)
         first, *rest = source.dims or ()
         dims: Shape = tuple(size for size in rest if isinstance(size, int))
         fixed = first if isinstance(first, int) else None
         size = 1 if batched or fixed is None else fixed
         kind: Kind = "whole" if source.dtype.startswith(("int", "uint")) else "real"
         start = Data(source.name, (size, *dims), Place(0) if batched else None, kind)
-        needed, _ = _needed(model, output)
+        needed, _ = _needed(model, outputs)
         return cls(model, needed, start, batched=batched, count=fixed if batched else None)
 
     def nodes(self) -> Iterator[tuple[int, Node]]:
         """The nodes that the output is computed from, with their positions."""
         return ((at, node) for at, node in enumerate(self.model.nodes) if self._needed[at])
+
+    def positions(self, outputs: Sequence[str]) -> list[int]:
+        """Of the nodes that compute these outputs; of the last node, for what none computes."""
+        makers = {name: position for position, node in self.nodes() for name in node.outputs}
+        if not makers:
+            raise Unsupported("no node computes the output")
+        return [makers.get(name, max(makers.values())) for name in outputs]
 
     def node(self, node: Node, position: int) -> None:
         """Add the outputs of a node, or of the branch that a constant condition chooses."""

@@ -102,13 +102,28 @@ class Cotangent:
     """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known.
 
     sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1. label: T, where the gradient is −t at one
-    entry of the value with 0 ≤ t ≤ T, and 0 at all others.
+    entry of the value with 0 ≤ t ≤ T, and 0 at all others. parts: the gradients at so many entries
+    each, one after another in row-major order, that make up the whole; empty where not known.
     """
 
     norm: float
     hull: Hull | None = None
     sums: float = math.inf
     label: float | None = None
+    parts: tuple[tuple[int, Cotangent], ...] = ()
+
+    def clipped(self, radius: float) -> Cotangent:
+        """The gradient times min(1, radius/‖·‖).
+
+        Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member;
+        no entry or part of a gradient is longer than it, and all are shortened alike.
+        """
+        return replace(
+            self,
+            norm=min(self.norm, radius),
+            label=None if self.label is None else min(self.label, radius),
+            parts=tuple((size, part.clipped(radius)) for size, part in self.parts),
+        )
 
 
 def root_up(count: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,11 +49,11 @@ class MoveRule(WithoutOperands[Move]):
         return root_up(int(np.max(np.bincount(used), initial=0)))
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """L·l; with hull and label where nothing but the shape changes."""
+        """L·l; with what else is known of it where nothing but the shape changes."""
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
         if not keeps_order(self.op, self.before):
             return Cotangent(norm)
-        return Cotangent(norm, cotangent.hull, label=cotangent.label)
+        return replace(cotangent, norm=norm, sums=math.inf)
 
     def longest_part(self, operand: Shape) -> float:
         """√m times the longest run of x, if what each entry of the operand meets lies in one.

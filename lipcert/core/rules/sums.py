@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
@@ -97,6 +98,19 @@ class ConcatRule(WithoutOperands[Concat]):
         """1. Attained always."""
         del index
         return 1.0
+
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """l, or the part of it at this value, where the parts known of l are those of the values.
+
+        Proof: with no axis of more than one entry before the seams, the values lie one after
+        another in row-major order.
+        """
+        sizes = [math.prod(shape) for shape in self.shapes]
+        in_a_row = math.prod(self.shape[: self.op.axis % len(self.shape)]) == 1
+        if in_a_row and sizes == [size for size, _ in cotangent.parts]:
+            _, part = cotangent.parts[index]
+            return replace(part, norm=min(part.norm, cotangent.norm))
+        return Cotangent(cotangent.norm)
 
 
 def _root_sum_square(lengths: Sequence[float]) -> float:

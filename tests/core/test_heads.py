@@ -1,0 +1,200 @@
+"""Sums of losses of several outputs: bounds against autograd, and changed certificates."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.core.canonical import read_canonical, write_canonical
+from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate, write_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.derive import Derived
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import Unchanged
+from lipcert.core.ledger.premises import JOINT, LossPart
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Place
+from lipcert.core.verdict import Verdict
+from lipcert.core.witnesses import ENGINES
+from lipcert.importer.load import load_model
+from lipcert.issue.certify import certify
+from lipcert.search.chains import with_chains
+from lipcert.search.norms import find_norms
+from lipcert.settings import Settings
+from tests.core.models import read
+from tests.core.mutants.assumptions import rewritten
+from tests.core.onnx_torch import compute, stored
+from tests.heads import network, part, random_label, torch_loss, two_heads
+
+SHAPES = ["vector", "matrix", "turned", "behind", "same"]
+KINDS = ["cross-entropy", "mse", "mae", "bce", "nll"]
+RADIUS = 1.5
+
+
+def premises(parts: list[LossPart], clip: float | None = None) -> Premises:
+    return Premises(
+        input_norm=RADIUS, input_box=None, loss=JOINT, loss_parameters=(), loss_clip=clip,
+        mechanism=Unchanged(), relation="add-remove", divisor=None, run=None,
+        loss_parts=tuple(parts),
+    )  # fmt: skip
+
+
+def bounds(proto: Any, parts: list[LossPart], clip: float | None, folder: Path) -> Derived:
+    model = read(proto, folder)
+    program = lower(model, *(item.output for item in parts))
+    scope = ScopeClaim("point", tuple(sorted(stored(proto))), ())
+    scope = replace(scope, trained=tuple(n for n in scope.trained if n.endswith((".w", ".b"))))
+    evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
+    assert evidence.engine is ENGINES["float"]
+    return with_chains(program, premises(parts, clip), evidence)[1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_gradient_is_longer_than_its_bound(seed: int, tmp_path: Path) -> None:
+    """Of any heads and losses; by autograd of torch's losses of the outputs by themselves."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 5))
+    names = [f"z{index}" for index in range(count)]
+    kinds = [str(kind) for kind in rng.choice(KINDS, count)]
+    shapes = {  # scores of classes need one axis
+        name: "vector" if kind in {"cross-entropy", "nll"} and shape == "matrix" else str(shape)
+        for name, kind, shape in zip(names, kinds, rng.choice(SHAPES, count), strict=True)
+    }
+    clip = 0.7 if seed % 3 == 0 else None
+    proto = network(shapes, rng)
+    parts = [part(names[i], kinds[i], float(rng.uniform(0.2, 3.0))) for i in rng.permutation(count)]
+    derived = bounds(proto, parts, clip, tmp_path)
+    tensors = stored(proto)
+    random = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        x = torch.randn((1, 5), generator=random, dtype=torch.float64)
+        x = x / x.norm() * RADIUS
+        own = {n: tensors[n].clone().requires_grad_() for n in derived.gradients}
+        values = compute(proto, x, {**tensors, **own})
+        outputs = [values[item.output] for item in parts]
+        single = [
+            torch.autograd.grad(
+                item.weight * torch_loss(item.kind, z, random_label(item.kind, z, random)), z
+            )[0]
+            for item, z in zip(parts, [z.detach().requires_grad_() for z in outputs], strict=True)
+        ]
+        length = math.sqrt(sum(float(g.square().sum()) for g in single))
+        factor = 1.0 if clip is None else min(1.0, clip / length)
+        found = torch.autograd.grad(
+            outputs, list(own.values()), [factor * g for g in single], allow_unused=True
+        )
+        for name, gradient in zip(own, found, strict=True):
+            norm = 0.0 if gradient is None else float(gradient.norm())
+            assert norm <= derived.gradients[name] * (1.0 + 1e-7), name
+        assert factor * length <= derived.cotangents[_last(derived)].norm * (1.0 + 1e-7)
+
+
+def _last(derived: Derived) -> str:
+    """The joined outputs."""
+    return list(derived.facts)[-1]
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.5, 3.0)])
+def test_bounds_of_linear_heads_are_attained(weights: tuple[float, float]) -> None:
+    attained(weights)
+
+
+def attained(weights: tuple[float, float]) -> None:
+    """One example gives each part its longest gradient: w·√n·‖x‖ by a matrix of n rows."""
+    proto = network({"a": "vector", "b": "vector"}, np.random.default_rng(0), relu=False)
+    parts = [part("a", "mae", weights[0]), part("b", "mae", weights[1])]
+    with tempfile.TemporaryDirectory() as folder:
+        found = bounds(proto, parts, None, Path(folder))
+    x = torch.full((1, 5), RADIUS / math.sqrt(5), dtype=torch.float64)
+    own = {n: t.clone().requires_grad_() for n, t in stored(proto).items()}
+    values = compute(proto, x, own)
+    loss = sum(w * (values[name] + 99.0).abs().sum() for w, name in zip(weights, "ab", strict=True))
+    for name, gradient in zip(own, torch.autograd.grad(loss, list(own.values())), strict=True):
+        assert found.gradients[name] == pytest.approx(float(gradient.norm()), rel=1e-9)
+    length = 2.0 * math.hypot(*weights)
+    assert found.cotangents[_last(found)].norm == pytest.approx(length, rel=1e-12)
+
+
+def test_outputs_are_joined_where_their_examples_lie(tmp_path: Path) -> None:
+    """In the order of the loss, each from its own place."""
+    shapes = {"a": "turned", "b": "matrix", "c": "vector"}
+    model = read(network(shapes, np.random.default_rng(0)), tmp_path)
+    program = lower(model, "c", "a", "b")
+    assert [head.output for head in program.heads] == ["c", "a", "b"]
+    assert [head.place for head in program.heads] == [Place(0), Place(1), Place(0)]
+    assert (program.shapes[program.output], program.place) == ((1, 12), Place(0))
+    with pytest.raises(Unsupported, match="different"):
+        lower(model, "a", "a")
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Certificate]:
+    path = two_heads(tmp_path_factory.mktemp("certified") / "two.onnx")
+    stated = Settings(
+        loss="cls=cross-entropy,reg=mse(label-norm=1)", loss_weight={"reg": 0.5}, input_norm=1.0
+    )
+    found = certify(load_model(path, output=stated.outputs), stated)
+    return path, read_certificate(found.data)
+
+
+def verdict(certificate: Certificate | bytes, path: Path) -> Verdict:
+    data = certificate if isinstance(certificate, bytes) else write_certificate(certificate)
+    return check(data, path, Choices()).verdict
+
+
+def _parts(found: Certificate, change: Callable[[list[LossPart]], list[LossPart]]) -> Certificate:
+    """With other parts, in data and in words."""
+    stated = Premises.read(found.assumptions)
+    parts = tuple(change(list(stated.loss_parts)))
+    return rewritten(found, replace(stated, loss_parts=parts))
+
+
+CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
+    "a larger weight": lambda c: _parts(c, lambda p: [p[0], replace(p[1], weight=0.51)]),
+    "a dropped part": lambda c: _parts(c, lambda p: p[:1]),
+    "a doubled part": lambda c: _parts(c, lambda p: [*p, p[0]]),
+    "parts of each other's outputs": lambda c: _parts(
+        c, lambda p: [replace(p[0], output="reg"), replace(p[1], output="cls")]
+    ),
+    "parts in another order": lambda c: _parts(c, lambda p: p[::-1]),
+    "an output that nobody has": lambda c: _parts(c, lambda p: [p[0], replace(p[1], output="r")]),
+    "one output": lambda c: replace(c, model=replace(c.model, output="cls", outputs=())),
+    "no output": lambda c: replace(c, model=replace(c.model, outputs=())),
+    "an output besides": lambda c: replace(c, model=replace(c.model, output="cls")),
+    "outputs in another order": lambda c: replace(
+        c, model=replace(c.model, outputs=c.model.outputs[::-1])
+    ),
+    "both in another order": lambda c: _parts(
+        replace(c, model=replace(c.model, outputs=c.model.outputs[::-1])), lambda p: p[::-1]
+    ),
+    "a weight of 0": lambda c: _parts(c, lambda p: [p[0], replace(p[1], weight=0.0)]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_certificate_that_was_changed_is_not_accepted(
+    certified: tuple[Path, Certificate], change: str
+) -> None:
+    path, certificate = certified
+    assert verdict(certificate, path) is Verdict.CONDITIONAL
+    assert verdict(CHANGES[change](certificate), path) in {Verdict.INVALID, Verdict.UNKNOWN}
+    assert verdict(_parts(certificate, lambda p: p), path) is Verdict.CONDITIONAL
+
+
+def test_data_and_words_of_a_part_agree(certified: tuple[Path, Certificate]) -> None:
+    path, certificate = certified
+    root: Any = read_canonical(write_certificate(certificate))
+    loss = next(item for item in root["assumptions"] if item["id"] == "A-LOSS")
+    assert json.dumps(loss["data"]["parts"][1]["weight"]) == '"0x1.0000000000000p-1"'
+    loss["data"]["parts"][1]["weight"] = "0x1.0000000000000p-2"
+    assert verdict(write_canonical(root), path) is Verdict.INVALID

@@ -1,0 +1,190 @@
+"""Whatever README and pages show is run: here as it is shown, or where the table says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from lipcert.cli.main import cli
+from tests.commands import lipcert, printed_by
+from tests.pages import ROOT, Block, blocks, read, run_page
+
+PAGES = sorted(
+    [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
+    + ["README.md", "CONTRIBUTING.md", "SECURITY.md", "models/README.md"]
+)
+AS_SHOWN = [page for page in PAGES if page.startswith(("README", "docs/verbs/", "docs/api/"))]
+"""pages whose Python and sessions run in order, in one folder"""
+
+CI = ".ci/run does this in a clean checkout"
+SCHEDULER = "no scheduler is here; tests/audit starts the processes that it would"
+RUN_BY = {
+    ("README.md", "Analyse a shipped model"): CI,
+    ("README.md", "Run the tests"): CI,
+    ("README.md", "Where to go from here"): CI,
+    ("CONTRIBUTING.md", "Set up"): CI,
+    ("CONTRIBUTING.md", "Inner loop"): CI,
+    ("CONTRIBUTING.md", "Mutants"): "test_mutants.py::test_every_mutant_is_killed",
+    ("docs/audit.md", "Audits"): "test_pages.py::test_the_first_audits",
+    ("docs/audit.md", "Your data"): "test_docs.py::test_data_of_every_form_are_audited",
+    ("docs/audit.md", "Recorded runs"): "test_pages.py::test_lines_that_record_a_run",
+    ("docs/audit.md", "Several ranks"): "audit/test_recorder.py::test_ranks_write_side_by_side",
+    ("docs/audit.md", "Many machines"): SCHEDULER,
+    ("docs/audit.md", "From Python"): "test_docs.py::test_the_audit_from_python_runs",
+    (
+        "docs/certificates.md",
+        "Certificates: claims that somebody else can check",
+    ): "test_pages.py::test_a_certificate_is_issued_checked_and_compared",
+    ("docs/ci.md", "On GitHub"): "test_ci_page.py::test_the_workflow_is_green",
+    ("docs/ci.md", "Before commits"): "test_ci_page.py::test_the_hook_is_defined_and_green",
+    ("docs/ci.md", "In pytest"): "test_ci_page.py::test_the_tests_are_green",
+    ("docs/ci.md", "Anywhere else"): "test_ci_page.py::test_the_commands_leave_with_what_is_said",
+    (
+        "docs/mechanisms.md",
+        "Mechanisms: what bounds a gradient, and what it costs",
+    ): "test_pages.py::test_the_settings_of_single_layers_are_read",
+    ("docs/reports.md", "Reports"): "test_docs.py::test_the_commands_for_reports",
+    ("docs/suggest.md", "lipcert suggest"): "test_docs.py::test_the_transcript_of_suggestions",
+    (
+        "docs/suggest.md",
+        "From a useless bound to a private run",
+    ): "test_docs.py::test_the_path_from_a_useless_bound_to_a_private_run",
+    ("docs/suggest.md", "Your module"): "test_docs.py::test_suggestions_for_a_module_are_made",
+    ("docs/training.md", "Private training"): "test_pages.py::test_the_private_loop",
+    (
+        "docs/training.md",
+        "BatchNorm and Dropout",
+    ): "test_docs.py::test_what_make_trainable_prints",
+}
+"""below which heading of which page blocks are run by which test"""
+
+
+def is_run(block: Block) -> bool:
+    """Whether somebody is meant to run it, or to write it into a file that is read."""
+    return block.language in {"sh", "python", "console", "toml", "yaml"} or "\n$ " in (
+        f"\n{block.text}"
+    )
+
+
+@pytest.mark.parametrize("page", AS_SHOWN)
+def test_a_page_runs_as_it_is_shown(page: str, tmp_path: Path) -> None:
+    run_page(page, tmp_path)
+
+
+def test_every_block_is_run() -> None:
+    """By a test that exists, or as it is shown."""
+    found = {
+        (page, block.heading)
+        for page in PAGES
+        for block in blocks(page)
+        if is_run(block) and not (page in AS_SHOWN and block.language in {"python", "console"})
+    }
+    assert found == set(RUN_BY)
+    for place in RUN_BY.values():
+        if place not in {CI, SCHEDULER}:
+            path, _, name = place.partition("::")
+            assert f"def {name}" in (ROOT / "tests" / path).read_text(encoding="utf-8")
+
+
+def modules_run() -> Iterator[tuple[str, str]]:
+    """Lines of all pages that start a program of the repository."""
+    for page in PAGES:
+        for line in re.findall(r"python (?:-m (?:benchmarks|models|tests)\.|\w+/).*", read(page)):
+            yield page, line.split("`")[0].split("  ")[0].split("#")[0]
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(modules_run())))
+def test_programs_that_pages_name_exist(page: str, line: str) -> None:
+    """With the options that are given to them; what they do takes minutes to hours."""
+    words = shlex.split(line)[1:]
+    if words[0] == "-m":
+        spec = importlib.util.find_spec(words[1])
+        assert spec is not None
+        assert spec.origin is not None
+        path = Path(spec.origin)
+    else:
+        path = ROOT / words[0]
+    files = path.parent.glob("*.py") if path.name == "__init__.py" else [path]
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert all(f'"{word}"' in source for word in words if word.startswith("--")), line
+
+
+def test_every_verb_has_a_page_with_its_options() -> None:
+    overview, readme = read("docs/verbs/index.md"), read("README.md")
+    for verb in cli.list_commands(click.Context(cli)):
+        assert f"<!-- options: {verb}" in read(f"docs/verbs/{verb}.md")
+        assert f"[{verb}]({verb}.md)" in overview
+        assert f"`{verb}`" in readme
+
+
+def test_readme_is_for_newcomers() -> None:
+    assert len(read("README.md").splitlines()) <= 130
+
+
+def test_a_certificate_is_issued_checked_and_compared(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks("docs/certificates.md") if block.language == "sh")
+    shutil.copy(ROOT / "models" / "digits_mlp.onnx", tmp_path / "model.onnx")
+    for line, code in zip(block.text.splitlines(), (0, 3, 0), strict=True):
+        done = lipcert(shlex.split(line)[1:], tmp_path)
+        assert done.exit_code == code, (line, done.output)
+        shutil.copy(tmp_path / "model.lipcert.json", tmp_path / "old.lipcert.json")
+
+
+def test_the_settings_of_single_layers_are_read(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks("docs/mechanisms.md") if block.language == "toml")
+    (tmp_path / "lipcert.toml").write_text(block.text, encoding="utf-8")
+    done = lipcert(["config", "show"], tmp_path)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^input-clips .*\*\.fc2", done.stdout, re.MULTILINE)
+
+
+def test_the_first_audits(tmp_path: Path) -> None:
+    """Of the recorded run that the third is about: tests/test_examples.py."""
+    block = next(blocks("docs/audit.md"))
+    shutil.copytree(ROOT / "models", tmp_path / "models")
+    shutil.copy(ROOT / "models" / "digits_cnn.onnx", tmp_path)
+    assert lipcert(["certify", "digits_cnn.onnx"], tmp_path).exit_code == 0
+    x = np.random.default_rng(0).random((20, 1, 8, 8), dtype=np.float32)
+    np.savez(tmp_path / "batches.npz", x=x, y=np.arange(20) % 10)
+    first, second, third = block.text.splitlines()
+    for line in (first, second):
+        done = lipcert(shlex.split(line)[1:], tmp_path)
+        assert done.stdout.startswith("Pass: 20 examples replayed"), (line, done.output)
+    assert "--trace" in third
+
+
+LOOP = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import lipcert
+model = torch.nn.Linear(16, 10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss_fn, index, rate = torch.nn.CrossEntropyLoss(), [0, 1], 0.01
+x = torch.nn.functional.normalize(torch.rand(600, 16))
+loader = DataLoader(TensorDataset(x, torch.arange(600) % 10), batch_size=300)
+"""
+
+
+def test_lines_that_record_a_run(tmp_path: Path) -> None:
+    (block,) = (b for b in blocks("docs/audit.md") if b.heading == "Recorded runs")
+    printed_by(LOOP + block.text + "loss_fn(model(x[:2]), torch.tensor([0, 1])).backward()\n"
+               "optimizer.step(); recorder.close()", tmp_path)  # fmt: skip
+    done = lipcert(["trace", "info", "run"], tmp_path)
+    assert "1 batch, 2 examples; drawn: poisson 1; 1 with indices" in done.stdout
+
+
+def test_the_private_loop(tmp_path: Path) -> None:
+    source = next(b.text for b in blocks("docs/training.md") if b.language == "python")
+    small = source.replace("60000", "600").replace("epochs=20", "epochs=2")
+    printed = printed_by(LOOP + small + "print(private.epsilon)", tmp_path)
+    assert 2.9 < float(printed) <= 3.0
+    done = lipcert(["check", "run/model.lipcert.json", "--model", "run/model.onnx"], tmp_path)
+    assert "LIPCERT-CHECK: CONDITIONAL" in done.stdout

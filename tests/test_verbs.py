@@ -1,0 +1,217 @@
+"""`lipcert.analyze`, `certify`, `audit` and `suggest` say the same of a module and of its file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lipcert
+from lipcert import Settings, UsageError
+from lipcert.core.check import Choices, check
+from lipcert.core.verdict import Verdict
+from lipcert.errors import LipCertError, NoVerdictError
+from tests.models.shipped import path_of
+
+SETTINGS = Settings(input_box=(0.0, 1.0), batch_size=16)
+
+
+class Net(nn.Module):
+    """With everything that an export could spoil, and a layer that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+        self.norm = nn.BatchNorm2d(3)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(27, 4)
+        self.conv.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.drop(self.norm(self.conv(x)).relu().flatten(1)))
+        return out
+
+
+X = torch.rand(12, 1, 5, 5, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(12) % 4
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    module = Net()
+    with torch.no_grad():
+        module(X)  # statistics of its own
+    return module
+
+
+@pytest.fixture(scope="module")
+def file(net: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lipcert.export(net, X[:1], tmp_path_factory.mktemp("net") / "net.onnx")
+
+
+def test_analyze_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -> None:
+    frozen = Settings(input_box=(0.0, 1.0), batch_size=16, freeze=("conv.*",))
+    loaded = lipcert.analyze(lipcert.load_model(file), frozen)
+    read = lipcert.analyze(str(file), settings=frozen)
+    live = lipcert.analyze(net, X[:1], SETTINGS)
+    assert (loaded.model.path, live.model.path) == (str(file), "Net")
+    for found in (read, live):
+        assert found.model.sha256 == loaded.model.sha256
+        assert found.parameters == loaded.parameters
+        assert found.network == loaded.network
+    assert {name for group in live.groups for name in group.parameters} == {
+        "norm.weight", "norm.bias", "head.weight", "head.bias"
+    }  # fmt: skip
+    assert net.training
+    assert lipcert.analyze(file).network.grad_norm is not None  # as without options
+
+
+def test_certify_of_a_module_leaves_what_a_checker_needs(net: nn.Module, tmp_path: Path) -> None:
+    issued = lipcert.certify(net, X[:1], SETTINGS, out=tmp_path / "new" / "net.lipcert.json")
+    model = tmp_path / "new" / "net.onnx"
+    assert issued.path == tmp_path / "new" / "net.lipcert.json"
+    assert issued.analysis.model.path == str(model)
+    assert {item.name for item in model.parent.iterdir()} == {"net.onnx", "net.lipcert.json"}
+    checked = check(issued.path.read_bytes(), model, Choices())
+    assert checked.verdict is Verdict.CONDITIONAL
+    grad_norm = lipcert.analyze(net, X[:1], SETTINGS).network.grad_norm
+    assert issued.certificate.network.grad_norm == pytest.approx(grad_norm, rel=1e-6)
+    report = lipcert.audit(issued.path, data=(X, Y))
+    assert (report.verdict.value, report.bounds_from) == ("pass", str(issued.path))
+
+
+def test_certify_of_a_file_is_the_command(file: Path) -> None:
+    issued = lipcert.certify(file, SETTINGS)
+    assert issued.path == file.with_name("net.lipcert.json")
+    assert issued.path.read_bytes() == issued.data
+
+
+def test_without_a_certificate_files_stay_as_they_were(tmp_path: Path) -> None:
+    model, target = tmp_path / "net.onnx", tmp_path / "net.lipcert.json"
+    model.write_bytes(b"before")
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    with pytest.raises(NoVerdictError):
+        lipcert.certify(module, X[:1, 0, 0, :4], SETTINGS, out=target)
+    assert (model.read_bytes(), list(tmp_path.iterdir())) == (b"before", [model])
+
+
+def test_audit_takes_a_module(net: nn.Module, file: Path) -> None:
+    live = lipcert.audit(net, X[:1], SETTINGS, data=(X, Y), attack_steps=2, precision="float64")
+    of_file = lipcert.audit(file, SETTINGS, data=(X, Y), limit=3)
+    assert (live.verdict.value, live.model, live.examples) == ("pass", "Net", 12)
+    assert (live.modes.data, live.modes.attack_steps, live.dtype) == ("arrays", 2, "float64")
+    assert (of_file.model, of_file.examples) == (str(file), 3)
+    assert live.model_sha256 == of_file.model_sha256
+    assert {group.name for group in live.groups} == {"norm", "head"}
+
+    def gradients(x: Tensor, y: Tensor) -> float:
+        """By autograd, of the module itself."""
+        net.zero_grad()
+        nn.functional.cross_entropy(net(x[None]), y[None]).backward()
+        return sum(float(p.grad.square().sum()) for p in net.parameters() if p.grad is not None)
+
+    net.eval()
+    largest = max(gradients(x, y) for x, y in zip(X, Y, strict=True)) ** 0.5
+    net.train()
+    assert live.gradient.grad_norm_max == pytest.approx(largest, rel=1e-5)
+
+
+def test_a_module_that_is_not_its_file_is_not_audited() -> None:
+    """Whatever the bounds say, they are of another function."""
+
+    class Sly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(x)
+            return out if torch.compiler.is_exporting() else 2 * out
+
+    with pytest.raises(NoVerdictError, match="exported graph differ"):
+        lipcert.audit(Sly(), torch.rand(1, 4), SETTINGS, attack_steps=1)
+
+
+@pytest.mark.parametrize("verb", ["analyze", "certify", "audit", "suggest"])
+def test_what_does_not_fit_together_is_told_with_what_to_write(
+    verb: str, net: nn.Module, tmp_path: Path
+) -> None:
+    function: Any = getattr(lipcert, verb)
+    call = rf"lipcert\.{verb}\(module, x\[:1\], settings\)"
+    words = {"certify": {"out": tmp_path / "a.json"}, "audit": {"attack_steps": 1}}.get(verb, {})
+    for given, reason in (
+        ((net,), call),
+        ((net, SETTINGS), call),
+        ((net, X[:1], 3), r"a int is no settings"),
+        ((3, SETTINGS), rf"a int is no network.*{call}"),
+        ((path_of("digits_mlp"), X[:1]), r"a Tensor is no settings"),
+        (("none.onnx", SETTINGS), r"none\.onnx"),
+    ):
+        with pytest.raises(LipCertError, match=reason):
+            function(*given, **words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_of_certificates_and_audits(net: nn.Module, tmp_path: Path) -> None:
+    certificate = tmp_path / "net.lipcert.json"
+    for call, reason in (
+        (lambda: lipcert.certify(net, X[:1], SETTINGS), "out="),
+        (lambda: lipcert.certify(net, X[:1], SETTINGS, out="net.onnx"), "no name of a certificate"),
+        (lambda: lipcert.audit(net, X[:1], SETTINGS), "nothing to audit"),
+        (lambda: lipcert.audit(net, X[:1], steps=3), "'steps' is no word"),
+        (
+            lambda: lipcert.audit(net, X[:1], model="net.onnx", attack_steps=1),
+            "is for certificates",
+        ),
+        (lambda: lipcert.audit(certificate, attack_steps=1), "does not exist"),
+        (lambda: lipcert.audit(certificate, SETTINGS, attack_steps=1), "states its settings"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            call()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import lipcert; verb = lipcert.audit; import lipcert.audit.job",
+        "import lipcert.audit.job; import lipcert; verb = lipcert.audit",
+        "from lipcert import audit as verb; from lipcert.audit import job; import lipcert",
+    ],
+)
+def test_audit_is_a_verb_and_a_package(code: str) -> None:
+    """Whatever is imported first; and nothing heavy with it."""
+    told = (
+        "import sys; print(verb is lipcert.audit, callable(verb), lipcert.audit.job.Job.__name__,"
+        " 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; {told}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True True Job False\n"
+
+
+def test_files_do_without_torch(file: Path, tmp_path: Path) -> None:
+    code = (
+        "import lipcert, sys; s = lipcert.Settings(input_norm=1.0);"
+        f"lipcert.analyze({str(file)!r}, s); lipcert.suggest({str(file)!r}, s, budget=0.0);"
+        f"lipcert.certify({str(file)!r}, s, out={str(tmp_path / 'a.json')!r});"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_suggest_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -> None:
+    of_model = lipcert.suggest(lipcert.load_model(file), SETTINGS, budget=0.0)
+    of_file = lipcert.suggest(file, SETTINGS, budget=0.0)
+    of_module = lipcert.suggest(net, X[:1], SETTINGS, budget=0.0)
+    assert of_file.baseline == of_model.baseline
+    assert isinstance(of_module.module, Net)
+    assert np.isfinite(of_model.baseline.grad_norm or np.inf)

@@ -1,0 +1,118 @@
+"""`lipcert.export`: the file computes what the module computes, and shows what it is trained by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lipcert
+from lipcert.errors import NoVerdictError, UsageError
+
+Example = Tensor | tuple[Tensor, ...]
+
+
+class Heads(nn.Module):
+    """Two inputs, two heads, and parameters called as the file calls its inputs and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+        self.ids = nn.Embedding(9, 4)
+        self.logits = nn.Parameter(torch.rand(22))
+        self.picture = nn.Parameter(torch.rand(22))
+        self.drop = nn.Dropout(0.5, inplace=True)
+
+    def forward(self, picture: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        read = torch.cat([self.image(picture).flatten(1), self.ids(tokens).mean(1)], 1)
+        read = self.drop(read * self.logits) + self.picture
+        return {"logits": read.sin(), "size": read.square().sum(1)}
+
+
+class OneHead(nn.Module):
+    """One input behind `*arguments`, one output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = nn.Parameter(torch.rand(6))
+        self.logits = nn.Linear(6, 3)
+
+    def forward(self, *arguments: Tensor) -> Tensor:
+        out: Tensor = self.logits(arguments[0] + self.input)
+        return out
+
+
+class Branching(nn.Module):
+    """What it computes depends on the numbers that it reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin() if x.sum() > 0 else x
+
+
+CASES = {
+    "several": (Heads(), lambda n: (torch.rand(n, 1, 5, 5), torch.randint(9, (n, 3)))),
+    "one": (OneHead(), lambda n: torch.rand(n, 6)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_file_is_the_module_in_evaluation_mode(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, batch = CASES[name]
+    module.train()
+    module(*batch(4)) if name == "several" else module(batch(4))  # statistics of its own
+    before = {key: item.clone() for key, item in module.state_dict().items()}
+    seen: list[object] = []
+    hook = module.register_forward_hook(lambda *_: seen.append(0))
+    path = lipcert.export(module, batch(1), tmp_path / "folder" / "net.onnx")
+    hook.remove()
+    assert path == tmp_path / "folder" / "net.onnx"
+    assert [item.name for item in path.parent.iterdir()] == ["net.onnx"]
+    assert (module.training, seen) == (True, [])
+    after = module.state_dict()
+    assert all(torch.equal(after[key], item) for key, item in before.items())
+
+    onnx.checker.check_model(str(path), full_check=True)
+    stored = {item.name for item in onnx.load(path).graph.initializer}
+    assert stored >= {key for key, _ in module.named_parameters()}
+    session = ort.InferenceSession(str(path))
+    module.eval()
+    for examples in (1, 3):
+        given = batch(examples)
+        given = given if isinstance(given, tuple) else (given,)
+        names = [item.name for item in session.get_inputs()]
+        found = session.run(None, dict(zip(names, (item.numpy() for item in given), strict=True)))
+        out = module(*given)
+        truth = list(out.values()) if isinstance(out, dict) else [out]
+        for own, other in zip(found, truth, strict=True):
+            np.testing.assert_allclose(own, other.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_inputs_and_outputs_are_called_as_in_the_module(tmp_path: Path) -> None:
+    """But for names that parameters have, which an ONNX file cannot give twice."""
+    module, batch = CASES["several"]
+    graph = onnx.load(lipcert.export(module, batch(1), tmp_path / "net.onnx")).graph
+    assert [item.name for item in graph.input] == ["picture_", "tokens"]
+    assert [item.name for item in graph.output] == ["logits_", "size"]
+
+
+def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"before")
+    for module, example, error, reason in (
+        (nn.Linear(8, 2), torch.rand(1, 7), NoVerdictError, r"fails on a batch .*\[2, 7\]"),
+        (Branching(), torch.rand(1, 8), NoVerdictError, "cannot be exported: .*data-dependent"),
+        (nn.Linear(8, 2), 3, UsageError, r"lipcert\.export\(module, x\[:1\]"),
+        (nn.Linear(8, 2), torch.tensor(1.0), UsageError, r"one batch"),
+        (CASES["several"][0], (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "as many of each"),
+        (torch.sin, torch.rand(1, 8), UsageError, r"no nn\.Module"),
+    ):
+        with pytest.raises(error, match=reason):
+            lipcert.export(module, example, path)
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
