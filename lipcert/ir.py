@@ -218,11 +218,11 @@ class Use:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A feed-forward network with one data input and one output.
+    """A feed-forward network with one input and one output, which may hold several of the file.
 
     eval_layers: those of the file that compute something else in train mode. ids: how many rows the
     tables have of which whole numbers at the input choose some; None: the input holds real numbers.
-    heads: of several outputs, as of a `Program`.
+    heads, parts: of several outputs, and of several inputs, as of a `Program`.
     """
 
     input_name: str
@@ -233,6 +233,7 @@ class Graph:
     eval_layers: tuple[EvalLayer, ...] = ()
     ids: int | None = None
     heads: tuple[p.Head, ...] = ()
+    parts: tuple[p.Part, ...] = ()
 
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {self.input_name: self.input_shape}
@@ -266,6 +267,11 @@ class Graph:
     def drops(self) -> bool:
         """Whether entries are dropped at random in train mode."""
         return any(layer.is_dropout for layer in self.eval_layers)
+
+    @property
+    def inputs(self) -> tuple[p.Part, ...]:
+        """The inputs of the file."""
+        return self.parts or (p.Part(self.input_name, (1, *self.input_shape), self.ids),)
 
     @property
     def output_shape(self) -> Shape:

@@ -8,7 +8,7 @@ check of a value stands in this file, and a failure is a `UsageError` that names
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
@@ -29,8 +29,10 @@ from lipcert.choices import (
     check_choice,
     check_nonnegative,
     check_positive,
+    nearest,
 )
 from lipcert.conversion import Kind, convert, names, number, pair, switch, table, whole, word
+from lipcert.core.codec import Bound
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
     BackpropClipping,
@@ -39,6 +41,8 @@ from lipcert.core.ledger.mechanism import (
     DecayName,
     names_of,
 )
+from lipcert.core.ledger.premises import InputPart
+from lipcert.core.program import Part
 from lipcert.errors import UsageError
 from lipcert.heads import HeadLoss, heads_text, read_heads, weighted
 from lipcert.patterns import check_patterns, first_match, matches
@@ -152,7 +156,11 @@ class Settings(LossParameters, LossChoice):
     classes: number of different labels, to be held against the shape of the output.
     loss_clip: training clips the gradient at the output to this norm (a mechanism).
     input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed, or
-        nothing at all under mechanisms that bound gradients whatever the inputs are.
+        nothing at all under mechanisms that bound gradients whatever the inputs are. Of several
+        inputs, the norm of all of them together, and the box of those without one of their own.
+    input_norms, input_boxes: of single inputs of several, by name: what is given as a table
+        {name: value} in place of a norm or a box goes there, with "" for that of all.
+    input_parts: of several inputs, what is assumed of each, as `with_inputs` finds it.
     scope: "point" = the weights of the file, "constraint-set" = all weights within the
         constraints; auto: the latter where a constraint is declared.
     constraint, bias_norm: for trained weights and biases; constraints: per parameter (names or
@@ -178,11 +186,16 @@ class Settings(LossParameters, LossChoice):
         "Training clips the loss gradient at the output to C.", "C", check=check_positive
     )
     input_norm: float | None = said(
-        "Every example has a 2-norm of at most R.", "R", check=check_nonnegative
+        "Every example has a 2-norm of at most R; NAME=R: so has this input of several.",
+        "R",
+        check=check_nonnegative,
     )
     input_box: tuple[float, float] | None = said(
-        "Every entry of an example lies in [LO, HI].", "LO HI"
+        "Every entry of an example lies in [LO, HI]; NAME=LO HI: of this input of several.", "LO HI"
     )
+    input_norms: tuple[tuple[str, Bound], ...] = ()
+    input_boxes: tuple[tuple[str, tuple[float, float]], ...] = ()
+    input_parts: tuple[InputPart, ...] = ()
     scope: ScopeName = said(
         "The weights of the file, or all within the constraints.", default="auto"
     )
@@ -237,6 +250,8 @@ class Settings(LossParameters, LossChoice):
     cache: bool = said("Of analyze: remember slow norms in a private directory.", default=True)
 
     def __post_init__(self) -> None:
+        self._divide("input_norm", "input_norms")
+        self._divide("input_box", "input_boxes")
         convert(self, _KINDS)
         for item in fields(Settings):
             check, value, key = item.metadata.get("check"), getattr(self, item.name), key_of(item)
@@ -269,21 +284,55 @@ class Settings(LossParameters, LossChoice):
     @property
     def declares_inputs(self) -> bool:
         """Whether somebody said what the inputs are."""
-        return self.input_norm is not None or self.input_box is not None
+        whole = self.input_norm is not None or self.input_box is not None
+        return whole or bool(self.input_norms or self.input_boxes)
 
     @property
     def effective_input_box(self) -> tuple[float, float] | None:
-        """The box of every input entry: as given, or [0, 1] where it is assumed."""
+        """The box of every input entry: as given, or [0, 1] where it is assumed.
+
+        None where several inputs have boxes of their own (`input_parts`).
+        """
+        if self.input_parts:
+            return None
         return _INPUT_BOX if self.input_is_assumed else self.input_box
 
-    def with_ids(self, ids: int | None) -> Settings:
-        """For an input of whole numbers below `ids`: they are its domain, if nothing else is said.
+    def with_inputs(self, inputs: Sequence[Part]) -> Settings:
+        """For these inputs: the domain of each of several.
 
-        None: the settings themselves, as for an input of real numbers.
+        Of whole numbers below `Part.ids`, these are the domain if nothing else is said. UsageError
+        for a name that no input has.
         """
-        if ids is None or not self.input_is_assumed:
-            return self
-        return replace(self, input_box=(0.0, float(ids - 1)))
+        self._check_names(inputs)
+        norms, boxes = dict(self.input_norms), dict(self.input_boxes)
+        if len(inputs) == 1:
+            (only,) = inputs
+            found = replace(
+                self,
+                input_norm=norms.get(only.name, self.input_norm),
+                input_box=boxes.get(only.name, self.input_box),
+                input_norms=(),
+                input_boxes=(),
+            )
+            if only.ids is None or not found.input_is_assumed:
+                return found
+            return replace(found, input_box=(0.0, float(only.ids - 1)))
+        if self.input_norm is not None and any(item.ids is not None for item in inputs):
+            raise UsageError(
+                "input-norm: ids have no norm worth a bound; give norms of the other inputs, as in "
+                "--input-norm NAME=R"
+            )
+        rest = _INPUT_BOX if self.input_is_assumed else self.input_box
+        parts = tuple(
+            InputPart(
+                item.name,
+                item.shape,
+                norms.get(item.name),
+                boxes.get(item.name, rest if item.ids is None else (0.0, float(item.ids - 1))),
+            )
+            for item in inputs
+        )
+        return replace(self, input_parts=parts)
 
     def is_trained(self, parameter: str) -> bool:
         """Whether training updates a parameter: selected by `trainable`, not frozen."""
@@ -325,6 +374,22 @@ class Settings(LossParameters, LossChoice):
         ):
             check_patterns(key, patterns, names)
 
+    def _divide(self, field: str, parts: str) -> None:
+        """Put what is given of single inputs where it belongs."""
+        given = getattr(self, field)
+        if isinstance(given, Mapping):
+            rest = dict(given)
+            object.__setattr__(self, field, rest.pop("", None))
+            object.__setattr__(self, parts, (*getattr(self, parts), *rest.items()))
+
+    def _check_names(self, inputs: Sequence[Part]) -> None:
+        known = [item.name for item in inputs]
+        for key, given in (("input-norm", self.input_norms), ("input-box", self.input_boxes)):
+            for name in dict(given):
+                if name not in known:
+                    hint = nearest(name, known) or f"known: {', '.join(map(repr, known[:8]))}"
+                    raise UsageError(f"{key}: the model has no input {name!r}; {hint}")
+
     def _check_loss(self) -> None:
         if self.loss_weight:
             object.__setattr__(self, "loss", weighted(self.heads, dict(self.loss_weight)))
@@ -339,8 +404,8 @@ class Settings(LossParameters, LossChoice):
             )
 
     def _check_input(self) -> None:
-        if self.input_box is not None:
-            low, high = self.input_box
+        boxes = dict(self.input_boxes)
+        for low, high in (*boxes.values(), *(() if self.input_box is None else (self.input_box,))):
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise UsageError(f"input-box: [{low}, {high}] is not finite; give two numbers")
             if low > high:
@@ -444,6 +509,20 @@ def _positive(key: str, value: object) -> float:
     return found
 
 
+def _nonnegative(key: str, value: object) -> float:
+    found = number(key, value)
+    check_nonnegative(key, found)
+    return found
+
+
+def _norms(key: str, value: object) -> tuple[tuple[str, float], ...]:
+    return table(key, value, _nonnegative)
+
+
+def _boxes(key: str, value: object) -> tuple[tuple[str, tuple[float, float]], ...]:
+    return table(key, value, pair)
+
+
 def _radius(key: str, value: object) -> float | None:
     return None if value is None or value == NO_CLIP else _positive(key, value)
 
@@ -474,6 +553,8 @@ _BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
         "tuple[tuple[str, ConstraintSpec], ...]": _constraints,
         "tuple[tuple[str, str | ConstraintSpec], ...]": _constraints,
         "tuple[tuple[str, float], ...]": _numbers,
+        "tuple[tuple[str, Bound], ...]": _norms,
+        "tuple[tuple[str, tuple[float, float]], ...]": _boxes,
         "tuple[tuple[str, float | None], ...]": _radii,
     }
 )

@@ -219,7 +219,7 @@ def clipped_layers(
     What it reads may be an arrangement of the value of the file, whose clip does the same.
     program: that of the file. NoVerdictError where file and program have no such values.
     """
-    named = {program.input, *(name for node in model.nodes for name in node.outputs)}
+    named = {*program.inputs, *(name for node in model.nodes for name in node.outputs)}
     known = named & program.shapes.keys()
     makers = {node.output: node for node in graph.nodes}
     places = {node.name: place for place, node in enumerate(graph.nodes)}

@@ -58,7 +58,7 @@ def analyze(
     algebra runs in one thread, in the whole process (see `threads`).
     """
     require_arguments("analyze", model, settings)
-    settings = settings.with_ids(model.graph.ids)
+    settings = settings.with_inputs(model.graph.inputs)
     plan_of(settings)  # what is missing is said at once, not after the work
     found = bounded(model, settings, observe, propose)
     if examples is None:

@@ -31,6 +31,7 @@ def premises_of(
     return Premises(
         input_norm=settings.input_norm,
         input_box=settings.effective_input_box,
+        input_parts=settings.input_parts,
         loss=loss.kind,
         loss_parameters=loss.stated(),
         loss_clip=settings.loss_clip,

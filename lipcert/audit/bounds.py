@@ -71,7 +71,7 @@ def claims_of_analysis(
     observe: Progress | None = None,
 ) -> Claims:
     """What `lipcert analyze` says under these settings."""
-    settings = settings.with_ids(model.graph.ids)
+    settings = settings.with_inputs(model.graph.inputs)
     return _claimed(bounded(model, settings, observe), settings)
 
 

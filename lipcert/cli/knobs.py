@@ -7,7 +7,7 @@ leaves: values of the field's type; what they mean is checked by `Settings` alon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, cast, final
@@ -108,11 +108,39 @@ def _switch(raw: object) -> bool:
     raise UsageError(f"{raw!r} is neither true nor false")
 
 
-def _box(raw: object) -> tuple[float, float]:
-    ends = _items(raw)
-    if len(ends) != 2:
-        raise UsageError(f"{raw!r} is not a pair LO HI")
-    return _number(ends[0]), _number(ends[1])
+def _box(raw: object) -> object:
+    """LO HI, and NAME=LO HI of single inputs, in any number; or a table of them."""
+    if isinstance(raw, dict):
+        return {name: _box(value) for name, value in raw.items()}
+    ends = [end for item in _items(raw) for end in (item if isinstance(item, tuple) else (item,))]
+    if not ends or len(ends) % 2:
+        raise UsageError(f"{raw!r} is not a pair LO HI, or NAME=LO HI of one of several inputs")
+    pairs = zip(ends[::2], ends[1::2], strict=True)
+    return _by_input(raw, ((*_named(low), _number(high)) for low, high in pairs))
+
+
+def _norm(raw: object) -> object:
+    """R, and NAME=R of single inputs, in any number; or a table of them."""
+    if isinstance(raw, dict):
+        return {name: _number(value) for name, value in raw.items()}
+    words = [raw] if isinstance(raw, int | float) else _items(raw)
+    return _by_input(raw, map(_named, words))
+
+
+def _named(word: object) -> tuple[str, float]:
+    """The name of an input, or nothing, and a number."""
+    name, _, number = word.rpartition("=") if isinstance(word, str) else ("", "", word)
+    return name, _number(number)
+
+
+def _by_input(raw: object, items: Iterable[tuple[str, *tuple[float, ...]]]) -> object:
+    """What is given by input, as a table; alone what is given of all."""
+    found: dict[str, object] = {}
+    for name, *numbers in items:
+        if name in found:
+            raise UsageError(f"{raw!r} says two things of {name or 'all inputs'!r}")
+        found[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+    return found[""] if found.keys() == {""} else found
 
 
 def _words(raw: object) -> tuple[str, ...]:
@@ -136,10 +164,16 @@ _PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
     "float": _number,
     "int": _whole,
     "bool": _switch,
-    "tuple[float, float]": _box,
     "tuple[str, ...]": _words,
     "tuple[tuple[str, float], ...]": _pairs,
     "ConstraintSpec": _constraint,
+}
+
+
+_OWN_PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
+    "loss": _loss,
+    "input_norm": _norm,
+    "input_box": _box,
 }
 
 
@@ -149,11 +183,11 @@ def _knob(item: Field[Any]) -> Knob:
     words = CHOICES.get(item.name, ())
     return Knob(
         key=key_of(item),
-        parse=_loss if item.name == "loss" else _PARSERS.get(kind, _word),
+        parse=_OWN_PARSERS.get(item.name) or _PARSERS.get(kind, _word),
         metavar=item.metadata["metavar"] or "|".join(words),
         text=item.metadata["text"],
         count={"bool": 0, "tuple[float, float]": 2}.get(kind, 1),
-        repeated=kind == "tuple[str, ...]",
+        repeated=kind == "tuple[str, ...]" or item.name in {"input_norm", "input_box"},
     )
 
 

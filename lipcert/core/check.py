@@ -41,7 +41,7 @@ from lipcert.core.coverage import (
     scope_faults,
     tensors,
 )
-from lipcert.core.derive import Derived, derive
+from lipcert.core.derive import Derived, derive, input_faults
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
 from lipcert.core.lower.errors import Unsupported
@@ -219,6 +219,8 @@ def _account(state: _State) -> Iterator[str]:
     at_input = replace(certificate.input, output_norm=None, cotangent_norm=None)
     if at_input != ValueClaim(program.input, INPUT_RULE, None, None):
         yield "the claims about the input are of another value, or by another rule"
+    if input_faults(program, state.premises):
+        yield "what is assumed of the inputs does not fit those of the model"
     yield from scope_faults(certificate.scope, state.model, program)
     if len(certificate.chains) + len(certificate.runs) > _MOST_WITNESSES * len(program.steps):
         yield "there are more witnesses than a model of this size has uses for"

@@ -50,7 +50,7 @@ def clip_faults(
     something trained.
     """
     yield from layer_faults(program, clip)
-    known = {program.input, *(name for node in model.nodes for name in node.outputs)}
+    known = {*program.inputs, *(name for node in model.nodes for name in node.outputs)}
     for ends in (layer.ends for layer in clip.layers):
         if not known.issuperset(ends):
             yield f"the layer that ends in {shown(ends[1])} does not lie between values of the file"

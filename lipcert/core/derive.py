@@ -14,12 +14,13 @@ from typing import final
 
 import numpy as np
 
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.interval import Interval
 from lipcert.core.ledger import Premises
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Program
+from lipcert.core.program import Program, Shape
 from lipcert.core.reader.records import shown
 from lipcert.core.refinements import Centres, Chains, Listed, Proposals, Runs, Witnessed, Zeros
 from lipcert.core.rules.facts import Cotangent, Fact
@@ -80,25 +81,56 @@ def derive_facts(
     moving = program.untracked & evidence.free
     if moving:
         raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
-    weights, at_input = weights_of(evidence), input_fact(program, premises)
+    weights, known = weights_of(evidence), input_facts(program, premises)
     makers = {step.output: step for step in program.steps}
     centres = Centres(program, Zeros(program, weights), evidence, proposals)
     refined = Witnessed(program, weights, Runs.of(program, evidence), centres, makers)
-    return forward(program, at_input, weights, refined), refined
+    return forward(program, known, weights, refined), refined
 
 
-def input_fact(program: Program, premises: Premises) -> Fact:
-    """What A-INPUT says of one example.
+def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
+    """What A-INPUT says of one example: of the input, and of each of several that it holds.
 
     Nothing is known besides of numbers that choose rows of a table: others beside them may not.
+    Proof of the whole: its box is theirs side by side, and ‖x‖² the sum of their squares.
     """
-    shape, box = program.shapes[program.input], None
-    if premises.input_box is not None:
-        low, high = (np.full((1,) * len(shape), end) for end in premises.input_box)
-        box = Interval(low, high)
-    if premises.input_norm is None:
-        return Fact.of(shape, box=box)
-    return Fact.of(shape, premises.input_norm, box)
+    shape = program.shapes[program.input]
+    if input_faults(program, premises):
+        raise Unsupported("what is assumed of the inputs does not fit those of the model")
+    if not program.parts:
+        box = _box(shape, premises.input_box)
+        norm = math.inf if premises.input_norm is None else premises.input_norm
+        return {program.input: Fact.of(shape, norm, box)}
+    found, squares = {}, 0.0
+    for part in premises.input_parts:
+        norm = math.inf if part.norm is None else part.norm
+        found[part.name] = Fact.of(part.shape, norm, _box(part.shape, part.box))
+        own = found[part.name].norm
+        squares = add_up(squares, multiply_up(own, own))
+    boxes = [found[part.name].box.broadcast(part.shape) for part in program.parts]
+    low, high = (
+        np.concatenate([end.reshape(1, -1) for end in ends], axis=1)
+        for ends in ([box.lo for box in boxes], [box.hi for box in boxes])
+    )
+    norm = math.inf if squares == math.inf else sqrt_up(squares)
+    norm = norm if premises.input_norm is None else min(norm, premises.input_norm)
+    return {program.input: Fact.of(shape, norm, Interval(low, high)), **found}
+
+
+def input_faults(program: Program, premises: Premises) -> bool:
+    """Whether premises speak of other inputs than the program has."""
+    stated = [(part.name, part.shape) for part in premises.input_parts]
+    has_box = premises.input_box is not None
+    return stated != [(part.name, part.shape) for part in program.parts] or (
+        has_box and bool(stated)
+    )
+
+
+def _box(shape: Shape, ends: tuple[float, float] | None) -> Interval | None:
+    if ends is None:
+        return None
+    low, high = (np.full((1,) * len(shape), end) for end in ends)
+    return Interval(low, high)
 
 
 def weights_of(evidence: Evidence) -> Weights:

@@ -72,6 +72,24 @@ class Head:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One of several inputs: its name and shape in the file, for one example.
+
+    ids: as of a `Program`, for this input alone.
+    """
+
+    name: str
+    shape: Shape
+    ids: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of entries, for one example."""
+        return math.prod(self.shape)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Window:
     """Windows along the spatial axes: tap t of output o reads o·stride + t·dilation − before.
 
@@ -489,6 +507,8 @@ def kept_entries(step: Step) -> int:
 class Program:
     """The steps that the chosen output needs, in order.
 
+    parts: of several inputs, of which `input` holds the entries one after another, [1, entries];
+    each is a value too, that the first steps read. Empty where one input of the file is the input.
     heads: of several outputs, of which `output` holds the entries one after another, [1, entries];
     empty where one output of the file is the output.
     place: where the examples of a batch lie in the output, if it was shown for a batch of any size
@@ -510,6 +530,20 @@ class Program:
     untracked: frozenset[str] = frozenset()
     ids: int | None = None
     heads: tuple[Head, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the file calls its inputs."""
+        return tuple(part.name for part in self.parts) or (self.input,)
+
+    def inputs_of(self, example: FloatArray) -> list[FloatArray]:
+        """The inputs of the file, from that of the program."""
+        if not self.parts:
+            return [example]
+        ends = np.cumsum([part.size for part in self.parts])
+        found = np.split(example.reshape(-1), ends[:-1])
+        return [item.reshape(part.shape) for item, part in zip(found, self.parts, strict=True)]
 
     @property
     def batch_proved(self) -> bool:

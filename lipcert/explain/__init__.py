@@ -44,7 +44,7 @@ class RulePage:
 
 def core_pages() -> dict[str, list[RulePage]]:
     """All pages, sorted by name."""
-    pages = {"input/1": [_page("derive.py", "input_fact")], **_steps(), **_norms(), **_losses()}
+    pages = {"input/1": [_page("derive.py", "input_facts")], **_steps(), **_norms(), **_losses()}
     return dict(sorted(pages.items()))
 
 

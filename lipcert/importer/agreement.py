@@ -44,10 +44,18 @@ _REMEDY: Final = "report this file; bounds would speak of another function"
 @final
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Examples with ‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared."""
+    """Examples with ‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared.
+
+    parts: those of several inputs that have domains of their own, by name.
+    """
 
     input_norm: float | None = None
     input_box: tuple[float, float] | None = None
+    parts: Mapping[str, Domain] = field(default_factory=dict)
+
+    def of(self, name: str) -> Domain:
+        """Of one of several inputs: its own, or this one."""
+        return self.parts.get(name, self)
 
     def draws(self, shape: Shape, count: int, ids: int | None = None) -> Array:
         """Examples [count, *shape], in turn from all over the domain and from its rim.
@@ -117,17 +125,15 @@ class _Comparison:
         self.coarse = "float16" if has_halves(self.read.model) else "float32"
         wanted = _tensors_of_the_file(self.read) if single else {}
         names = [*wanted, *self.read.outputs]
-        self.run = Runtime(self.path, self.read.model.sha256, program.input, names)
+        self.run = Runtime(self.path, self.read.model.sha256, program.inputs, names)
         self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
 
     def usable(self) -> list[tuple[Array, Array]]:
         """The examples that the network is defined at, with its outputs; at least one."""
-        program, count = self.read.program, _count(self.read)
-        shape = program.shapes[program.input]
-        drawn = self.domain.draws(shape, max(count or _TOGETHER, _ALONE), program.ids)
+        count = _count(self.read)
         usable = [
             (example, output)
-            for number, example in enumerate(drawn.astype(self.run.dtype))
+            for number, example in enumerate(self._drawn(max(count or _TOGETHER, _ALONE)))
             for output in [self._alone(example, self.tensors if number < _ALONE else {})]
             if output is not None
         ]
@@ -137,10 +143,36 @@ class _Comparison:
             self._together(*zip(*usable, strict=True))
         return usable
 
+    def _drawn(self, count: int) -> Array:
+        """So many examples, as numbers of the types of the inputs."""
+        program, dtypes = self.read.program, self.run.dtypes
+        if not program.parts:
+            drawn = self.domain.draws(program.shapes[program.input], count, program.ids)
+            return drawn.astype(dtypes[program.input])
+        parts = [
+            self.domain.of(part.name).draws(part.shape, count, part.ids).astype(dtypes[part.name])
+            for part in program.parts
+        ]
+        return np.concatenate([part.astype(np.float64).reshape(count, 1, -1) for part in parts], 2)
+
+    def _fed(self, examples: Sequence[Array]) -> dict[str, Array]:
+        """The inputs of the file for a batch of examples of the program."""
+        program = self.read.program
+        place = program.place and Place(0)
+        return {
+            name: _joined(parts, place)
+            for name, parts in zip(
+                program.inputs,
+                zip(*(program.inputs_of(example) for example in examples), strict=True),
+                strict=True,
+            )
+        }
+
     def _alone(self, example: Array, tensors: Mapping[str, tuple[str, str]]) -> Array | None:
         """The output, after these tensors of the file were compared; None outside of the domain."""
         names = list(dict.fromkeys([*tensors, *self.read.outputs])) if tensors else []
-        theirs = dict(zip(names, self.run(example, names), strict=True)) if names else {}
+        found = self.run(self._fed([example]), names) if names else []
+        theirs = dict(zip(names, found, strict=True))
 
         def at(arithmetic: str) -> Array | None:
             return self._compared(example, theirs, arithmetic)
@@ -184,8 +216,7 @@ class _Comparison:
     def _together(self, examples: tuple[Array, ...], outputs: tuple[Array, ...]) -> None:
         """Every output for several examples at once."""
         program = self.read.program
-        batch = _joined(examples, program.place and Place(0))
-        theirs = self.run(batch, self.read.outputs)
+        theirs = self.run(self._fed(examples), self.read.outputs)
         ours = self._batches(outputs)
 
         def at(arithmetic: str) -> None:
@@ -261,9 +292,10 @@ def _largest(numbers: Array, usual: Array) -> float:
 def _count(read: Reading) -> int | None:
     """How many examples the file holds, None for any number."""
     program = read.program
-    (source,) = (item for item in read.model.inputs if item.name == program.input)
+    name = program.inputs[0]
+    source = next(item for item in read.model.inputs if item.name == name)
     first = source.dims[0] if source.dims else None
-    return first // program.shapes[program.input][0] if isinstance(first, int) else None
+    return first // program.shapes[name][0] if isinstance(first, int) else None
 
 
 def _tensors_of_the_file(read: Reading) -> Mapping[str, tuple[str, str]]:

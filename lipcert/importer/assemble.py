@@ -103,7 +103,7 @@ def assemble(
     """Translate a model from this file; the other arguments are those of `load_model`."""
     provenance = read_provenance(checked.graph)
     raw = checked.graph.nodes
-    targets, source = _ends(checked, outputs)
+    targets, source = _ends(checked, outputs)  # of several inputs the first, as the batch is theirs
     stored = _stored(checked, path, targets)
     separated = separate_shared(stored, checked.producer, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
@@ -161,17 +161,17 @@ def assemble(
 
 
 def _ends(model: RawModel, outputs: Sequence[str]) -> tuple[tuple[str, ...], RawInput]:
-    """The outputs and the input that leads to them, or every reason why there is none."""
+    """The outputs and the first input that leads to them, or every reason why there is none."""
     graph = model.graph
     refusals = list(training_refusals(graph))
     targets = graph.outputs
     try:
         targets = _chosen_outputs(model, outputs)
-        source = _checked(_only_input(model, targets))
+        sources = [_checked(item) for item in _inputs(model, targets)]
     except UnsupportedModelError as error:
         found = (*refusals, *error.refusals, *operator_refusals(graph, targets))
         raise UnsupportedModelError(distinct(found)) from None
-    return targets, source
+    return targets, sources[0]
 
 
 def _stored(checked: RawModel, path: Path, outputs: Sequence[str]) -> Model:
@@ -358,20 +358,13 @@ def _output_notes(model: RawModel, targets: Sequence[str]) -> tuple[Diagnostic, 
     return (Diagnostic("LC012", Level.WARNING, "", message, _WHICH),)
 
 
-def _only_input(model: RawModel, outputs: Sequence[str]) -> RawInput:
+def _inputs(model: RawModel, outputs: Sequence[str]) -> list[RawInput]:
     needed = needed_values(model.graph.nodes, *outputs)
     inputs = [item for item in model.graph.inputs if item.name in needed]
-    if len(inputs) == 1:
-        return inputs[0]
-    if not inputs:
-        listed = ", ".join(map(repr, outputs))
-        refusal = Refusal("LC008", "", "", f"the output {listed} does not depend on any input")
-    else:
-        listed = ", ".join(repr(item.name) for item in inputs[:8])
-        reason = f"the model has {len(inputs)} data inputs: {listed}"
-        refusal = Refusal(
-            "LC010", "", "", reason, "join them into one tensor, or export all but one as constants"
-        )
+    if inputs:
+        return inputs
+    listed = ", ".join(map(repr, outputs))
+    refusal = Refusal("LC008", "", "", f"the output {listed} does not depend on any input")
     raise UnsupportedModelError((refusal,))
 
 

@@ -56,9 +56,19 @@ def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Paramete
     used = dict.fromkeys(use.parameter for node in nodes for use in node.uses())
     shape = example(program.shapes[program.input])
     shown = {name: operands.parameters[name] for name in used}
-    named = _named(nodes, model, program.output if program.heads else None)
+    made = {part.name: part.name for part in program.parts}
+    if program.heads:
+        made[program.output] = _JOINED
+    named = _named(nodes, model, made)
     return Graph(
-        program.input, shape, program.output, named, shown, ids=program.ids, heads=program.heads
+        program.input,
+        shape,
+        program.output,
+        named,
+        shown,
+        ids=program.ids,
+        heads=program.heads,
+        parts=program.parts,
     )
 
 
@@ -90,14 +100,14 @@ def _is_one_affine_map(scale: Node, shift: Node, readers: Mapping[str, int]) -> 
     )
 
 
-def _named(nodes: Sequence[Node], model: Model, joined: str | None) -> tuple[Node, ...]:
+def _named(nodes: Sequence[Node], model: Model, made: Mapping[str, str]) -> tuple[Node, ...]:
     """Nodes by the names that they have in the file; several of one node with numbers.
 
-    joined: the value that holds several outputs, which no node of the file computes.
+    made: names for what computes values that no node of the file does: several outputs, joined, and
+    each of several inputs.
     """
     owners = [
-        _JOINED if node.output == joined else model.nodes[node.step.node].name or node.output
-        for node in nodes
+        made.get(node.output) or model.nodes[node.step.node].name or node.output for node in nodes
     ]
     several = Counter(owners)
     taken: set[str] = set()

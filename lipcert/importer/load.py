@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from onnx import defs
@@ -44,6 +44,8 @@ class _Request:
     as_exported: bool
     input_norm: float | None
     input_box: tuple[float, float] | None
+    input_norms: Mapping[str, float]
+    input_boxes: Mapping[str, tuple[float, float]]
 
 
 @final
@@ -63,8 +65,8 @@ def load_model(
     output: str | Sequence[str] | None = None,
     as_exported: bool = False,
     trusted: bool = False,
-    input_norm: float | None = None,
-    input_box: tuple[float, float] | None = None,
+    input_norm: float | Mapping[str, float | None] | None = None,
+    input_box: tuple[float, float] | Mapping[str, tuple[float, float] | None] | None = None,
 ) -> ImportedModel:
     """Import an ONNX file.
 
@@ -76,7 +78,12 @@ def load_model(
     declared, the readings of the file are compared on some of them.
     """
     outputs = () if output is None else (output,) if isinstance(output, str) else tuple(output)
-    request = _Request(str(path), outputs, as_exported, input_norm, input_box)
+    norms: dict[str, Any] = (
+        dict(input_norm) if isinstance(input_norm, Mapping) else {"": input_norm}
+    )
+    boxes: dict[str, Any] = dict(input_box) if isinstance(input_box, Mapping) else {"": input_box}
+    norm, box = norms.pop("", None), boxes.pop("", None)
+    request = _Request(str(path), outputs, as_exported, norm, box, norms, boxes)
     if trusted:
         return _compared(request)
     rehearsal = _rehearsed(request)
@@ -93,8 +100,8 @@ def load_under(
         output=settings.outputs,
         as_exported=settings.as_exported,
         trusted=trusted,
-        input_norm=settings.input_norm,
-        input_box=settings.input_box,
+        input_norm={"": settings.input_norm, **dict(settings.input_norms)},
+        input_box={"": settings.input_box, **dict(settings.input_boxes)},
     )
 
 
@@ -102,8 +109,14 @@ def _compared(request: _Request) -> ImportedModel:
     """Import a file, and compare its readings with each other and with onnxruntime."""
     from lipcert.importer.agreement import Domain, check_agreement  # noqa: PLC0415  see above
 
-    box = request.input_box
-    domain = Domain(request.input_norm, None if box is None else (box[0], box[1]))
+    norms = {"": request.input_norm, **request.input_norms}
+    boxes = {"": request.input_box, **request.input_boxes}
+    parts = {
+        name: Domain(norms.get(name), None if box is None else (box[0], box[1]))
+        for name in {**norms, **boxes}
+        for box in [boxes.get(name)]
+    }
+    domain = replace(parts.pop(""), parts=parts)
     model = _opened(request, None)
     found = _assembled(request, model)
     verification = check_agreement(found.reading, Path(request.path), domain, found.program)

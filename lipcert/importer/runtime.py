@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -31,34 +31,37 @@ class RunFailure(Exception):  # noqa: N818 (no failure of the program)
 class Runtime:
     """A file as it stands, of which the values of its nodes can be asked for.
 
-    What the values do not depend on is left out, so that one input remains, with the shape that
-    the file declares. values: those of the wanted ones that nodes of the file compute. dtype: of
-    the input.
+    What the values do not depend on is left out, so that these inputs remain, with the shapes that
+    the file declares. values: those of the wanted ones that nodes of the file compute. dtypes: of
+    the inputs.
     """
 
-    def __init__(self, path: Path, sha256: str, source: str, wanted: Sequence[str]) -> None:
-        content, self.values = _written(path, sha256, source, wanted)
+    def __init__(
+        self, path: Path, sha256: str, sources: Sequence[str], wanted: Sequence[str]
+    ) -> None:
+        content, self.values = _written(path, sha256, sources, wanted)
         try:
             self._session = _new_session(content)
         except Exception as error:
             raise _failure(error) from error
-        self._source = source
-        kind = self._session.get_inputs()[0].type
-        if kind not in _TYPES:
-            raise RunFailure(f"its input is of the type {kind}")
-        self.dtype = np.dtype(_TYPES[kind])
+        kinds = {item.name: item.type for item in self._session.get_inputs()}
+        for kind in kinds.values():
+            if kind not in _TYPES:
+                raise RunFailure(f"its input is of the type {kind}")
+        self.dtypes = {name: np.dtype(_TYPES[kind]) for name, kind in kinds.items()}
 
-    def __call__(self, batch: Array, values: Sequence[str]) -> list[Array]:
-        """The values for this input."""
+    def __call__(self, given: Mapping[str, Array], values: Sequence[str]) -> list[Array]:
+        """The values for these inputs."""
+        fed = {name: array.astype(self.dtypes[name]) for name, array in given.items()}
         try:
-            found = self._session.run(list(values), {self._source: batch.astype(self.dtype)})
+            found = self._session.run(list(values), fed)
         except Exception as error:
             raise _failure(error) from error
         return [np.asarray(item) for item in found]
 
 
 def _written(
-    path: Path, sha256: str, source: str, wanted: Sequence[str]
+    path: Path, sha256: str, sources: Sequence[str], wanted: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...]]:
     """The file without what the values do not depend on, and which of the values there are."""
     proto = ModelProto()
@@ -69,7 +72,7 @@ def _written(
     del raw
     made = {name for node in proto.graph.node for name in node.output}
     values = tuple(name for name in dict.fromkeys(wanted) if name in made)
-    _keep(proto, source, values)
+    _keep(proto, sources, values)
     embed_external_data(proto, path.parent)
     return proto.SerializeToString(), values
 
@@ -88,8 +91,8 @@ def _new_session(content: bytes) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _keep(proto: ModelProto, source: str, values: Sequence[str]) -> None:
-    """Leave the nodes before these values, the tensors they read, and one input."""
+def _keep(proto: ModelProto, sources: Sequence[str], values: Sequence[str]) -> None:
+    """Leave the nodes before these values, the tensors they read, and these inputs."""
     graph = proto.graph
     graph.ClearField("value_info")
     nodes = needed_nodes(graph, values)
@@ -100,7 +103,7 @@ def _keep(proto: ModelProto, source: str, values: Sequence[str]) -> None:
     if len(tensors) < len(graph.initializer):
         del graph.initializer[:]
         graph.initializer.extend(tensors)
-    inputs = [item for item in graph.input if item.name == source]
+    inputs = [item for item in graph.input if item.name in sources]
     del graph.input[:]
     graph.input.extend(inputs)
     declared = {item.name: item for item in graph.output}

@@ -41,6 +41,7 @@ _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _TOLD: Final = (
     (JUMPS, "LC005", _SMOOTH),
+    ("equally many examples", "LC010", "export all inputs with one batch axis, axis 0"),
     ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
     ("operator set", "LC003", "export with supported operators, or opset 17-20"),
     ("it rounds to whole numbers", "LC005", _SMOOTH),

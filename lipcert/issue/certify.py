@@ -55,7 +55,7 @@ def certify(
     """
     check_choice("certify: engine", engine, ("float", "exact"))
     require_arguments("certify", model, settings)
-    settings = settings.with_ids(model.graph.ids)
+    settings = settings.with_inputs(model.graph.inputs)
     return issued(model, settings, bounded(model, settings, observe), engine)
 
 

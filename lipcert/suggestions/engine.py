@@ -64,7 +64,7 @@ def suggest(
     UsageError for a probe without examples of classes.
     """
     require_arguments("suggest", model, settings)
-    settings = settings.with_ids(model.graph.ids)
+    settings = settings.with_inputs(model.graph.inputs)
     plan_of(settings)
     started, remembered = time.monotonic(), Remembered(propose)
     base = bounded(model, settings, None, remembered)

@@ -182,7 +182,7 @@ def make_private(
         masks = isinstance(mechanism, GradientClipping)
         network = _network(model, x, stage, file, world, resume=resume, masks=masks)
         trained = trained_parameters(network, optimizer, mechanism)
-        settings = with_frozen(declared.with_ids(network.graph.ids), network, trained)
+        settings = with_frozen(declared.with_inputs(network.graph.inputs), network, trained)
         calibration = calibrated(network.model, settings, shown.observe)
         first.require_network(settings, calibration.bounds.loss, network.graph.output_shape)
         if world.is_first and not resume:

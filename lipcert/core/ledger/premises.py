@@ -56,9 +56,27 @@ _RELATIONS: Final = {
 
 @final
 @dataclass(frozen=True, slots=True)
+class InputPart:
+    """What is assumed of one of several inputs, whose name and shape are those in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    norm: Bound | None
+    box: tuple[float, float] | None
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        found = _admitted(self.norm, self.box)
+        return f"the input {self.name} {f'has {found}' if found else 'may be anything'}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class _Input:
     norm: Bound | None
     box: tuple[float, float] | None
+    parts: tuple[InputPart, ...] = field(default=(), metadata=member(optional=True))
 
 
 @final
@@ -142,6 +160,8 @@ class Premises:
     stepwise: the noise multiplier of every step of a run that proves its bounds anew at each.
     eval_layers: those that a certificate names.
     loss_assumed: whether nobody stated the loss.
+    input_parts: of several inputs, in the order of the file, what is assumed of each: boxes are
+    theirs alone, and `input_norm` is that of all of them together.
     loss_parts: of the loss `joint`, in the order of the outputs in the record of the model.
     """
 
@@ -158,6 +178,7 @@ class Premises:
     eval_layers: tuple[EvalLayer, ...] = ()
     loss_assumed: bool = False
     loss_parts: tuple[LossPart, ...] = ()
+    input_parts: tuple[InputPart, ...] = ()
 
     @classmethod
     def read(cls, assumptions: Sequence[Assumption]) -> Premises:
@@ -168,8 +189,11 @@ class Premises:
                 raise CertificateFormatError(f"the assumption {name} is missing")
         given = read(_Input, known["A-INPUT"], "A-INPUT")
         loss = read(_Loss, known["A-LOSS"], "A-LOSS")
-        if given.box is not None and given.box[0] > given.box[1]:
+        boxes = [given.box, *(part.box for part in given.parts)]
+        if any(box is not None and box[0] > box[1] for box in boxes):
             raise CertificateFormatError("A-INPUT.box is not an interval")
+        if given.parts and given.box is not None:
+            raise CertificateFormatError("A-INPUT.box is not that of one of several inputs")
         if (loss.kind == JOINT) != bool(loss.parts) or (loss.parts and loss.parameters):
             raise CertificateFormatError("A-LOSS is neither one loss nor a sum of several")
         return cls(
@@ -180,6 +204,7 @@ class Premises:
             loss_clip=loss.clip,
             loss_assumed=loss.assumed is not None,
             loss_parts=tuple(part.read() for part in loss.parts),
+            input_parts=given.parts,
             mechanism=read_mechanism(known),
             relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
             divisor=_divisor(known["A-GRAD-AGG"]),
@@ -220,14 +245,12 @@ class Premises:
         return (*entries, ARITHMETIC)
 
     def _input(self) -> Assumption:
-        parts = []
-        if self.input_norm is not None:
-            parts.append(f"a Euclidean norm of at most {self.input_norm!r}")
-        if self.input_box is not None:
-            low, high = self.input_box
-            parts.append(f"entries between {low!r} and {high!r}")
-        what = f"has {' and '.join(parts)}" if parts else "is admitted, whatever its entries are"
-        data = _Input(self.input_norm, self.input_box)
+        found = _admitted(self.input_norm, self.input_box)
+        what = f"has {found}" if found else "is admitted, whatever its entries are"
+        if self.input_parts:
+            joint = f"has {found} in all, and " if found else "is such that "
+            what = f"{joint}{'; '.join(part.text for part in self.input_parts)}"
+        data = _Input(self.input_norm, self.input_box, self.input_parts)
         return declared("A-INPUT", f"Every example {what}.", written(data))
 
     def _loss(self) -> Assumption:
@@ -272,6 +295,17 @@ class Premises:
             text += "a constant whatever the batch holds."
             data = _Aggregation("mean", self.divisor)
         return declared("A-GRAD-AGG", text, written(data))
+
+
+def _admitted(norm: float | None, box: tuple[float, float] | None) -> str:
+    """What is known of an input, in words; nothing where it may be anything."""
+    parts = []
+    if norm is not None:
+        parts.append(f"a Euclidean norm of at most {norm!r}")
+    if box is not None:
+        low, high = box
+        parts.append(f"entries between {low!r} and {high!r}")
+    return " and ".join(parts)
 
 
 def _described(kind: str, parameters: Sequence[LossParameter], output: str = "") -> str:

@@ -25,7 +25,8 @@ class Sink:
     """The steps so far.
 
     taken: names that are not free; halves: whether the file may hold reals narrower than float32;
-    untracked, ids: as of a `Program`; sequences: the parts of each, by its name.
+    untracked: as of a `Program`; ids: likewise, by the inputs; sequences: the parts of each, by its
+    name.
     """
 
     taken: set[str]
@@ -33,9 +34,16 @@ class Sink:
     halves: bool
     steps: list[Step] = field(default_factory=list)
     untracked: set[str] = field(default_factory=set)
-    ids: int | None = None
+    ids: dict[str, int] = field(default_factory=dict)
     stacks: dict[tuple[str, str], Data] = field(default_factory=dict)
     sequences: dict[str, list[Value]] = field(default_factory=dict)
+
+    def read_rows(self, name: str, rows: int) -> None:
+        """Note that whole numbers, which steps only move, choose rows of a table with so many."""
+        makers = {step.output: step for step in self.steps}
+        while name in makers:
+            (name,) = makers[name].inputs
+        self.ids[name] = min(rows, self.ids.get(name, rows))
 
     def fresh(self, name: str) -> str:
         """A name for a further value of the node that computes `name`."""

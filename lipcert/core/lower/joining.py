@@ -1,16 +1,27 @@
-"""Concat of values, perhaps with constants between them, and of several outputs."""
+"""Concat of values, perhaps with constants between them, of several outputs, and of inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.sums import combined
-from lipcert.core.lower.values import Constant, Data, Value, indices
-from lipcert.core.program import Concat, Head, IndexArray, Place
+from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
+from lipcert.core.program import (
+    Concat,
+    Head,
+    IndexArray,
+    Move,
+    Part,
+    Place,
+    Program,
+    Step,
+)
 from lipcert.core.reader.records import Node
 
 
@@ -59,6 +70,37 @@ def joined_outputs(
     call = Call(node, positions[-1], 0, (), sink)
     shape = (1, sum(head.size for head in heads))
     return call.step(Concat(1), *flat, shape=shape, place=place)
+
+
+def with_joined_inputs(
+    program: Program, starts: Sequence[Data], readers: Mapping[str, int], sink: Sink
+) -> Program:
+    """The program of one input [1, entries], which holds those of several one after another.
+
+    The steps that take an input from it belong to the first node that reads this input. Examples
+    that are apart in every input are rows of the one input.
+    """
+    name = "inputs" if "inputs" not in sink.taken else sink.fresh("inputs")
+    total = sum(math.prod(check_size(start.shape)) for start in starts)
+    entries = indices((1, total))[0]
+    steps, parts, begin = [], [], 0
+    for start in starts:
+        part = Part(start.name, start.shape, sink.ids.get(start.name))
+        if start.name not in readers:
+            raise Unsupported("the output does not depend on one of the inputs")
+        sources = entries[begin : begin + part.size].reshape(part.shape)
+        steps.append(Step(Move(sources), (name,), part.name, part.shape, readers[part.name]))
+        parts.append(part)
+        begin += part.size
+    shapes = {name: (1, total), **{start.name: start.shape for start in starts}, **program.shapes}
+    return replace(
+        program,
+        input=name,
+        shapes=shapes,
+        steps=(*steps, *program.steps),
+        ids=None,
+        parts=tuple(parts),
+    )
 
 
 def _filled(

@@ -41,7 +41,6 @@ from lipcert.core.program import (
     Operand,
     Place,
     Program,
-    Shape,
     Step,
     kept_entries,
 )
@@ -77,14 +76,14 @@ def lower(model: Model, *outputs: str) -> Program:
         )
     if not 0 < len(outputs) == len(set(outputs)):
         raise Unsupported("the outputs that the loss reads are not different ones")
-    dims = _source(model, outputs).dims or ()
+    first = (_sources(model, outputs)[0].dims or ("",))[0]
     try:
         return _lowered(Walk.of(model, *outputs, batched=True), outputs)
     except Unsupported as error:
         mixes = isinstance(error, ReadsAcrossError) or (
-            isinstance(error, MixingError) and dims[0] != 1
+            isinstance(error, MixingError) and first != 1
         )
-        if mixes or not isinstance(dims[0], int):
+        if mixes or not isinstance(first, int):
             raise
     return _lowered(Walk.of(model, *outputs, batched=False), outputs)
 
@@ -101,13 +100,22 @@ def _needed(model: Model, outputs: Sequence[str]) -> tuple[list[bool], set[str]]
     return needed, names
 
 
-def _source(model: Model, outputs: Sequence[str]) -> Input:
-    """The one input, of which the first dimension may be anything and all others are fixed."""
+def _sources(model: Model, outputs: Sequence[str]) -> list[Input]:
+    """The inputs, of which the first dimensions are one and all others are fixed."""
     _, names = _needed(model, outputs)
     inputs = [item for item in model.inputs if item.name in names]
-    if len(inputs) != 1:
-        raise Unsupported(f"the output depends on {len(inputs)} inputs instead of one")
-    (source,) = inputs
+    if not inputs:
+        raise Unsupported("the output depends on 0 inputs instead of one")
+    for source in inputs:
+        _check_source(source)
+    firsts = [(item.dims or ("",))[0] for item in inputs]
+    sizes = {size if isinstance(size, int) else "" for size in firsts}
+    if len(sizes) > 1:
+        raise Unsupported("the inputs do not hold equally many examples along axis 0")
+    return inputs
+
+
+def _check_source(source: Input) -> None:
     if not source.dtype.startswith(("float", "bfloat", "int", "uint")):
         raise Unsupported(f"the input {shown(source.name)} does not hold numbers")
     if source.dtype == "uint64":  # int64, which whole numbers become, would make some negative
@@ -115,11 +123,10 @@ def _source(model: Model, outputs: Sequence[str]) -> Input:
     dims = source.dims
     if not dims or any(not isinstance(size, int) or size < 1 for size in dims[1:]) or dims[0] == 0:
         raise Unsupported(f"the input {shown(source.name)} is not of fixed shape behind axis 0")
-    return source
 
 
 def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
-    model, sink, start = walk.model, walk.sink, walk.start
+    model, sink, starts = walk.model, walk.sink, walk.starts
     for position, node in walk.nodes():
         walk.node(node, position)
     for name, stated in model.stated:
@@ -140,15 +147,26 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
         )
         result = joined_outputs(results, heads, walk.positions(outputs), sink)
     raw = needed_steps(sink.steps, result.name)
-    steps = rewritten(raw, start, result.name, sink)
+    steps = rewritten(raw, starts, result.name, sink)
     for step in steps:
         _check_finite(step, model)
-    shapes = {start.name: start.shape, **{step.output: step.shape for step in steps}}
-    covered = _covered(raw, steps, walk)
-    untracked = frozenset(sink.untracked)
-    return Program(
-        start.name, result.name, shapes, steps, result.place, covered, untracked, sink.ids, heads
+    start, *more = starts
+    program = Program(
+        input=start.name,
+        output=result.name,
+        shapes={start.name: start.shape, **{step.output: step.shape for step in steps}},
+        steps=steps,
+        place=result.place,
+        covered=_covered(raw, steps, walk),
+        untracked=frozenset(sink.untracked),
+        ids=sink.ids.get(start.name),
+        heads=heads,
     )
+    if not more:
+        return program
+    from lipcert.core.lower.joining import with_joined_inputs  # noqa: PLC0415  for such alone
+
+    return with_joined_inputs(program, starts, walk.readers(program.covered), sink)
 
 
 def _at(node: Node, error: Unsupported) -> Unsupported:
@@ -168,21 +186,26 @@ def _guards(model: Model, values: Mapping[str, Value], untracked: set[str]) -> G
 
 @final
 class Walk:
-    """The values of the nodes so far, from initializers and perhaps an input on.
+    """The values of the nodes so far, from initializers and perhaps inputs on.
 
     needed: which nodes are to be walked; count: the fixed size of the batch, if examples are read
     as ones of it.
     """
 
     def __init__(
-        self, model: Model, needed: Sequence[bool], start: Data, *, batched: bool, count: int | None
+        self,
+        model: Model,
+        needed: Sequence[bool],
+        *starts: Data,
+        batched: bool,
+        count: int | None,
     ) -> None:
-        self.model, self.start, self.count = model, start, count
+        self.model, self.starts, self.count = model, starts, count
         self._needed = needed
-        taken = {start.name, *model.initializers}
+        taken = {*(start.name for start in starts), *model.initializers}
         taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
         self.sink = Sink(taken, batched, has_halves(model))
-        self.values: dict[str, Value] = {start.name: start}
+        self.values: dict[str, Value] = {start.name: start for start in starts}
         for name in sorted({name for _, node in self.nodes() for name in node.inputs}):
             if name in model.initializers:
                 try:
@@ -194,16 +217,28 @@ class Walk:
 
     @classmethod
     def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
-        """The walk to outputs, from the input that they depend on."""
-        source = _source(model, outputs)
-        first, *rest = source.dims or ()
-        dims: Shape = tuple(size for size in rest if isinstance(size, int))
+        """The walk to outputs, from the inputs that they depend on."""
+        sources = _sources(model, outputs)
+        first = (sources[0].dims or ("",))[0]
         fixed = first if isinstance(first, int) else None
         size = 1 if batched or fixed is None else fixed
-        kind: Kind = "whole" if source.dtype.startswith(("int", "uint")) else "real"
-        start = Data(source.name, (size, *dims), Place(0) if batched else None, kind)
+        place = Place(0) if batched else None
+        starts = []
+        for source in sources:
+            dims = [item for item in (source.dims or ())[1:] if isinstance(item, int)]
+            kind: Kind = "whole" if source.dtype.startswith(("int", "uint")) else "real"
+            starts.append(Data(source.name, (size, *dims), place, kind))
         needed, _ = _needed(model, outputs)
-        return cls(model, needed, start, batched=batched, count=fixed if batched else None)
+        return cls(model, needed, *starts, batched=batched, count=fixed if batched else None)
+
+    def readers(self, covered: Sequence[str]) -> dict[str, int]:
+        """For every name, the first node that reads it and computes a value."""
+        found: dict[str, int] = {}
+        for position, node in self.nodes():
+            if covered[position] in {"step", "part"}:
+                for name in node.inputs:
+                    found.setdefault(name, position)
+        return found
 
     def nodes(self) -> Iterator[tuple[int, Node]]:
         """The nodes that the output is computed from, with their positions."""

@@ -6,7 +6,7 @@ the float32 number next to 1/√2 is a GELU between two scalings by numbers next
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -24,9 +24,11 @@ from lipcert.core.lower.values import Data
 from lipcert.core.program import Activation, Conv, Dense, Operand, Scale, Shift, Step
 
 
-def rewritten(raw: tuple[Step, ...], start: Data, output: str, sink: Sink) -> tuple[Step, ...]:
+def rewritten(
+    raw: tuple[Step, ...], starts: Sequence[Data], output: str, sink: Sink
+) -> tuple[Step, ...]:
     """The steps with layers in place of their spellings."""
-    rewriter = Rewriter(start.name, start.shape, raw, sink)
+    rewriter = Rewriter({start.name: start.shape for start in starts}, raw, sink)
     return rewriter.run(raw, _rules, output)
 
 

@@ -8,7 +8,7 @@ does not count in its cotangent, which is not that of the tensor of the file the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TypeVar, final
@@ -68,9 +68,9 @@ def product(*factors: Interval) -> Interval:
 class Rewriter:
     """The steps rewritten so far."""
 
-    def __init__(self, start: str, shape: Shape, raw: Sequence[Step], sink: Sink) -> None:
+    def __init__(self, starts: Mapping[str, Shape], raw: Sequence[Step], sink: Sink) -> None:
         self.sink = sink
-        self.shapes: dict[str, Shape] = {start: shape}
+        self.shapes: dict[str, Shape] = dict(starts)
         self.readers: dict[str, int] = {}
         self.steps: list[Step] = []
         self._producers: dict[str, Step] = {}

@@ -123,8 +123,8 @@ def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
         raise Unsupported("it selects by numbers that are computed from the data")
     width = table.shape[1:]
     rows = table.rearranged(lambda entries: entries.reshape(len(entries), -1), None)
-    shape, place, sink = (*chosen.shape, math.prod(width)), chosen.place, call.sink
-    sink.ids = len(rows.lo) if sink.ids is None else min(sink.ids, len(rows.lo))
+    shape, place = (*chosen.shape, math.prod(width)), chosen.place
+    call.sink.read_rows(chosen.name, len(rows.lo))
     found = call.step(Embedding(rows.operand(2)), chosen, shape=shape, place=place)
     if len(width) == 1:
         return found

@@ -71,12 +71,17 @@ def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: 
 
 
 def forward(
-    program: Program, input_fact: Fact, weights: Weights, refined: Refinement = _NOTHING
+    program: Program, known: Mapping[str, Fact], weights: Weights, refined: Refinement = _NOTHING
 ) -> dict[str, Fact]:
-    """Facts of every value, for all inputs that the input's fact admits."""
-    facts = {program.input: input_fact}
+    """Facts of every value, for all inputs that what is known of the input admits.
+
+    known: of the input, and perhaps of values that steps take from it.
+    """
+    facts = {program.input: known[program.input]}
     for step in program.steps:
         found = step_fact(program, step, facts, weights)
+        if step.output in known:
+            found = found.meet(known[step.output], step.shape)
         facts[step.output] = refined.fact(step.output, found, facts)
     return facts
 

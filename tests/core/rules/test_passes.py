@@ -169,7 +169,7 @@ def _attack(
     drawn: Mapping[Operand, torch.Tensor],
 ) -> None:
     fact, inputs = _input(program.shapes["x"], rng)
-    facts = forward(program, fact, weights)
+    facts = forward(program, {program.input: fact}, weights)
     hull = Hull(program.shapes[program.output][-1], 1.0)
     above = Cotangent(math.sqrt(2.0) * (1 + 1e-12), hull)
     cotangents = backward(program, facts, weights, above)
@@ -223,7 +223,7 @@ def _line(*sizes: int) -> Program:
 
 def test_attained_along_a_line() -> None:
     program, weights = _line(2, 2, 2), Point({"v0": 2.0, "v1": 2.0})
-    facts = forward(program, Fact.of((1, 2), 3.0), weights)
+    facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights)
     assert [facts[name].norm for name in ("x", "v0", "v1")] == [3.0, 6.0, 12.0]
     cotangents = backward(program, facts, weights, Cotangent(0.5))
     assert [cotangents[name].norm for name in ("v1", "v0", "x")] == [0.5, 1.0, 2.0]
@@ -238,7 +238,7 @@ def test_attained_by_a_weight_that_is_used_twice() -> None:
     uses = tuple(b.step(shared, ("x",), (1, 2)) for _ in range(2))
     b.step(Add((1, 1)), uses, (1, 2))
     program, weights = b.program(), Point(dict.fromkeys(uses, 1.0))
-    facts = forward(program, Fact.of((1, 2), 3.0), weights)
+    facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights)
     cotangents = backward(program, facts, weights, Cotangent(0.5))
     assert gradients(program, facts, cotangents, weights) == {"w": 3.0}
     assert cotangents["x"].norm == 1.0
@@ -250,7 +250,7 @@ def test_a_hull_sees_pairs_of_rows() -> None:
     b = _Builder(np.random.default_rng(0), (1, 3))
     b.step(Dense(Operand(array, array), None), ("x",), (1, 3))
     program, weights = b.program(), Point({})
-    facts = forward(program, Fact.of((1, 3), 1.0), weights)
+    facts = forward(program, {program.input: Fact.of((1, 3), 1.0)}, weights)
     received = backward(program, facts, weights, Cotangent(9.0, Hull(3, 1.0)))
     assert received["x"].norm == pytest.approx(math.sqrt(2.0), rel=1e-7)
 
@@ -270,7 +270,7 @@ class _Known(Refinement):
 
 def test_refinements_cap_what_the_rules_find() -> None:
     program, weights = _line(2, 2, 2), Point({"v0": 2.0, "v1": 2.0})
-    facts = forward(program, Fact.of((1, 2), 3.0), weights, _Known())
+    facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights, _Known())
     assert [facts[name].norm for name in ("v0", "v1")] == [5.0, 10.0]
     cotangents = backward(program, facts, weights, Cotangent(0.5), _Known())
     assert [cotangents[name].norm for name in ("v1", "v0", "x")] == [0.5, 0.5, 0.25]
@@ -280,7 +280,7 @@ def test_a_value_read_twice_by_one_step_is_counted_twice() -> None:
     b = _Builder(np.random.default_rng(0), (1, 2))
     b.step(Add((1, 1)), ("x", "x"), (1, 2))
     program, weights = b.program(), Point({})
-    facts = forward(program, Fact.of((1, 2), 1.0), weights)
+    facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, weights)
     assert facts["v0"].norm == 2.0
 
     class Wrong(Refinement):
@@ -300,6 +300,6 @@ def test_one_step_alone() -> None:
 
 def test_a_program_of_no_steps() -> None:
     program = Program("x", "x", {"x": (1, 2)}, (), place=Place(0), covered=())
-    facts = forward(program, Fact.of((1, 2), 1.0), Point({}))
+    facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, Point({}))
     assert backward(program, facts, Point({}), Cotangent(2.0))["x"].norm == 2.0
     assert input_lipschitz(program, facts, Point({})) == 1.0

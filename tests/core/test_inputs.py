@@ -1,0 +1,253 @@
+"""Several inputs, each with a domain of its own: bounds against autograd, and what is no domain."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.derive import derive
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import Clipless
+from lipcert.core.ledger.premises import InputPart
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Program
+from lipcert.core.witnesses import ENGINES, Evidence
+from tests.core.lower.cases import model, node
+from tests.core.models import read
+from tests.core.onnx_torch import compute, stored
+
+Box = tuple[float, float]
+SLACK = 1e-9
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+
+
+def several(
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, tuple[int, Sequence[int | str]]],
+    constants: Mapping[str, object],
+) -> ModelProto:
+    """A graph from inputs of these types and shapes to y."""
+    proto = model(nodes, ["N"], constants)  # type: ignore[arg-type]
+    del proto.graph.input[:]
+    proto.graph.input.extend(
+        helper.make_tensor_value_info(name, kind, list(shape))
+        for name, (kind, shape) in inputs.items()
+    )
+    return proto
+
+
+def lowered(proto: ModelProto) -> Program:
+    with tempfile.TemporaryDirectory() as folder:
+        return lower(read(proto, Path(folder)), "y")
+
+
+def premises(program: Program, norm: float | None = None, **parts: tuple[float | None, Box | None]
+             ) -> Premises:  # fmt: skip
+    """Of a cross-entropy; parts: norm and box of each input."""
+    stated = tuple(
+        InputPart(item.name, item.shape, *parts.get(item.name, (None, None)))
+        for item in program.parts
+    )
+    loss = (("label_smoothing", 0.0), ("temperature", 1.0))
+    return Premises(norm, None, "cross-entropy", loss, None, Clipless(), "add-remove", None, None,
+                    input_parts=stated)  # fmt: skip
+
+
+def bounds(program: Program, assumed: Premises, trained: tuple[str, ...]) -> Mapping[str, float]:
+    scope = ScopeClaim("point", trained, ())
+    return derive(program, assumed, Evidence(scope, {}, (), (), ENGINES["float"])).gradients
+
+
+def two_branches(rng: np.random.Generator, kind: str) -> ModelProto:
+    """An image a [2, 3] and a table row b [4], perhaps read twice, joined and classified."""
+    nodes = [
+        node("Flatten", "a", "f"), node("MatMul", "f u", "p"), node("Relu", "p", "r"),
+        node("MatMul", "b v", "q"), node("Tanh", "q", "t"),
+    ]  # fmt: skip
+    constants = {"u": rng.standard_normal((6, 3)), "v": rng.standard_normal((4, 3))}
+    match kind:
+        case "joined":
+            nodes.append(node("Concat", "r t", "h", axis=1))
+            constants["w"] = rng.standard_normal((6, 3))
+        case "raw":  # the inputs themselves side by side
+            nodes = [node("Flatten", "a", "f"), node("Concat", "f b", "h", axis=1)]
+            constants = {"w": rng.standard_normal((10, 3))}
+        case "twice":
+            nodes += [node("MatMul", "b s", "z"), node("Mul", "r z", "m"),
+                      node("Concat", "m t b", "h", axis=1)]  # fmt: skip
+            constants |= {"s": rng.standard_normal((4, 3)), "w": rng.standard_normal((10, 3))}
+        case "added":
+            nodes += [node("Add", "r t", "h")]
+            constants["w"] = rng.standard_normal((3, 3))
+    nodes.append(node("MatMul", "h w", "y"))
+    return several(nodes, {"a": (FLOAT, ["N", 2, 3]), "b": (FLOAT, ["N", 4])}, constants)
+
+
+def domain(rng: np.random.Generator, joint: bool) -> tuple[float | None, dict[str, tuple]]:
+    """Norms and boxes of both inputs, and perhaps a norm of them together."""
+    parts = {}
+    for name in ("a", "b"):
+        low = float(rng.uniform(-2.0, 0.5))
+        box = (low, low + float(rng.uniform(0.0, 3.0))) if rng.random() < 0.6 else None
+        norm = float(rng.uniform(1.6, 4.0)) if box is None or rng.random() < 0.5 else None
+        parts[name] = (norm, box)
+    return (float(rng.uniform(1.6, 3.0)) if joint else None), parts
+
+
+def admitted(
+    rng: np.random.Generator, shape: tuple[int, ...], norm: float | None, box: Box | None
+) -> np.ndarray:
+    """Corners and far points of a domain that holds the point of the box that is nearest to 0."""
+    low, high = (-math.inf, math.inf) if box is None else box
+    x = rng.standard_normal(shape) * 10.0 ** rng.integers(-1, 3)
+    x = np.clip(x, low, high)
+    centre = np.clip(np.zeros(shape), low, high)
+    radius = math.inf if norm is None else norm
+    for _ in range(60):
+        if np.linalg.norm(x) <= radius:
+            break
+        x = centre + 0.9 * (x - centre)
+    return x
+
+
+@settings(max_examples=40, deadline=None, database=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**31),
+    kind=st.sampled_from(["joined", "raw", "twice", "added"]),
+    joint=st.booleans(),
+)
+def test_no_inputs_exceed_a_bound(seed: int, kind: str, joint: bool) -> None:
+    """Each input at the rim of its own domain, and both within the norm of all."""
+    rng = np.random.default_rng(seed)
+    proto = two_branches(rng, kind)
+    program = lowered(proto)
+    whole, parts = domain(rng, joint)
+    weights = {name: w for name, w in stored(proto).items() if w.is_floating_point()}
+    trained = tuple(sorted(weights))
+    limit = bounds(program, premises(program, whole, **parts), trained)
+    for _ in range(6):
+        a = admitted(rng, (2, 3), *parts["a"])
+        b = admitted(rng, (4,), *parts["b"])
+        if whole is not None and math.hypot(np.linalg.norm(a), np.linalg.norm(b)) > whole:
+            a, b = a * 0.0, b * min(1.0, whole / (np.linalg.norm(b) or 1.0))
+            if not inside(a, *parts["a"]) or not inside(b, *parts["b"]):
+                continue
+        for label in range(3):
+            for name, norm in norms(proto, {"a": a, "b": b}, label, weights).items():
+                assert norm <= limit[name] * (1 + SLACK), name
+
+
+def inside(x: np.ndarray, norm: float | None, box: Box | None) -> bool:
+    low, high = (-math.inf, math.inf) if box is None else box
+    fits = bool((x >= low).all() and (x <= high).all())
+    return fits and (norm is None or float(np.linalg.norm(x)) <= norm)
+
+
+def norms(
+    proto: ModelProto, x: Mapping[str, np.ndarray], label: int, weights: Mapping[str, torch.Tensor]
+) -> dict[str, float]:
+    """Of the gradients for one example, by autograd."""
+    held = {name: w.clone().requires_grad_() for name, w in weights.items()}
+    fed = {name: torch.from_numpy(np.asarray(item)[None]) for name, item in x.items()}
+    first = proto.graph.input[0].name
+    y = compute(proto, fed[first], {**stored(proto), **fed, **held})["y"]
+    torch.nn.functional.cross_entropy(y.reshape(1, -1), torch.tensor([label])).backward()
+    return {n: 0.0 if w.grad is None else float(w.grad.norm()) for n, w in held.items()}
+
+
+def test_a_bound_is_that_of_the_norm_of_one_input() -> None:
+    """y = u·a + v·b: the gradient of v is the cotangent times b, however long a may be."""
+    nodes = [node("MatMul", "a u", "p"), node("MatMul", "b v", "q"), node("Add", "p q", "y")]
+    proto = several(nodes, {"a": (FLOAT, ["N", 4]), "b": (FLOAT, ["N", 2])},
+                    {"u": np.zeros((4, 2)), "v": np.zeros((2, 2))})  # fmt: skip
+    program = lowered(proto)
+    limit = bounds(program, premises(program, a=(100.0, None), b=(3.0, None)), ("u", "v"))
+    x = {"a": np.array([100.0, 0.0, 0.0, 0.0]), "b": np.array([0.0, 3.0])}
+    found = norms(proto, x, 0, dict(stored(proto)))
+    assert {n: limit[n] for n in found} == pytest.approx(found, rel=1e-6)
+    at_output = found["v"] / 3.0
+    boxed = premises(program, a=(None, (-1.0, 1.0)), b=(None, (-2.0, 0.5)))
+    limit = bounds(program, boxed, ("u", "v"))
+    assert limit["u"] == pytest.approx(at_output * 2.0, rel=1e-6)
+    assert limit["v"] == pytest.approx(at_output * math.hypot(2.0, 2.0), rel=1e-6)
+    joint = bounds(program, premises(program, 1.0, a=(100.0, None), b=(3.0, None)), ("u", "v"))
+    assert max(joint.values()) == pytest.approx(at_output, rel=1e-6)
+
+
+def test_ids_and_real_numbers_are_apart() -> None:
+    """A row of a table for an id, beside a measurement: bounds of both are finite, and attained."""
+    nodes = [node("Gather", "t i", "e"), node("Flatten", "e", "f"), node("MatMul", "b v", "q"),
+             node("Add", "f q", "y")]  # fmt: skip
+    proto = several(nodes, {"i": (INT, ["N", 1]), "b": (FLOAT, ["N", 2])},
+                    {"t": np.zeros((5, 3)), "v": np.zeros((2, 3))})  # fmt: skip
+    program = lowered(proto)
+    assert [part.ids for part in program.parts] == [5, None]
+    limit = bounds(program, premises(program, i=(None, (0.0, 4.0)), b=(3.0, None)), ("t", "v"))
+    found = norms(proto, {"i": np.array([2]), "b": np.array([0.0, 3.0])}, 0,
+                  {n: w for n, w in stored(proto).items() if n in {"t", "v"}})  # fmt: skip
+    assert {n: limit[n] for n in found} == pytest.approx(found, rel=1e-6)
+    unstated = bounds(program, premises(program, b=(3.0, None)), ("t", "v"))
+    assert unstated == pytest.approx(limit)
+
+
+REFUSED = {
+    "other batches": {"a": (FLOAT, [3, 4]), "b": (FLOAT, [1, 4])},
+    "one batch of a fixed size": {"a": (FLOAT, ["N", 4]), "b": (FLOAT, [2, 4])},
+    "no shape": {"a": (FLOAT, ["N", 4]), "b": (FLOAT, ["N", "M"])},
+    "large numbers": {"a": (FLOAT, ["N", 4]), "b": (TensorProto.UINT64, ["N", 4])},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_inputs_that_do_not_hold_one_batch_are_refused(name: str) -> None:
+    nodes = [node("Cast", "b", "c", to=FLOAT), node("Add", "a c", "y")]
+    with pytest.raises(Unsupported):
+        lowered(several(nodes, REFUSED[name], {}))
+
+
+def test_an_example_of_one_input_does_not_meet_another_of_the_other() -> None:
+    """a·bᵀ holds every pair of examples."""
+    nodes = [node("Transpose", "b", "c", perm=[1, 0]), node("MatMul", "a c", "y")]
+    with pytest.raises(Unsupported):
+        lowered(several(nodes, {"a": (FLOAT, ["N", 4]), "b": (FLOAT, ["N", 4])}, {}))
+
+
+def test_premises_of_other_inputs_are_refused() -> None:
+    program = lowered(two_branches(np.random.default_rng(0), "joined"))
+    right = premises(program, a=(1.0, None), b=(1.0, None))
+    a, b = right.input_parts
+    evidence = Evidence(ScopeClaim("point", ("w",), ()), {}, (), (), ENGINES["float"])
+    derive(program, right, evidence)
+    for parts in (
+        (),
+        (a,),
+        (b, a),
+        (a, b, b),
+        (a, replace(b, name="c")),
+        (a, replace(b, shape=(1, 5))),
+    ):
+        with pytest.raises(Unsupported):
+            derive(program, replace(right, input_parts=parts), evidence)
+    with pytest.raises(Unsupported):
+        derive(program, replace(right, input_box=(0.0, 1.0)), evidence)
+
+
+def test_names_of_inputs_do_not_collide() -> None:
+    """A tensor of the file may be called as the joined inputs are."""
+    nodes = [node("Add", "a b", "inputs"), node("Relu", "inputs", "y")]
+    found = lowered(several(nodes, {"a": (FLOAT, ["N", 4]), "b": (FLOAT, ["N", 4])}, {}))
+    assert found.input != "inputs"
+    assert found.shapes["inputs"] == (1, 4)
+    assert found.shapes[found.input] == (1, 8)
