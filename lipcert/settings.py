@@ -108,6 +108,20 @@ class ConstraintSpec:
         return f"{self.kind}:{self.radius:.17g}"
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What is assumed of entries of an example, flat: norm and box, None where nothing is.
+
+    input: the name of these entries, where they are one of several inputs.
+    """
+
+    entries: slice
+    norm: float | None
+    box: tuple[float, float] | None
+    input: str = ""
+
+
 @dataclass(frozen=True)
 class LossChoice:
     """Which loss, and of how many classes."""
@@ -296,6 +310,17 @@ class Settings(LossParameters, LossChoice):
         if self.input_parts:
             return None
         return _INPUT_BOX if self.input_is_assumed else self.input_box
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """What is assumed of the entries of one example, or of parts of them."""
+        whole = Domain(slice(None), self.input_norm, self.effective_input_box)
+        found, start = [], 0
+        for part in self.input_parts:
+            where = slice(start, start + math.prod(part.shape))
+            found.append(Domain(where, part.norm, part.box, part.name))
+            start = where.stop
+        return (*found, whole) if self.input_norm is not None or not found else tuple(found)
 
     def with_inputs(self, inputs: Sequence[Part]) -> Settings:
         """For these inputs: the domain of each of several.

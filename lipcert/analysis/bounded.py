@@ -38,7 +38,7 @@ from lipcert.core.derive import Derived, weights_of
 from lipcert.core.ledger import BackpropClipping, Premises
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Program, Step
+from lipcert.core.program import Part, Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.passes import rule_at
@@ -152,6 +152,14 @@ class Bounded:
     def at_input(self) -> Fact:
         """What is known of an example."""
         return self.derived.facts[self.program.input]
+
+    @property
+    def at_inputs(self) -> tuple[tuple[Part, Fact], ...]:
+        """The inputs of the file, and what is known of each; of all together, `at_input`."""
+        facts = self.derived.facts
+        if not self.graph.parts:
+            return ((self.graph.inputs[0], self.at_input),)
+        return tuple((part, facts[part.name]) for part in self.graph.parts)
 
     @property
     def at_output(self) -> Fact:

@@ -7,6 +7,7 @@ reader must know of private examples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.scopes import constraints_of
+from lipcert.core.program import Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
@@ -42,8 +44,7 @@ def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Obser
     Of more than are soon measured every second, third, … is taken, and `examples` says how many.
     Raises NoVerdictError for labels that the loss does not admit.
     """
-    if found.graph.ids is not None:
-        examples = _with_rows(examples, found.graph.ids)
+    examples = _with_rows(examples, found.graph.inputs)
     graph = held(found.graph, settings)
     rival = found.unclipped
     try:
@@ -67,10 +68,16 @@ def held(graph: Graph, settings: Settings) -> Graph:
     return scaled_into(graph, constraints, exactly=exactly) if constraints else graph
 
 
-def _with_rows(examples: Examples, ids: int) -> Examples:
+def _with_rows(examples: Examples, inputs: Sequence[Part]) -> Examples:
     """Those whose numbers choose rows that there are: at others the network has no output."""
-    x = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
-    known = ((x == np.rint(x)) & (x >= -ids) & (x < ids)).all(axis=1)
+    if all(part.ids is None for part in inputs):
+        return examples
+    flat = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
+    known, start = np.ones(len(flat), bool), 0
+    for part in inputs:
+        x, start = flat[:, start : start + part.size], start + part.size
+        if part.ids is not None:
+            known &= ((x == np.rint(x)) & (x >= -part.ids) & (x < part.ids)).all(axis=1)
     return replace(examples, x=examples.x[known], y=examples.y[known])
 
 
@@ -90,9 +97,7 @@ def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:
         return None
     count = min(max(int(_WORK / each), _LEAST), _MOST)
     shapes = found.graph.input_shape, found.graph.output_shape
-    drawn = random_examples(
-        shapes[0], found.at_input, found.loss, shapes[1], count, ids=found.graph.ids
-    )
+    drawn = random_examples(shapes[0], found.at_inputs, found.loss, shapes[1], count)
     try:
         return None if drawn is None else observed_at(found, settings, drawn)
     except NoVerdictError:  # of operands that are no views of what they show, say
@@ -131,10 +136,12 @@ def _outside(examples: Examples, settings: Settings) -> int:
     """How many examples lie outside the declared domain, by more than rounding explains."""
     x = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
     bad = np.zeros(len(x), bool)
-    if settings.effective_input_box is not None:
-        low, high = settings.effective_input_box
-        room = (_CLEARLY - 1.0) * max(high - low, abs(low), abs(high))
-        bad |= (x < low - room).any(axis=1) | (x > high + room).any(axis=1)
-    if settings.input_norm is not None:
-        bad |= np.linalg.norm(x, axis=1) > settings.input_norm * _CLEARLY
+    for domain in settings.domains:
+        part = x[:, domain.entries]
+        if domain.box is not None:
+            low, high = domain.box
+            room = (_CLEARLY - 1.0) * max(high - low, abs(low), abs(high))
+            bad |= (part < low - room).any(axis=1) | (part > high + room).any(axis=1)
+        if domain.norm is not None:
+            bad |= np.linalg.norm(part, axis=1) > domain.norm * _CLEARLY
     return int(bad.sum())

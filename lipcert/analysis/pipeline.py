@@ -128,6 +128,8 @@ def _witness(found: Bounded, settings: Settings) -> Witness:
         return NO_WITNESS
     if found.scope.kind != settings.scope:  # training would shorten the weights of the file first
         return NO_WITNESS
+    if any(part.norm is not None for part in found.premises.input_parts):
+        return NO_WITNESS  # which looks at the norm of all inputs together
     program, trained = found.program, _trained(found)
     at_input = found.derived.facts[program.input]
     if settings.scope == "constraint-set":

@@ -8,11 +8,13 @@ large only where rounding cannot be the reason.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.program import Part
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
@@ -22,11 +24,11 @@ _ROUNDING: Final = 2.0**-52
 
 
 def outside(
-    x: npt.NDArray[Any], settings: Settings, *, is_whole: bool = False
+    x: npt.NDArray[Any], settings: Settings, inputs: Sequence[Part] = ()
 ) -> list[tuple[int, str]]:
     """Each inadmissible example of x [examples, ...] with the reason, in order.
 
-    is_whole: only whole numbers are admitted.
+    inputs: those of the file; of ids, only whole numbers are admitted.
 
     An example that was scaled to the radius R and then stored may have a norm of (1 + u)·R, u the
     largest relative error of rounding an entry to its type: it counts as admissible. So does what
@@ -35,49 +37,104 @@ def outside(
     """
     flat = _flat(x)
     found: dict[int, str] = {}
-    box = settings.effective_input_box
-    if box is not None:
-        low, high = _stored_ends(box, x.dtype)
-        least, most = flat.min(axis=1, initial=low), flat.max(axis=1, initial=high)
-        for index in np.flatnonzero((least < low) | (most > high)):
-            worst = least[index] if least[index] < low else most[index]
-            found[int(index)] = f"has the entry {worst:.6g} outside [{low:.6g}, {high:.6g}]"
-    if is_whole:
-        for index in np.flatnonzero((flat != np.rint(flat)).any(axis=1)):
-            worst = flat[index][flat[index] != np.rint(flat[index])][0]
-            found[int(index)] = f"has the entry {worst:.6g}, which is no whole number"
-    if settings.input_norm is not None:
-        norms = np.sqrt(np.sum(flat * flat, axis=1))
-        rounding = flat.shape[1] * _ROUNDING + _unit(x.dtype)
-        for index in np.flatnonzero(norms > settings.input_norm * (1.0 + rounding)):
-            found[int(index)] = (
-                f"has the norm {norms[index]:.9g}, above the radius {settings.input_norm:.9g}"
-            )
+    for entries in _whole(inputs):
+        found |= _fractions(flat[:, entries])
+    for domain in settings.domains:
+        numbers = flat[:, domain.entries]
+        found |= _of(domain.input, _beyond_box(numbers, domain.box, x.dtype))
+        found |= _of(domain.input, _beyond_norm(numbers, domain.norm, x.dtype))
     return sorted(found.items())
 
 
-def settled(x: npt.NDArray[Any], radius: float, settings: Settings) -> FloatArray:
+def _of(name: str, found: dict[int, str]) -> dict[int, str]:
+    """Reasons, of one of several inputs."""
+    return {i: f"in its input {name!r} {why}" for i, why in found.items()} if name else found
+
+
+def _beyond_box(
+    flat: FloatArray, box: tuple[float, float] | None, dtype: np.dtype[Any]
+) -> dict[int, str]:
+    if box is None:
+        return {}
+    low, high = _stored_ends(box, dtype)
+    least, most = flat.min(axis=1, initial=low), flat.max(axis=1, initial=high)
+    found = {}
+    for index in np.flatnonzero((least < low) | (most > high)):
+        worst = least[index] if least[index] < low else most[index]
+        found[int(index)] = f"has the entry {worst:.6g} outside [{low:.6g}, {high:.6g}]"
+    return found
+
+
+def _fractions(flat: FloatArray) -> dict[int, str]:
+    found = {}
+    for index in np.flatnonzero((flat != np.rint(flat)).any(axis=1)):
+        worst = flat[index][flat[index] != np.rint(flat[index])][0]
+        found[int(index)] = f"has the entry {worst:.6g}, which is no whole number"
+    return found
+
+
+def _beyond_norm(flat: FloatArray, radius: float | None, dtype: np.dtype[Any]) -> dict[int, str]:
+    if radius is None:
+        return {}
+    norms = np.sqrt(np.sum(flat * flat, axis=1))
+    rounding = flat.shape[1] * _ROUNDING + _unit(dtype)
+    return {
+        int(index): f"has the norm {norms[index]:.9g}, above the radius {radius:.9g}"
+        for index in np.flatnonzero(norms > radius * (1.0 + rounding))
+    }
+
+
+def settled(
+    x: npt.NDArray[Any],
+    radius: float,
+    settings: Settings,
+    inputs: Sequence[Part] = (),
+    share: float = 1.0,
+) -> FloatArray:
     """Admissible examples in float64: what rounding left outside of box or ball is drawn into them.
 
-    radius: bound of the norm of an admissible example.
+    radius: bound of the norm of an admissible example. inputs: those of the file; ids stay what
+    they are. share: of the radii, within which all is to lie.
     Proof: the computed norm of n entries is off by less than a factor of 1 + n·2^-52, and as much
     is left free. The box holds the segment from x to its point c nearest to
-    0, on which the norm is convex: at c + t(x − c) it is at most ‖c‖ + t(‖x‖ − ‖c‖).
+    0, on which the norm is convex: at c + t(x − c) it is at most ‖c‖ + t(‖x‖ − ‖c‖). So what draws
+    several inputs in together leaves none of them longer than it was, or than its own point c.
     """
-    low, high = settings.effective_input_box or (-math.inf, math.inf)
-    flat = np.clip(_flat(x), low, high)
-    centre = min(max(0.0, low), high)
-    least, wanted = (
-        abs(centre) * math.sqrt(flat.shape[1]),
-        radius * (1.0 - flat.shape[1] * _ROUNDING),
-    )
+    given = _flat(x)
+    low, high = np.full(given.shape[1], -math.inf), np.full(given.shape[1], math.inf)
+    for domain in settings.domains:
+        if domain.box is not None:
+            low[domain.entries], high[domain.entries] = domain.box
+    flat, centre = np.clip(given, low, high), np.clip(0.0, low, high)
+    balls = [(item.entries, item.norm) for item in settings.domains if item.input]
+    for entries, norm in (*balls, (slice(None), radius)):
+        if norm is not None:
+            flat[:, entries] = _drawn_in(flat[:, entries], centre[entries], norm * share)
+    flat = np.clip(flat, low, high)
+    for entries in _whole(inputs):
+        flat[:, entries] = given[:, entries]
+    return flat.reshape(x.shape)
+
+
+def _whole(inputs: Sequence[Part]) -> Iterator[slice]:
+    """The entries of an example that are ids."""
+    start = 0
+    for part in inputs:
+        if part.ids is not None:
+            yield slice(start, start + part.size)
+        start += part.size
+
+
+def _drawn_in(flat: FloatArray, centre: FloatArray, radius: float) -> FloatArray:
+    """What is longer than the radius, as near to the centre as makes it short enough."""
+    least = float(np.sqrt(np.sum(centre * centre)))
+    wanted = radius * (1.0 - flat.shape[1] * _ROUNDING)
     norms = np.sqrt(np.sum(flat * flat, axis=1))[:, None]
     far = norms > wanted
-    if least < wanted and np.any(far):
-        share = (wanted - least) / (np.where(far, norms, wanted) - least)
-        drawn = np.clip(centre + share * (flat - centre), low, high)
-        flat = np.where(far, drawn, flat)
-    return flat.reshape(x.shape)
+    if not (least < wanted and np.any(far)):
+        return flat
+    part = (wanted - least) / (np.where(far, norms, wanted) - least)
+    return np.where(far, centre + part * (flat - centre), flat)
 
 
 def _stored_ends(box: tuple[float, float], dtype: np.dtype[Any]) -> tuple[float, float]:

@@ -172,7 +172,8 @@ class Bench:
 
         Other numbers may stand beside those of rows, and meet weights of this arithmetic.
         """
-        arithmetic, rows = self._arithmetic, self._claims.engine.graph.ids or 0
+        arithmetic = self._arithmetic
+        rows = max(part.ids or 0 for part in self._claims.engine.graph.inputs)
         return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(
             arithmetic.device, torch.float64 if rows > _HELD else arithmetic.dtype
         )

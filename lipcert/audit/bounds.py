@@ -171,6 +171,12 @@ def settings_of(certificate: Certificate) -> Settings:
         loss_clip=premises.loss_clip,
         input_norm=premises.input_norm,
         input_box=premises.input_box,
+        input_norms=tuple(
+            (part.name, part.norm) for part in premises.input_parts if part.norm is not None
+        ),
+        input_boxes=tuple(
+            (part.name, part.box) for part in premises.input_parts if part.box is not None
+        ),
         scope=scope,  # type: ignore[arg-type]  # checked by Settings
         constraints=tuple(
             (

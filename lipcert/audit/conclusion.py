@@ -329,11 +329,13 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
     """What the claims are conditional on, in words."""
     settings = claims.settings
     domain = []
-    if settings.input_norm is not None:
-        domain.append(f"norm at most {settings.input_norm:.6g}")
-    if settings.effective_input_box is not None:
-        low, high = settings.effective_input_box
-        domain.append(f"entries in [{low:.6g}, {high:.6g}]")
+    for item in settings.domains:
+        of = f" of {item.input!r}" if item.input else ""
+        if item.norm is not None:
+            domain.append(f"norm{of} at most {item.norm:.6g}")
+        if item.box is not None:
+            low, high = item.box
+            domain.append(f"entries{of} in [{low:.6g}, {high:.6g}]")
     loss = claims.engine.loss
     assumed = "ASSUMED, because nothing was stated: " if settings.loss == "auto" else ""
     numbers = [f"{name.replace('_', ' ')} {value}" for name, value in loss.parameters().items()]

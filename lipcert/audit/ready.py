@@ -172,9 +172,7 @@ def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
     """Examples of the input domain; NoVerdictError where the labels of the loss are not known."""
     random = np.random.default_rng(seed)
     engine = claims.engine
-    domain = Domain.of(
-        engine.graph.input_shape, claims.settings, is_whole=engine.graph.ids is not None
-    )
+    domain = Domain.of(engine.graph.input_shape, claims.settings, engine.graph.inputs)
     labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
     x = domain.settled(domain.drawn(count, random))
     return Examples(x, labels.drawn(count, random), f"random inputs (seed {seed})")

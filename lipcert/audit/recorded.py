@@ -306,7 +306,7 @@ def _found_examples(
         x = tensors[INPUT].array
         if batch.name.drawn and settings is not None:
             radius = math.inf if settings.input_norm is None else settings.input_norm
-            x = settled(x, radius * DRAWN_IN, settings).astype(x.dtype)
+            x = settled(x, radius, settings, share=DRAWN_IN).astype(x.dtype)
         inputs.append(x)
         labels.append(tensors[LABELS].array)
     return _joined(inputs, source, INPUT), _joined(labels, source, LABELS)

@@ -135,11 +135,12 @@ class Replayer:
         """Of a few examples; those of which no bound speaks join the strangers."""
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
-        is_whole = engine.graph.ids is not None
-        inadmissible = outside(some.x, self._claims.settings, is_whole=is_whole)
-        inside = settled(some.x, engine.at_input.norm, self._claims.settings)
+        inputs, settings = engine.graph.inputs, self._claims.settings
+        inadmissible = outside(some.x, settings, inputs)
+        inside = settled(some.x, engine.at_input.norm, settings, inputs)
         admissible = np.ones(len(some), dtype=np.bool_)
         admissible[[index for index, _ in inadmissible]] = False
+        is_whole = all(part.ids is not None for part in inputs)
         strangers.meet(inadmissible, start, None if is_whole else some.x.dtype)
         chosen = np.flatnonzero(admissible)
         if not len(chosen):

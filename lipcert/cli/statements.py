@@ -52,7 +52,8 @@ def _certified(path: str, certificate: Certificate) -> Statement:
     }
     low, high = premises.input_box or (-math.inf, math.inf)
     norm = math.inf if premises.input_norm is None else premises.input_norm
-    assumptions["A-INPUT"] = replace(assumptions["A-INPUT"], slack=(norm, -low, high))
+    if not premises.input_parts:
+        assumptions["A-INPUT"] = replace(assumptions["A-INPUT"], slack=(norm, -low, high))
     assumptions["scope"] = Assumed(", ".join([scope.kind, *held]))
     loss = {"kind": premises.loss, **dict(premises.loss_parameters)}
     run = premises.run

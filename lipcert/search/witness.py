@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,18 @@ import numpy.typing as npt
 from lipcert.core.coverage import operands
 from lipcert.core.interval import norm_up
 from lipcert.core.losses.base import Loss
-from lipcert.core.program import Attention, Conv, Dense, MatMul, Operand, Program, Shape
+from lipcert.core.program import (
+    Attention,
+    Compare,
+    Conv,
+    Dense,
+    Embedding,
+    MatMul,
+    Move,
+    Operand,
+    Program,
+    Shape,
+)
 from lipcert.core.reader.records import Tensor
 from lipcert.core.rules.facts import Fact
 from lipcert.evaluate import batch_output, evaluate_batch
@@ -71,7 +82,7 @@ def find_witness(
     nowhere = np.zeros((1, *program.shapes[program.output]))
     if worst_gradients(loss, nowhere) is None:
         return NO_WITNESS
-    domain = Domain(program.shapes[program.input], at_input)
+    domain = Domain.of(program, at_input)
     search = _Search(program, loss, clip, domain, plain_operands(program, trained), starts)
     with np.errstate(all="ignore"):
         return search.best()
@@ -93,7 +104,7 @@ def aligned_program(
     """
     if not math.isfinite(at_input.norm):
         return None
-    domain = Domain(program.shapes[program.input], at_input)
+    domain = Domain.of(program, at_input)
     box = at_input.box.broadcast(domain.shape)
     longest = np.where(box.hi + box.lo >= 0.0, 1.0, -1.0)
     values = {program.input: domain.farthest(longest[np.newaxis])}
@@ -181,10 +192,25 @@ def _within(operand: Operand, direction: Array, radii: Mapping[str, float]) -> O
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Domain:
-    """The admissible examples: a box and a ball."""
+    """The admissible examples: a box and a ball. whole: which entries are whole numbers."""
 
     shape: Shape
     fact: Fact
+    whole: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, program: Program, fact: Fact) -> Self:
+        """Of a program: whole are the numbers that choose rows or are compared."""
+        shape = program.shapes[program.input]
+        places = {program.input: np.arange(math.prod(shape)).reshape(shape)}
+        whole = np.zeros(math.prod(shape) + 1, bool)  # the last one for what moves fill in
+        for step in program.steps:
+            found = places.get(step.inputs[0])
+            if found is not None and isinstance(step.op, Move):
+                places[step.output] = np.append(found, -1)[step.op.sources]
+            elif found is not None and isinstance(step.op, Compare | Embedding):
+                whole[found] = True
+        return cls(shape, fact, whole[:-1].reshape(shape))
 
     def farthest(self, directions: Array) -> Array:
         """For each d of [examples, *shape]: nearly the x of box and ball with the largest ⟨d, x⟩.
@@ -200,21 +226,25 @@ class Domain:
         low, high = low - 1.0, high + 12.0  # logarithms of 1/m: inside and outside, or at a vertex
         point: Array = np.clip(unit * radius, lo, hi)
         if np.array_equal(point, unit * radius):
-            return point.reshape(directions.shape)
+            return self._rounded(point.reshape(directions.shape))
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             point = np.clip(unit * np.exp(middle), lo, hi)
             inside = np.linalg.norm(point, axis=1, keepdims=True) <= radius
             low, high = np.where(inside, middle, low), np.where(inside, high, middle)
         point = np.clip(unit * np.exp(low), lo, hi)
-        return point.reshape(directions.shape)
+        return self._rounded(point.reshape(directions.shape))
 
     def admitted(self, x: Array) -> Array | None:
         """This example, moved inward by a hair, if it is admissible beyond doubt."""
         lo, hi = self._ends()
         nearest_to_zero = np.clip(0.0, lo, hi)
         moved = np.clip(nearest_to_zero + (1.0 - _INWARD) * (x - nearest_to_zero), lo, hi)
+        moved = self._rounded(moved)
         return moved if norm_up(moved) <= self.fact.norm else None
+
+    def _rounded(self, x: Array) -> Array:
+        return np.where(self.whole, np.rint(x), x) if self.whole.any() else x
 
     def _ends(self) -> tuple[Array, Array]:
         box = self.fact.box.broadcast(self.shape)

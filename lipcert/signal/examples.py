@@ -8,7 +8,7 @@ rescaled silently.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, final
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.losses.base import Loss, Targets, class_axis
-from lipcert.core.program import Shape
+from lipcert.core.program import Part, Shape
 from lipcert.core.rules.facts import Fact
 from lipcert.data.opening import open_source
 from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair
@@ -168,46 +168,45 @@ def _first_bad(x: npt.NDArray[Any]) -> int | None:
 @np.errstate(all="ignore")
 def random_examples(
     shape: Shape,
-    at_input: Fact,
+    inputs: Sequence[tuple[Part, Fact]],
     loss: Loss,
     output_shape: Shape,
     count: int,
-    *,
-    ids: int | None = None,
 ) -> Examples | None:
     """So many examples of this shape, the same at every call; None: admissible labels are unknown.
 
     Entries are uniform in the box, drawn in to the ball; where every input is admitted, of the
-    standard normal distribution, as in standardised data. ids: as of a `Graph`; entries then are
-    whole numbers of the box that are not negative.
+    standard normal distribution, as in standardised data. Ids are whole numbers of the box that are
+    not negative. inputs: those of the file, which an example holds one after another, with what is
+    known of each.
     """
     random = np.random.default_rng(0)
     labels = _random_labels(loss, output_shape, count, random)
     if labels is None:
         return None
-    x = _random_inputs(shape, at_input, count, random)
-    if ids is not None:
-        low, high = np.maximum(at_input.box.lo, 0.0), np.minimum(at_input.box.hi, ids - 1.0)
-        x = np.floor(low + random.random((count, *shape)) * (high - low + 1.0))
-    return Examples(x, labels, RANDOM, is_private=False)
+    parts = [_random_inputs(part, fact, count, random) for part, fact in inputs]
+    x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False)
 
 
-def _random_inputs(
-    shape: Shape, at_input: Fact, count: int, random: np.random.Generator
-) -> FloatArray:
-    whole = (1, *shape)
-    low, high = (np.broadcast_to(end, whole) for end in (at_input.box.lo, at_input.box.hi))
-    bell: FloatArray = random.standard_normal((count, *shape))
+def _random_inputs(part: Part, fact: Fact, count: int, random: np.random.Generator) -> FloatArray:
+    """[count, entries] of one input."""
+    whole = (count, *part.shape)
+    low, high = (np.broadcast_to(end, part.shape)[np.newaxis] for end in (fact.box.lo, fact.box.hi))
+    bell: FloatArray = random.standard_normal(whole)
+    if part.ids is not None:
+        low, high = np.maximum(low, 0.0), np.minimum(high, part.ids - 1.0)
+        rows: FloatArray = np.floor(low + random.random(whole) * (high - low + 1.0))
+        return rows.reshape(count, -1)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        return bell
-    x: FloatArray = low + (high - low) * random.random((count, *shape))
-    nearest = np.clip(0.0, low, high)
-    axes = tuple(range(1, x.ndim))
+        return bell.reshape(count, -1)
+    x: FloatArray = (low + (high - low) * random.random(whole)).reshape(count, -1)
+    nearest = np.clip(0.0, low, high).reshape(1, -1)
     least = np.sqrt(np.sum(nearest**2))
-    lengths = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
-    room = max(at_input.norm - float(least), 0.0)
+    lengths = np.sqrt(np.sum(x**2, axis=1, keepdims=True))
+    room = max(fact.norm - float(least), 0.0)
     # the norm is convex: on the way to the nearest point of the box it falls at least linearly
-    share = np.where(lengths > at_input.norm, room / np.maximum(lengths - least, _TINY), 1.0)
+    share = np.where(lengths > fact.norm, room / np.maximum(lengths - least, _TINY), 1.0)
     drawn: FloatArray = nearest + share * (x - nearest)
     return drawn
 

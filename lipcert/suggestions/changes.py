@@ -61,7 +61,7 @@ def _loss(subject: Subject) -> Iterator[Change]:
 def _inputs(subject: Subject) -> Iterator[Change]:
     """Inputs about 0, or no longer than they are in the median."""
     box = subject.settings.effective_input_box
-    if subject.parts.graph.ids is not None:
+    if subject.parts.graph.ids is not None or subject.parts.graph.parts:
         return
     if box is not None and box[0] + box[1] != 0.0:
         middle, half = 0.5 * (box[0] + box[1]), 0.5 * (box[1] - box[0])

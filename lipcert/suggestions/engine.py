@@ -141,13 +141,11 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
     """Random admissible examples, as many as can be measured again and again."""
     count = int(min(max(_WORK / work(base.program), _LEAST), _MOST))
     graph = base.unclipped
-    at_input = base.at_input
-    if not math.isfinite(at_input.norm):
+    inputs = base.at_inputs
+    if not math.isfinite(base.at_input.norm):
         held = mechanisms.held("clipless", settings, biased=True)
-        at_input = Analyst(base, settings, None, propose).analysed((held,)).found.at_input
-    return random_examples(
-        graph.input_shape, at_input, base.loss, graph.output_shape, count, ids=graph.ids
-    )
+        inputs = Analyst(base, settings, None, propose).analysed((held,)).found.at_inputs
+    return random_examples(graph.input_shape, inputs, base.loss, graph.output_shape, count)
 
 
 def _some(examples: Examples, count: int) -> Examples:

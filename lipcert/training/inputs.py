@@ -74,4 +74,4 @@ def _settled(x: Tensor, settings: Settings) -> Tensor:
         )
     radius = float("inf") if settings.input_norm is None else settings.input_norm
     wide = x.detach().double().cpu().numpy()
-    return torch.from_numpy(settled(wide, radius * DRAWN_IN, settings)).to(x)
+    return torch.from_numpy(settled(wide, radius, settings, share=DRAWN_IN)).to(x)

@@ -67,7 +67,7 @@ def _random(found: Bounded) -> Examples | None:
     if count < _LEAST:
         return None
     examples = random_examples(
-        graph.input_shape, found.at_input, found.loss, graph.output_shape, count, ids=graph.ids
+        graph.input_shape, found.at_inputs, found.loss, graph.output_shape, count
     )
     if examples is None or math.isfinite(found.at_input.norm):
         return examples

@@ -65,9 +65,7 @@ def proposals(
     movable = WeightSet.of(claims) if move_weights else None
     engine = claims.engine
     labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
-    domain = Domain.of(
-        engine.graph.input_shape, claims.settings, is_whole=engine.graph.ids is not None
-    )
+    domain = Domain.of(engine.graph.input_shape, claims.settings, engine.graph.inputs)
     field = Field(claims, weights, device)
     ground = Ground(field, domain, labels, np.random.default_rng(seed))
     best = Best(field.objectives)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from lipcert.core.interval import Interval
 from lipcert.core.losses.base import Loss, Targets, class_axis
-from lipcert.core.program import Shape
+from lipcert.core.program import Part, Shape
 from lipcert.core.rules.facts import Fact, box_norm
 from lipcert.errors import NoVerdictError
 from lipcert.settings import Settings
@@ -52,7 +52,8 @@ class Domain:
     """Examples with every entry in a box and the whole within a ball around 0.
 
     is_box: whether the box lies within the ball as a whole. is_whole: whether entries are whole
-    numbers, which choose rows of tables; the ends of the box then are, too.
+    numbers, which choose rows of tables; the ends of the box then are, too. parts: the domains of
+    several inputs, which an example [entries] holds one after another.
     """
 
     low: FloatArray
@@ -60,12 +61,38 @@ class Domain:
     radius: float
     is_box: bool
     is_whole: bool = False
+    parts: tuple[Domain, ...] = ()
 
     @classmethod
-    def of(cls, shape: Shape, settings: Settings, *, is_whole: bool = False) -> Self:
+    def of(cls, shape: Shape, settings: Settings, inputs: Sequence[Part] = ()) -> Self:
         """The declared domain; of one that admits every input, the part with entries up to 1, since
-        an attack has to begin somewhere."""
-        ends, radius = settings.effective_input_box, settings.input_norm
+        an attack has to begin somewhere. inputs: those of the file."""
+        stated = settings.domains
+        ids = [part.ids is not None for part in inputs]
+        if not stated[0].input:
+            return cls._of(shape, stated[0].norm, stated[0].box, is_whole=any(ids))
+        parts = tuple(
+            cls._of((part.size,), item.norm, item.box, is_whole=is_whole)
+            for part, item, is_whole in zip(inputs, stated, ids, strict=False)
+        )
+        low, high = (
+            np.concatenate(ends)
+            for ends in ([part.low for part in parts], [part.high for part in parts])
+        )
+        radius = math.sqrt(sum(part.radius**2 for part in parts)) * (1.0 + 2.0**-40)
+        if settings.input_norm is not None:
+            radius = min(radius, settings.input_norm)
+        return cls(low, high, radius, settings.input_norm is None, parts=parts)
+
+    @classmethod
+    def _of(
+        cls,
+        shape: Shape,
+        radius: float | None,
+        ends: tuple[float, float] | None,
+        *,
+        is_whole: bool,
+    ) -> Self:
         if ends is None and radius is None:
             ends = (-_WINDOW, _WINDOW)
         box = None if ends is None else Interval(*(np.full((1,) * len(shape), end) for end in ends))
@@ -73,6 +100,14 @@ class Domain:
         whole = fact.box.broadcast(shape)
         is_box = box_norm(fact.box, shape) <= fact.norm
         return cls(whole.lo, whole.hi, fact.norm, is_box, is_whole)
+
+    def _by_part(
+        self, act: Callable[[Domain, FloatArray], FloatArray], x: FloatArray
+    ) -> FloatArray:
+        """What is done to each of several inputs of examples."""
+        ends = np.cumsum([part.low.size for part in self.parts])[:-1]
+        split = np.split(x, ends, axis=1)
+        return np.concatenate([act(*pair) for pair in zip(self.parts, split, strict=True)], axis=1)
 
     @property
     def width(self) -> float:
@@ -87,6 +122,10 @@ class Domain:
         conditions of Karush, Kuhn and Tucker); log s is found by bisection. Of whole numbers it is
         the nearest one in the box.
         """
+        if self.parts:
+            x = self._by_part(lambda part, own: part.projected(own), x)
+            if self.is_box:
+                return x
         clipped = np.clip(x, self.low, self.high)
         if self.is_whole:
             return np.rint(clipped)
@@ -107,12 +146,17 @@ class Domain:
 
     def outward(self, directions: FloatArray) -> FloatArray:
         """About the farthest points of the domain in these directions; the nearest to 0 in none."""
+        if self.parts:
+            return self.projected(self._by_part(lambda part, own: part.outward(own), directions))
         length = np.maximum(lengths(directions), _SMALLEST_FACTOR)
         scale = _OUTWARD * max(self.width, self.radius) / length
         return self.projected(_rows_times(scale, directions))
 
     def drawn(self, count: int, random: np.random.Generator) -> FloatArray:
         """The middle; then nearly constant examples, the inside, corners, far points in turn."""
+        if self.parts:
+            parts = [part.drawn(count, random) for part in self.parts]
+            return self.projected(np.concatenate(parts, axis=1))
         shape = (count, *self.low.shape)
         inside = self.low + (self.high - self.low) * random.random(shape)
         shares = random.random((count, *[1] * self.low.ndim))
@@ -146,7 +190,17 @@ class Domain:
     def contains(self, example: FloatArray) -> bool:
         """Whether an example lies in the domain beyond doubt."""
         in_box = bool(np.all((example >= self.low) & (example <= self.high)))
-        return in_box and (self.is_box or norm(example) <= Upper(self.radius))
+        ends = np.cumsum([part.low.size for part in self.parts])[:-1]
+        split = np.split(example, ends) if self.parts else []
+        in_parts = all(part.contains(own) for part, own in zip(self.parts, split, strict=True))
+        return in_box and in_parts and (self.is_box or norm(example) <= Upper(self.radius))
+
+    @property
+    def _whole(self) -> npt.NDArray[np.bool_]:
+        """Which entries are whole numbers, which nothing moves."""
+        if not self.parts:
+            return np.full(self.low.shape, self.is_whole)
+        return np.concatenate([part._whole for part in self.parts])
 
     def _moved_inward(
         self, example: FloatArray, dtype: type[np.floating[Any]], steps: tuple[float, ...]
@@ -155,6 +209,7 @@ class Domain:
         centre = np.clip(0.0, self.low, self.high)
         for step in (0.0, *steps):
             moved = centre + (1.0 - step) * (example - centre) if step else example
+            moved = np.where(self._whole, example, moved)
             rounded = np.clip(moved, self.low, self.high).astype(dtype).astype(np.float64)
             if self.contains(rounded):
                 return rounded

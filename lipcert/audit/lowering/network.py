@@ -107,9 +107,12 @@ class LoweredNetwork:
                 f"{self.graph.input_name!r} of the model: [examples, *{expected}]"
             )
         values = {self.graph.input_name: x}
+        real = {part.name for part in self.graph.parts if part.ids is None}
         for node in self.graph.nodes:
             inputs = tuple(values[name] for name in node.inputs)
             output = self._functions[node.name](inputs, self._operands[node.name])
+            if node.output in real:
+                output = output.to(self.dtype)
             values[node.output] = output if tap is None else tap(node, inputs, output)
             for name in self._read_last[node.name]:
                 del values[name]
