@@ -60,9 +60,14 @@ def read_npz(file: IO[bytes], name: str, columns: Columns) -> Block:
 
 
 def _pair(arrays: Any, name: str, columns: Columns) -> Block:
-    x = arrays[columns.one_x(arrays.files, name)]
+    x = columns.side_by_side(columns.read_x(arrays, name), name, _as_it_is)
     y = arrays[columns.labels(arrays.files, name)]
     return x, y
+
+
+def _as_it_is(array: Array, where: str) -> Array:
+    del where
+    return array
 
 
 @final

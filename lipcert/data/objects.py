@@ -69,9 +69,8 @@ def source_of_object(
     """The examples of an object. again: makes it anew, where it can be gone through only once."""
     if isinstance(found, Source):
         return found
-    if _is_arrays(found):
-        x, y = (_array(item, name) for item in found)
-        return Arrays(x, y, name)
+    if _is_arrays(found, columns):
+        return Arrays(*_pair(found, name, columns, _array), name)
     if (loader := _torch("DataLoader")) is not None and isinstance(found, loader):
         if not _is_stream(found.dataset):
             return Indexed(found.dataset, name, columns, found.collate_fn)
@@ -202,7 +201,7 @@ def _pair(item: Any, name: str, columns: Columns, convert: Callable[[Any, str], 
             f"{name} gives {parts} as an example; a pair (x, y) of inputs and label is needed, or "
             "a mapping with both"
         )
-    return convert(x, name), convert(y, name)
+    return columns.side_by_side(x, name, convert), convert(y, name)
 
 
 def _array(item: Any, name: str) -> Array:
@@ -224,13 +223,16 @@ def _array(item: Any, name: str) -> Array:
         raise NoVerdictError(f"{name} gives lists of several lengths: {error}") from error
 
 
-def _is_arrays(found: Any) -> bool:
-    """Whether this is a pair of whole arrays, and not two examples."""
-    return (
-        isinstance(found, tuple | list)
-        and len(found) == 2
-        and all(hasattr(item, "shape") and len(item.shape) > 0 for item in found)
-    )
+def _is_arrays(found: Any, columns: Columns) -> bool:
+    """Whether this is a pair of whole arrays, and not two examples; of several inputs, a pair of
+    as many arrays, or of a mapping of them, and of labels."""
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        return False
+    x, y = found
+    items = [x]
+    if columns.inputs and isinstance(x, tuple | list | Mapping):
+        items = list(x.values() if isinstance(x, Mapping) else x)
+    return all(hasattr(item, "shape") and len(item.shape) > 0 for item in (*items, y))
 
 
 def _torch(name: str) -> Any:
