@@ -22,6 +22,7 @@ from lipcert.core.losses.entries import (
     SquaredError,
 )
 from lipcert.core.losses.focal import Focal
+from lipcert.core.losses.joint import Joint, Part
 from lipcert.core.losses.margins import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -85,6 +86,26 @@ def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray:
 
 
 @worst_gradients.register
+def _of_parts(loss: Joint, logits: FloatArray) -> FloatArray | None:
+    """For each label of one part, the longest of every other part."""
+    flat = logits.reshape(len(logits), -1)
+    found = []
+    for part, entries in zip(loss.parts, loss.slices, strict=True):
+        own = worst_gradients(part.loss, flat[:, entries])
+        if own is None:
+            return None
+        found.append(part.weight * own)
+    examples = np.arange(len(flat))
+    longest = [own[np.argmax(np.sum(own**2, axis=2), axis=0), examples] for own in found]
+    rows = [
+        np.concatenate([*longest[:at], gradient, *longest[at + 1 :]], axis=1)
+        for at, own in enumerate(found)
+        for gradient in own
+    ]
+    return np.stack(rows).reshape(len(rows), *logits.shape)
+
+
+@worst_gradients.register
 def _worst_binary(loss: BinaryCrossEntropy, logits: FloatArray) -> FloatArray:
     """(σ(z/τ) − t)/τ for the labels that are most wrong: 1 where z < 0, otherwise 0."""
     error = 1.0 / (1.0 + np.exp(-np.abs(logits) / loss.temperature))
@@ -109,8 +130,8 @@ def loss_gradients(loss: Loss, logits: FloatArray, labels: FloatArray | IndexArr
     """∂loss/∂logits in float64, example by example, at these labels: [examples, *shape].
 
     labels: class numbers [examples] for a loss over several classes, otherwise targets of the shape
-    of the logits. At a kink the slope is that of one of its sides, or 0. TypeError where the
-    gradient of a loss is not known.
+    of the logits; of several outputs, those of one part beside those of the next. At a kink the
+    slope is that of one of its sides, or 0. TypeError where the gradient of a loss is not known.
     """
     z = logits.reshape(len(logits), -1)
     y = labels if labels.dtype.kind in "iu" else labels.reshape(len(labels), -1)
@@ -219,6 +240,21 @@ def _hinge_kantorovich_rubinstein(
     loss: HingeKantorovichRubinstein, z: FloatArray, y: FloatArray
 ) -> FloatArray:
     return _kr(z, y) + loss.hkr_weight * _hinge(loss.margin, "mean", z, y)
+
+
+@_gradient.register
+def _joint(loss: Joint, z: FloatArray, y: FloatArray) -> FloatArray:
+    """Those of the parts, times their weights, side by side."""
+    found = [
+        part.weight * _gradient(part.loss, z[:, entries], _label_of(part, y[:, own]))
+        for part, entries, own in zip(loss.parts, loss.slices, loss.label_slices, strict=True)
+    ]
+    return np.concatenate(found, axis=1)
+
+
+def _label_of(part: Part, columns: FloatArray) -> FloatArray | IndexArray:
+    """Of columns of a matrix of labels, those of one part as its own loss reads them."""
+    return columns[:, 0].astype(np.int64) if part.is_of_classes else columns
 
 
 def _hinge(margin: float, reduction: str, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:

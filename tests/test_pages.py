@@ -13,9 +13,11 @@ import click
 import numpy as np
 import pytest
 
+from benchmarks import side_by_side
+from benchmarks.reproductions.page import table_of
 from lipcert.cli.main import cli
 from tests.commands import lipcert, printed_by
-from tests.pages import ROOT, Block, blocks, read, run_page
+from tests.pages import NUMBER, ROOT, Block, blocks, read, run_page
 
 PAGES = sorted(
     [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
@@ -188,3 +190,12 @@ def test_the_private_loop(tmp_path: Path) -> None:
     assert 2.9 < float(printed) <= 3.0
     done = lipcert(["check", "run/model.lipcert.json", "--model", "run/model.onnx"], tmp_path)
     assert "LIPCERT-CHECK: CONDITIONAL" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["norms", "lipschitz"])
+def test_what_is_measured_beside_others(name: str) -> None:
+    printed = "\n".join(side_by_side.TABLES[name]())
+    shown = table_of(ROOT / "docs" / "benchmarks.md", name)
+    assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", printed).split()
+    values = [[float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (shown, printed)]
+    assert values[0] == pytest.approx(values[1], rel=1e-3)

@@ -15,9 +15,10 @@ from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.groups import Group
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
-from lipcert.core.losses.base import read_loss
+from lipcert.core.losses.base import Parameter, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError
+from lipcert.heads import heads_text
 from lipcert.importer.model import ImportedModel
 from lipcert.patterns import literal
 from lipcert.settings import ConstraintSpec, Settings
@@ -155,7 +156,7 @@ def settings_of(certificate: Certificate) -> Settings:
     """The settings under which a certificate's claims are made."""
     try:
         premises = Premises.read(certificate.assumptions)
-        loss = read_loss(premises.loss, dict(premises.loss_parameters))
+        loss, parameters = _loss_of(premises)
     except (CertificateFormatError, Unsupported) as error:
         raise NoVerdictError(f"audit: the certificate is not well-formed: {error}") from error
     names = {claim.tensor: claim.name for claim in certificate.parameters}
@@ -166,8 +167,8 @@ def settings_of(certificate: Certificate) -> Settings:
     if premises.mechanism.weights in {"held", "stepwise"} and not certificate.scope.constraints:
         kind, scope = "none", "point"
     return Settings(
-        **loss.parameters(),  # type: ignore[arg-type]  # under the names of `Settings`
-        loss=premises.loss,
+        **parameters,  # type: ignore[arg-type]  # under the names of `Settings`
+        loss=loss,
         loss_clip=premises.loss_clip,
         input_norm=premises.input_norm,
         input_box=premises.input_box,
@@ -199,6 +200,24 @@ def settings_of(certificate: Certificate) -> Settings:
         delta=None if certificate.privacy is None else float(certificate.privacy.delta),
         output=certificate.model.output,
     )
+
+
+def _loss_of(premises: Premises) -> tuple[str, dict[str, Parameter]]:
+    """The loss, or those of several outputs, and the parameters of the only one, as of `Settings`.
+
+    A loss of each output is stated with all of its parameters.
+    """
+    if not premises.loss_parts:
+        only = read_loss(premises.loss, dict(premises.loss_parameters))
+        return premises.loss, only.parameters()
+    parts = {
+        part.output: {
+            **read_loss(part.kind, dict(part.parameters)).record(),
+            "weight": part.weight,
+        }
+        for part in premises.loss_parts
+    }
+    return heads_text("loss", parts), {}
 
 
 def _radii(certificate: Certificate, clip: BackpropClipping) -> dict[str, Any]:

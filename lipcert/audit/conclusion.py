@@ -338,7 +338,11 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
             domain.append(f"entries{of} in [{low:.6g}, {high:.6g}]")
     loss = claims.engine.loss
     assumed = "ASSUMED, because nothing was stated: " if settings.loss == "auto" else ""
-    numbers = [f"{name.replace('_', ' ')} {value}" for name, value in loss.parameters().items()]
+    numbers = [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in loss.record().items()
+        if name != "kind"
+    ]
     return {
         "input": " and ".join(domain) or "any",
         "loss": assumed + ", ".join([loss.kind, *numbers]),

@@ -19,8 +19,19 @@ from torch import Tensor
 from lipcert.audit import observation
 from lipcert.audit.observation import examples_losses, reduction_of
 from lipcert.audit.trace.blobs import Blob, StoredTensor
-from lipcert.audit.trace.records import Arithmetic, Batch, Gradients, IndexArray, Noise
+from lipcert.audit.trace.records import (
+    Arithmetic,
+    Batch,
+    Gradients,
+    IndexArray,
+    Noise,
+    Reduction,
+    word_of,
+)
+from lipcert.choices import check_nonnegative, check_positive
+from lipcert.conversion import number
 from lipcert.errors import UsageError
+from lipcert.privacy.plan import Sampling
 
 _LONGEST_INDEX: Final = 1 << 20
 
@@ -113,6 +124,11 @@ class Flight:
             )
         self.passes.append(_Pass(said, described=True))
 
+    def forget_members(self) -> None:
+        """It turned out not to be known which examples the step has."""
+        for seen in self.passes:
+            seen.batch = replace(seen.batch, index=None)
+
     def batches(self) -> Iterator[tuple[Batch, Mapping[str, StoredTensor], bool]]:
         """Every pass with its loss, the tensors that are to be stored with it or named, and
         whether the inputs were drawn into the domain after that."""
@@ -126,6 +142,29 @@ class Flight:
             if seen.output is not None and seen.output() is logits:
                 return seen
         return open_passes[-1] if open_passes else None
+
+
+def described(
+    index: Iterable[int] | Tensor | None = None,
+    sampler: str | None = None,
+    rate: float | None = None,
+    reduction: str | None = None,
+    divisor: float | None = None,
+) -> Batch:
+    """What a loop says of a batch, checked; UsageError otherwise."""
+    rate = None if rate is None else number("recorder: rate", rate)
+    divisor = None if divisor is None else number("recorder: divisor", divisor)
+    check_nonnegative("recorder: rate", rate)
+    check_positive("recorder: divisor", divisor)
+    numbers = None if index is None else index_of(index)
+    return Batch(
+        examples=None if numbers is None else len(numbers),
+        index=numbers,
+        sampler=None if sampler is None else word_of(Sampling, "sampler", sampler),
+        rate=rate,
+        reduction=None if reduction is None else word_of(Reduction, "reduction", reduction),
+        divisor=divisor,
+    )
 
 
 def index_of(index: Iterable[int] | Tensor) -> IndexArray:

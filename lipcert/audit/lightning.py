@@ -3,7 +3,8 @@
     trainer = Trainer(callbacks=[LipCertCallback("trace/", loss="criterion")])
 
 What enters: the hooks of `lightning.pytorch` or `pytorch_lightning`, whichever is installed. What
-leaves: the trace that `Recorder` writes. The module must call itself (`self(x)`) in
+leaves: the trace that `Recorder` writes, with the examples of every batch that a DataLoader draws,
+and with the noise where the optimizer is one of Opacus. The module must call itself (`self(x)`) in
 `training_step`, and have one optimizer.
 """
 
@@ -11,11 +12,14 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
+from lipcert.audit.drawn import Drawn
+from lipcert.audit.opacus import attach_opacus, is_private
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.errors import UsageError
 
@@ -54,6 +58,13 @@ class RecordingHooks:
         self._declared = dict(declared or {})
         self._original_loss: Any = None
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Watch the training batches: a Trainer begins to draw them before training starts."""
+        del pl_module
+        source = getattr(trainer.fit_loop, "_data_source", None)
+        if stage == "fit" and source is not None:
+            source.dataloader = partial(_watched, source.dataloader)
+
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin, once the module is on its device and the optimizers exist."""
         optimizers = list(trainer.optimizers)
@@ -75,6 +86,18 @@ class RecordingHooks:
             else:
                 setattr(pl_module, self._loss, self.recorder.wrap_loss(self._original_loss))
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Say what is known of batches and noise."""
+        del pl_module
+        if self.recorder is None:
+            return
+        loader, optimizer = trainer.train_dataloader, trainer.optimizers[0]
+        seen = loader if Drawn.knows(loader) else None
+        if is_private(optimizer):
+            attach_opacus(self.recorder, optimizer, seen)
+        elif seen is not None:
+            self.recorder.wrap_loader(seen)
+
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """The training came to its end."""
         del trainer
@@ -93,6 +116,14 @@ class RecordingHooks:
         if self._loss is not None and not isinstance(self._original_loss, nn.Module):
             setattr(pl_module, self._loss, self._original_loss)
         self.recorder = None
+
+
+def _watched(make: Callable[[], Any]) -> Any:
+    """What it makes; batches are seen from the first on."""
+    loader = make()
+    if Drawn.knows(loader):
+        Drawn.of(loader)
+    return loader
 
 
 def callback_class() -> type:

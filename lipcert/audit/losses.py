@@ -24,6 +24,7 @@ from lipcert.core.losses.entries import (
     SquaredError,
 )
 from lipcert.core.losses.focal import Focal
+from lipcert.core.losses.joint import Joint
 from lipcert.core.losses.margins import (
     HingeKantorovichRubinstein,
     KantorovichRubinstein,
@@ -39,7 +40,7 @@ def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
     """ℓ of each example: [examples].
 
     labels: class numbers [examples] for a loss over several classes, otherwise targets of the
-    shape of the logits (see `checked_labels`); on the device of the logits.
+    shape of the logits, or of several outputs a matrix (see `checked_labels`); on their device.
     """
     if len(labels) != len(logits):
         raise NoVerdictError(f"{len(labels)} labels for {len(logits)} examples: give one for each")
@@ -130,6 +131,16 @@ def _kantorovich_rubinstein(loss: KantorovichRubinstein, z: Tensor, y: Tensor) -
 def _hinge_kantorovich_rubinstein(loss: HingeKantorovichRubinstein, z: Tensor, y: Tensor) -> Tensor:
     hinge = _hinge(loss.margin, "mean", z, y)
     return _kr(z, y) + loss.hkr_weight * hinge
+
+
+@_loss.register
+def _joint(loss: Joint, z: Tensor, y: Tensor) -> Tensor:
+    """Σ weight·ℓ of the parts; class numbers stand among the targets as the numbers they are."""
+    total = torch.zeros(len(z), dtype=z.dtype, device=z.device)
+    for part, entries, own in zip(loss.parts, loss.slices, loss.label_slices, strict=True):
+        label = y[:, own][:, 0].long() if part.is_of_classes else y[:, own]
+        total = total + part.weight * _loss(part.loss, z[:, entries], label)
+    return total
 
 
 @_loss.register

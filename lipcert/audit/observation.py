@@ -20,6 +20,7 @@ from typing import Any, Final, final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lipcert.audit.trace.blobs import StoredTensor, stored
 from lipcert.audit.trace.records import Arithmetic, Reduction
@@ -62,6 +63,24 @@ def unwrapped(module: nn.Module) -> nn.Module:
         if wrapper in names and isinstance(inner, nn.Module):
             return unwrapped(inner)
     return module
+
+
+def unwrapped_loss(loss_fn: Any) -> Any:
+    """The loss inside one that ghost clipping differentiates twice."""
+    names = {kind.__name__ for kind in type(loss_fn).__mro__}
+    return loss_fn.criterion if "DPLossFastGradientClipping" in names else loss_fn
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that takes the step, inside those that wrap it."""
+    wrapped = (getattr(optimizer, name, None) for name in ("original_optimizer", "optimizer"))
+    inner = next((item for item in wrapped if isinstance(item, Optimizer)), None)
+    return optimizer if inner is None else innermost(inner)
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Of each tensor."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def named_buffers(module: nn.Module) -> dict[str, Tensor]:

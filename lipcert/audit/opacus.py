@@ -4,23 +4,36 @@
     recorder = lipcert.Recorder("trace/", model, optimizer)
     attach_opacus(recorder, optimizer, loader)
 
-What enters: a recorder and the optimizer that `make_private` returned. What leaves: noise,
-generator, clean and noised gradients of every step, and the run's declaration. Both gradients are
-those of the sum over examples, before Opacus divides. Opacus itself is never imported.
+What enters: a recorder, and the optimizer and loader that `make_private` returned. What leaves:
+noise, generator, clean and noised gradients of every step, the examples of every batch, and the
+run's declaration. Both gradients are those of the sum over examples, before Opacus divides. Opacus
+itself is never imported.
+
+Flat and per-layer clipping, in the modes "hooks", "functorch", "ew" and "ghost", and batches that
+BatchMemoryManager splits are supported. Refused is what a trace has no words for: radii that adapt
+or differ between layers, and several processes, each of which divides its own sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import RandomSampler
 
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import UsageError
 
 _ALL: Final = "all"
+_REFUSED: Final = {
+    "AdaClipDPOptimizer": "its radius follows from private norms, which are released as well",
+    "DistributedDPOptimizer": "every process clips and sums a part of the batch",
+    "DistributedDPOptimizerFastGradientClipping": "every process sums a part of the batch",
+    "FSDPOptimizerFastGradientClipping": "parameters are sharded over processes",
+    "SimpleDistributedPerLayerOptimizer": "every process clips and sums a part of the batch",
+}
 
 
 @runtime_checkable
@@ -36,26 +49,36 @@ class _PrivateOptimizer(Protocol):
     add_noise: Callable[[], None]
 
 
-def attach_opacus(recorder: Recorder, optimizer: object, data_loader: object = None) -> None:
-    """Record what the optimizer noises, from its next step on.
+def is_private(optimizer: object) -> TypeGuard[_PrivateOptimizer]:
+    """Whether it is one that Opacus made."""
+    return isinstance(optimizer, _PrivateOptimizer)
 
-    data_loader: as `make_private` returned it, for its sampling rate.
+
+def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None) -> None:
+    """Record what the optimizer noises, from its next step on; before the first one.
+
+    data_loader: as `make_private` returned it, for the sampling and the examples of batches. One
+    that BatchMemoryManager makes of it needs nothing more.
     """
-    if not isinstance(optimizer, _PrivateOptimizer):
+    if not is_private(optimizer):
         raise UsageError(
             "attach_opacus: give the optimizer that PrivacyEngine.make_private returned, not "
             f"{type(optimizer).__name__}"
         )
-    if not isinstance(optimizer.max_grad_norm, int | float):
-        raise UsageError("attach_opacus: one clipping norm for all parameters is supported")
-    _declare(recorder, optimizer, data_loader)
+    _require_supported(optimizer)
     names = recorder.parameter_names()
+    groups = _groups(optimizer, names)
+    _declare(recorder, optimizer, groups)
+    if data_loader is not None:
+        _watch(recorder, data_loader)
     add_noise = optimizer.add_noise
 
     def recorded() -> None:
+        if hasattr(optimizer, "_adjusted_noise_multiplier"):
+            raise _refused("adaptive clipping", _REFUSED["AdaClipDPOptimizer"])
         std = float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm)
         parameters = list(optimizer.params)
-        recorder.noise({_ALL: std}, generator=optimizer.generator)
+        recorder.noise(dict.fromkeys(groups, std), generator=optimizer.generator)
         recorder.gradients(clean=_named(names, parameters, "summed_grad"))
         add_noise()
         recorder.gradients(noised=_named(names, parameters, "grad"))
@@ -63,27 +86,71 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: object = N
     optimizer.add_noise = recorded
 
 
-def _declare(recorder: Recorder, optimizer: _PrivateOptimizer, data_loader: object) -> None:
-    names = recorder.parameter_names()
+def _require_supported(optimizer: _PrivateOptimizer) -> None:
+    for kind in type(optimizer).__mro__:
+        if kind.__name__ in _REFUSED:
+            raise _refused(kind.__name__, _REFUSED[kind.__name__])
+    radii = {float(radius) for radius in getattr(optimizer, "max_grad_norms", ())}
+    if len(radii) > 1:
+        raise _refused(
+            "per-layer clipping to several radii",
+            "audits know one radius C, or C/√K for each of K tensors: give the same one for all",
+        )
+
+
+def _refused(what: str, why: str) -> UsageError:
+    return UsageError(f"attach_opacus: {what} cannot be recorded: {why}")
+
+
+def _groups(
+    optimizer: _PrivateOptimizer, names: Mapping[nn.Parameter, str]
+) -> dict[str, tuple[str, ...]]:
+    """What is clipped together: everything, or each tensor by itself."""
+    unknown = sum(parameter not in names for parameter in optimizer.params)
+    if unknown:
+        raise UsageError(
+            f"attach_opacus: {unknown} parameters of the optimizer are none of the recorded model; "
+            "give the recorder the model that make_private returned, or was given"
+        )
+    trained = tuple(names[parameter] for parameter in optimizer.params)
+    return {name: (name,) for name in trained} if _is_split(optimizer) else {_ALL: trained}
+
+
+def _is_split(optimizer: _PrivateOptimizer) -> bool:
+    return hasattr(optimizer, "max_grad_norms")
+
+
+def _declare(
+    recorder: Recorder, optimizer: _PrivateOptimizer, groups: Mapping[str, tuple[str, ...]]
+) -> None:
+    radius = float(optimizer.max_grad_norm) / len(groups) ** 0.5
     declared: dict[str, Any] = {
         "noise_multiplier": float(optimizer.noise_multiplier),
-        "clip_norms": {_ALL: float(optimizer.max_grad_norm)},
-        "groups": {_ALL: tuple(names[parameter] for parameter in optimizer.params)},
+        "clip_norms": dict.fromkeys(groups, radius),
+        "groups": groups,
         "reduction": optimizer.loss_reduction,
     }
     if optimizer.expected_batch_size is not None:
         declared["batch_size"] = int(optimizer.expected_batch_size)
         is_mean = optimizer.loss_reduction == "mean"
         declared["divisor"] = float(optimizer.expected_batch_size) if is_mean else 1.0
-    rate = getattr(data_loader, "sample_rate", None)
-    if isinstance(rate, float):
-        declared["sampling_rate"] = rate
-        declared["sampling"] = "poisson"
     recorder.declare(**declared)
 
 
+def _watch(recorder: Recorder, data_loader: Any) -> None:
+    """Poisson batches have a rate; without it, batches of a RandomSampler are shuffled ones."""
+    rate = getattr(data_loader, "sample_rate", None)
+    declared: dict[str, Any] = {}
+    if isinstance(rate, float):
+        declared = {"sampling": "poisson", "sampling_rate": rate}
+    elif isinstance(data_loader.sampler, RandomSampler) and not data_loader.sampler.replacement:
+        declared = {"sampling": "shuffle"}
+    recorder.declare(dataset_size=len(data_loader.dataset), **declared)
+    recorder.wrap_loader(data_loader, sampler=declared.get("sampling"), rate=rate)
+
+
 def _named(
-    names: dict[nn.Parameter, str], parameters: list[nn.Parameter], attribute: str
+    names: Mapping[nn.Parameter, str], parameters: list[nn.Parameter], attribute: str
 ) -> dict[str, Tensor]:
     """The attribute of each parameter that has one, in the parameter's shape."""
     found: dict[str, Tensor] = {}

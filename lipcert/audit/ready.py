@@ -7,6 +7,7 @@ of work, and a digest of it all.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.data.source import Columns, Identity
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
@@ -94,6 +95,8 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     trace = None if job.trace is None else read_trace(Path(job.trace))
     if trace is not None and trace.manifest.examples_key is not None and data is not None:
         _require_count(data)
+    if trace is not None:
+        _require_clips(trace, claims)
     return Ready(
         job=job,
         model=model,
@@ -121,6 +124,20 @@ def _require_count(data: DataSet) -> None:
             f"audit: {data.source} can only be gone through in order, and the run recorded which "
             "examples it drew by their numbers; give the data set as files, or as a Dataset with "
             "a length"
+        )
+
+
+def _require_clips(trace: Trace, claims: Claims) -> None:
+    """UsageError where a run clips gradients and the bounds are of gradients as they are."""
+    radii = trace.manifest.declaration.clip_norms
+    if radii and claims.settings.mechanism != "gradient-clipping":
+        scope = "--clip-scope group --group parameter " if len(radii) > 1 else ""
+        raise UsageError(
+            f"audit: the run {trace.folder} clips the gradient of each example to "
+            f"{math.hypot(*radii.values()):g}, and the bounds are of gradients that are not "
+            "clipped; give the account of the run: --mechanism gradient-clipping --clip-norm C "
+            f"{scope}--noise-multiplier S --dataset-size N --batch-size B --sampling poisson "
+            "--epochs E --delta D"
         )
 
 

@@ -28,9 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit import observation
-from lipcert.audit.flight import Flight, index_of
+from lipcert.audit.drawn import Drawn
+from lipcert.audit.flight import Flight, described
 from lipcert.audit.observation import RecordedLoss
 from lipcert.audit.trace.blobs import Blob, StoredTensor
 from lipcert.audit.trace.files import MANIFEST
@@ -42,23 +45,20 @@ from lipcert.audit.trace.records import (
     ExamplesName,
     Manifest,
     Noise,
-    Reduction,
     Step,
     declaration_of,
     is_part,
     merged,
-    word_of,
 )
 from lipcert.audit.trace.writing import TraceWriter
-from lipcert.choices import check_nonnegative, check_positive
 from lipcert.conversion import number, table, whole
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy.plan import Sampling
 
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
 """which steps: every k-th beginning with the first, those listed, or those a function picks"""
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
+_Loader = TypeVar("_Loader", bound=DataLoader[Any])
 
 
 @final
@@ -97,14 +97,15 @@ class Recorder:
         self._declaration = Declaration()
         self._said: Batch | None = None
         self._source: Tensor | None = None
+        self._drawn: tuple[Drawn, Batch] | None = None
         self._writer: TraceWriter | None = None
         if next(self._model.parameters(), None) is None:
             raise UsageError("recorder: the model has no parameters")
         if (self._folder / MANIFEST).exists():
             self._open()
         self._flight = self._next_flight()
-        base = _innermost(optimizer)
-        self._hooks = [
+        base = observation.innermost(optimizer)
+        self._hooks: list[RemovableHandle | Drawn] = [
             model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             model.register_forward_hook(self._after_forward),
             base.register_step_pre_hook(self._before_step),
@@ -131,11 +132,24 @@ class Recorder:
 
         A module is watched where it is; a function comes back in a wrapper.
         """
-        if isinstance(loss_fn, nn.Module):
-            self._hooks.append(loss_fn.register_forward_hook(self._see_loss))
+        inner = observation.unwrapped_loss(loss_fn)
+        if isinstance(inner, nn.Module):
+            self._hooks.append(inner.register_forward_hook(self._see_loss))
             return loss_fn
         wrapped: Any = RecordedLoss(loss_fn, self._see_loss)
         return wrapped  # type: ignore[no-any-return]
+
+    def wrap_loader(
+        self, loader: _Loader, *, sampler: str | None = None, rate: float | None = None
+    ) -> _Loader:
+        """The same loader, watched where it is: forward passes have the examples that it draws.
+
+        sampler, rate: as of `batch`, which need not be called then.
+        """
+        words = described(sampler=sampler, rate=rate)
+        self._drawn = Drawn.of(loader), words
+        self._hooks.append(self._drawn[0])
+        return loader
 
     def batch(
         self,
@@ -156,20 +170,8 @@ class Recorder:
         described by an empty index.
         """
         self._settle_said()
-        rate = None if rate is None else number("recorder: rate", rate)
-        divisor = None if divisor is None else number("recorder: divisor", divisor)
-        check_nonnegative("recorder: rate", rate)
-        check_positive("recorder: divisor", divisor)
-        numbers = None if index is None else index_of(index)
         self._source = None if source is None else source.detach()
-        self._said = Batch(
-            examples=None if numbers is None else len(numbers),
-            index=numbers,
-            sampler=None if sampler is None else word_of(Sampling, "sampler", sampler),
-            rate=rate,
-            reduction=None if reduction is None else word_of(Reduction, "reduction", reduction),
-            divisor=divisor,
-        )
+        self._said = described(index, sampler, rate, reduction, divisor)
 
     def noise(
         self,
@@ -196,14 +198,15 @@ class Recorder:
 
         Nothing happens unless the step is detailed.
         """
-        if not self._flight.detailed:
-            return
-        found = self._flight.gradients
         if clean is not None:
-            found = replace(found, clean=self._gradient_blob(clean))
+            self._show(clean=clean)
         if noised is not None:
-            found = replace(found, noised=self._gradient_blob(noised))
-        self._flight.gradients = found
+            self._show(noised=noised)
+
+    def _show(self, **gradients: Mapping[str, Tensor]) -> None:
+        if self._flight.detailed:
+            blobs = {kind: self._gradient_blob(shown) for kind, shown in gradients.items()}
+            self._flight.gradients = replace(self._flight.gradients, **blobs)
 
     def parameter_names(self) -> dict[nn.Parameter, str]:
         """Names of the parameters, as the trace has them."""
@@ -242,8 +245,8 @@ class Recorder:
             manifest = Manifest(
                 versions=observation.versions(),
                 ranks=self._ranks,
-                parameters=_shapes(dict(self._model.named_parameters())),
-                buffers=_shapes(observation.named_buffers(self._model)),
+                parameters=observation.shapes(dict(self._model.named_parameters())),
+                buffers=observation.shapes(observation.named_buffers(self._model)),
                 model_sha256=self._model_sha256,
                 examples_key=None if self._key is None else self._key.digest,
                 declaration=self._declaration,
@@ -279,7 +282,12 @@ class Recorder:
         flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
         said, self._said = self._said, None
         source, self._source = self._source, None
-        flight.enter(observation.named_inputs(arguments, keywords), said, source)
+        inputs = observation.named_inputs(arguments, keywords)
+        if self._drawn is not None and "input" in inputs:
+            drawn, words = self._drawn
+            index, said = drawn.take(len(inputs["input"])), said or words
+            said = replace(said, index=index) if said.index is None else said
+        flight.enter(inputs, said, source)
 
     def _after_forward(self, module: nn.Module, arguments: object, output: object) -> None:
         del arguments
@@ -295,23 +303,40 @@ class Recorder:
         if said is not None:
             self._flight.describe(said)
 
-    def _before_step(self, optimizer: Optimizer, *unused: object) -> None:
-        del unused
+    def _before_step(
+        self, optimizer: Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """A closure, which Trainers give, computes the gradients within the step."""
         flight = self._begin()
         if flight.arithmetic is None:
             flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
         flight.learning_rates = tuple(float(group["lr"]) for group in optimizer.param_groups)
-        if flight.detailed:
-            grads = {name: p.grad for name, p in self._model.named_parameters()}
-            seen = {name: grad for name, grad in grads.items() if grad is not None}
-            if seen:
-                applied = self._gradient_blob(seen)
-                flight.gradients = replace(flight.gradients, applied=applied)
+        closure = keywords.get("closure", *arguments[1:2])
+        if not callable(closure):
+            self._see_applied()
+            return None
+
+        def watched() -> Any:
+            result = closure()
+            self._see_applied()
+            return result
+
+        if "closure" in keywords:
+            return arguments, {**keywords, "closure": watched}
+        return (arguments[0], watched, *arguments[2:]), keywords
+
+    def _see_applied(self) -> None:
+        grads = {name: p.grad for name, p in self._model.named_parameters()}
+        seen = {name: grad for name, grad in grads.items() if grad is not None}
+        if seen:
+            self._show(applied=seen)
 
     def _after_step(self, *unused: object) -> None:
         del unused
         self._settle_said()
         writer, flight = self._open(), self._flight
+        if self._drawn is not None and not self._drawn[0].ends():
+            flight.forget_members()
         step = Step(
             rank=self._rank,
             number=writer.steps,
@@ -366,16 +391,6 @@ def _picker(name: str, chosen: Chosen) -> Callable[[int], bool]:
     if period < 1:
         raise UsageError(f"recorder: {name}={period}: give a number of steps from 1 on")
     return lambda step: step % period == 0
-
-
-def _innermost(optimizer: Optimizer) -> Optimizer:
-    """The optimizer that takes the step, inside those that wrap it."""
-    inner = getattr(optimizer, "original_optimizer", None)
-    return optimizer if inner is None else _innermost(inner)
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _sha256(path: Path) -> str:

@@ -18,6 +18,7 @@ from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import is_stepwise
+from lipcert.core.ledger.premises import spelt
 from lipcert.errors import NoVerdictError
 from lipcert.report.comparison import Assumed, Number, Place, Statement
 
@@ -56,6 +57,8 @@ def _certified(path: str, certificate: Certificate) -> Statement:
         assumptions["A-INPUT"] = replace(assumptions["A-INPUT"], slack=(norm, -low, high))
     assumptions["scope"] = Assumed(", ".join([scope.kind, *held]))
     loss = {"kind": premises.loss, **dict(premises.loss_parameters)}
+    if premises.loss_parts:
+        loss["parts"] = spelt(premises.loss_parts)
     run = premises.run
     return Statement(
         kind="certificate",

@@ -42,9 +42,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "Concatenate the inputs or make all but one constant.",
         "LC011": "In training mode BatchNorm uses batch statistics and Dropout is random; the "
         f"bounds of the exported function would not hold for training. Export with {_EXPORT}.",
-        "LC012": "A loss reads one output: choose it with --output NAME. Losses of several outputs are "
-        "added, each with a weight: --loss cls=cross-entropy,reg=mse --loss-weight reg=0.5. What "
-        "has no loss is left out.",
+        "LC012": "A loss reads one output: choose it with --output NAME. Losses of several outputs "
+        "are added, each with a weight: --loss cls=cross-entropy,reg=mse --loss-weight reg=0.5. "
+        "What has no loss is left out.",
         "LC013": "Audits and training run the imported graph, bounds are of the program that the "
         "core reads in the same file. Here the two give other numbers for the same inputs, so they "
         "are not the same function. This is a defect of LipCert: report it.",

@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.losses.base import Loss, Targets, class_axis
+from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Part, Shape
 from lipcert.core.rules.facts import Fact
 from lipcert.data.opening import open_source
 from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair
 from lipcert.errors import NoVerdictError
+from lipcert.ir import example
 from lipcert.upper import FloatArray
 
 RANDOM: Final = "random admissible inputs"
@@ -215,6 +217,12 @@ def _random_labels(
     loss: Loss, output_shape: Shape, count: int, random: np.random.Generator
 ) -> npt.NDArray[Any] | None:
     """Classes, ends of the range of targets, or directions; of unlimited targets normal ones."""
+    if isinstance(loss, Joint):
+        parts = [
+            _random_labels(part.loss, example(part.shape), count, random) for part in loss.parts
+        ]
+        known = [part.reshape(count, -1).astype(np.float64) for part in parts if part is not None]
+        return np.concatenate(known, axis=1) if len(known) == len(parts) else None
     axis = class_axis(output_shape)
     if loss.of_classes and axis is not None and axis.classes > 1:
         return random.integers(axis.classes, size=count)

@@ -1,7 +1,8 @@
 """Labels, checked against the loss: bounds speak of admissible labels only.
 
 What enters: an array of labels, one for each example. What leaves: class numbers [examples] for a
-loss over several classes, otherwise float64 targets [examples, *output shape]; or a NoVerdictError
+loss over several classes, otherwise float64 targets [examples, *output shape]; of several outputs a
+float64 matrix, the class number or the targets of one beside those of the next; or a NoVerdictError
 that names the first bad label. Nothing is repaired: labels are only reshaped, one-hot rows read as
 the class that they mark, and targets that rounding left longer than their limit are drawn in to it.
 """
@@ -14,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.losses.base import Loss, class_axis
+from lipcert.core.losses.joint import Joint, Part
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
+from lipcert.ir import example
 from lipcert.upper import FloatArray
 
 _Labels = npt.NDArray[Any]
@@ -38,6 +41,8 @@ def checked_labels(
         )
     if array.ndim == 0:
         raise NoVerdictError("labels: one number is no list of labels; give one for each example")
+    if isinstance(loss, Joint):
+        return _of_parts(loss, array, first)
     if not loss.of_classes:
         return _targets(loss, array, output_shape, first)
     axis = class_axis(output_shape)
@@ -55,6 +60,39 @@ def checked_labels(
             "use the loss bce"
         )
     return _targets(loss, array, output_shape, first)
+
+
+def _of_parts(loss: Joint, array: _Labels, first: int) -> FloatArray:
+    """Labels of several outputs as one row of numbers for each example."""
+    columns = loss.label_slices
+    rows = array.reshape(len(array), -1) if array.size else np.zeros((0, columns[-1].stop))
+    if rows.shape[1] != columns[-1].stop:
+        widths = [at.stop - at.start for at in columns]
+        said = (f"{part.output}: {n}" for part, n in zip(loss.parts, widths, strict=True))
+        raise NoVerdictError(
+            f"labels of shape {array.shape}: {columns[-1].stop} numbers are needed for each "
+            f"example, those of one output beside those of the next ({', '.join(said)})"
+        )
+    found = [
+        _of_part(part, rows[:, at], first) for part, at in zip(loss.parts, columns, strict=True)
+    ]
+    return np.concatenate(found, axis=1)
+
+
+def _of_part(part: Part, own: _Labels, first: int) -> FloatArray:
+    """Labels of one of several outputs: a column of class numbers, or one for each entry."""
+    shape = example(part.shape)
+    try:
+        if not part.is_of_classes:
+            own = own.reshape(len(own), *shape)
+        elif own.dtype.kind == "f":  # class numbers among targets are whole numbers all the same
+            whole = np.all(own == np.round(own), axis=1)
+            _require(whole, own, first, "is no whole number, and no class")
+            own = own.astype(np.int64)
+        found = checked_labels(part.loss, own, shape, first)
+    except NoVerdictError as error:
+        raise NoVerdictError(f"output {part.output!r}: {error}") from None
+    return np.asarray(found.reshape(len(own), -1), np.float64)
 
 
 def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.NDArray[np.int64]:

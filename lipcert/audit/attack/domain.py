@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from lipcert.core.interval import Interval
 from lipcert.core.losses.base import Loss, Targets, class_axis
+from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Part, Shape
 from lipcert.core.rules.facts import Fact, box_norm
 from lipcert.errors import NoVerdictError
@@ -36,11 +37,12 @@ _DECADES: Final = 7.0
 _INWARD_SINGLE: Final = (2.0**-22, 2.0**-20)
 _INWARD_DOUBLE: Final = (2.0**-46, 2.0**-40, 2.0**-30, 2.0**-20)
 Labels = npt.NDArray[Any]
-"""class numbers [examples], or targets [examples, *output shape]"""
+"""class numbers [examples], or targets [examples, *output shape]; a matrix for several outputs"""
 
 _TRIED: Final = 12
 """so many classes are tried at an example"""
 _PATTERNS: Final = 4
+_ALONE: Final = 3
 _INWARD: Final = 1e-12
 _FAR: Final = 1e6
 _LEAP: Final = 1.0
@@ -243,6 +245,9 @@ class LabelSet(ABC):
 
 def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
     """The labels that a loss admits. NoVerdictError where that is not known."""
+    if isinstance(loss, Joint):
+        sets = tuple(label_set(part.loss, (part.size,), outputs) for part in loss.parts)
+        return Parts(sets, loss.slices, loss.label_slices)
     axis = class_axis(shape)
     classes = 0 if axis is None else axis.classes
     if loss.of_classes and classes > 1:
@@ -259,6 +264,53 @@ def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
         f"attack: which labels the loss {loss.kind!r} admits for an output of shape {list(shape)} "
         "is not known; audit with data"
     )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parts(LabelSet):
+    """Labels of several outputs side by side: every combination of theirs.
+
+    entries, columns: where each is among the outputs, and among the labels.
+    """
+
+    sets: tuple[LabelSet, ...]
+    entries: tuple[slice, ...]
+    columns: tuple[slice, ...]
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Each by itself."""
+        return _beside([own.drawn(count, random) for own in self.sets])
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """Those of each output in their order; and the next ones of each, the others at first."""
+        found = [
+            own.promising(logits[:, at], random)
+            for own, at in zip(self.sets, self.entries, strict=True)
+        ]
+        lasts = [len(own) - 1 for own in found]
+        chosen = [tuple(min(k, last) for last in lasts) for k in range(max(lasts) + 1)]
+        chosen += [
+            tuple(k if at == moving else 0 for at in range(len(found)))
+            for moving, last in enumerate(lasts)
+            for k in range(1, min(last + 1, _ALONE))
+        ]
+        return [
+            _beside([own[k] for own, k in zip(found, choice, strict=True)])
+            for choice in dict.fromkeys(chosen)
+        ]
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """Each by itself; class numbers stay what they are."""
+        parts = [
+            own.moved(labels[at], slopes[at], step)
+            for own, at in zip(self.sets, self.columns, strict=True)
+        ]
+        return np.concatenate(parts)
+
+
+def _beside(labels: Sequence[Labels]) -> Labels:
+    return np.concatenate([own.reshape(len(own), -1).astype(np.float64) for own in labels], axis=1)
 
 
 @final

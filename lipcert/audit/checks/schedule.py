@@ -11,6 +11,7 @@ False alarms: none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -88,6 +89,15 @@ def _statements(run: RecordedRun) -> Iterator[CheckReport]:
             "the declaration",
             (said_sigma, sigma),
             remedy="account for the multiplier that was used",
+        )
+    radius, said_radius = settings.clip_norm, math.hypot(*declared.clip_norms.values())
+    if radius is not None and said_radius > radius * STORED:
+        yield _CHECK.failed(
+            f"the run declares that it clips gradients to {said_radius:.9g}, the account has "
+            f"{radius:.9g}",
+            "the declaration",
+            (said_radius, radius),
+            remedy="account for the radius that was used",
         )
     if declared.weight_decay and not decays_inside(settings):
         yield _CHECK.failed(

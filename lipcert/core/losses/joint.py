@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, final
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.interval import Interval
-from lipcert.core.ledger.premises import JOINT, LossPart
+from lipcert.core.ledger.premises import JOINT, LossPart, spelt
 from lipcert.core.losses.base import Loss, Targets, loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Concat, Head, Program, Shape
@@ -34,6 +34,11 @@ class Part:
     def size(self) -> int:
         """Number of entries of the output."""
         return math.prod(self.shape)
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether a label is a class number, and no target for each entry."""
+        return self.loss.of_classes and self.size > 1
 
     def cotangent(self, logits: Fact) -> Cotangent:
         """The gradient by the output: weight times that of the loss."""
@@ -75,10 +80,12 @@ class Joint(Loss):
     @property
     def slices(self) -> tuple[slice, ...]:
         """Where the entries of each output are."""
-        ends = list(accumulate(part.size for part in self.parts))
-        return tuple(
-            slice(end - part.size, end) for end, part in zip(ends, self.parts, strict=True)
-        )
+        return _side_by_side([part.size for part in self.parts])
+
+    @property
+    def label_slices(self) -> tuple[slice, ...]:
+        """Where the label of each part is in a row of numbers: one, or one for each entry."""
+        return _side_by_side([1 if part.is_of_classes else part.size for part in self.parts])
 
     def parameters(self) -> dict[str, Any]:
         """Each part has its own."""
@@ -89,12 +96,8 @@ class Joint(Loss):
         return ()
 
     def record(self) -> dict[str, Any]:
-        """With every part."""
-        parts = [
-            {"output": part.output, "weight": part.weight, **part.loss.record()}
-            for part in self.parts
-        ]
-        return {"kind": self.kind, "parts": parts}
+        """Kind, and the parts as they are spelt."""
+        return {"kind": self.kind, "parts": spelt(self.stated_parts())}
 
     def stated_parts(self) -> tuple[LossPart, ...]:
         """The parts as a certificate has them."""
@@ -125,6 +128,11 @@ class Joint(Loss):
             norm = sqrt_up(sum((Fraction(part.norm) ** 2 for part in found), Fraction(0)))
         sizes = [part.size for part in self.parts]
         return Cotangent(norm, parts=tuple(zip(sizes, found, strict=True)))
+
+
+def _side_by_side(sizes: Sequence[int]) -> tuple[slice, ...]:
+    ends = accumulate(sizes)
+    return tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
 
 
 def joint_loss(stated: Sequence[LossPart], heads: Sequence[Head]) -> Joint:

@@ -1,0 +1,234 @@
+"""Runs of Opacus: a shipped network on the digits, right in all but one thing, and audited.
+
+What enters: how Opacus is to be used, and a fault. What leaves: the report on the recorded run. The
+network, its file and the account (σ = 1.5, Poisson batches of 40 of 400) are the same for all.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lipcert
+from lipcert.audit.job import Job
+from lipcert.audit.opacus import attach_opacus
+from lipcert.audit.records import AuditReport, Verdict
+from lipcert.audit.run import audit
+from tests.models.shipped import digits, module, path_of
+
+NETWORK, POOL, BATCH, STEPS, SIGMA, RADIUS = "digits_mlp", 400, 40, 10, 1.5, 1.0
+NOISE = "opacus.optimizers.optimizer._generate_noise"
+GHOST_NOISE = "opacus.optimizers.optimizer_fast_gradient_clipping._generate_noise"
+
+
+def examples() -> tuple[Tensor, Tensor]:
+    split = digits((64,))
+    return split.images[:POOL].float().reshape(POOL, 64), split.labels[:POOL]
+
+
+def untouched(_optimizer: Any, _step: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class OpacusRun:
+    """By its name. options: of `PrivacyEngine.make_private`.
+
+    physical: the most examples at once, by BatchMemoryManager. around: what is in force while
+    training; before: called with the optimizer before each step.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    batch: int = BATCH
+    steps: int = STEPS
+    workers: int = 0
+    physical: int | None = None
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    before: Callable[[Any, int], None] = untouched
+    stretched: float = 1.0
+    """the module's logits, away from what was exported"""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """of the account"""
+
+
+def recorded(folder: Path, run: OpacusRun) -> None:
+    """Train, and record every fourth step with its tensors."""
+    from opacus import PrivacyEngine
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    torch.manual_seed(5)
+    network = module(NETWORK, torch.float32).train()
+    if run.stretched != 1.0:
+        network.register_forward_hook(lambda _module, _inputs, logits: run.stretched * logits)
+    loss_fn: Any = nn.CrossEntropyLoss(reduction=run.options.get("loss_reduction", "mean"))
+    shuffled = not run.options.get("poisson_sampling", True)
+    loader = DataLoader(
+        TensorDataset(*examples()), batch_size=run.batch, shuffle=shuffled, num_workers=run.workers
+    )
+    private = PrivacyEngine().make_private(
+        module=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        criterion=loss_fn,
+        data_loader=loader,
+        noise_generator=torch.Generator().manual_seed(6),
+        **{"noise_multiplier": SIGMA, "max_grad_norm": RADIUS, **run.options},
+    )
+    model, optimizer, loader = private[0], private[1], private[-1]
+    loss_fn = private[2] if len(private) == 4 else loss_fn
+    network = network if run.options.get("wrap_model") is False else model
+    with lipcert.Recorder(folder, network, optimizer, every=4) as recorder:
+        attach_opacus(recorder, optimizer, loader)
+        loss_fn = recorder.wrap_loss(loss_fn)
+        with run.around():
+            while recorder.step < run.steps:
+                with (
+                    BatchMemoryManager(
+                        data_loader=loader,
+                        max_physical_batch_size=run.physical,
+                        optimizer=optimizer,
+                    )
+                    if run.physical
+                    else nullcontext(loader)
+                ) as batches:
+                    for x, y in batches:
+                        run.before(optimizer, recorder.step)
+                        optimizer.zero_grad()
+                        loss_fn(network(x), y).backward()
+                        optimizer.step()
+
+
+def audited(folder: Path, run: OpacusRun) -> AuditReport:
+    """Record the run, and hold it against the account."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recorded(folder, run)
+    return audit_of(folder, run)
+
+
+def audit_of(folder: Path, run: OpacusRun) -> AuditReport:
+    said: dict[str, Any] = {
+        "mechanism": "gradient-clipping",
+        "clip_norm": RADIUS,
+        "noise_multiplier": SIGMA,
+        "dataset_size": POOL,
+        "batch_size": BATCH,
+        "sampling": "poisson",
+        "steps": STEPS,
+        "delta": 1e-5,
+        **run.settings,
+    }
+    job = Job(str(path_of(NETWORK)), lipcert.Settings(**said), data="digits", trace=str(folder))
+    x, y = examples()
+    report = audit(job, data=(x.numpy(), y.numpy()))
+    assert report is not None
+    return report
+
+
+def codes(report: AuditReport) -> str:
+    """A cell of the table: codes of violations, inconclusive ones in brackets."""
+    found = {check.code for check in report.checks if check.verdict is Verdict.VIOLATION}
+    found |= {"LC301" for group in report.groups if group.violations}
+    doubtful = {check.code for check in report.checks if check.verdict is Verdict.INCONCLUSIVE}
+    cells = [*sorted(found), *(f"({code})" for code in sorted(doubtful - found))]
+    return ", ".join(cells) or "no"
+
+
+def halved() -> AbstractContextManager[Any]:
+    """What is drawn has half of the deviation that is asked for."""
+    from opacus.optimizers import optimizer
+
+    drawn = optimizer._generate_noise
+    return patch(NOISE, lambda std, *rest, **more: drawn(std / 2, *rest, **more))
+
+
+def one_less() -> AbstractContextManager[Any]:
+    """Vectors get no noise, only matrices."""
+    from opacus.optimizers import optimizer
+
+    drawn = optimizer._generate_noise
+
+    def noise(std: float, reference: Tensor, **more: Any) -> Tensor:
+        return drawn(std if reference.dim() > 1 else 0.0, reference, **more)
+
+    return patch(NOISE, noise)
+
+
+def unclipped(optimizer: Any, step: int) -> None:
+    """The radius that examples are clipped to is another one than that of the noise."""
+    if step == 0 and not hasattr(optimizer, "clips"):
+        optimizer.clips = clip = optimizer.clip_and_accumulate
+
+        def clip_to_much() -> None:
+            with patch.object(optimizer, "max_grad_norm", 1e6):
+                clip()
+
+        optimizer.clip_and_accumulate = clip_to_much
+
+
+def reseeded(optimizer: Any, step: int) -> None:
+    optimizer.generator.manual_seed(step % 4)
+
+
+def quieter(optimizer: Any, step: int) -> None:
+    optimizer.noise_multiplier = SIGMA if step < STEPS // 2 else SIGMA / 2
+
+
+def noiseless(optimizer: Any, _step: int) -> None:
+    """The optimizer takes the clipped sum, and not what was noised."""
+
+    def restore(of: Any) -> None:
+        for parameter in of.params:
+            parameter.grad.copy_(parameter.summed_grad / of.expected_batch_size)
+
+    optimizer.attach_step_hook(restore)
+
+
+def by_the_batch(optimizer: Any, _step: int) -> None:
+    optimizer.expected_batch_size = int(np.random.default_rng(_step).binomial(POOL, BATCH / POOL))
+
+
+RIGHT_RUNS = (
+    OpacusRun("none"),
+    OpacusRun("BatchMemoryManager, two workers", physical=16, workers=2),
+    OpacusRun("ghost clipping", {"grad_sample_mode": "ghost"}),
+    OpacusRun(
+        "ghost clipping of sums, BatchMemoryManager",
+        {"grad_sample_mode": "ghost", "loss_reduction": "sum"},
+        physical=16,
+    ),
+    OpacusRun(
+        "functorch, without a wrapper", {"grad_sample_mode": "functorch", "wrap_model": False}
+    ),
+    OpacusRun(
+        "per layer",
+        {"clipping": "per_layer", "max_grad_norm": [RADIUS / 6**0.5] * 6},
+        settings={"clip_scope": "group", "group": "parameter", "allocation": "global"},
+    ),
+)
+
+FAULTY_RUNS = (
+    OpacusRun("half of the noise that is stated", around=halved),
+    OpacusRun("no noise on vectors", around=one_less),
+    OpacusRun("the optimizer takes the sum without its noise", before=noiseless),
+    OpacusRun("noise multiplier halved in the middle of the run", before=quieter),
+    OpacusRun("noise multiplier lower than accounted for", {"noise_multiplier": 0.9 * SIGMA}),
+    OpacusRun("seed used again", before=reseeded),
+    OpacusRun("examples not clipped", before=unclipped),
+    OpacusRun("clipped to twice the radius", {"max_grad_norm": 2.0 * RADIUS}),
+    OpacusRun("shuffled batches, accounted as Poisson", {"poisson_sampling": False}),
+    OpacusRun("twice the sampling rate", batch=2 * BATCH),
+    OpacusRun("one epoch more than accounted for", steps=STEPS + POOL // BATCH),
+    OpacusRun("another network than the exported one", stretched=1.1),
+    OpacusRun("divided by a number that changes", before=by_the_batch),
+)

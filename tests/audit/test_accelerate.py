@@ -1,0 +1,54 @@
+"""Recording a loop that Accelerate prepared: model, optimizer and loader are wrapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lipcert
+from lipcert.audit.trace.reading import read_trace
+
+accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+X = torch.rand(120, 5, generator=torch.Generator().manual_seed(1))
+Y = torch.randint(0, 3, (120,), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_prepared_loop_is_recorded(tmp_path: Path, accumulated: int) -> None:
+    """The applied gradient is that of the recorded examples at the recorded weights."""
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulated)
+    network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    model, optimizer, loader = accelerator.prepare(
+        network,
+        torch.optim.SGD(network.parameters(), 0.1, momentum=0.9),
+        DataLoader(TensorDataset(X, Y), batch_size=20, shuffle=True),
+    )
+    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1) as recorder:
+        loss_fn = recorder.wrap_loss(nn.CrossEntropyLoss())
+        for x, y in recorder.wrap_loader(loader, sampler="shuffle"):
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_fn(model(x), y))
+                optimizer.step()
+                optimizer.zero_grad()
+    steps = list(read_trace(tmp_path / "t").steps())
+    assert len(steps) == 6 // accumulated
+    for step in steps:
+        assert [len(batch.index) for batch in step.batches] == [20] * accumulated
+        network.load_state_dict(
+            {name: torch.tensor(item) for name, item in step.weights_before.tensors().items()}
+        )
+        network.zero_grad()
+        for batch in step.batches:
+            loss = nn.functional.cross_entropy(network(X[batch.index]), Y[batch.index])
+            (loss / accumulated).backward()
+        applied = step.gradients.applied.tensors()
+        for name, parameter in network.named_parameters():
+            assert applied[name] == pytest.approx(parameter.grad.numpy(), abs=1e-6)
+    index = np.concatenate([batch.index for step in steps for batch in step.batches])
+    assert np.array_equal(np.sort(index), np.arange(120))
