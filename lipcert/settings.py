@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
 from lipcert.choices import (
     LOSSES,
@@ -42,10 +42,12 @@ from lipcert.core.ledger.mechanism import (
     names_of,
 )
 from lipcert.core.ledger.premises import InputPart
-from lipcert.core.program import Part
 from lipcert.errors import UsageError
 from lipcert.heads import HeadLoss, heads_text, read_heads, weighted
 from lipcert.patterns import check_patterns, first_match, matches
+
+if TYPE_CHECKING:
+    from lipcert.core.program import Part  # which loads numpy
 
 NO_CLIP: Final = "none"
 """the word for a layer that does not clip what it reads"""
