@@ -129,5 +129,5 @@ def test_a_pyproject_of_somebody_else_is_no_configuration() -> None:
 def test_text_shows_value_and_source() -> None:
     lines = show("--input-norm", "3").stdout.splitlines()
     assert len(lines) == len(KNOBS) + len(TABLES)
-    (line,) = [line for line in lines if line.startswith("input-norm")]
+    (line,) = [line for line in lines if line.startswith("input-norm ")]
     assert line.split() == ["input-norm", "3.0", "command", "line"]
