@@ -146,7 +146,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         sha256=model.sha256,
         producer=model.producer,
         opset=model.opset,
-        inputs=((graph.input_name, graph.input_shape),),
+        inputs=graph.arrays or ((graph.input_name, graph.input_shape),),
         outputs=((graph.output_name, graph.output_shape),),
         nodes=_nodes(graph),
         parameters=_parameters(graph),
