@@ -40,13 +40,18 @@ OUTSIDE: Final = {
 _HOMES: Final = {path: uri for uri, path in OUTSIDE.items()}
 _FENCED: Final = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
+_CODE: Final = re.compile(r"(?<!\[)`(LC\d{3})`")
 _OPTIONS: Final = re.compile(r"<!-- options: ([a-z ]+) -->")
 _API: Final = re.compile(r"<!-- api: ([a-z.]+) -->")
 _FETCHED: Final = re.compile(
     r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//|"""
     r"""<link[^>]*rel=["']?(?:stylesheet|preload|icon)[^>]*href=["']?(?:https?:)?//|"""
-    r"""@import\s+(?:url\()?["']?(?:https?:)?//"""
+    r"""@?import[\s(]+(?:url\()?["']?(?:https?:)?//"""
 )
+_MERMAID: Final = re.compile(
+    r"<script type=.module.>(?:(?!</script>).)*mermaid.*?</script>", re.DOTALL
+)
+"""in every notebook, for diagrams that none of them has"""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -77,14 +82,21 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def moved(link: re.Match[str]) -> str:
         return posixpath.relpath(_uri(_target(uri, link[1])), folder)
 
+    codes = posixpath.relpath("diagnostics.md", folder)
+
+    def linked(text: str) -> str:
+        text = _LINK.sub(moved, text)
+        return _CODE.sub(lambda code: f"[`{code[1]}`]({codes}#{code[1].lower()})", text)
+
     parts = _FENCED.split(markdown)
-    parts[::2] = [_LINK.sub(moved, part) for part in parts[::2]]
+    parts[::2] = map(linked, parts[::2])
     return "".join(parts)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Refuse a page that loads anything from elsewhere."""
     del config
+    output = _MERMAID.sub("", output)
     if found := _FETCHED.search(output):
         raise PluginError(f"{page.file.src_uri} loads from elsewhere: {found[0]}")
     return output
@@ -135,7 +147,8 @@ def _public(module: str) -> str:
 def _options(words: list[str]) -> str:
     """Usage and options of a verb as click knows them, settings left to their own page."""
     if words == ["settings"]:
-        rows = [(f"`{knob.key}`", _cell(knob.metavar), _cell(knob.text)) for knob in KNOBS]
+        values = [_cell(knob.metavar.replace("|", " | ")) for knob in KNOBS]
+        rows = [(f"`{k.key}`", v, _cell(k.text)) for k, v in zip(KNOBS, values, strict=True)]
         return _table(("setting", "value", "meaning"), rows)
     command: click.Command = cli
     context = click.Context(cli, info_name="lipcert", max_content_width=100)
@@ -152,7 +165,9 @@ def _options(words: list[str]) -> str:
     records = filter(None, (parameter.get_help_record(context) for parameter in parameters))
     usage = " ".join(command.collect_usage_pieces(context))
     parts = [f"```text\n{context.command_path} {usage}\n```"]
-    parts.append(_table(("option", "meaning"), [(f"`{o}`", _cell(text)) for o, text in records]))
+    parts.append(
+        _table(("option", "meaning"), [(f"`{o}`", _cell(text)) for o, text in records if text])
+    )
     if takes_settings:
         parts.append("Further options are the [settings](settings.md).")
     return "\n\n".join(parts)

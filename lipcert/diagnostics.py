@@ -12,6 +12,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, final
 
+EXPORT: Final = 'lipcert.export(module, x[:1], "net.onnx")'
+"""the line that exports a module well, as remedies say it"""
+
 
 class Level(Enum):
     """How serious a diagnostic is."""

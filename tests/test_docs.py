@@ -10,8 +10,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from lipcert.core.main import EXIT_CODES
@@ -147,10 +149,14 @@ def test_the_codes_of_audits_are_explained() -> None:
     assert named <= set(CODES)
 
 
+OF_OTHERS = {"--nproc-per-node", "--no-python", "--array", "--wrap", "--nthreads"}
+"""options of torchrun, sbatch and dask"""
+
+
 def test_the_options_that_the_page_on_audits_names_exist() -> None:
     shown = lipcert(["audit", "--help"]).stdout
-    named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT)) - {"--nproc-per-node"}
-    assert {"--data", "--trace", "--attack", "--work", "--merge", "--dtype"} <= named
+    named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT)) - OF_OTHERS
+    assert {"--data", "--trace", "--attack", "--results", "--merge", "--dtype"} <= named
     assert all(option in shown for option in named)
 
 
@@ -174,11 +180,42 @@ def test_the_audit_from_python_runs() -> None:
     source = next(
         block
         for block in re.findall(r"```python\n(.*?)```", AUDIT, re.DOTALL)
-        if "import audit" in block and "my_data" not in block
+        if "attack_steps=5" in block
     )
     verdict, factor = printed_by(source).split()
     assert verdict == "pass"
     assert 1.0 < float(factor) < 10.0
+
+
+def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
+    """As their shells run the commands, with the variables that each of them sets."""
+    part = AUDIT.split("<!-- shards -->")[1].split("<!-- end -->")[0]
+    quoted = re.findall(r"""['"](?:CUDA\S* )?lipcert (audit [^'"]*--shard [^'"]*)['"]""", part)
+    ranks = {
+        "RANK": "{0}",
+        "WORLD_SIZE": "8",
+        "SLURM_ARRAY_TASK_ID": "{0}",
+        "SLURM_ARRAY_TASK_COUNT": "8",
+        "JOB_COMPLETION_INDEX": "{0}",
+    }
+    (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_mlp.onnx").read_bytes())
+    (tmp_path / "train").mkdir()
+    np.save(tmp_path / "train" / "x.npy", np.full((20, 64), 0.5, np.float32))
+    np.save(tmp_path / "train" / "y.npy", np.zeros(20, np.int64))
+    assert len(quoted) == 3
+    for index, command in enumerate(quoted):
+        found = {name: word.format(index) for name, word in ranks.items()}
+        words = shlex.split(Template(command).substitute(found))
+        done = lipcert([*words, "--unit-size", "2"], tmp_path)
+        assert done.exit_code == 0, done.stderr
+    (merging,) = re.findall(r"^lipcert (audit --merge .*)$", part, re.MULTILINE)
+    done = lipcert([*merging.split(), "--format", "json"], tmp_path)
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["units"], found["units_done"]) == (
+        3,
+        10,
+        5,
+    )  # 0 and 8, 1 and 9, 2
 
 
 def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +242,15 @@ def _shown(page: str, name: str) -> list[tuple[str, str]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
+def _blind(text: str) -> str:
+    """Without numbers, lines of tables, and where lines end."""
+    known = NUMBER.sub("#", re.sub(r"sha256 [0-9a-f]+", "sha256", text))
+    return re.sub(r" time # s", "", re.sub(r"[─\s]+", " ", known).strip())
+
+
 def _alike(shown: str, printed: str) -> bool:
     """Whether output begins as shown but for numbers, lines of tables and where lines end."""
-    known = [re.sub(r"sha256 [0-9a-f]+", "sha256", text) for text in (shown, printed)]
-    texts = [re.sub(r"[─\s]+", " ", NUMBER.sub("#", text)).strip() for text in known]
-    return re.sub(r" time # s", "", texts[1]).startswith(re.sub(r" time # s", "", texts[0]))
+    return _blind(printed).startswith(_blind(shown))
 
 
 def test_the_transcript_of_suggestions() -> None:
@@ -244,3 +285,25 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
         accuracy = re.search(r"test accuracy ([\d.]+)", printed)
         assert (accuracy is None) is (words[-2] != "train")
         assert accuracy is None or float(accuracy.group(1)) > 0.8
+
+
+@pytest.mark.parametrize("name", ["transcript", "same network"])
+def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
+    """Every part of what is shown is printed, in this order; `…` stands for what is left out."""
+    pytest.importorskip("opacus", reason="Opacus is not installed")
+    pytest.importorskip("sklearn")
+    code = None
+    for command, shown in _shown("opacus.md", name):
+        program, *words = shlex.split(command)
+        if program == "echo":
+            assert int(shown) == code
+            continue
+        if program == "python":
+            printed = script(ROOT / words[0], *words[1:], cwd=tmp_path)
+        else:
+            done = lipcert(words, tmp_path)
+            printed, code = done.output, done.exit_code
+        left = _blind(printed)
+        for part in filter(None, map(_blind, shown.split("\n…"))):
+            _, found, left = left.partition(part)
+            assert found == part, (part, printed)

@@ -27,7 +27,6 @@ AS_SHOWN = [page for page in PAGES if page.startswith(("README", "docs/verbs/", 
 """pages whose Python and sessions run in order, in one folder"""
 
 CI = ".ci/run does this in a clean checkout"
-SCHEDULER = "no scheduler is here; tests/audit starts the processes that it would"
 RUN_BY = {
     ("README.md", "Analyse a shipped model"): CI,
     ("README.md", "Run the tests"): CI,
@@ -39,7 +38,8 @@ RUN_BY = {
     ("docs/audit.md", "Your data"): "test_docs.py::test_data_of_every_form_are_audited",
     ("docs/audit.md", "Recorded runs"): "test_pages.py::test_lines_that_record_a_run",
     ("docs/audit.md", "Several ranks"): "audit/test_recorder.py::test_ranks_write_side_by_side",
-    ("docs/audit.md", "Many machines"): SCHEDULER,
+    ("docs/audit.md", "Dask"): "audit/test_cluster.py::test_the_page_on_audits_from_python",
+    ("docs/audit.md", "Shards"): "test_docs.py::test_the_shards_of_every_launcher_make_one_report",
     ("docs/audit.md", "From Python"): "test_docs.py::test_the_audit_from_python_runs",
     (
         "docs/certificates.md",
@@ -53,6 +53,19 @@ RUN_BY = {
         "docs/mechanisms.md",
         "Mechanisms: what bounds a gradient, and what it costs",
     ): "test_pages.py::test_the_settings_of_single_layers_are_read",
+    ("docs/opacus.md", "Record an Opacus run"): "test_docs.py::test_the_runs_beside_opacus",
+    (
+        "docs/opacus.md",
+        "The same network under `make_private`",
+    ): "test_docs.py::test_the_runs_beside_opacus",
+    (
+        "docs/opacus.md",
+        "Under Lightning",
+    ): "audit/test_lightning.py::test_what_a_trainer_did_is_recorded",
+    (
+        "docs/opacus.md",
+        "Under Accelerate",
+    ): "audit/test_accelerate.py::test_a_prepared_loop_is_recorded",
     ("docs/reports.md", "Reports"): "test_docs.py::test_the_commands_for_reports",
     ("docs/suggest.md", "lipcert suggest"): "test_docs.py::test_the_transcript_of_suggestions",
     (
@@ -89,9 +102,9 @@ def test_every_block_is_run() -> None:
         for block in blocks(page)
         if is_run(block) and not (page in AS_SHOWN and block.language in {"python", "console"})
     }
-    assert found == set(RUN_BY)
-    for place in RUN_BY.values():
-        if place not in {CI, SCHEDULER}:
+    assert found == {(page, heading) for page, heading in RUN_BY if page in PAGES}
+    for (page, _), place in RUN_BY.items():
+        if page in PAGES and place != CI:
             path, _, name = place.partition("::")
             assert f"def {name}" in (ROOT / "tests" / path).read_text(encoding="utf-8")
 

@@ -15,14 +15,13 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.groups import layer_of
 from lipcert.analysis.loss import assumed_loss, doubt_of_loss
 from lipcert.core.program import Normalize, Softmax
-from lipcert.diagnostics import Diagnostic, Level
+from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.ir import Graph
 from lipcert.settings import Settings
 
 _STEEP: Final = 30.0
 _WHOLE: Final = (
-    "export with torch.onnx.export(..., dynamo=True, optimize=False), or state that these very "
-    "tensors are what is trained (--as-exported)"
+    f"export with {EXPORT}, or state that these very tensors are what is trained (--as-exported)"
 )
 
 _FREE_WEIGHTS: Final = Diagnostic(

@@ -17,6 +17,7 @@ import numpy as np
 from lipcert.core.coverage import operands, tensors
 from lipcert.core.program import Conv, Dense, Operand, Program
 from lipcert.core.reader.records import Model, Tensor
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
 from lipcert.importer.computed import numbers_of
 from lipcert.ir import Graph
@@ -25,7 +26,7 @@ from lipcert.settings import ConstraintSpec
 from lipcert.upper import FloatArray
 from lipcert.viewed import parameters_of
 
-SEPARATELY: Final = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
+SEPARATELY: Final = f"export with {EXPORT}"
 """what stores every parameter by itself"""
 
 

@@ -155,9 +155,3 @@ def device_named(name: str) -> torch.device:
         return torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"device: {name!r} is no device; give cpu, cuda or auto") from error
-
-
-def use_gpu(device: torch.device, number: int) -> None:
-    """Of several GPUs, the one of this worker: its number on this machine, round and round."""
-    if device.type == "cuda" and device.index is None and torch.cuda.device_count() > 1:
-        torch.cuda.set_device(number % torch.cuda.device_count())

@@ -1,15 +1,15 @@
-"""Job: an audit as a description that other processes can read, its units, and its workers.
+"""Job: an audit as a description that other processes can read, its units, and shards of them.
 
-What enters: what the user asked for, and the environment of torchrun, SLURM or Kubernetes. What
-leaves: frozen records of plain values, and the same as JSON. Invariant: two processes with the same
-job do the same work on a unit, so that it does not matter which of them does it. This module loads
-nothing heavy.
+What enters: what the user asked for. What leaves: frozen records of plain values, and the same as
+JSON. Invariant: two processes with the same job do the same work on a unit, so that it does not
+matter which of them does it. This module loads nothing heavy.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -26,12 +26,7 @@ from lipcert.version import __version__
 _SCHEMA: Final = "lipcert.audit-job/1"
 MAX_DETECTABLE_FACTOR: Final = 1e3
 """how wrong the bound of a group may be unnoticed in a pass, unless a job says otherwise"""
-_LAUNCHERS: Final = (
-    ("RANK", "WORLD_SIZE"),
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
-)
+_SHARD: Final = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
 @final
@@ -137,38 +132,29 @@ class Unit:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """One of `count` workers; local: its number on this machine, which chooses its GPU."""
+class Shard:
+    """Of every `count` units the one at `index`, from 0 on."""
 
-    rank: int = 0
-    count: int = 1
-    local: int = 0
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise UsageError(
+                f"shard {self}: of {self.count} shards the first is 0 and the last "
+                f"{max(0, self.count - 1)}; where a launcher counts from 1, take 1 off"
+            )
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Worker:
-        """As the launcher says.
+    def of(cls, word: str) -> Shard:
+        """As a command line spells it: 3/8. UsageError where that is none."""
+        found = _SHARD.fullmatch(word)
+        if found is None:
+            raise UsageError(f"shard {word!r}: give INDEX/COUNT, 0/4 to 3/4 for four processes")
+        return cls(int(found[1]), int(found[2]))
 
-        Kubernetes need not tell how many there are, and SLURM may count its tasks from any number:
-        such a rank may be at least `count`.
-        """
-        for rank, count in _LAUNCHERS:
-            if environment.get(rank):
-                number = _whole(environment, rank)
-                total = _whole(environment, count) if environment.get(count) else number + 2
-                return cls(number, total, _whole(environment, "LOCAL_RANK"))
-        return cls()
-
-    @property
-    def reports(self) -> bool:
-        """Whether this worker, when all work is done, says what was found."""
-        return self.rank == 0 or self.count == 1
-
-
-def _whole(environment: Mapping[str, str], name: str) -> int:
-    word = environment.get(name, "0")
-    if not word.isdecimal():
-        raise UsageError(f"audit: the environment says {name}={word!r}, which is no number")
-    return int(word)
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
 
 
 def units_of(pairs: list[tuple[str, str, int | None]], job: Job, attacked: int) -> tuple[Unit, ...]:

@@ -57,7 +57,12 @@ def copied(tensor: Tensor) -> StoredTensor:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The network inside the wrappers that parallel, private or compiled training puts around."""
+    """The network inside the wrappers that parallel, private or compiled training puts around.
+
+    Raises UsageError for what is no module.
+    """
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"a {type(module).__name__} is no module: give the network itself")
     names = {kind.__name__ for kind in type(module).__mro__}
     for wrapper, attribute in _WRAPPERS.items():
         inner = getattr(module, attribute, None)

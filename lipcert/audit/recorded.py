@@ -113,7 +113,8 @@ def examples_gap(trace: Trace, data: Readable | None) -> str | None:
     if recorded.detailed:
         return (
             f"{recorded.detailed} steps do not say which examples they had; use "
-            "recorder.batch(index=…) and recorder.wrap_loss(…), or record with store_data=True"
+            "recorder.wrap_loader(…) or recorder.batch(index=…), and recorder.wrap_loss(…), or "
+            "record with store_data=True"
         )
     return None
 

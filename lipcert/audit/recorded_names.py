@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.program import Shape
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
 from lipcert.upper import FloatArray
@@ -115,7 +116,7 @@ def _refuse_folded(graph: Graph) -> None:
         raise NoVerdictError(
             f"[LC319] the file holds {_listed(folded)} computed from trained tensors, so recorded "
             "weights cannot be put in their place; export with "
-            "torch.onnx.export(..., dynamo=True, optimize=False)"
+            f"{EXPORT}"
         )
 
 
@@ -123,7 +124,7 @@ def _unmatched(graph: Graph, names: list[str], why: str) -> NoVerdictError:
     shapes = [f"{name} {list(graph.parameters[name].shape)}" for name in names]
     return NoVerdictError(
         f"[LC319] the trace cannot be matched with the parameters {_listed(shapes)} of the model: "
-        f"{why}; export with torch.onnx.export(..., dynamo=True, optimize=False), or record the "
+        f"{why}; export with {EXPORT}, or record the "
         "run that starts from the exported weights"
     )
 

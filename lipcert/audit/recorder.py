@@ -2,7 +2,7 @@
 
     recorder = lipcert.Recorder("trace/", model, optimizer, every=200)
     loss_fn = recorder.wrap_loss(loss_fn)
-    recorder.batch(index=idx, sampler="poisson", rate=q)  # optional, before its forward pass
+    loader = recorder.wrap_loader(loader, sampler="poisson", rate=q)  # or recorder.batch(index=…)
 
 What enters: the model, seen by hooks around its forward pass, and the optimizer, seen by hooks
 around its step. What leaves: one line for each step, and tensors at the steps chosen. Invariant:

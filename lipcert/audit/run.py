@@ -1,101 +1,195 @@
-"""Run: a whole audit in this process, alone or as one of many workers.
+"""Run: a whole audit, in this process, on a cluster, or as shards that are merged.
 
-What enters: a job, and a folder where several work on it. What leaves: the report, or None where
-another worker gives it.
+What enters: a job, and where its results are kept. What leaves: the report. Invariant: every result
+is of this job on these inputs, by digest; one that is at hand already is not made again.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.arithmetic import Arithmetic, device_named, use_gpu
+from lipcert.audit.arithmetic import Arithmetic, device_named
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
-from lipcert.audit.folder import WorkFolder
-from lipcert.audit.job import Job, Unit, Worker
+from lipcert.audit.folder import ResultFolder
+from lipcert.audit.job import Job, Shard, Unit
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, Check, Verdict
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import audit_unit, speed_of
-from lipcert.errors import NoVerdictError
+from lipcert.data.opening import is_elsewhere
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.threads import one_thread
+
+if TYPE_CHECKING:
+    from lipcert.audit.cluster import Cluster
+
+Work = Callable[[Ready, Sequence[Unit]], Iterator[UnitResult]]
+"""does units, and gives the results as they come"""
 
 
 @one_thread()
 def audit(
     job: Job,
     *,
-    folder: Path | None = None,
-    worker: Worker | None = None,
+    results: Path | None = None,
+    cluster: Cluster | None = None,
     compare_speed: bool = False,
     observe: Progress | None = None,
     data: object = None,
-) -> AuditReport | None:
-    """Do a job. folder: where workers share it; None: all of it is done here.
+) -> AuditReport:
+    """Do a job.
 
+    results: a folder where results are kept; an audit that was interrupted goes on from it.
+    cluster: who does the units: None: this process; the address of a Dask scheduler; "local" or
+    "local:N": so many processes of this machine; or a `distributed.Client`.
     data: the examples themselves, in place of what the job's `data` names: arrays (x, y), a torch
     Dataset, IterableDataset or DataLoader. `job.data` is then what reports call them.
 
-    None where another worker reports. Raises NoVerdictError where the job cannot be done.
+    Raises NoVerdictError where the job cannot be done.
     """
-    worker = worker or Worker()
     started = time.monotonic()
-    device = device_named(job.device)
-    use_gpu(device, worker.local)
-    Arithmetic(device, job.precision)  # refuses what is absent
-    job = replace(job, device=str(device), timed=folder is None)
-    ready = prepare(job, observe, data)
-    found = run_checks(ready)
-    try:
-        total = total_of(_results(ready, folder, worker, observe))
-    except NoVerdictError as error:
-        if all(report.verdict is Verdict.PASS for report in found.reports):
-            raise
-        total, found = total_of(()), _with_obstacle(found, error)
-    if not worker.reports:
-        return None
-    ratio = speed_of(ready) if compare_speed else None
+    is_here = cluster is None
+    if not is_here and data is not None:
+        raise UsageError(
+            "audit: workers of a cluster cannot be handed examples as an object; give a path that "
+            "they see, or package.module:function"
+        )
+    if not is_here and compare_speed:
+        raise UsageError("audit: speeds are compared in one process; leave the cluster out")
+    with ExitStack() as stack:
+        work: Work = partial(_done_here, observe=observe)
+        if cluster is not None:
+            work = stack.enter_context(_workers(cluster))
+        job = _settled(job, is_here=is_here, is_kept=results is not None, data=data)
+        ready = prepare(job, observe, data)
+        found = run_checks(ready if is_here else _on_cpu(ready))
+        folder = None if results is None else ResultFolder.opened(results, job, ready.digest)
+        try:
+            total = total_of(_all_results(ready, ready.units, folder, work, observe))
+        except NoVerdictError as error:
+            if all(report.verdict is Verdict.PASS for report in found.reports):
+                raise
+            total, found = total_of(()), _with_obstacle(found, error)
     return conclude(
         ready,
         total,
         found,
         seconds=time.monotonic() - started,
-        plain_step_ratio=ratio,
+        plain_step_ratio=speed_of(ready) if compare_speed else None,
     )
 
 
 @one_thread()
+def audit_shard(job: Job, shard: Shard, results: Path, observe: Progress | None = None) -> int:
+    """Do every so manieth unit of a job, and keep the results; how many units the shard has.
+
+    `merged_report` reports, once all shards are done or before.
+    """
+    job = _settled(job, is_here=True, is_kept=True)
+    ready = prepare(job, observe)
+    units = ready.units[shard.index :: shard.count]
+    folder = ResultFolder.opened(results, job, ready.digest)
+    for _ in _all_results(ready, units, folder, partial(_done_here, observe=observe), observe):
+        pass
+    return len(units)
+
+
+@one_thread()
 def merged_report(
-    folder: Path, observe: Progress | None = None, data: object = None
+    results: Path, observe: Progress | None = None, data: object = None
 ) -> AuditReport:
     """The report of the results that are in a folder; units without one make it inconclusive.
 
     data: as of `audit`.
     """
     started = time.monotonic()
-    job = WorkFolder.job_in(folder)
+    job = ResultFolder.job_in(results)
     ready = prepare(job, observe, data)
-    results = WorkFolder.opened(folder, job, ready.digest).results()
-    here = replace(ready, job=replace(job, device="cpu"))  # whatever the workers had
-    checked = run_checks(here)
-    return conclude(ready, total_of(results), checked, seconds=time.monotonic() - started)
+    kept = ResultFolder.opened(results, job, ready.digest).kept()
+    checked = run_checks(_on_cpu(ready))
+    return conclude(ready, total_of(kept), checked, seconds=time.monotonic() - started)
 
 
-def _results(
-    ready: Ready, folder: Path | None, worker: Worker, observe: Progress | None
+def _settled(job: Job, *, is_here: bool, is_kept: bool, data: object = None) -> Job:
+    """The job on a device; NoVerdictError where this machine, which is to do it, has none such.
+
+    Where others do it or go on with it, as it reads in every folder, with methods that no clock
+    chooses.
+    """
+    device = device_named(job.device)
+    if is_here:
+        Arithmetic(device, job.precision)  # refuses what is absent
+    job = replace(job, device=str(device))
+    if is_here and not is_kept:
+        return job
+    is_path = data is None and job.data is not None and not is_elsewhere(job.data)
+    return replace(
+        job,
+        model=os.path.abspath(job.model),
+        certificate=_absolute(job.certificate),
+        trace=_absolute(job.trace),
+        data=_absolute(job.data) if is_path else job.data,
+        timed=False,
+    )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
+
+
+def _on_cpu(ready: Ready) -> Ready:
+    """For what is checked here: whatever the workers have."""
+    return replace(ready, job=replace(ready.job, device="cpu"))
+
+
+def _workers(cluster: Cluster) -> AbstractContextManager[Work]:
+    """Those of a cluster; Dask is loaded here."""
+    try:
+        from lipcert.audit.cluster import workers
+    except ModuleNotFoundError as error:
+        raise NoVerdictError(
+            f"audit: {error.name} is not installed; install it with: pip install 'lipcert[cluster]'"
+        ) from error
+    return workers(cluster)
+
+
+def _all_results(
+    ready: Ready,
+    units: Iterable[Unit],
+    folder: ResultFolder | None,
+    work: Work,
+    observe: Progress | None,
 ) -> Iterator[UnitResult]:
-    """Those of all units, whoever does them, as they come."""
-    if folder is None:
-        yield from (_done(ready, unit, observe) for unit in ready.units)
-        return
-    shared = WorkFolder.opened(folder, ready.job, ready.digest)
-    for unit in shared.claimed(ready.units, worker.rank * len(ready.units) // worker.count):
-        shared.keep(unit, _done(ready, unit, observe))
-    yield from shared.results()
+    """Those that are kept, and those of the units that are missing as they come."""
+    done = set()
+    if folder is not None:
+        for result in folder.kept():
+            done.add(result.unit)
+            yield result
+    missing = [unit for unit in units if unit.number not in done]
+    for result in work(ready, missing):
+        if folder is not None:
+            folder.keep(result)
+        done.add(result.unit)
+        if observe is not None:
+            unit = ready.units[result.unit]
+            observe(f"{unit.kind.value} at {unit.weights}", len(done), len(ready.units))
+        yield result
+
+
+def _done_here(
+    ready: Ready, units: Sequence[Unit], observe: Progress | None
+) -> Iterator[UnitResult]:
+    return (audit_unit(ready, unit, observe) for unit in units)
 
 
 def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:
@@ -105,10 +199,3 @@ def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:
         verdict=Verdict.INCONCLUSIVE,
     )
     return Checked((*found.reports, obstacle), found.not_done)
-
-
-def _done(ready: Ready, unit: Unit, observe: Progress | None) -> UnitResult:
-    result = audit_unit(ready.job, unit, ready, observe)
-    if observe is not None:
-        observe(f"{unit.kind.value} at {unit.weights}", unit.number + 1, len(ready.units))
-    return result

@@ -1,8 +1,7 @@
-"""Work: a job made ready on this machine, and its units done one by one.
+"""Work: units of a job that was made ready in this process.
 
-What enters: a job. What leaves: units, and the result of each. `audit_unit` depends on nothing but
-its arguments, so that any scheduler may call it anywhere; what is slow to make ready is remembered
-within a process.
+What enters: the job and a unit. What leaves: the result. `audit_unit` depends on nothing but its
+arguments, so that it may be called anywhere; what is tuned for weights is kept within a process.
 """
 
 from __future__ import annotations
@@ -16,30 +15,22 @@ import torch
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack import proposals
 from lipcert.audit.bench import Bench
-from lipcert.audit.job import Job, Kind, Unit
-from lipcert.audit.ready import MODEL, Ready, prepare
+from lipcert.audit.job import Kind, Unit
+from lipcert.audit.ready import MODEL, Ready
 from lipcert.audit.replay import Replayed, Replayer
 from lipcert.audit.settled import Settled, settled_at, settled_weights
 from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
 
 
-@lru_cache(maxsize=1)
-def _prepared(job: Job) -> Ready:
-    return prepare(job)
-
-
-def audit_unit(
-    job: Job, unit: Unit, ready: Ready | None = None, observe: Progress | None = None
-) -> UnitResult:
-    """Do one unit of a job. ready: the job, where this process has made it ready already."""
-    found = _prepared(job) if ready is None else ready
+def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> UnitResult:
+    """Do one unit of a job."""
     started = time.monotonic()
     attacks = unit.kind is Kind.ATTACK
     parts = (
-        list(_attacked(found, unit, observe or _unobserved))
+        list(_attacked(ready, unit, observe or _unobserved))
         if attacks
-        else [_replayed(found, unit)]
+        else [_replayed(ready, unit)]
     )
     return UnitResult(
         unit=unit.number,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from lipcert.report.formats import AUDIT_FORMATS, audit_report
 from lipcert.verbs import require_torch
 
 if TYPE_CHECKING:
+    from lipcert.audit.job import Job
     from lipcert.audit.records import AuditReport
 
 
@@ -30,16 +30,27 @@ if TYPE_CHECKING:
 @audit_options
 @gate_options(*OF_AUDITS)
 @click.option(
-    "--work",
+    "--results",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Share the work with other processes that are given the same folder.",
+    help="Keep the result of every unit of work there, and go on from those that are.",
+)
+@click.option(
+    "--cluster",
+    metavar="WHERE",
+    help="Units are done by workers of Dask: tcp://SCHEDULER:8786, or local:N for N processes of "
+    "this machine.",
+)
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Do every Nth unit from the Ith on, 0 to N-1, keep the results, and report nothing.",
 )
 @click.option(
     "--merge",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Report on the results in a folder of work, and do nothing else.",
+    help="Report on the results in a folder, of shards say, and do nothing else.",
 )
 @click.option(
     "--compare-speed",
@@ -54,7 +65,9 @@ def command(
     /,
     *,
     target: Path | None,
-    work: Path | None,
+    results: Path | None,
+    cluster: str | None,
+    shard: str | None,
     merge: Path | None,
     compare_speed: bool,
     output_format: str,
@@ -74,34 +87,30 @@ def command(
     """
     destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
     settings = chosen_settings(context).settings
-    from lipcert.audit.job import Worker
-
-    worker = Worker.of(os.environ)
     if merge is None:
-        _check_shared(worker.count, work)
         job = job_of(target, settings, given(context), words)
         require_inputs(job)
     else:
-        _check_alone("--merge", target, work)
+        _require_alone(target, results, cluster, shard)
         paths.require_folder(merge)
     paths.require_writable([out_file, *(file for _, file in destinations)])
+    if shard is not None:
+        reports_something = compare_speed or out_file is not None or bool(reports)
+        return _do_shard(job, shard, results, cluster is not None or reports_something, progress)
     require_torch()
     from lipcert.audit.run import audit, merged_report
 
     with ProgressReport(progress) as shown:
         if merge is not None:
-            report: AuditReport | None = merged_report(merge, shown.observe)
+            report = merged_report(merge, shown.observe)
         else:
             report = audit(
                 job,
-                folder=work,
-                worker=worker,
+                results=results,
+                cluster=cluster,
                 compare_speed=compare_speed,
                 observe=shown.observe,
             )
-    if report is None:
-        click.echo(f"lipcert: all units are done; worker 0 of {worker.count} reports", err=True)
-        return ExitCode.HOLDS
     rendered = partial(audit_report, report, width=text_width(), show_all=show_all)
     write_reports(rendered, output_format, out_file, destinations, color)
     return _exit_code(report)
@@ -118,16 +127,33 @@ def _exit_code(report: AuditReport) -> ExitCode:
     return ExitCode.NO_VERDICT
 
 
-def _check_alone(option: str, target: Path | None, work: Path | None) -> None:
-    if target is not None or work is not None:
+def _do_shard(
+    job: Job, word: str, results: Path | None, has_more: bool, progress: bool | None
+) -> ExitCode:
+    """The units of a shard, into the folder. has_more: whether options ask for anything else."""
+    from lipcert.audit.job import Shard
+
+    shard = Shard.of(word)
+    if results is None:
+        raise UsageError("audit: --shard needs --results DIR, a folder that all shards see")
+    if has_more:
         raise UsageError(
-            f"audit: {option} takes the folder alone; it holds the description of the audit"
+            "audit: a shard does its units here and reports nothing; leave out --cluster, "
+            "--compare-speed and reports, and then report with --merge"
         )
+    require_torch()
+    from lipcert.audit.run import audit_shard
+
+    with ProgressReport(progress) as shown:
+        count = audit_shard(job, shard, results, shown.observe)
+    click.echo(
+        f"lipcert: shard {shard}: {count} units are done; report with --merge {results}", err=True
+    )
+    return ExitCode.HOLDS
 
 
-def _check_shared(workers: int, work: Path | None) -> None:
-    if workers > 1 and work is None:
+def _require_alone(*others: object) -> None:
+    if any(other is not None for other in others):
         raise UsageError(
-            f"audit: the launcher runs {workers} workers; give them --work DIR, a folder that all "
-            "of them see, or each of them would do everything"
+            "audit: --merge takes the folder alone; it holds the description of the audit"
         )

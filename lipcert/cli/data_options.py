@@ -33,7 +33,8 @@ def data_options(help_text: str) -> Callable[[_Command], _Command]:
         click.option(
             "--data-y",
             metavar="NAME",
-            help="Array, column or ending of the labels.  [default: y, or label, target, …]",
+            help="Array, column or ending of the labels; of several outputs A,B, in the order of "
+            "--loss.  [default: y, or label, target, …]",
         ),
     )
 

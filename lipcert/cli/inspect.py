@@ -13,7 +13,7 @@ from lipcert.cli.options import color_option, format_option, out_option
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.errors import UnsupportedModelError
 from lipcert.report.formats import document_text
-from lipcert.settings import AS_EXPORTED
+from lipcert.settings import AS_EXPORTED, Settings
 
 if TYPE_CHECKING:
     from lipcert.report.inspection import Inspection
@@ -42,12 +42,13 @@ def command(
     """
     paths.require_model(model)
     paths.require_writable([out_file])
-    from lipcert.importer.load import load_model
+    from lipcert.importer.load import load_under
     from lipcert.importer.outline import outline_of
     from lipcert.report.inspection import inspection_of, refused_inspection
 
+    settings = Settings(output=output, as_exported=as_exported)
     try:
-        inspection = inspection_of(load_model(model, output=output, as_exported=as_exported))
+        inspection = inspection_of(load_under(model, settings))
     except UnsupportedModelError as error:
         inspection = refused_inspection(str(model), error, outline_of(model))
     write(_rendered(inspection, output_format, out_file is None and use_color(color)), out_file)

@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import ModelFileError, NoVerdictError
 
 _SIMILAR: Final = 0.8
 _KINDS: Final = (
-    (b"PK\x03\x04", "a zip archive, as torch.save writes; export the module to ONNX"),
+    (b"PK\x03\x04", f"a zip archive, as torch.save writes; write ONNX: {EXPORT}"),
     (b"\x89HDF", "an HDF5 file; export the network to ONNX"),
     (b"{", "a text of JSON"),
 )

@@ -61,22 +61,31 @@ def clip_faults(
 
 
 def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
-    """Whether the nodes from one value to another are read through the latter only."""
+    """Whether the nodes from one value to another are read through the latter only.
+
+    A value that is the first one under another name is no part of what lies between.
+    """
     first, last = ends
     paired = zip(model.nodes, program.covered, strict=True)
     nodes = [node for node, role in paired if role in {"step", "part"}]
-    reached, needed = {first}, {last}
+    start = {first}
+    for node in nodes:
+        if node.op_type == "Identity" and not node.domain and start.issuperset(node.inputs):
+            start.update(node.outputs)
+    nodes = [node for node in nodes if start.isdisjoint(node.outputs)]
+    reached, needed = set(start), {last}
     for node in nodes:
         if not reached.isdisjoint(node.inputs):
             reached.update(node.outputs)
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
             needed.update(node.inputs)
-    inside = (reached & needed) - {first, last}
+    inside = (reached & needed) - {*start, last}
     outside = [
         node for node in nodes if reached.isdisjoint(node.inputs) or needed.isdisjoint(node.outputs)
     ]
-    return program.output not in inside and all(inside.isdisjoint(n.inputs) for n in outside)
+    read = {program.output, *(head.output for head in program.heads)}
+    return inside.isdisjoint(read) and all(inside.isdisjoint(n.inputs) for n in outside)
 
 
 def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:

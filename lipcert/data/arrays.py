@@ -27,6 +27,7 @@ from lipcert.data.source import (
     identity_of_files,
     require_pair,
     rows_of_block,
+    side_by_side,
 )
 from lipcert.errors import NoVerdictError
 
@@ -60,9 +61,9 @@ def read_npz(file: IO[bytes], name: str, columns: Columns) -> Block:
 
 
 def _pair(arrays: Any, name: str, columns: Columns) -> Block:
-    x = columns.side_by_side(columns.read_x(arrays, name), name, _as_it_is)
-    y = arrays[columns.labels(arrays.files, name)]
-    return x, y
+    x = columns.inputs_of(columns.read_x(arrays, name), name, _as_it_is)
+    labels = [arrays[label] for label in columns.labels(arrays.files, name)]
+    return x, side_by_side(labels, name)
 
 
 def _as_it_is(array: Array, where: str) -> Array:
@@ -139,7 +140,7 @@ def shards_of_npz(files: Sequence[Path], folder: Path, columns: Columns) -> Shar
 
 def shards_of_npy(files: Sequence[Path], folder: Path, columns: Columns) -> Shards:
     """A folder of .npy files whose names differ in one word: `x` in one, `y` in the other."""
-    named_x, named_y = columns.given_x(str(folder)) or "x", columns.y or "y"
+    named_x, named_y = columns.given_x(str(folder)) or "x", columns.given_y(str(folder)) or "y"
     whole = re.compile(rf"(?<![A-Za-z0-9]){re.escape(named_x)}(?![A-Za-z0-9])")
     there = set(files)
     pairs = []

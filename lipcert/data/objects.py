@@ -30,6 +30,7 @@ from lipcert.data.source import (
     digest_of,
     joined,
     rows_of_block,
+    side_by_side,
     stacked,
 )
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
@@ -69,8 +70,8 @@ def source_of_object(
     """The examples of an object. again: makes it anew, where it can be gone through only once."""
     if isinstance(found, Source):
         return found
-    if _is_arrays(found, columns):
-        return Arrays(*_pair(found, name, columns, _array), name)
+    if _is_arrays(found, columns) or _is_arrays_of_several(found, columns):
+        return Arrays(*_pair(found, name, columns, batched=True), name)
     if (loader := _torch("DataLoader")) is not None and isinstance(found, loader):
         if not _is_stream(found.dataset):
             return Indexed(found.dataset, name, columns, found.collate_fn)
@@ -126,12 +127,12 @@ class Indexed(Source):
             _asked(self.name, f"failed at example {i}", self._found.__getitem__, i) for i in numbers
         )
         if self._collate is None:
-            pairs = (_pair(item, self.name, self._columns, _array) for item in examples)
+            pairs = (_pair(item, self.name, self._columns) for item in examples)
             return joined(list(stacked(pairs, self.name)))
         blocks = []
         while some := list(islice(examples, _AT_ONCE)):
             batch = _asked(self.name, "failed in its collate_fn", self._collate, some)
-            blocks.append(_pair(batch, self.name, self._columns, _array))
+            blocks.append(_pair(batch, self.name, self._columns, batched=True))
         return joined(blocks)
 
 
@@ -161,7 +162,8 @@ class Stream(Source):
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         """From the beginning; what lies before the start is passed over."""
-        pairs = (_pair(item, self.name, self._columns, _array) for item in self._items())
+        batched = self._batched
+        pairs = (_pair(i, self.name, self._columns, batched=batched) for i in self._items())
         for x, y in pairs if self._batched else stacked(pairs, self.name):
             passed = min(start, len(x))
             start -= passed
@@ -189,8 +191,8 @@ class Stream(Source):
             yield item
 
 
-def _pair(item: Any, name: str, columns: Columns, convert: Callable[[Any, str], Array]) -> Block:
-    """Inputs and labels of an example or of a batch."""
+def _pair(item: Any, name: str, columns: Columns, *, batched: bool = False) -> Block:
+    """Inputs and labels of an example, or of a batch."""
     if isinstance(item, Mapping):
         x, y = columns.pair(item, name)
     elif isinstance(item, tuple | list) and len(item) == 2:
@@ -201,7 +203,32 @@ def _pair(item: Any, name: str, columns: Columns, convert: Callable[[Any, str], 
             f"{name} gives {parts} as an example; a pair (x, y) of inputs and label is needed, or "
             "a mapping with both"
         )
-    return columns.side_by_side(x, name, convert), convert(y, name)
+    inputs = columns.inputs_of(x, name, _array)
+    return inputs, _labels(y, name, columns, len(inputs) if batched else None)
+
+
+def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:
+    """The label of an example, or labels of so many; those of several outputs in a row.
+
+    Of several outputs are a mapping, and what no array can be made of; of a batch, arrays each of
+    which counts its examples.
+    """
+    if isinstance(item, Mapping):
+        if columns.y is None:
+            raise NoVerdictError(
+                f"{name} gives the labels {', '.join(map(repr, item))} by name: say with --data-y "
+                "in which order they are those of the outputs that have a loss"
+            )
+        item = tuple(item[label] for label in columns.labels(item, name))
+    if not isinstance(item, tuple | list):
+        return _array(item, name)
+    parts = [_array(part, name) for part in item]
+    if count is not None:
+        is_each = bool(parts) and all(part.ndim and len(part) == count for part in parts)
+        return side_by_side(parts, name) if is_each else _array(item, name)
+    if len({part.shape for part in parts}) == 1:
+        return _array(parts, name)
+    return np.concatenate([part.reshape(-1) for part in parts])
 
 
 def _array(item: Any, name: str) -> Array:
@@ -224,15 +251,30 @@ def _array(item: Any, name: str) -> Array:
 
 
 def _is_arrays(found: Any, columns: Columns) -> bool:
-    """Whether this is a pair of whole arrays, and not two examples; of several inputs, a pair of
-    as many arrays, or of a mapping of them, and of labels."""
-    if not isinstance(found, tuple | list) or len(found) != 2:
+    """Whether this is a pair of whole arrays, and not two examples; of several inputs, of as many
+    arrays, or a mapping of them, and of labels."""
+    is_pair = isinstance(found, tuple | list) and len(found) == 2
+    return is_pair and _is_whole(found[0], columns) and len(getattr(found[1], "shape", ())) > 0
+
+
+def _is_arrays_of_several(found: Any, columns: Columns) -> bool:
+    """Whether this is a pair of all inputs and the labels of several outputs."""
+    if not (isinstance(found, tuple | list) and len(found) == 2 and _is_whole(found[0], columns)):
         return False
-    x, y = found
-    items = [x]
+    labels = list(found[1].values()) if isinstance(found[1], Mapping) else found[1]
+    return (
+        isinstance(labels, tuple | list)
+        and len(labels) > 1
+        and all(len(getattr(part, "shape", ())) > 0 for part in labels)
+    )
+
+
+def _is_whole(x: Any, columns: Columns) -> bool:
+    """Whether this is an array of all inputs, or one for each of several."""
+    parts = [x]
     if columns.inputs and isinstance(x, tuple | list | Mapping):
-        items = list(x.values() if isinstance(x, Mapping) else x)
-    return all(hasattr(item, "shape") and len(item.shape) > 0 for item in (*items, y))
+        parts = list(x.values() if isinstance(x, Mapping) else x)
+    return bool(parts) and all(len(getattr(part, "shape", ())) > 0 for part in parts)
 
 
 def _torch(name: str) -> Any:

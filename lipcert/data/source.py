@@ -49,22 +49,27 @@ class Columns:
     """Names of inputs and labels in a file; None: what is usual, `X_NAMES` and `Y_NAMES`.
 
     Several names of x are columns of one number each, which together make an example; or arrays,
-    one for each of several inputs of the network. inputs: names and shapes of these, in its order.
+    one for each of several inputs of the network. Several names of y are the labels of several
+    outputs, in the order of their losses. inputs: names and shapes of several inputs, in the order
+    of the network.
     """
 
     x: tuple[str, ...] | None = None
-    y: str | None = None
+    y: tuple[str, ...] | None = None
     inputs: tuple[tuple[str, Shape], ...] = ()
 
     @classmethod
     def of(
         cls, x: str | None, y: str | None, inputs: tuple[tuple[str, Shape], ...] = ()
     ) -> Columns:
-        """From the words of options: names of x are separated by commas. inputs: as the field."""
-        names = None if x is None else tuple(part.strip() for part in x.split(","))
-        if "" in (names or ()) or y == "":
+        """From the words of options: names are separated by commas. inputs: as the field."""
+        of_x, of_y = (
+            None if words is None else tuple(part.strip() for part in words.split(","))
+            for words in (x, y)
+        )
+        if any("" in (found or ()) for found in (of_x, of_y)):
             raise UsageError("--data-x and --data-y: a name is empty")
-        return cls(names, y, inputs)
+        return cls(of_x, of_y, inputs)
 
     def given_x(self, where: str) -> str | None:
         """The name of x that was given, where one array holds the inputs."""
@@ -84,9 +89,20 @@ class Columns:
         """The name of the inputs, where one array holds them."""
         return _named(self.given_x(where), X_NAMES, list(there), where, "--data-x")
 
-    def labels(self, there: Iterable[str], where: str) -> str:
-        """The name of the labels."""
-        return _named(self.y, Y_NAMES, list(there), where, "--data-y")
+    def given_y(self, where: str) -> str | None:
+        """The name of y that was given, where one array holds the labels."""
+        if self.y is not None and len(self.y) > 1:
+            raise NoVerdictError(
+                f"{where}: --data-y names {len(self.y)} arrays; of .npz files, tables and mappings "
+                "alone the labels of several outputs are put together"
+            )
+        return None if self.y is None else self.y[0]
+
+    def labels(self, there: Iterable[str], where: str) -> tuple[str, ...]:
+        """The names of the labels, of one output or of several."""
+        known = list(there)
+        given = self.y or (None,)
+        return tuple(_named(name, Y_NAMES, known, where, "--data-y") for name in given)
 
     def read_x(self, arrays: Mapping[str, Any], where: str) -> Any:
         """The inputs among named values: of several inputs, one for each."""
@@ -103,10 +119,11 @@ class Columns:
         return tuple(arrays[name] for name in names)
 
     def pair(self, arrays: Mapping[str, Any], where: str) -> tuple[Any, Any]:
-        """Inputs and labels among named values."""
-        return self.read_x(arrays, where), arrays[self.labels(arrays, where)]
+        """Inputs and labels among named values; of several inputs or outputs a tuple of them."""
+        labels = tuple(arrays[name] for name in self.labels(arrays, where))
+        return self.read_x(arrays, where), labels if len(labels) > 1 else labels[0]
 
-    def side_by_side(self, x: Any, where: str, convert: Callable[[Any, str], Array]) -> Array:
+    def inputs_of(self, x: Any, where: str, convert: Callable[[Any, str], Array]) -> Array:
         """What is given for x as one array: of several inputs, the entries of an example of each,
         one after another, in a type that holds all of their numbers."""
         if not self.inputs:
@@ -303,6 +320,19 @@ def require_pair(x: Array, y: Array, name: str) -> None:
             f"{name} holds x of shape {list(x.shape)} and y of shape {list(y.shape)}; "
             "their first axes must count the same examples"
         )
+
+
+def side_by_side(labels: Sequence[Array], name: str) -> Array:
+    """The labels of several outputs [examples, …] as a row of numbers for each example."""
+    if len(labels) == 1:
+        return labels[0]
+    if not all(part.ndim and len(part) == len(labels[0]) for part in labels):
+        shapes = " and ".join(str(list(part.shape)) for part in labels)
+        raise NoVerdictError(
+            f"{name} holds labels of shape {shapes}; their first axes must count the same examples"
+        )
+    rows = [part.reshape(len(part), -1).astype(np.float64) for part in labels]
+    return np.concatenate(rows, axis=1)
 
 
 def rows_of_block(x: Array) -> int:

@@ -29,6 +29,7 @@ from lipcert.data.source import (
     identity_of_files,
     required,
     rows_of_shape,
+    side_by_side,
 )
 from lipcert.errors import NoVerdictError
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EVERY_OTHER: Final = "*"
-"""as name of x: all columns but that of the labels, in the order of the file"""
+"""as name of x: all columns but those of the labels, in the order of the file"""
 STATE: Final = "state.json"
 SPLITS: Final = "dataset_dict.json"
 """what `save_to_disk` writes beside the files of a data set, and of several"""
@@ -50,7 +51,7 @@ class _Layout:
     """Which columns hold what. shape: of one example, as the network reads it."""
 
     x: tuple[str, ...]
-    y: str
+    y: tuple[str, ...]
     shape: Shape
 
     @classmethod
@@ -59,7 +60,7 @@ class _Layout:
         if columns.inputs:
             columns.given_x(where)
         if columns.x == (EVERY_OTHER,):
-            return cls(tuple(name for name in there if name != y), y, shape)
+            return cls(tuple(name for name in there if name not in y), y, shape)
         if columns.x is None or len(columns.x) == 1:
             return cls((columns.one_x(there, where),), y, shape)
         one = (Columns((name,)).one_x(there, where) for name in columns.x)
@@ -67,7 +68,8 @@ class _Layout:
 
     def block(self, batch: pa.RecordBatch, where: str) -> Block:
         """Some rows as arrays."""
-        y = _numbers(batch.column(self.y), f"{where}, column {self.y!r}")
+        labels = [_numbers(batch.column(name), f"{where}, column {name!r}") for name in self.y]
+        y = side_by_side(labels, where)
         parts = [_numbers(batch.column(name), f"{where}, column {name!r}") for name in self.x]
         if len(parts) > 1 and any(part.ndim > 1 for part in parts):
             raise NoVerdictError(
@@ -99,7 +101,7 @@ class ParquetGroup(Part):
             batches = file.iter_batches(
                 rows_of_shape(layout.shape),
                 row_groups=[self._group],
-                columns=[*layout.x, layout.y],
+                columns=[*layout.x, *layout.y],
                 use_threads=False,
             )
             yield from _blocks(batches, start, layout, self.name)

@@ -48,11 +48,11 @@ class TarArchive(Part):
     """
 
     def __init__(self, open_file: Opener, name: str, columns: Columns, *, seeks: bool) -> None:
-        given = columns.given_x(name)
+        given, label = columns.given_x(name), columns.given_y(name)
         self.name = name
         self._open, self._seeks, self._columns = open_file, seeks, columns
         self._x = (given,) if given else _X
-        self._y = (columns.y,) if columns.y else _Y
+        self._y = (label,) if label else _Y
         self._wanted = frozenset({"npz", *self._x, *self._y})
         self.count = sum(1 for _ in self._examples(0, frozenset())) if seeks else None
 

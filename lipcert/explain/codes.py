@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_EXPORT: Final = "torch.onnx.export(model.eval(), ..., dynamo=True, optimize=False)"
+from lipcert.diagnostics import EXPORT
 
 PAGES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -30,18 +30,18 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC007": "Differential privacy here rests on the gradient of one example. Where examples "
         "influence each other (batch statistics, a reduction over the batch axis), no such "
         "gradient exists. Use a normalization per example (GroupNorm, LayerNorm), or export in "
-        f"evaluation mode: {_EXPORT}.",
+        f"evaluation mode: {EXPORT}.",
         "LC008": "Bounds need every shape, and a function that is the same for every number of "
         "examples. Fix the dimensions other than the batch at export, and leave the size of the "
         "batch out of everything but shapes.",
         "LC009": "The exporter merged trained tensors (often BatchNorm into Conv), so the tensors "
         "of the file are not the ones that training updates, and their bounds would be those of "
-        f"another model. Export with {_EXPORT}; or accept the file's tensors as the trained ones "
+        f"another model. Export with {EXPORT}; or accept the file's tensors as the trained ones "
         "with --as-exported.",
         "LC010": "Each data input needs its own declared domain, which cannot be stated yet. "
         "Concatenate the inputs or make all but one constant.",
         "LC011": "In training mode BatchNorm uses batch statistics and Dropout is random; the "
-        f"bounds of the exported function would not hold for training. Export with {_EXPORT}.",
+        f"bounds of the exported function would not hold for training. Export with {EXPORT}.",
         "LC012": "A loss reads one output: choose it with --output NAME. Losses of several outputs "
         "are added, each with a weight: --loss cls=cross-entropy,reg=mse --loss-weight reg=0.5. "
         "What has no loss is left out.",
@@ -63,10 +63,10 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "size and for others, but the file itself runs at that size only. Export with a dynamic "
         "batch axis if training uses another.",
         "LC023": "Names such as onnx::MatMul_12 cannot be matched with a state_dict, so the bound "
-        f"of a tensor may be read for another one. Export with {_EXPORT}.",
+        f"of a tensor may be read for another one. Export with {EXPORT}.",
         "LC024": "The exporter stores tensors of equal numbers once and writes the further names "
         "as copies. Each name is bounded as a parameter of its own; if training ties them, the "
-        f"bounds do not hold. Export with {_EXPORT}.",
+        f"bounds do not hold. Export with {EXPORT}.",
         "LC025": "While a file is imported, every step that the core reads in it is computed for "
         "inputs of the declared domain and held against onnxruntime. Here the numbers or the "
         "shapes differ, at the node that the message names, or onnxruntime does not run the file, "
@@ -209,7 +209,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "batch axis.",
         "LC317": "The live module and the graph that was bounded give different logits or losses "
         "for the same example, so the bounds are those of another function. Export again, in "
-        f"evaluation mode: {_EXPORT}.",
+        f"evaluation mode: {EXPORT}.",
         "LC318": "Units of work or examples are missing from the result, and what is missing might "
         "be what violates. Run the missing units again, then merge; finished ones are not "
         "repeated.",

@@ -33,7 +33,7 @@ from lipcert.core.program import (
     Sort,
 )
 from lipcert.core.reader.records import Model
-from lipcert.diagnostics import Diagnostic, Level
+from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.bindings import with_bindings
 from lipcert.importer.computed import with_computed
@@ -66,15 +66,16 @@ _FOLDED: Final = (
     " does not always say which, so that others cannot be relied on either; missing are "
 )
 _IF_TRAINED: Final = "or --as-exported if these very tensors are what is trained"
-_WHOLE: Final = f"torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
+_WHOLE: Final = f"{EXPORT}, {_IF_TRAINED}"
 _PLAIN: Final = (
     "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
-    f" torch.onnx.export(..., dynamo=True, optimize=False), {_IF_TRAINED}"
+    f" {EXPORT}, {_IF_TRAINED}"
 )
 _WHICH: Final = (
     "choose one by its name (--output NAME), or give each that has a loss its own"
     " (--loss NAME=cross-entropy,OTHER=mse)"
 )
+_SYMBOLIC: Final = f"export with a symbolic batch axis: {EXPORT}"
 _PROVED: Final = "every operator keeps the examples apart, for a batch of any size"
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
@@ -95,6 +96,8 @@ class Assembled:
     scattered: frozenset[str]
     reading: Reading
     program: Program
+    signed: bool
+    """whether the exporter says which tensors are parameters"""
 
 
 def assemble(
@@ -157,7 +160,16 @@ def assemble(
         stored, program if same else _program(checked, stored, source, targets), targets
     )
     macros = tuple(_macros(found.model, program))
-    return Assembled(graph, _proof(program), diagnostics, macros, scattered, reading, program)
+    return Assembled(
+        graph,
+        _proof(program),
+        diagnostics,
+        macros,
+        scattered,
+        reading,
+        program,
+        provenance.signed,
+    )
 
 
 def _ends(model: RawModel, outputs: Sequence[str]) -> tuple[tuple[str, ...], RawInput]:
@@ -264,12 +276,11 @@ def _batch_notes(program: Program, source: RawInput) -> tuple[Diagnostic, ...]:
             f"the file holds one example of shape {program.shapes[program.input]} at a time; it is"
             " assumed that the network is applied to each example separately"
         )
-        remedy = "export with a symbolic batch axis (dynamic_shapes)"
-        return (Diagnostic("LC021", Level.WARNING, "", message, remedy),)
+        return (Diagnostic("LC021", Level.WARNING, "", message, _SYMBOLIC),)
     if isinstance(first, str) or first == 1:
         return ()
     message = f"axis 0 of the input, of fixed size {first}, is taken for the batch axis"
-    return (Diagnostic("LC022", Level.WARNING, "", message, "export with a symbolic batch axis"),)
+    return (Diagnostic("LC022", Level.WARNING, "", message, _SYMBOLIC),)
 
 
 def _macros(model: Model, program: Program) -> Iterator[MacroLayer]:
@@ -400,7 +411,7 @@ def _number_notes(trained: Trained, graph: Graph) -> tuple[Diagnostic, ...]:
         f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which nobody "
         f"trains: {', '.join(map(repr, numbers[:8]))}"
     )
-    remedy = "if one of them is trained, export with torch.onnx.export(..., dynamo=True)"
+    remedy = f"if one of them is trained, export with {EXPORT}"
     return (Diagnostic("LC027", Level.WARNING, "", message, remedy),)
 
 
@@ -418,7 +429,7 @@ def _override_notes(model: RawModel, graph: Graph) -> tuple[Diagnostic, ...]:
             Level.WARNING,
             "",
             message,
-            "torch.onnx.export(..., keep_initializers_as_inputs=False)",
+            f"export without keep_initializers_as_inputs: {EXPORT}",
         ),
     )
 
@@ -431,8 +442,7 @@ def _name_notes(provenance: Provenance, graph: Graph) -> tuple[Diagnostic, ...]:
         f"{len(names)} tensors have made-up names (such as {names[0]!r}): batch normalization may"
         " have been folded into them"
     )
-    remedy = "torch.onnx.export(..., dynamo=True, optimize=False)"
-    return (Diagnostic("LC023", Level.WARNING, names[0], message, remedy),)
+    return (Diagnostic("LC023", Level.WARNING, names[0], message, EXPORT),)
 
 
 def _shared_notes(shared: Sequence[str], graph: Graph) -> tuple[Diagnostic, ...]:
@@ -443,5 +453,4 @@ def _shared_notes(shared: Sequence[str], graph: Graph) -> tuple[Diagnostic, ...]
         f"the exporter stored equal numbers once: {', '.join(map(repr, names[:8]))} are taken for"
         " parameters of their own, which training does not tie to others"
     )
-    remedy = "torch.onnx.export(..., dynamo=True, optimize=False)"
-    return (Diagnostic("LC024", Level.WARNING, names[0], message, remedy),)
+    return (Diagnostic("LC024", Level.WARNING, names[0], message, EXPORT),)

@@ -18,11 +18,12 @@ from typing import Final, final
 from google.protobuf.message import Message
 from onnx import ModelProto, TensorProto
 
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.importer.limits import MAX_FILE_BYTES
 
 _KEYS: Final = frozenset({"location", "offset", "length"})
-_REMEDY: Final = "save the model in one file (torch.onnx.export(..., external_data=False))"
+_REMEDY: Final = f"save the model in one file: {EXPORT}"
 
 
 def embed_external_data(proto: ModelProto, folder: Path) -> dict[str, str]:

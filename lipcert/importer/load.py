@@ -160,6 +160,7 @@ def _result(
         external=model.external,
         scattered=assembled.scattered,
         reading=assembled.reading,
+        signed=assembled.signed,
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
 from lipcert.importer.calls import FX_NODE, call_of, names_in
 from lipcert.importer.raw import RawGraph, RawNode
@@ -140,7 +141,7 @@ def read_provenance(graph: RawGraph) -> Provenance:
 
 def training_refusals(graph: RawGraph) -> tuple[Refusal, ...]:
     """Signs that a network was exported in training mode although its ops do not show it."""
-    remedy = "call model.eval() before torch.onnx.export"
+    remedy = f"export it in evaluation mode: {EXPORT}"
     refusals = [
         Refusal("LC011", "", "", f"the exported program updates the buffer {target!r}", remedy)
         for target in _MUTATION.findall(graph.metadata.get(_SIGNATURE, ""))

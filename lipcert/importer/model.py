@@ -52,3 +52,5 @@ class ImportedModel:
     """parameters of the graph that several tensors of the file hold, or none"""
     reading: Reading | None = None
     """what the core reads in the file"""
+    signed: bool = True
+    """whether the exporter says which tensors are parameters"""

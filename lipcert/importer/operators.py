@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
 from lipcert.importer.raw import RawNode
 
@@ -124,7 +125,7 @@ def refusal_of(node: RawNode) -> Refusal | None:
         return refuse(
             "LC011",
             "batch normalization in training mode averages over the batch",
-            "call model.eval() before torch.onnx.export",
+            f"export it in evaluation mode: {EXPORT}",
         )
     if (f"{node.domain}." if node.domain else "") + node.op_type in _understood():
         return None

@@ -18,12 +18,16 @@ from lipcert.importer.child import run_in_child
 from lipcert.importer.container import read_bytes
 from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
+from lipcert.importer.metadata import read_provenance
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Producer, operator sets, inputs, outputs, operators with their numbers, stored tensors."""
+    """Producer, operator sets, inputs, outputs, operators with their numbers, stored tensors.
+
+    signed: whether the exporter says which tensors are parameters.
+    """
 
     sha256: str
     producer: str
@@ -33,6 +37,7 @@ class Outline:
     ops: Mapping[str, int]
     tensors: int
     numbers: int
+    signed: bool = True
 
 
 def outline_of(path: Path) -> Outline | None:
@@ -67,6 +72,7 @@ def outline(text: str) -> str:
         ops=dict(Counter(node.op_type for node in graph.nodes).most_common()),
         tensors=len(graph.tensors),
         numbers=sum(array.size for array in graph.tensors.values()),
+        signed=read_provenance(graph).signed,
     )
     return json.dumps(asdict(found))
 

@@ -14,6 +14,7 @@ from lipcert.core.lower.lower import Walk
 from lipcert.core.lower.operators import JUMPING, JUMPS
 from lipcert.core.lower.values import FIXED, Data
 from lipcert.core.reader.records import Model, Node
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
 from lipcert.importer.operators import refusal_of
 from lipcert.importer.raw import RawGraph, RawNode, needed_values, values_read
@@ -50,7 +51,7 @@ _TOLD: Final = (
     ("a constant is not", "LC014", _REPAIR),
     ("inputs and attributes do not fit", "LC016", _WELL),
     ("epsilon is negative", "LC016", _WELL),
-    ("dropout in training mode", "LC011", "call model.eval() before torch.onnx.export"),
+    ("dropout in training mode", "LC011", f"export it in evaluation mode: {EXPORT}"),
     ("automatic padding", "LC003", "export with explicit pads"),
     ("the shape does not fit", "LC007", _ONE_AXIS),
     (FIXED, "LC008", _STATIC),

@@ -42,6 +42,7 @@ from lipcert.core.derive import Derived
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import Circumstances
 from lipcert.core.spending import derived_epsilon
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
@@ -127,8 +128,7 @@ class Draft:
             if not known or name in imported.scattered:
                 what = "several tensors, or none," if name in imported.scattered else "no tensor"
                 raise NoVerdictError(
-                    f"certify: the parameter {name!r} is {what} of the file; export with "
-                    "torch.onnx.export(..., dynamo=True, optimize=False)"
+                    f"certify: the parameter {name!r} is {what} of the file; export with {EXPORT}"
                 )
             pairs[name] = tensors[0]
         return pairs

@@ -14,6 +14,7 @@ from lipcert.diagnostics import Diagnostic
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.report import document as doc
 from lipcert.report.document import diagnostics_told, refusals_told
+from lipcert.report.export_advice import ExportAdvice, export_advice
 from lipcert.report.numbers import shape_text
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Inspection:
     refusals: tuple[Refusal, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     eval_layers: tuple[EvalLayer, ...] = ()
+    export: ExportAdvice | None = None
 
 
 def refused_inspection(
@@ -127,7 +129,7 @@ def refused_inspection(
 ) -> Inspection:
     """The inspection of a model that is refused: every reason, and what the file states."""
     if outline is None:
-        return Inspection(path, refusals=error.refusals)
+        return Inspection(path, refusals=error.refusals, export=export_advice(path, error.refusals))
     return Inspection(
         path=path,
         sha256=outline.sha256,
@@ -135,6 +137,7 @@ def refused_inspection(
         opset=outline.opset,
         outline=outline,
         refusals=error.refusals,
+        export=export_advice(path, error.refusals, outline.producer, signed=outline.signed),
     )
 
 
@@ -155,6 +158,13 @@ def inspection_of(model: ImportedModel) -> Inspection:
         macros=tuple(InspectedMacro(item.kind, item.node, item.nodes) for item in model.macros),
         diagnostics=model.diagnostics,
         eval_layers=model.graph.eval_layers,
+        export=export_advice(
+            model.path,
+            model.diagnostics,
+            model.producer,
+            inputs=() if model.reading is None else model.reading.model.inputs,
+            signed=model.signed,
+        ),
     )
 
 
@@ -190,6 +200,7 @@ def _named(node: Node) -> dict[str, str]:
 def inspection_document(inspection: Inspection) -> doc.Document:
     """What people read of an inspection."""
     answers = [doc.Answer(inspection.path, doc.Tone.SUBJECT)]
+    export = doc.Section("Export", () if inspection.export is None else inspection.export.told())
     diagnostics = doc.Section(
         "Diagnostics", (doc.Findings(diagnostics_told(inspection.diagnostics)),)
     )
@@ -199,6 +210,7 @@ def inspection_document(inspection: Inspection) -> doc.Document:
             tuple(answers),
             doc.Statements.of(list(_summary(inspection))),
             doc.sections_of(
+                export,
                 doc.Section("", (_node_table(inspection),)),
                 doc.Section("", (_macros(inspection),)),
                 doc.Section("", (_parameter_table(inspection),)),
@@ -216,7 +228,7 @@ def inspection_document(inspection: Inspection) -> doc.Document:
         "LipCert inspection",
         tuple(answers),
         doc.Statements.of([] if outline is None else list(_stated(inspection, outline))),
-        doc.sections_of(doc.Section("Reasons", (reasons, more)), diagnostics),
+        doc.sections_of(export, doc.Section("Reasons", (reasons, more)), diagnostics),
     )
 
 

@@ -100,6 +100,7 @@ def inspection_json(inspection: Inspection) -> str:
             },
             "batch": batch and DOCUMENT.write(batch),
             **({"eval_mode": _written(layers)} if layers else {}),
+            **({"export": DOCUMENT.write(inspection.export)} if inspection.export else {}),
             "verification": run and DOCUMENT.write(run),
             "unsupported": _written(inspection.refusals),
             "diagnostics": _written(inspection.diagnostics),

@@ -32,7 +32,6 @@ from lipcert.audit.recorder import Chosen
 from lipcert.choices import AccountantName, SamplingName, check_positive
 from lipcert.conversion import whole
 from lipcert.core.certificate import Certificate
-from lipcert.errors import UsageError
 from lipcert.privacy.accounting import accountant_named
 from lipcert.progress import ProgressReport
 from lipcert.settings import Settings
@@ -55,6 +54,7 @@ from lipcert.training.intake import (
     numbers_of,
     options_of,
     require_full_precision,
+    require_given,
     trained_parameters,
     with_frozen,
 )
@@ -137,10 +137,7 @@ def make_private(
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.
     """
-    if not isinstance(mechanism, TrainingMechanism):
-        raise UsageError(
-            f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
-        )
+    require_given(model, optimizer, loader, mechanism)
     if seed is not None:
         Seed.given(seed)
         warnings.warn(
@@ -180,7 +177,8 @@ def make_private(
         world.agree("the weights", checksum(numbers_of(model)))
         file = None if model_file is None else Path(model_file)
         masks = isinstance(mechanism, GradientClipping)
-        network = _network(model, x, stage, file, world, resume=resume, masks=masks)
+        network = _network(model, x, stage, file, world,
+                           settings=declared, resume=resume, masks=masks)  # fmt: skip
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(declared.with_inputs(network.graph.inputs), network, trained)
         calibration = calibrated(network.model, settings, shown.observe)
@@ -194,7 +192,8 @@ def make_private(
         require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
-            network = _network(model, x, stage, None, world, resume=False, masks=masks)
+            network = _network(model, x, stage, None, world,
+                               settings=declared, resume=False, masks=masks)  # fmt: skip
             if world.is_first:
                 found = bounded(network.model, settings, shown.observe)
                 _certificate(network, settings, found, stage)
@@ -240,9 +239,10 @@ def _physical(given: int | None) -> int | None:
 def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int | None) -> Private:
     """Hooks in place, nothing recorded yet."""
     settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
+    joins = parts.network.outputs.join_in_training(parts.network.module)
     likeness = Likeness(parts.model, parts.network, parts.calibration.bounds.graph, parts.trained)
     guard = StepGuard(parts.network.module, parts.trained, settings, likeness)
-    hooks = Hooks(parts.model, guard, plan)
+    hooks = Hooks(parts.model, guard, plan, joins)
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done)
     secret = world.shared_secret(seed)
@@ -317,6 +317,7 @@ def _network(
     file: Path | None,
     world: World,
     *,
+    settings: Settings,
     resume: bool,
     masks: bool,
 ) -> TrainedNetwork:
@@ -326,7 +327,7 @@ def _network(
     if file is not None and not exists:
         copy_file(file, path)
         exists = True
-    return trained_network(model, x, path, exists=exists, masks=masks)
+    return trained_network(model, x, path, settings, exists=exists, masks=masks)
 
 
 def _certified(

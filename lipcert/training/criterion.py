@@ -10,8 +10,8 @@ it found; a gradient that is more than this is not released.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import torch
@@ -20,10 +20,14 @@ from torch.autograd.function import Function, FunctionCtx
 
 from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.core.losses.base import Loss, class_axis
+from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.signal.labels import checked_labels
 from lipcert.training.guards import Passing, StepGuard
+from lipcert.training.outputs import joined_labels
+
+Labels: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 _DIVISOR: Final = (
     "training: the loss was scaled by {factor:.6g} before backward(): the sum over the batch is "
@@ -56,12 +60,19 @@ class PrivateLoss(nn.Module):
         super().__init__()
         self.reduction = "sum"
         self._loss = loss
+        self._names = tuple(part.output for part in loss.parts) if isinstance(loss, Joint) else ()
         self._output_shape = output_shape
         self._classes = _classes(loss, output_shape)
         self._divisor = divisor
         self._clip = clip
         self._guard = guard
         self._gradients = gradients
+
+    def __call__(self, logits: Tensor, labels: Labels) -> Any:
+        """As `forward`, for labels also as one tensor for each of several outputs, in the order of
+        the loss or by name: whoever watches the criterion sees one tensor."""
+        given = joined_labels(labels, self._names) if self._names else labels
+        return super().__call__(logits, given)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The released sum of these examples; labels as `lipcert audit` takes them."""
@@ -126,7 +137,7 @@ def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mappi
 def _classes(loss: Loss, output_shape: Shape) -> int | None:
     """How many classes the loss tells apart; None for one that takes targets."""
     axis = class_axis(output_shape)
-    if axis is None or axis.classes < 2:
+    if axis is None or axis.classes < 2 or isinstance(loss, Joint):
         return None
     ends = np.array([0, axis.classes - 1])
     try:

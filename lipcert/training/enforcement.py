@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import UsageError
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping import (
@@ -157,14 +158,14 @@ def _clipped(
         raise UsageError(
             f"training: the model file shows nothing of {', '.join(masked)}, so its bounds are "
             "those of the network without dropout; leave model_file out, export it with "
-            "torch.onnx.export(..., dynamo=True, optimize=False), or train without dropout: "
+            f"{EXPORT}, or train without dropout: "
             "lipcert.training.make_trainable(module)"
         )
     if masked:
         masks = DropoutMasks(network.module)
         names = {name: match.recorded for name, match in network.matches.items()}
         rule = ClipRule.of(run, mechanism.weight_decay)
-        singly = SingleGradients(network.module, rule, names, masks)
+        singly = SingleGradients(network.module, rule, names, masks, network.outputs.joined)
         return Enforcement(
             _nothing,
             lambda: planned,
@@ -185,7 +186,7 @@ def _clipped(
 def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:
     graph = planned.bounds.graph
     handles = install_clips(network.module, graph, network.matches)
-    check_clips(network.module, graph, network.matches)
+    check_clips(network.module, graph, network.matches, network.outputs.joined)
     return Enforcement(_nothing, lambda: planned, handles=handles)
 
 

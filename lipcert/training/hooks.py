@@ -8,13 +8,14 @@ without gradients, are left alone; ranks meet in `World` alone, where it is know
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.observation import apart as split
 from lipcert.audit.observation import side_by_side
@@ -60,7 +61,14 @@ def apart(module: nn.Module) -> Iterator[None]:
 class Hooks:
     """On one module, until they are removed."""
 
-    def __init__(self, module: nn.Module, guard: StepGuard, plan: TrainingPlan) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        guard: StepGuard,
+        plan: TrainingPlan,
+        further: Sequence[RemovableHandle] = (),
+    ) -> None:
+        """further: of hooks that end with these."""
         self._guard = guard
         self._plan = plan
         self._recorder: Recorder | None = None
@@ -72,6 +80,7 @@ class Hooks:
         self._handles = [
             module.register_forward_pre_hook(self._before, with_kwargs=True),
             module.register_forward_hook(self._after),
+            *further,
         ]
 
     def record_with(self, recorder: Recorder) -> None:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from lipcert.audit.observation import side_by_side, unwrapped
 from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
+from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.patterns import literal
@@ -30,6 +31,7 @@ from lipcert.signal.labels import checked_labels
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
+from lipcert.training.outputs import joined_labels
 
 _DTYPES: Final = (torch.float32, torch.float64)
 _FIRST: Final = 16
@@ -51,6 +53,26 @@ class UntrainedWarning(UserWarning):
 @final
 class DatasetSizeWarning(UserWarning):
     """A run whose sampling rate and length follow from the number of private examples."""
+
+
+def require_given(model: nn.Module, optimizer: object, loader: object, mechanism: object) -> None:
+    """UsageError for what is no mechanism, and for what Opacus has made private already."""
+    if not isinstance(mechanism, TrainingMechanism):
+        raise UsageError(
+            f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
+        )
+    hooked = any(hasattr(item, "grad_sample") for item in model.parameters())
+    touched = {
+        "the model": hooked,
+        "the optimizer": hasattr(optimizer, "original_optimizer"),
+        "the loader": hasattr(loader, "sample_rate"),
+    }
+    if found := [name for name, is_touched in touched.items() if is_touched]:
+        raise UsageError(
+            f"training: {' and '.join(found)} came out of Opacus, which clips and noises by "
+            "itself: give make_private your own from before, or model.to_standard_module(), a new "
+            "optimizer of its parameters, and a plain DataLoader"
+        )
 
 
 def dataset_size_of(
@@ -106,11 +128,11 @@ class FirstExamples:
     """The first examples as the loader gives them: what a run would only find in its first batch.
 
     x: [examples, …], on the device of the model; of several inputs, side by side. labels: of the
-    same examples, where they are a tensor. inputs: what the model reads.
+    same examples. inputs: what the model reads.
     """
 
     x: Tensor
-    labels: Tensor | None
+    labels: object
     inputs: tuple[Tensor, ...]
 
     @classmethod
@@ -132,7 +154,7 @@ class FirstExamples:
             )
         inputs = tuple(item.to(parameter.device) for item in given)
         x = inputs[0] if len(inputs) == 1 else side_by_side(inputs)
-        return cls(x, labels if isinstance(labels, Tensor) else None, inputs)
+        return cls(x, labels, inputs)
 
     @property
     def example(self) -> Tensor | tuple[Tensor, ...]:
@@ -158,8 +180,11 @@ class FirstExamples:
         if settings.input_is_assumed:
             raise UsageError(_UNDECLARED.format(mechanism=settings.mechanism))
         admitted(self.x, settings)
-        if self.labels is not None:
-            checked_labels(loss, self.labels.detach().cpu().numpy(), output_shape)
+        labels = self.labels
+        if isinstance(loss, Joint):
+            labels = joined_labels(labels, tuple(part.output for part in loss.parts))
+        if isinstance(labels, Tensor):
+            checked_labels(loss, labels.detach().cpu().numpy(), output_shape)
 
 
 def examples_of(source: str, given: KnownExamples, shape: Shape, *, is_private: bool) -> Examples:

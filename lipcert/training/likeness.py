@@ -134,7 +134,14 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
         )
     for dtype, allowed in _ALLOWED.items():
         probe = Probe(
-            network.module, graph, network.matches, (), dtype, training=training, ascent=_ASCENT
+            network.module,
+            graph,
+            network.matches,
+            (),
+            dtype,
+            training=training,
+            ascent=_ASCENT,
+            read=network.outputs.joined,
         )
         live = probe.of_module()
         if live is not None:

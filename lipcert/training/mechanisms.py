@@ -32,6 +32,7 @@ from lipcert.core.ledger.mechanism import (
     names_of,
 )
 from lipcert.errors import UsageError
+from lipcert.heads import heads_text, read_heads
 from lipcert.losses import make_loss
 from lipcert.settings import (
     ConstraintSpec,
@@ -46,25 +47,30 @@ from lipcert.settings import (
 @final
 @dataclass(frozen=True, slots=True)
 class Loss(LossParameters):
-    """The loss of one example, by its name and parameters as `lipcert analyze --loss` has them."""
+    """The loss of one example, by its name and parameters as `lipcert analyze --loss` has them.
+
+    kind: of a module with several outputs also those of each, as `Settings` has them: a text such
+    as "cls=cross-entropy,reg=mse", or a mapping. weight: of some of them.
+    """
 
     kind: str = "cross-entropy"
+    weight: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        convert(self, kinds_of(Loss))
-        if self.kind != "auto":
+        convert(self, {**kinds_of(Loss), "kind": heads_text})
+        if self.kind != "auto" and not read_heads(self.kind):
             make_loss(self.kind, **loss_parameters(self))
 
     @classmethod
     def of(cls, key: str, value: object) -> Loss:
         """From itself, or from the word of a loss that needs no parameter."""
-        if isinstance(value, str | Loss):
-            return value if isinstance(value, Loss) else cls(value)
+        if isinstance(value, str | Mapping | Loss):
+            return value if isinstance(value, Loss) else cls(heads_text(key, value))
         raise UsageError(f"{key}: {value!r} is no loss; give Loss('cross-entropy'), say")
 
     def settings(self) -> dict[str, Any]:
         """Under the names of `Settings`."""
-        return {"loss": self.kind, **loss_parameters(self)}
+        return {"loss": self.kind, "loss_weight": self.weight, **loss_parameters(self)}
 
 
 @final

@@ -30,6 +30,7 @@ from lipcert.patterns import literal
 from lipcert.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts
 from lipcert.training.exporting import export
+from lipcert.training.outputs import Outputs
 
 _EXAMPLES: Final = 3
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -49,6 +50,7 @@ class TrainedNetwork:
     module: nn.Module
     model: ImportedModel
     matches: Mapping[str, Match]
+    outputs: Outputs
 
     @property
     def graph(self) -> Graph:
@@ -87,17 +89,24 @@ class TrainedNetwork:
 
 
 def trained_network(
-    module: nn.Module, example: Example, path: Path, *, exists: bool = False, masks: bool = False
+    module: nn.Module,
+    example: Example,
+    path: Path,
+    settings: Settings | None = None,
+    *,
+    exists: bool = False,
+    masks: bool = False,
 ) -> TrainedNetwork:
     """Export the module to `path`, import the file, and compare the two on random inputs.
 
     example: one batch [examples, *input shape] that fixes shape and dtype, or several, one for each
-    input; their numbers are not used. exists: the file is there, with other weights. masks: dropout
-    may be active. Raises UsageError for modules that are random or mix examples in training,
-    UnsupportedModelError for what cannot be imported, NoVerdictError where the two disagree.
+    input; their numbers are not used. settings: under which the file is read. exists: it is there,
+    with other weights. masks: dropout may be active. Raises UsageError for modules that are random
+    or mix examples in training, UnsupportedModelError for what cannot be imported, NoVerdictError
+    where the two disagree.
     """
     refuse_active(unwrapped(module), masks=masks)
-    return imported_network(module, example, path, exists=exists)
+    return imported_network(module, example, path, settings, exists=exists)
 
 
 def imported_network(
@@ -126,7 +135,8 @@ def imported_network(
         )
     snapshot = {name: item.cpu().numpy() for name, item in _named_tensors(live).items()}
     sizes = {name: array.shape for name, array in snapshot.items()}
-    found = TrainedNetwork(live, model, matched(model.graph, sizes, lambda: [snapshot]))
+    matches = matched(model.graph, sizes, lambda: [snapshot])
+    found = TrainedNetwork(live, model, matches, Outputs.of(model))
     _compare(found, example)
     return found
 
@@ -185,12 +195,14 @@ def _compare(network: TrainedNetwork, example: Example) -> None:
         parts.append(torch.from_numpy(drawn).to(item.dtype))
     x = parts[0].double() if len(parts) == 1 else side_by_side(parts).double()
     with torch.no_grad(), at_rest(network.module):
-        found = network.module(
-            *(part.to(item.device) for part, item in zip(parts, given, strict=True))
-        )
+        read = (part.to(item.device) for part, item in zip(parts, given, strict=True))
+        found = network.outputs.joined(network.module(*read))
         truth = lowered.forward(x)
-    if not isinstance(found, Tensor) or found.shape != truth.shape:
-        raise UsageError("training: the module must return one tensor of logits")
+    if found is None or found.shape != truth.shape:
+        raise UsageError(
+            "training: the module must return one tensor of logits, or one for each of several "
+            "outputs, of which Loss(…) says which have a loss"
+        )
     distance = (found.double().cpu() - truth).abs().max()
     if not bool(distance <= _AGREEMENT * truth.abs().max().clamp(min=1.0)):
         raise NoVerdictError(

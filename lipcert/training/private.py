@@ -31,14 +31,14 @@ from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 from lipcert.training.calibration import Calibration, warn_uncertified
-from lipcert.training.criterion import PrivateLoss
+from lipcert.training.criterion import Labels, PrivateLoss
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.exporting import export
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
 from lipcert.training.likeness import require_numbers
-from lipcert.training.loader import PrivateLoader, split
+from lipcert.training.loader import PrivateLoader, examples_in, split
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.release import Release
 from lipcert.training.run_folder import (
@@ -113,14 +113,19 @@ class Private:
         """ε of all releases so far, at the δ of the run."""
         return self.ledger.epsilon()
 
-    def step(self, x: Tensor | Sequence[Tensor], y: Tensor) -> float:
+    def outputs(self, joined: Tensor) -> Mapping[str, Tensor]:
+        """The outputs by name, of what a model with several returns in training mode: the entries
+        of those that have a loss, side by side."""
+        return self.network.outputs.apart(joined)
+
+    def step(self, x: Tensor | Sequence[Tensor], y: Labels) -> float:
         """One release on a batch of the loader; the criterion's value. x: of several inputs, all.
 
         The value is computed from private data and is not private: do not publish it.
         """
         self.optimizer.zero_grad()
         total = 0.0
-        for some, labels in split((x, y), self.max_physical_batch or max(len(y), 1)):
+        for some, labels in split((x, y), self.max_physical_batch or max(examples_in(x), 1)):
             inputs = some if isinstance(some, tuple | list) else (some,)
             loss = self.criterion(self.model(*inputs), labels)
             loss.backward()

@@ -98,7 +98,7 @@ def with_data(ready: Ready, data: Examples) -> Ready:
 
 def report_of(ready: Ready) -> AuditReport:
     """All units of work, all checks, and the conclusion."""
-    total = total_of(audit_unit(ready.job, unit, ready) for unit in ready.units)
+    total = total_of(audit_unit(ready, unit) for unit in ready.units)
     return conclude(ready, total, run_checks(ready), seconds=0.0)
 
 

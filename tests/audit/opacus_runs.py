@@ -211,6 +211,11 @@ RIGHT_RUNS = (
         "functorch, without a wrapper", {"grad_sample_mode": "functorch", "wrap_model": False}
     ),
     OpacusRun(
+        "batches that do not divide the data",
+        batch=64,
+        settings={"batch_size": 58, "steps": 14},  # 58/400 > 1/7, the rate; the divisor is 57
+    ),
+    OpacusRun(
         "per layer",
         {"clipping": "per_layer", "max_grad_norm": [RADIUS / 6**0.5] * 6},
         settings={"clip_scope": "group", "group": "parameter", "allocation": "global"},

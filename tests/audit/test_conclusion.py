@@ -67,7 +67,7 @@ def test_weights_outside_their_constraints_are_never_a_pass(steps: int, tmp_path
     job = Job(str(path_of("digits_mlp")), settings, data=data, attack_steps=steps)
     found = prepare(job)
     (unit,) = found.units
-    replayed = total_of([audit_unit(job, unit, found)])
+    replayed = total_of([audit_unit(found, unit)])
     alone = conclude(found, replayed, NOTHING, seconds=1.0)
     assert alone.verdict is Verdict.INCONCLUSIVE
     assert all(group.violations == 0 for group in alone.groups)

@@ -131,11 +131,11 @@ def test_an_interrupted_audit_goes_on_and_notices_changed_data(
     whole: AuditReport, tmp_path: Path
 ) -> None:
     data, work = shards(tmp_path / "data"), tmp_path / "work"
-    first = audit(job(data), folder=work)
+    first = audit(job(data), results=work)
     lost = work / "results" / "2.json"
     times = {path: path.stat().st_mtime_ns for path in (work / "results").glob("*.json")}
     lost.unlink()
-    again = audit(job(data), folder=work)
+    again = audit(job(data), results=work)
     assert alike(again) == alike(first) == alike(whole)
     after = {path: path.stat().st_mtime_ns for path in (work / "results").glob("*.json")}
     assert {path for path in after if after[path] != times[path]} == {lost}
@@ -144,7 +144,7 @@ def test_an_interrupted_audit_goes_on_and_notices_changed_data(
     x[0] = 0.0
     np.save(file, x)
     os.utime(file, ns=(1, 1))  # two writes within a tick of the clock are one time of change
-    for go_on in (lambda: audit(job(data), folder=work), lambda: merged_report(work)):
+    for go_on in (lambda: audit(job(data), results=work), lambda: merged_report(work)):
         with pytest.raises(NoVerdictError, match="belongs to another audit"):
             go_on()
 

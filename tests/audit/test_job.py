@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from lipcert.audit.job import Job, Kind, units_of
+from lipcert.audit.job import Job, Kind, Shard, units_of
 from lipcert.audit.precision import Precision
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gates import Gates
@@ -96,3 +96,11 @@ def test_a_limit_holds_for_each_source() -> None:
     job = Job("m.onnx", Settings(), data="d.npz", unit_size=4, limit=5)
     units = units_of([("model", "data", 10)], job, attacked=6)
     assert [(u.start, u.stop) for u in units] == [(0, 4), (4, 5)]
+
+
+def test_a_shard_is_counted_from_zero() -> None:
+    assert Shard.of("3/8") == Shard(3, 8)
+    assert str(Shard(0, 1)) == "0/1"
+    for word in ("8/8", "0/0", "-1/2", "1", "1/2/3", "/4", "a/b", ""):
+        with pytest.raises(UsageError, match="shard"):
+            Shard.of(word)

@@ -394,6 +394,10 @@ def test_weights_outside_their_constraints_are_no_violation(data: Path) -> None:
         (("--data", "{data}", "--limit", "0"), "limit"),
         (("--data", "{data}", "--dtype", "int8"), "int8"),
         (("--attack", "pga", "--attack-weights"), "weights"),
+        (("--data", "{data}", "--shard", "0/2"), "--shard needs --results"),
+        (("--data", "{data}", "--shard", "2/2", "--results", "w"), "the first is 0 and the last 1"),
+        (("--data", "{data}", "--shard", "0/2", "--results", "w", "-o", "f"), "reports nothing"),
+        (("--data", "{data}", "--cluster", "here"), "address of a Dask scheduler"),
     ],
 )
 def test_a_wrong_request_is_2(data: Path, words: tuple[str, ...], said: str) -> None:
@@ -413,53 +417,46 @@ def test_no_target_is_2() -> None:
     assert call("--attack", "pga").exit_code == 2
 
 
-def test_several_workers_need_a_folder(data: Path) -> None:
-    result = call(MODEL, "--data", data, RANK="0", WORLD_SIZE="2")
-    assert result.exit_code == 2
-    assert "--work" in result.stderr
-
-
 def comparable(found: dict) -> dict:
     return {key: value for key, value in found.items() if key != "seconds"}
 
 
-def test_shared_work_twice_is_the_same(data: Path, tmp_path: Path) -> None:
-    words = (MODEL, "--data", data, "--work", tmp_path / "w", "--unit-size", 16)
-    first = audited(*words)
-    results = sorted((tmp_path / "w" / "results").iterdir())
-    stamps = [path.stat().st_mtime_ns for path in results]
-    again = audited(*words)
-    assert len(results) == 3
-    assert [path.stat().st_mtime_ns for path in results] == stamps
-    merged = audited("--merge", tmp_path / "w")
-    assert comparable(first) == comparable(again) == comparable(merged)
-
-
-def test_merging_with_a_unit_missing_is_no_verdict(data: Path, tmp_path: Path) -> None:
-    audited(MODEL, "--data", data, "--work", tmp_path / "w", "--unit-size", 16)
-    (tmp_path / "w" / "results" / "1.json").unlink()
+def test_results_are_kept_gone_on_from_and_merged(data: Path, tmp_path: Path) -> None:
+    words = (MODEL, "--data", data, "--results", tmp_path / "w", "--unit-size", 16)
+    shard = call(*words, "--shard", "1/2")
+    assert (shard.exit_code, shard.stdout) == (0, "")
+    assert "shard 1/2: 1 units are done; report with --merge" in shard.stderr
     found = audited("--merge", tmp_path / "w", code=3)
     assert found["verdict"] == "inconclusive"
-    assert (found["units"], found["units_done"], found["examples"]) == (3, 2, 24)
+    assert (found["units"], found["units_done"], found["examples"]) == (3, 1, 16)
     assert any("LC318" in reason for reason in found["reasons"])
+    first = audited(*words)
+    stamps = [path.stat().st_mtime_ns for path in sorted((tmp_path / "w" / "results").iterdir())]
+    again = audited(*words)
+    assert len(stamps) == 3
+    assert stamps == [p.stat().st_mtime_ns for p in sorted((tmp_path / "w" / "results").iterdir())]
+    assert comparable(first) == comparable(again) == comparable(audited("--merge", tmp_path / "w"))
 
 
-def test_merging_takes_a_folder_of_work_alone(data: Path, tmp_path: Path) -> None:
+def test_merging_takes_a_folder_of_results_alone(data: Path, tmp_path: Path) -> None:
     assert call("--merge", tmp_path).exit_code == 3
     assert call("--merge", tmp_path / "absent").exit_code == 3
-    assert call(MODEL, "--data", data, "--merge", tmp_path).exit_code == 2
+    for more in ((MODEL, "--data", data), ("--shard", "0/2"), ("--cluster", "local")):
+        assert call(*more, "--merge", tmp_path).exit_code == 2
 
 
-def test_a_folder_of_other_work_is_refused(data: Path, tmp_path: Path) -> None:
-    audited(MODEL, "--data", data, "--work", tmp_path / "w")
-    other = call(MODEL, "--data", data, "--work", tmp_path / "w", "--input-norm", 3)
+def test_a_folder_of_another_audit_is_refused(data: Path, tmp_path: Path) -> None:
+    audited(MODEL, "--data", data, "--results", tmp_path / "w")
+    other = call(MODEL, "--data", data, "--results", tmp_path / "w", "--input-norm", 3)
     assert other.exit_code == 3
     assert "holds another audit" in other.stderr
 
 
-def test_data_that_changed_under_a_folder_of_work_are_refused(data: Path, tmp_path: Path) -> None:
-    audited(MODEL, "--data", data, "--work", tmp_path / "w")
+def test_data_that_changed_under_a_folder_of_results_are_refused(
+    data: Path, tmp_path: Path
+) -> None:
+    audited(MODEL, "--data", data, "--results", tmp_path / "w")
     written(data, *examples(39))
-    result = call(MODEL, "--data", data, "--work", tmp_path / "w")
+    result = call(MODEL, "--data", data, "--results", tmp_path / "w")
     assert result.exit_code == 3
     assert "belongs to another audit" in result.stderr

@@ -174,9 +174,6 @@ CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
     "outputs in another order": lambda c: replace(
         c, model=replace(c.model, outputs=c.model.outputs[::-1])
     ),
-    "both in another order": lambda c: _parts(
-        replace(c, model=replace(c.model, outputs=c.model.outputs[::-1])), lambda p: p[::-1]
-    ),
     "a weight of 0": lambda c: _parts(c, lambda p: [p[0], replace(p[1], weight=0.0)]),
 }
 

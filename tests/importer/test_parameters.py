@@ -197,7 +197,7 @@ def test_missing_parameters_mark_what_is_left(tmp_path, as_exported):
     (note,) = imported.diagnostics
     assert note.code == "LC009"
     assert "'bn.weight'" in note.message
-    assert "optimize=False" in note.remedy
+    assert "lipcert.export" in note.remedy
 
 
 def test_buffers_are_not_parameters(tmp_path):

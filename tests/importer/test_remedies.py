@@ -111,7 +111,7 @@ REFUSALS = {
         model([node("Abs", ["x"], ["y"])], ("N", 4), dtype=7),
         model([node("Cast", ["x"], ["f"], to=1), node("Abs", ["f"], ["y"])], ("N", 4), dtype=7),
     ),
-    "LC011 model.eval()": (training("m2", "v2", training_mode=1), training()),
+    "LC011 evaluation mode": (training("m2", "v2", training_mode=1), training()),
     "LC003 freeze them: buffers": (statistics("PARAMETER"), statistics("BUFFER")),
     "LC014 let every query see a token": (masked(2), masked()),
     "LC003 supported operators, or opset 17-20": (
@@ -177,7 +177,7 @@ def overridable(*, kept):
 
 
 NOTES = {
-    "LC020 keep_initializers_as_inputs=False": (overridable(kept=True), overridable(kept=False)),
+    "LC020 without keep_initializers_as_inputs": (overridable(kept=True), overridable(kept=False)),
     "LC021 symbolic batch axis": (
         reshaped(1, 24, shape=(1, 4, 6)),
         reshaped(-1, 24, shape=("N", 4, 6)),

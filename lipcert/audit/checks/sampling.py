@@ -64,7 +64,7 @@ def sampling_faults(
     compared.append("batch sizes")
     members = _members(run)
     if members is None:
-        not_done.append("schedule: the members of batches are not recorded; use batch(index=…)")
+        not_done.append("schedule: the members of batches are not recorded; use wrap_loader(…)")
         return
     faults = list(_index_faults(present, members))
     yield from faults

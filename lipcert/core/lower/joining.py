@@ -66,8 +66,9 @@ def joined_outputs(
             raise MixingError("the examples of a batch cannot be told apart")
         call = Call(Node("", "Flatten", "", (), (head.output,), {}), position, 0, (), sink)
         flat.append(call.moved(value, indices((1, head.size)), place))
-    node = Node("", "Concat", "", (), (heads[-1].output,), {})
-    call = Call(node, positions[-1], 0, (), sink)
+    last = max(range(len(heads)), key=positions.__getitem__)  # what it reads stands before it
+    node = Node("", "Concat", "", (), (heads[last].output,), {})
+    call = Call(node, positions[last], 0, (), sink)
     shape = (1, sum(head.size for head in heads))
     return call.step(Concat(1), *flat, shape=shape, place=place)
 

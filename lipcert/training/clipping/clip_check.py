@@ -12,7 +12,7 @@ other inputs too, also where a clip that happens to be idle here takes effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import torch
@@ -30,11 +30,16 @@ _FAINT: Final = 1e-3
 """of the largest of its kind: what is shorter is compared with that"""
 
 
-def check_clips(module: nn.Module, graph: Graph, matches: Mapping[str, Match]) -> None:
-    """graph: as bounded, with its clips; matches: as `install_clips` had them."""
+def check_clips(
+    module: nn.Module,
+    graph: Graph,
+    matches: Mapping[str, Match],
+    read: Callable[[object], Tensor | None] | None = None,
+) -> None:
+    """graph: as bounded, with its clips. matches: as `install_clips` had. read: as of a `Probe`."""
     layers = hooked_layers(module, graph, matches)
     for dtype, allowed in _DIFFERENCE.items():
-        probe = Probe(module, graph, matches, layers, dtype)
+        probe = Probe(module, graph, matches, layers, dtype, read=read)
         live = probe.of_module()
         if live is not None:
             _compare(live, probe.of_graph(), allowed)

@@ -55,9 +55,11 @@ class Probe:
         *,
         training: bool | None = False,
         ascent: float = 1.0,
+        read: Callable[[object], Tensor | None] | None = None,
     ) -> None:
         """training: the mode of the module; None leaves each part in its own. ascent: how long
-        ∂/∂output is."""
+        ∂/∂output is. read: what the loss reads of what the module returns, if that is no
+        tensor."""
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -69,6 +71,7 @@ class Probe:
             for name in first.values()
         }
         self._module, self._graph, self._matches, self._layers = module, graph, matches, layers
+        self._output = read
         rng = np.random.default_rng(0)
         shapes = (graph.input_shape, graph.output_shape)
         numbers = [rng.standard_normal((_EXAMPLES, *shape)) for shape in shapes]
@@ -92,7 +95,10 @@ class Probe:
         outputs: dict[str, Tensor] = {}
         leaves = [self._tensor(name) for name in self._trained]
         both = _ForwardAndBack(
-            self._module, lambda output: self._gradients(output, leaves, outputs), self._x.dtype
+            self._module,
+            lambda output: self._gradients(output, leaves, outputs),
+            self._x.dtype,
+            self._output,
         )
         state = {f"inner.{name}": item for name, item in self._state.items()}
         watching = _watching(self._module, inputs, outputs, training=self._training)
@@ -185,16 +191,22 @@ class _ForwardAndBack(nn.Module):
     (torch.utils.checkpoint): with the same copies of its tensors as the forward pass."""
 
     def __init__(
-        self, inner: nn.Module, backward: Callable[[Tensor], _Gradients], dtype: torch.dtype
+        self,
+        inner: nn.Module,
+        backward: Callable[[Tensor], _Gradients],
+        dtype: torch.dtype,
+        read: Callable[[object], Tensor | None] | None,
     ) -> None:
         super().__init__()
         self.inner = inner
+        self._read = read
         self._backward = backward
         self._dtype = dtype
 
     def forward(self, *x: Tensor) -> tuple[Tensor, _Gradients] | None:
         """The output with its gradients; None where it is no tensor of this dtype."""
-        found = self.inner(*x)
+        output = self.inner(*x)
+        found = output if self._read is None else self._read(output)
         if not isinstance(found, Tensor) or found.dtype is not self._dtype:
             return None
         return found, self._backward(found)

@@ -28,12 +28,18 @@ _CHUNK: Final = 2**26
 
 @final
 class SingleGradients:
-    """Of one module under one rule. names: from the rule's names of parameters to the module's."""
+    """Of one module under one rule. names: from the rule's names of parameters to the module's.
+    read: the tensor of what the module returns that the loss is of."""
 
     def __init__(
-        self, module: nn.Module, rule: ClipRule, names: Mapping[str, str], masks: DropoutMasks
+        self,
+        module: nn.Module,
+        rule: ClipRule,
+        names: Mapping[str, str],
+        masks: DropoutMasks,
+        read: Callable[[object], Tensor | None],
     ) -> None:
-        self._whole = _Whole(module)
+        self._whole = _Whole(module, read)
         self._rule = rule
         self._masks = masks
         self._groups = [[names[item] for item in group.parameters] for group in rule.groups]
@@ -118,13 +124,13 @@ class SingleGradients:
 class _Whole(nn.Module):
     """A module without the hooks around it, which belong to the run."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, read: Callable[[object], Tensor | None]) -> None:
         super().__init__()
         self.inner = inner
+        self._read = read
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.inner.forward(x)
-        return found
+    def forward(self, x: Tensor) -> Tensor | None:
+        return self._read(self.inner.forward(x))
 
 
 def _placed(factors: Tensor, like: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Layers that Lipschitz-bounded networks use and torch lacks, as plain modules.
 
 What enters: batches [examples, …]. What leaves: batches whose every example depends on the same
-example of the input alone. Invariant: each layer exports with torch.onnx.export(…, dynamo=True,
-optimize=False) to nodes that `lipcert.load_model` recognises, so that the Lipschitz constant and
-the output norm in its docstring are what an analysis finds; each takes batches of no examples.
+example of the input alone. Invariant: each layer exports with `lipcert.export` to nodes that
+`lipcert.load_model` recognises, so that the Lipschitz constant and the output norm in its docstring
+are what an analysis finds; each takes batches of no examples.
 
 Not here, because nothing true could be said of them: conversion to HSV (the hue jumps), a layer
 that averages over the batch, a convolution that is 1-Lipschitz by a factor of average energy (a

@@ -1,0 +1,190 @@
+"""Cluster: units of an audit as tasks of Dask. The only module that knows it.
+
+What enters: where workers are, and a job made ready. What leaves: results as they come. Invariants:
+a worker reads every input itself, and does nothing where they are not, byte for byte, what the
+client read; a worker that dies loses the unit in its hands, which another does again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import Any, Final
+
+from distributed import CancelledError, Client, Future, LocalCluster, as_completed, get_worker
+from distributed.scheduler import KilledWorker
+
+from lipcert.audit.job import Job, Unit
+from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.unit_result import UnitResult
+from lipcert.audit.work import audit_unit
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.threads import one_thread
+from lipcert.version import __version__
+
+Cluster = str | Client
+_LOCAL: Final = re.compile(r"local(?::([1-9]\d{0,3}))?")
+_RETRIES: Final = 2
+"""of a unit that raised: a file system or a memory may be back"""
+_PATIENCE_SECONDS: Final = 600.0
+"""without any worker"""
+_LOOK_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.05
+_PRELOAD: Final = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+"""interrupting a terminal is the client's matter, which ends its workers"""
+_ALONE: Final = Lock()
+"""switches of torch are of the process, so that one unit is done at a time in each"""
+
+
+@contextmanager
+def workers(cluster: Cluster) -> Iterator[Callable[[Ready, Sequence[Unit]], Iterator[UnitResult]]]:
+    """What does units: on "local", "local:N" (processes of this machine), at the address of a
+    scheduler, or with a client, which stays open.
+    """
+    if not isinstance(cluster, str):
+        yield lambda ready, units: _results(cluster, ready, units)
+        return
+    local = _LOCAL.fullmatch(cluster)
+    if local is None and "://" not in cluster:
+        raise UsageError(
+            f"cluster {cluster!r}: give the address of a Dask scheduler, tcp://HOST:8786, or "
+            "local:N for N processes of this machine"
+        )
+    with ExitStack() as stack:
+        where = cluster if local is None else stack.enter_context(_local(local[1]))
+        client = stack.enter_context(_connected(where))
+        yield lambda ready, units: _results(client, ready, units)
+
+
+def _local(count: str | None) -> LocalCluster:
+    """Processes of one thread on this machine, without a page of statistics."""
+    try:
+        return LocalCluster(
+            n_workers=None if count is None else int(count),
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,  # a worker near a limit would pause, and never go on
+            preload=[_PRELOAD],
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # not a port that others want
+        )
+    except RuntimeError as error:
+        raise NoVerdictError(
+            f"audit: the workers did not start ({error}); where a script asks for them, it has to "
+            'do so below `if __name__ == "__main__":`, because they import it'
+        ) from error
+
+
+def _connected(where: str | LocalCluster) -> Client:
+    try:
+        return Client(where, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise NoVerdictError(f"audit: no scheduler of Dask answers at {where}: {error}") from error
+
+
+def _results(client: Client, ready: Ready, units: Sequence[Unit]) -> Iterator[UnitResult]:
+    """Of each unit, as they come; NoVerdictError where one of them has none."""
+    if not units:
+        return
+    tasks = client.map(
+        _unit_done,
+        [unit.number for unit in units],
+        job=ready.job.written(),
+        digest=ready.digest,
+        version=__version__,
+        retries=_RETRIES,
+        pure=False,
+    )
+    waiting = dict(zip(tasks, units, strict=True))
+    del tasks
+    try:
+        for task, answer in _ended(client, list(waiting)):
+            unit = waiting.pop(task)
+            if not isinstance(answer, str):
+                raise NoVerdictError(f"audit: {_reason(unit, answer)}")
+            yield UnitResult.read(answer, ready.digest, f"the result of unit {unit.number}")
+    finally:
+        client.cancel(list(waiting))
+
+
+def _ended(client: Client, tasks: list[Future[Any]]) -> Iterator[tuple[Future[Any], Any]]:
+    """Tasks as they end, with a result or what they raised."""
+    ended = as_completed(tasks, loop=client.loop, with_results=True, raise_errors=False)
+    tasks.clear()  # a result is held as long as its task is
+    looked = seen = time.monotonic()
+    while ended.count():
+        if ended.has_ready():
+            yield from ended.next_batch(block=False)
+            continue
+        time.sleep(_POLL_SECONDS)
+        now = time.monotonic()
+        if now < looked + _LOOK_SECONDS:
+            continue
+        looked = now
+        if _has_workers(client):
+            seen = now
+        elif now > seen + _PATIENCE_SECONDS or client.status == "closed":
+            raise NoVerdictError(
+                f"audit: no worker of the cluster was there for {now - seen:.0f} s; start some, "
+                "and go on from what is done, which --results DIR keeps"
+            )
+
+
+def _has_workers(client: Client) -> bool:
+    try:
+        return bool(client.nthreads())
+    except (OSError, RuntimeError, ValueError):  # the scheduler does not answer
+        return False
+
+
+def _reason(unit: Unit, answer: Any) -> str:
+    """Why a unit has no result."""
+    error = answer[1] if isinstance(answer, tuple) else answer
+    if isinstance(error, LipCertError):
+        return str(error)
+    what = f"unit {unit.number} ({unit.kind.value} at {unit.weights})"
+    if isinstance(error, KilledWorker):
+        return (
+            f"{what} was given up: {error.allowed_failures + 1} workers died while they did it, "
+            f"the last at {error.last_worker.address}; where memory ran out, take a smaller "
+            "--micro-batch or larger workers"
+        )
+    said = " ".join(str(error).split())
+    if isinstance(error, CancelledError):
+        return f"{what} was dropped ({said}); go on from what is done, which --results DIR keeps"
+    return (
+        f"{what} failed on the cluster ({type(error).__name__}: {said}); scheduler and workers "
+        f"need lipcert[audit,cluster] {__version__}, as it is here"
+    )
+
+
+def _unit_done(number: int, *, job: str, digest: str, version: str) -> str | NoVerdictError:
+    """On a worker: the result of a unit, as JSON; or why there is none, where no retry helps."""
+    try:
+        with _ALONE, one_thread():
+            ready = _prepared(job, digest, version)
+            return audit_unit(ready, ready.units[number]).written(digest)
+    except LipCertError as error:
+        return NoVerdictError(f"worker {get_worker().address}: {error}")
+
+
+@lru_cache(maxsize=1)
+def _prepared(job: str, digest: str, version: str) -> Ready:
+    """On a worker: the job made ready from what this machine sees."""
+    if version != __version__:
+        raise NoVerdictError(
+            f"lipcert here is {__version__}, and {version} asks; install the same version"
+        )
+    described = Job.read(job, "what the client sent")
+    ready = prepare(described)
+    if ready.digest != digest:
+        read = ", ".join(filter(None, (described.model, described.data, described.trace)))
+        raise NoVerdictError(
+            f"what it reads is not what the client reads, byte for byte: {read}; copies need the "
+            "same times of change (cp -p, rsync -a)"
+        )
+    return ready

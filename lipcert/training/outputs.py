@@ -1,0 +1,99 @@
+"""Outputs: what a module returns, as the one tensor that its loss reads.
+
+What enters: a tensor, or a tuple, list or mapping of tensors, as the module returns them. What
+leaves: the outputs that have a loss, the entries of one beside those of the next: [examples,
+entries]. Invariant: the order of what the module returns is that of the outputs of its file, in
+which names and losses are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from lipcert.core.program import Head, Place
+from lipcert.errors import UsageError
+from lipcert.importer.model import ImportedModel
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Which of the things that a module returns the loss reads, and how many there are.
+
+    heads: of several outputs; empty where the loss reads one.
+    """
+
+    places: tuple[int, ...]
+    count: int
+    heads: tuple[Head, ...]
+
+    @classmethod
+    def of(cls, model: ImportedModel) -> Outputs:
+        """UsageError where examples do not lie along the first axis of an output."""
+        heads, reading = model.graph.heads, model.reading
+        names = (model.graph.output_name,) if reading is None else reading.model.outputs
+        chosen = names[:1] if reading is None else reading.outputs
+        for head in heads:
+            if head.place != Place(0):
+                raise UsageError(
+                    f"training: the examples of a batch do not lie along the first axis of the "
+                    f"output {head.output!r}; return it as [examples, …]"
+                )
+        return cls(tuple(names.index(name) for name in chosen), len(names), heads)
+
+    def joined(self, found: object) -> Tensor | None:
+        """What the loss reads of what the module returned; None where it is not there."""
+        if isinstance(found, Tensor):
+            return found
+        parts = list(found.values()) if isinstance(found, Mapping) else found
+        if not isinstance(parts, tuple | list) or len(parts) != self.count:
+            return None
+        read = [parts[place] for place in self.places]
+        if not all(isinstance(part, Tensor) and part.dim() for part in read):
+            return None
+        if not self.heads:
+            only: Tensor = read[0]
+            return only
+        return torch.cat([part.unsqueeze(-1).flatten(1) for part in read], dim=1)
+
+    def apart(self, joined: Tensor) -> Mapping[str, Tensor]:
+        """The outputs by name, without their history."""
+        parts = torch.split(joined.detach(), [head.size for head in self.heads], dim=1)
+        return {
+            head.output: part.reshape(len(part), *head.shape[1:])
+            for head, part in zip(self.heads, parts, strict=True)
+        }
+
+    def join_in_training(self, module: nn.Module) -> list[RemovableHandle]:
+        """A hook by which the module returns what the loss reads, where gradients are asked for."""
+        if self.count == 1:
+            return []
+
+        def hook(module: nn.Module, arguments: object, output: object) -> Tensor | None:
+            del arguments
+            return self.joined(output) if module.training and torch.is_grad_enabled() else None
+
+        return [module.register_forward_hook(hook)]
+
+
+def joined_labels(labels: object, names: tuple[str, ...]) -> Tensor:
+    """The labels of several outputs as one row of numbers for each example, in float64.
+
+    labels: such a matrix; or one tensor for each output, in the order of the loss or by name.
+    """
+    if isinstance(labels, Tensor):
+        return labels
+    parts = [labels.get(name) for name in names] if isinstance(labels, Mapping) else labels
+    if not isinstance(parts, tuple | list) or len(parts) != len(names):
+        raise UsageError(
+            f"training: labels: one tensor for each of the outputs {', '.join(names)} is needed, "
+            "in this order or by name"
+        )
+    tensors = [torch.as_tensor(part).detach() for part in parts]
+    return torch.cat([item.unsqueeze(-1).flatten(1).double() for item in tensors], dim=1)

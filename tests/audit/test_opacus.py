@@ -1,0 +1,179 @@
+"""Runs of Opacus, recorded and audited: right ones pass, faulty ones are found as documented."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lipcert
+from lipcert.audit.opacus import attach_opacus
+from lipcert.audit.records import Verdict
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.verification import verify
+from lipcert.errors import UsageError
+from lipcert.privacy.plan import Sampling
+from lipcert.training import GradientClipping, Loss, make_private
+from tests.audit.opacus_runs import (
+    BATCH,
+    FAULTY_RUNS,
+    POOL,
+    RADIUS,
+    RIGHT_RUNS,
+    SIGMA,
+    STEPS,
+    OpacusRun,
+    audit_of,
+    audited,
+    codes,
+    examples,
+    recorded,
+)
+from tests.models.shipped import module
+
+opacus = pytest.importorskip("opacus", reason="Opacus is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "opacus.md"
+
+
+@pytest.mark.parametrize("run", RIGHT_RUNS, ids=lambda run: run.name)
+def test_a_right_run_passes(run: OpacusRun, tmp_path: Path) -> None:
+    report = audited(tmp_path / "t", run)
+    assert (report.verdict, report.reasons) == (Verdict.PASS, ())
+    agreement = next(check for check in report.checks if check.code == "LC317")
+    assert agreement.verdict is Verdict.PASS  # the clipped sum, made again in float64
+
+
+def documented() -> dict[str, str]:
+    table = PAGE.read_text(encoding="utf-8").split("<!-- table: faults -->\n")[1]
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", table.split("<!-- end -->")[0], re.MULTILINE)
+    return dict(rows[2:])
+
+
+def test_every_fault_is_documented() -> None:
+    assert documented().keys() == {run.name for run in FAULTY_RUNS}
+
+
+@pytest.mark.parametrize("run", FAULTY_RUNS, ids=lambda run: run.name)
+def test_a_faulty_run_is_found_as_documented(run: OpacusRun, tmp_path: Path) -> None:
+    assert codes(audited(tmp_path / "t", run)) == documented()[run.name]
+
+
+def test_what_the_trace_says(tmp_path: Path) -> None:
+    recorded(tmp_path / "t", RIGHT_RUNS[1])
+    assert verify(tmp_path / "t").faults == ()
+    trace = read_trace(tmp_path / "t")
+    declared = trace.manifest.declaration
+    assert (declared.noise_multiplier, declared.clip_norms) == (SIGMA, {"all": RADIUS})
+    assert (declared.batch_size, declared.divisor, declared.dataset_size) == (BATCH, BATCH, POOL)
+    assert (declared.sampling, declared.sampling_rate) == (Sampling.POISSON, BATCH / POOL)
+    assert len(declared.groups["all"]) == len(list(module("digits_mlp").parameters()))
+    steps = list(trace.steps())
+    assert len(steps) == STEPS
+    assert max(len(step.batches) for step in steps) > 1  # BatchMemoryManager
+    for step in steps:
+        assert step.noise.std == {"all": SIGMA * RADIUS}
+        members = [index for batch in step.batches for index in batch.index.tolist()]
+        assert len(set(members)) == len(members)
+        if step.has_detail:
+            noised, applied = step.gradients.noised.tensors(), step.gradients.applied.tensors()
+            for name in noised:
+                assert applied[name] == pytest.approx(noised[name] / BATCH, rel=1e-5)
+
+
+def test_the_account_must_be_one_of_clipped_gradients(tmp_path: Path) -> None:
+    run = OpacusRun("short", steps=10, settings={"mechanism": "none", "clip_norm": None})
+    recorded(tmp_path / "t", run)
+    with pytest.raises(UsageError, match="--mechanism gradient-clipping"):
+        audit_of(tmp_path / "t", run)
+
+
+def private(**options: Any) -> tuple[nn.Module, Any, Any]:
+    network = nn.Linear(64, 10)
+    given: dict[str, Any] = {
+        "module": network,
+        "optimizer": torch.optim.SGD(network.parameters(), 0.1),
+        "data_loader": DataLoader(TensorDataset(*examples()), batch_size=BATCH),
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+    }
+    made = opacus.PrivacyEngine().make_private(**{**given, **options})
+    return made[0], made[1], made[-1]
+
+
+ADAPTIVE = {
+    "clipping": "adaptive",
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
+    "unclipped_num_std": 5.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (ADAPTIVE, "its radius follows from private norms"),
+        ({"clipping": "per_layer", "max_grad_norm": [0.5, 1.0]}, "several radii"),
+    ],
+    ids=["adaptive", "radii"],
+)
+def test_what_a_trace_has_no_words_for_is_refused(
+    options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    model, optimizer, loader = private(**options)
+    with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
+        with pytest.raises(UsageError, match=reason):
+            attach_opacus(recorder, optimizer, loader)
+        with pytest.raises(UsageError, match="make_private returned, not SGD"):
+            attach_opacus(recorder, optimizer.original_optimizer)
+        with pytest.raises(UsageError, match="2 parameters of the optimizer are none"):
+            attach_opacus(recorder, private()[1])
+
+
+def train_two_epochs(model: nn.Module, optimizer: Any, loader: Any) -> None:
+    """Without the fourth batch."""
+    for number, (x, y) in enumerate(chain(loader, loader)):
+        if number != 3:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+def test_a_batch_that_is_skipped_is_noticed(tmp_path: Path) -> None:
+    """From then on it is not guessed which examples a step has, until the next epoch."""
+    torch.manual_seed(8)
+    model, optimizer, loader = private()
+    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=100) as recorder:
+        attach_opacus(recorder, optimizer, loader)
+        with pytest.warns(UserWarning, match="the loader drew"):
+            train_two_epochs(model, optimizer, loader)
+    known = [step.batches[0].index is not None for step in read_trace(tmp_path / "t").steps()]
+    assert known == [True] * 3 + [False] * 6 + [True] * 10
+
+
+def test_what_opacus_made_private_is_not_made_private_again(tmp_path: Path) -> None:
+    model, optimizer, loader = private()
+    plain = torch.optim.SGD(model.parameters(), 0.1)
+    examples_of = DataLoader(TensorDataset(*examples()), batch_size=BATCH)
+    run = {"delta": 1e-5, "noise_multiplier": 1.0, "epochs": 1, "dataset_size": POOL}
+    for given, named in (
+        ((model, optimizer, loader), "the model and the optimizer and the loader came"),
+        ((model, plain, examples_of), "the model came"),
+        ((nn.Linear(64, 10), plain, loader), "the loader came"),
+    ):
+        with pytest.raises(UsageError, match=named):
+            make_private(*given, GradientClipping(clip_norm=1.0, loss=Loss("cross-entropy")), **run)
+    network = nn.Linear(64, 10)
+    options = {"wrap_model": False, "module": network}
+    hooks, optimizer, _ = private(**options, optimizer=torch.optim.SGD(network.parameters(), 0.1))
+    with pytest.raises(UsageError, match="GradSampleHooks is no module"):
+        lipcert.Recorder(tmp_path / "t", hooks, optimizer)
+    lipcert.Recorder(tmp_path / "t", network, optimizer).close()

@@ -1,0 +1,94 @@
+"""Labels of several outputs: in rows, whatever the data are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from lipcert.data.opening import open_source
+from lipcert.data.source import Columns
+from lipcert.errors import NoVerdictError
+from lipcert.signal.examples import DataSet
+
+ROWS = 7
+X = np.random.default_rng(0).random((ROWS, 3))
+CLASSES = np.arange(ROWS) % 3
+NUMBERS = np.random.default_rng(1).random((ROWS, 2))
+MATRIX = np.concatenate([CLASSES[:, None], NUMBERS], axis=1)
+
+
+class Pairs(Dataset[Any]):
+    def __init__(self, *, named: bool = False) -> None:
+        self.named = named
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= ROWS:
+            raise IndexError
+        label = (int(CLASSES[index]), torch.tensor(NUMBERS[index]))
+        return X[index], dict(zip(("cls", "reg"), label, strict=True)) if self.named else label
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return (Pairs()[index] for index in range(ROWS))
+
+
+def npz(folder: Path) -> Path:
+    np.savez(folder / "data.npz", x=X, cls=CLASSES, reg=NUMBERS)
+    return folder / "data.npz"
+
+
+def parquet(folder: Path) -> Path:
+    arrow, files = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = {"x": list(X), "reg": list(NUMBERS), "cls": CLASSES}
+    files.write_table(arrow.table(table), folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+FORMS: dict[str, tuple[Callable[[Path], object], str | None]] = {
+    "npz": (npz, "cls,reg"),
+    "parquet": (parquet, "cls, reg"),
+    "data set": (lambda _: Pairs(), None),
+    "data set by names": (lambda _: Pairs(named=True), "cls,reg"),
+    "loader": (lambda _: DataLoader(Pairs(), batch_size=2), None),
+    "loader of one": (lambda _: DataLoader(Pairs(), batch_size=1), None),
+    "loader of a stream": (lambda _: DataLoader(Stream(), batch_size=2), None),
+    "stream": (lambda _: Stream(), None),
+    "arrays": (lambda _: (X, (CLASSES, NUMBERS)), None),
+    "arrays by name": (lambda _: (X, {"reg": NUMBERS, "cls": CLASSES}), "cls,reg"),
+    "a matrix": (lambda _: (X, MATRIX), None),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_of_several_outputs_are_rows(form: str, tmp_path: Path) -> None:
+    given, names = FORMS[form]
+    source = open_source(given(tmp_path), (3,), Columns.of(None, names))
+    found = DataSet(source, (3,)).read(0, ROWS)
+    assert np.array_equal(found.x, X)
+    assert np.array_equal(found.y, MATRIX)
+    assert np.array_equal(source.take(np.array([5, 1]))[1], MATRIX[[5, 1]])
+
+
+@pytest.mark.parametrize("form", ["data set by names", "arrays by name"])
+def test_an_order_is_never_guessed(form: str, tmp_path: Path) -> None:
+    source = FORMS[form][0](tmp_path)
+    with pytest.raises(NoVerdictError, match="--data-y in which order"):
+        next(iter(open_source(source, (3,), Columns()).blocks()))
+
+
+def test_arrays_of_another_length_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=X, cls=CLASSES, reg=NUMBERS[:5])
+    with pytest.raises(NoVerdictError, match="first axes must count the same examples"):
+        open_source(tmp_path / "data.npz", (3,), Columns.of(None, "cls,reg"))
+    with pytest.raises(NoVerdictError, match="no array 'regs'"):
+        open_source(npz(tmp_path), (3,), Columns.of(None, "cls,regs"))

@@ -1,0 +1,165 @@
+"""A network with a classifier and a regressor: from the module to an audited private run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+import lipcert
+from lipcert.errors import LipCertError
+from lipcert.training import (
+    BackpropClipping,
+    Clipless,
+    GradientClipping,
+    Private,
+    make_private,
+)
+from lipcert.training.mechanisms import Loss, TrainingMechanism
+from tests.commands import lipcert as run_lipcert
+
+DOMAIN: dict[str, Any] = {"input_box": (0.0, 0.25)}
+LOSS = Loss({"cls": "cross-entropy", "reg": "mse"}, label_norm=1.0, weight={"reg": 0.5})
+MECHANISMS: dict[str, TrainingMechanism] = {
+    "clipless": Clipless(radius=1.0, bias_norm=1.0, loss=LOSS, **DOMAIN),
+    "gradient-clipping": GradientClipping(clip_norm=100.0, loss=LOSS, **DOMAIN),
+    "backprop-clipping": BackpropClipping(
+        input_clip=50.0, cotangent_clip=50.0, loss=LOSS, **DOMAIN
+    ),
+}
+"""under which the first gradients are not clipped"""
+AUDITED = MECHANISMS | {
+    "backprop-clipping": BackpropClipping(input_clip=1.0, cotangent_clip=1.0, loss=LOSS, **DOMAIN),
+    "gradient-clipping": GradientClipping(clip_norm=1.0, loss=LOSS, **DOMAIN),
+}
+
+
+class Net(nn.Module):
+    """Outputs in another order than that of the loss, and one that has none."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.trunk = nn.Linear(64, 8)
+        self.dropout = nn.Dropout(dropout)
+        self.cls, self.reg, self.aux = nn.Linear(8, 3), nn.Linear(8, 2), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        h = torch.relu(self.conv(x)).flatten(1)
+        h = self.dropout(torch.relu(self.trunk(h)))
+        return {"reg": self.reg(h), "aux": self.aux(h).detach(), "cls": self.cls(h)}
+
+
+class Examples(Dataset[Any]):
+    """An image, its class, and two numbers."""
+
+    def __init__(self) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.x = torch.rand((60, 1, 4, 4), generator=random) / 4
+        self.classes = torch.randint(3, (60,), generator=random)
+        self.numbers = torch.rand((60, 2), generator=random) / 2
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        return self.x[index], (self.classes[index], self.numbers[index])
+
+
+def private(model: Net, mechanism: TrainingMechanism, folder: Path | None = None) -> Private:
+    for parameter in model.aux.parameters():
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    loader = DataLoader(Examples(), batch_size=12)
+    return make_private(
+        model, optimizer, loader, mechanism, delta=1e-3, noise_multiplier=1.0, steps=3,
+        dataset_size=60, folder=folder, record_every=1, record_data=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_criterion_differentiates_the_sum_of_the_losses(mechanism: str) -> None:
+    """Where nothing is long enough to be clipped; by autograd of torch's losses."""
+    torch.manual_seed(0)
+    model = Net()
+    with private(model, MECHANISMS[mechanism]) as run:
+        x, (classes, numbers) = next(iter(run.loader))
+        out = model(x)
+        assert {name: z.shape for name, z in run.outputs(out).items()} == {
+            "cls": (len(x), 3),
+            "reg": (len(x), 2),
+        }
+        matrix = torch.cat([classes[:, None].double(), numbers.double()], dim=1)
+        reduced = run.criterion
+        value = reduced(out, {"reg": numbers, "cls": classes})
+        value.backward()
+        found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        plain = Net()
+        plain.load_state_dict(model.state_dict())
+        seen = plain(x)
+        total = functional.cross_entropy(seen["cls"], classes, reduction="sum")
+        total = total + 0.5 * (seen["reg"] - numbers).square().mean(dim=1).sum()
+        total.backward()
+        assert float(value) == pytest.approx(float(total) / 12, rel=1e-5)
+        for name, parameter in plain.named_parameters():
+            if not name.startswith("aux"):
+                assert parameter.grad is not None
+                assert torch.allclose(found[name], parameter.grad, rtol=1e-3, atol=1e-5), name
+        run.optimizer.zero_grad()
+        reduced.reduction = "none"
+        singles = [reduced(out, labels) for labels in (matrix, (classes, numbers))]
+        assert torch.equal(*singles)
+    model.eval()
+    assert model(x).keys() == {"reg", "aux", "cls"}
+
+
+def test_losses_under_dropout_are_clipped_one_by_one() -> None:
+    torch.manual_seed(0)
+    model = Net(dropout=0.5)
+    with private(model, GradientClipping(clip_norm=0.1, loss=LOSS, **DOMAIN)) as run:
+        x, (classes, numbers) = next(iter(run.loader))
+        run.criterion(model(x), (classes, numbers)).backward()
+        total = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        assert 0.0 < float(total.norm()) <= 0.1 * len(x) * 1.0001
+
+
+@pytest.mark.parametrize("mechanism", AUDITED)
+def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, folder = Net(), tmp_path / "run"
+    settings = lipcert.Settings(
+        loss="cls=cross-entropy,reg=mse", label_norm=1.0, loss_weight={"reg": 0.5}, **DOMAIN
+    )
+    analysis = lipcert.analyze(model, Examples().x[:1], settings)
+    assert analysis.network.grad_norm is not None
+    with private(model, AUDITED[mechanism], folder) as run:
+        for _, (x, y) in zip(range(3), run.loader, strict=False):
+            run.step(x, y)
+        trained = run.export(tmp_path / "trained.onnx")
+    examples = Examples()
+    labels = np.concatenate([examples.classes[:, None].double(), examples.numbers.double()], axis=1)
+    np.savez(tmp_path / "data.npz", x=examples.x.numpy(), y=labels)
+    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
+    config = ["--config", str(folder / "lipcert.toml")]
+    for words, verdict in [
+        (["check", *target], "conditional"),
+        (["audit", *target, "--trace", str(folder / "trace")], "pass"),
+        (["audit", str(trained), *config, "--data", str(tmp_path / "data.npz")], "pass"),
+    ]:
+        done = run_lipcert([*words, "--format", "json"])
+        assert json.loads(done.stdout)["verdict"] == verdict, done.output[:2000]
+
+
+def test_outputs_that_have_no_loss_are_refused_by_name() -> None:
+    model = Net()
+    with pytest.raises(LipCertError, match=r"LC012.*--loss NAME=cross-entropy"):
+        private(model, Clipless(radius=1.0, bias_norm=1.0, **DOMAIN))
+    with pytest.raises(LipCertError, match=r"no output 'class'.*'cls'"):
+        private(model, Clipless(radius=1.0, bias_norm=1.0, loss=Loss("class=nll"), **DOMAIN))
