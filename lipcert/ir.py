@@ -276,6 +276,11 @@ class Graph:
         return self.parts or (p.Part(self.input_name, (1, *self.input_shape), self.ids),)
 
     @property
+    def arrays(self) -> tuple[tuple[str, Shape], ...]:
+        """Of several inputs, the names, and the shapes of one example; of one, nothing."""
+        return tuple((part.name, example(part.shape)) for part in self.parts)
+
+    @property
     def output_shape(self) -> Shape:
         """Per-example shape of the output."""
         return self.shape_of(self.output_name)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, final, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
 from lipcert.choices import (
     LOSSES,
@@ -42,10 +42,12 @@ from lipcert.core.ledger.mechanism import (
     names_of,
 )
 from lipcert.core.ledger.premises import InputPart
-from lipcert.core.program import Part
 from lipcert.errors import UsageError
 from lipcert.heads import HeadLoss, heads_text, read_heads, weighted
 from lipcert.patterns import check_patterns, first_match, matches
+
+if TYPE_CHECKING:
+    from lipcert.core.program import Part  # which loads numpy
 
 NO_CLIP: Final = "none"
 """the word for a layer that does not clip what it reads"""
@@ -53,6 +55,8 @@ AS_EXPORTED: Final = (
     "Take the tensors of the file for the trained parameters, even where the exporter folded "
     "others into them."
 )
+FOUND: Final = frozenset({"input_parts"})
+"""fields of settings that nobody gives"""
 _RUN_KEYS: Final = (
     "dataset_size",
     "sampling",
@@ -264,8 +268,7 @@ class Settings(LossParameters, LossChoice):
     cache: bool = said("Of analyze: remember slow norms in a private directory.", default=True)
 
     def __post_init__(self) -> None:
-        self._divide("input_norm", "input_norms")
-        self._divide("input_box", "input_boxes")
+        divide_inputs(self)
         convert(self, _KINDS)
         for item in fields(Settings):
             check, value, key = item.metadata.get("check"), getattr(self, item.name), key_of(item)
@@ -399,14 +402,6 @@ class Settings(LossParameters, LossChoice):
         ):
             check_patterns(key, patterns, names)
 
-    def _divide(self, field: str, parts: str) -> None:
-        """Put what is given of single inputs where it belongs."""
-        given = getattr(self, field)
-        if isinstance(given, Mapping):
-            rest = dict(given)
-            object.__setattr__(self, field, rest.pop("", None))
-            object.__setattr__(self, parts, (*getattr(self, parts), *rest.items()))
-
     def _check_names(self, inputs: Sequence[Part]) -> None:
         known = [item.name for item in inputs]
         for key, given in (("input-norm", self.input_norms), ("input-box", self.input_boxes)):
@@ -526,6 +521,17 @@ class Settings(LossParameters, LossChoice):
             raise UsageError(
                 "reduction: a mean divides by a public constant; give it with --batch-size"
             )
+
+
+def divide_inputs(record: object) -> None:
+    """Put what is given of single inputs, in a table in place of a norm or a box, where it
+    belongs, while a frozen record is made."""
+    for name, parts in (("input_norm", "input_norms"), ("input_box", "input_boxes")):
+        given = getattr(record, name)
+        if isinstance(given, Mapping):
+            rest = dict(given)
+            object.__setattr__(record, name, rest.pop("", None))
+            object.__setattr__(record, parts, (*getattr(record, parts), *rest.items()))
 
 
 def _positive(key: str, value: object) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
+from lipcert.core.ledger.premises import InputPart
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
 from lipcert.gates import GateResult
@@ -46,6 +47,8 @@ class Assumptions:
     eval_layers: layers of the file that training has to keep in eval mode.
     input_ids: how many rows the tables have of which whole numbers at the input choose some; 0: the
         input holds real numbers.
+    input_parts: of several inputs, in the order of the file, what is assumed of each; `input_box`
+        then is None, and `input_norm` that of all of them together.
     notes: further assumptions in words, one sentence each.
     """
 
@@ -66,6 +69,7 @@ class Assumptions:
     notes: tuple[str, ...]
     eval_layers: tuple[EvalLayer, ...] = ()
     input_ids: int = 0
+    input_parts: tuple[InputPart, ...] = ()
 
 
 @final

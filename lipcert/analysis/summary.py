@@ -89,6 +89,7 @@ def assumptions(
         notes=(),
         eval_layers=kept_in_eval_mode(graph, settings),
         input_ids=graph.ids or 0,
+        input_parts=settings.input_parts,
     )
 
 

@@ -35,15 +35,25 @@ def outside(
     the sum of n squares may be off by, n·2^-52, and an entry that is an end of the box as rounded
     to the type of x.
     """
-    flat = _flat(x)
+    flat, dtype = _flat(x), _type(x, settings)
     found: dict[int, str] = {}
     for entries in _whole(inputs):
         found |= _fractions(flat[:, entries])
     for domain in settings.domains:
         numbers = flat[:, domain.entries]
-        found |= _of(domain.input, _beyond_box(numbers, domain.box, x.dtype))
-        found |= _of(domain.input, _beyond_norm(numbers, domain.norm, x.dtype))
+        found |= _of(domain.input, _beyond_box(numbers, domain.box, dtype))
+        found |= _of(domain.input, _beyond_norm(numbers, domain.norm, dtype))
     return sorted(found.items())
+
+
+def _type(x: npt.NDArray[Any], settings: Settings) -> np.dtype[Any]:
+    """The type that the examples were stored in: several inputs, ids among them, are put together
+    in float64, whatever each was."""
+    if settings.input_parts and x.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            single = x.astype(np.float32)
+        return single.dtype if np.array_equal(single, x) else x.dtype
+    return x.dtype
 
 
 def _of(name: str, found: dict[int, str]) -> dict[int, str]:

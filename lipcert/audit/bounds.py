@@ -126,7 +126,7 @@ def claims_of_certificate(
             f"audit: {origin} is about the file with SHA-256 {certificate.model.sha256[:16]}…, and "
             f"{model.path} has {model.sha256[:16]}…; give the model that was certified"
         )
-    settings = settings_of(certificate)
+    settings = settings_of(certificate).with_inputs(model.graph.inputs)
     found = bounded(model, settings, observe)
     stated = Premises.read(certificate.assumptions).layer_clip
     if stated is not None and stated != found.premises.layer_clip:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import math
 import platform
 import random
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -92,6 +93,24 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 def named_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Buffers that a trace can hold: those of real numbers."""
     return {name: item for name, item in module.named_buffers() if not item.is_complex()}
+
+
+def side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Several inputs [examples, ...] as one [examples, entries], in a type that holds all numbers,
+    as `data` puts arrays together."""
+    kinds = {part.dtype for part in parts}
+    kind = next(iter(kinds))
+    if len(kinds) > 1:
+        arrays = [torch.empty(0, dtype=item).numpy() for item in kinds]
+        kind = torch.from_numpy(np.empty(0, np.result_type(*arrays))).dtype
+    return torch.cat([part.reshape(len(part), -1).to(kind) for part in parts], dim=1)
+
+
+def apart(x: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The inputs that stand side by side, in the shapes and types of others."""
+    sizes = [math.prod(part.shape[1:]) for part in like]
+    found = zip(torch.split(x, sizes, dim=1), like, strict=True)
+    return tuple(own.reshape(len(x), *part.shape[1:]).to(part.dtype) for own, part in found)
 
 
 def named_inputs(

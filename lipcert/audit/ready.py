@@ -23,11 +23,11 @@ from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, w
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.files import CertificateFileError, read_certificate_file
-from lipcert.core.program import Shape
 from lipcert.data.source import Columns, Identity
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
+from lipcert.ir import Graph
 from lipcert.signal.examples import DataSet, Examples, Readable, open_data
 from lipcert.upper import FloatArray
 
@@ -90,8 +90,7 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
         claims = claims_of_analysis(model, settings, observe)
     else:
         claims = claims_of_certificate(model, certificate, str(job.certificate), observe)
-    shape = claims.engine.graph.input_shape
-    data = _data(job, shape, examples)
+    data = _data(job, claims.engine.graph, examples)
     identity = None if data is None else data.identity
     trace = None if job.trace is None else read_trace(Path(job.trace))
     if trace is not None and trace.manifest.examples_key is not None and data is not None:
@@ -110,11 +109,12 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     )
 
 
-def _data(job: Job, shape: Shape, examples: object) -> DataSet | None:
+def _data(job: Job, graph: Graph, examples: object) -> DataSet | None:
     if job.data is None:
         return None
-    columns = Columns.of(job.data_x, job.data_y)
-    return open_data(job.data if examples is None else examples, shape, columns, job.data)
+    columns = Columns.of(job.data_x, job.data_y, graph.arrays)
+    where = job.data if examples is None else examples
+    return open_data(where, graph.input_shape, columns, job.data)
 
 
 def _require_count(data: DataSet) -> None:

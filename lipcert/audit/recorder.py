@@ -283,6 +283,8 @@ class Recorder:
         said, self._said = self._said, None
         source, self._source = self._source, None
         inputs = observation.named_inputs(arguments, keywords)
+        if source is not None and len(inputs) > 1:  # of several inputs, as they are put together
+            inputs = {"input": observation.side_by_side(list(inputs.values()))}
         if self._drawn is not None and "input" in inputs:
             drawn, words = self._drawn
             index, said = drawn.take(len(inputs["input"])), said or words

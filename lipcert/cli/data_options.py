@@ -68,5 +68,5 @@ def some_examples(words: Mapping[str, Any], model: ImportedModel) -> Examples | 
     where = words["data"]
     if where is None:
         return None
-    columns = Columns.of(words["data_x"], words["data_y"])
+    columns = Columns.of(words["data_x"], words["data_y"], model.graph.arrays)
     return open_data(where, model.graph.input_shape, columns).some()

@@ -197,6 +197,8 @@ TABLES: Final[Mapping[str, Callable[[object], object]]] = MappingProxyType(
     {
         "constraints": _table("parameter names and constraints", _constraint),
         "noise-multipliers": _table("group names and noise multipliers", _number),
+        "input-norms": _table("names of inputs and norms", _number),
+        "input-boxes": _table("names of inputs and boxes", _box),
         "input-clips": _table("layer names and radii", _radius),
         "cotangent-clips": _table("layer names and radii", _number),
     }

@@ -70,6 +70,10 @@ def _certified(path: str, certificate: Certificate) -> Statement:
         terms=_terms(
             norm=certificate.input.output_norm,
             box=premises.input_box,
+            inputs=[
+                {"name": part.name, "norm": part.norm, "box": part.box and list(part.box)}
+                for part in premises.input_parts
+            ],
             loss=loss if premises.loss_clip is None else {**loss, "clip": premises.loss_clip},
             mechanism=premises.mechanism.record(),
             relation=premises.relation,
@@ -155,6 +159,10 @@ def _analysed_terms(assumed: Members, run: Members | None) -> dict[str, Assumed]
     return _terms(
         norm=_bound(assumed["input_norm"]),
         box=_pair(assumed["input_box"]),
+        inputs=[
+            {name: part.get(name) for name in ("name", "norm", "box")}
+            for part in cast("list[Members]", assumed.get("inputs", []))
+        ],
         loss=loss,
         mechanism=_object(assumed["mechanism"]),
         relation=assumed["neighbours"],
@@ -169,6 +177,7 @@ def _terms(
     *,
     norm: float | None,
     box: tuple[float, float] | None,
+    inputs: list[dict[str, object]],
     loss: Members,
     mechanism: Members,
     relation: object,
@@ -196,6 +205,8 @@ def _terms(
         "scope": Assumed(_words(scope)),
         "eval mode": Assumed(_words(sorted(eval_layers))),
     }
+    if inputs:
+        found["inputs"] = Assumed(_words(inputs))
     if run is not None:
         found["run"] = Assumed(_run_words(run))
     return found

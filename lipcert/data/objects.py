@@ -70,10 +70,7 @@ def source_of_object(
     """The examples of an object. again: makes it anew, where it can be gone through only once."""
     if isinstance(found, Source):
         return found
-    if _is_arrays(found):
-        x, y = (_array(item, name) for item in found)
-        return Arrays(x, y, name)
-    if _is_arrays_of_several(found):
+    if _is_arrays(found, columns) or _is_arrays_of_several(found, columns):
         return Arrays(*_pair(found, name, columns, batched=True), name)
     if (loader := _torch("DataLoader")) is not None and isinstance(found, loader):
         if not _is_stream(found.dataset):
@@ -206,7 +203,7 @@ def _pair(item: Any, name: str, columns: Columns, *, batched: bool = False) -> B
             f"{name} gives {parts} as an example; a pair (x, y) of inputs and label is needed, or "
             "a mapping with both"
         )
-    inputs = _array(x, name)
+    inputs = columns.inputs_of(x, name, _array)
     return inputs, _labels(y, name, columns, len(inputs) if batched else None)
 
 
@@ -253,18 +250,16 @@ def _array(item: Any, name: str) -> Array:
         raise NoVerdictError(f"{name} gives lists of several lengths: {error}") from error
 
 
-def _is_arrays(found: Any) -> bool:
-    """Whether this is a pair of whole arrays, and not two examples."""
-    return (
-        isinstance(found, tuple | list)
-        and len(found) == 2
-        and all(hasattr(item, "shape") and len(item.shape) > 0 for item in found)
-    )
+def _is_arrays(found: Any, columns: Columns) -> bool:
+    """Whether this is a pair of whole arrays, and not two examples; of several inputs, of as many
+    arrays, or a mapping of them, and of labels."""
+    is_pair = isinstance(found, tuple | list) and len(found) == 2
+    return is_pair and _is_whole(found[0], columns) and len(getattr(found[1], "shape", ())) > 0
 
 
-def _is_arrays_of_several(found: Any) -> bool:
+def _is_arrays_of_several(found: Any, columns: Columns) -> bool:
     """Whether this is a pair of all inputs and the labels of several outputs."""
-    if not (isinstance(found, tuple | list) and len(found) == 2 and hasattr(found[0], "shape")):
+    if not (isinstance(found, tuple | list) and len(found) == 2 and _is_whole(found[0], columns)):
         return False
     labels = list(found[1].values()) if isinstance(found[1], Mapping) else found[1]
     return (
@@ -272,6 +267,14 @@ def _is_arrays_of_several(found: Any) -> bool:
         and len(labels) > 1
         and all(len(getattr(part, "shape", ())) > 0 for part in labels)
     )
+
+
+def _is_whole(x: Any, columns: Columns) -> bool:
+    """Whether this is an array of all inputs, or one for each of several."""
+    parts = [x]
+    if columns.inputs and isinstance(x, tuple | list | Mapping):
+        parts = list(x.values() if isinstance(x, Mapping) else x)
+    return bool(parts) and all(len(getattr(part, "shape", ())) > 0 for part in parts)
 
 
 def _torch(name: str) -> Any:

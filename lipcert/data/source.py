@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -48,26 +48,36 @@ class Identity:
 class Columns:
     """Names of inputs and labels in a file; None: what is usual, `X_NAMES` and `Y_NAMES`.
 
-    Several names of x are columns of one number each, which together make an example. Several names
-    of y are the labels of several outputs, in the order of their losses.
+    Several names of x are columns of one number each, which together make an example; or arrays,
+    one for each of several inputs of the network. Several names of y are the labels of several
+    outputs, in the order of their losses. inputs: names and shapes of several inputs, in the order
+    of the network.
     """
 
     x: tuple[str, ...] | None = None
     y: tuple[str, ...] | None = None
+    inputs: tuple[tuple[str, Shape], ...] = ()
 
     @classmethod
-    def of(cls, x: str | None, y: str | None) -> Columns:
-        """From the words of options: names are separated by commas."""
-        names = [
+    def of(
+        cls, x: str | None, y: str | None, inputs: tuple[tuple[str, Shape], ...] = ()
+    ) -> Columns:
+        """From the words of options: names are separated by commas. inputs: as the field."""
+        of_x, of_y = (
             None if words is None else tuple(part.strip() for part in words.split(","))
             for words in (x, y)
-        ]
-        if any("" in (found or ()) for found in names):
+        )
+        if any("" in (found or ()) for found in (of_x, of_y)):
             raise UsageError("--data-x and --data-y: a name is empty")
-        return cls(*names)
+        return cls(of_x, of_y, inputs)
 
     def given_x(self, where: str) -> str | None:
         """The name of x that was given, where one array holds the inputs."""
+        if self.inputs:
+            raise NoVerdictError(
+                f"{where}: of a network with several inputs, .npz files with an array for each are "
+                "read, and objects of Python"
+            )
         if self.x is not None and len(self.x) > 1:
             raise NoVerdictError(
                 f"{where}: --data-x names {len(self.x)} arrays; only columns of a table (Parquet, "
@@ -94,10 +104,51 @@ class Columns:
         given = self.y or (None,)
         return tuple(_named(name, Y_NAMES, known, where, "--data-y") for name in given)
 
+    def read_x(self, arrays: Mapping[str, Any], where: str) -> Any:
+        """The inputs among named values: of several inputs, one for each."""
+        if not self.inputs:
+            return arrays[self.one_x(arrays, where)]
+        names = self.x or tuple(name for name, _ in self.inputs)
+        missing = [name for name in names if name not in arrays]
+        if missing or len(names) != len(self.inputs):
+            listed = ", ".join(name for name, _ in self.inputs)
+            raise NoVerdictError(
+                f"{where} has no array {(missing or names)[0]!r} beside those of the other inputs; "
+                f"the model reads {listed}: name an array for each with --data-x A,B"
+            )
+        return tuple(arrays[name] for name in names)
+
     def pair(self, arrays: Mapping[str, Any], where: str) -> tuple[Any, Any]:
-        """Inputs and labels among named values; of several outputs a tuple of labels."""
+        """Inputs and labels among named values; of several inputs or outputs a tuple of them."""
         labels = tuple(arrays[name] for name in self.labels(arrays, where))
-        return arrays[self.one_x(arrays, where)], labels if len(labels) > 1 else labels[0]
+        return self.read_x(arrays, where), labels if len(labels) > 1 else labels[0]
+
+    def inputs_of(self, x: Any, where: str, convert: Callable[[Any, str], Array]) -> Array:
+        """What is given for x as one array: of several inputs, the entries of an example of each,
+        one after another, in a type that holds all of their numbers."""
+        if not self.inputs:
+            return convert(x, where)
+        if isinstance(x, Mapping):
+            x = self.read_x(x, where)
+        if not isinstance(x, tuple | list) or len(x) != len(self.inputs):
+            listed = ", ".join(name for name, _ in self.inputs)
+            raise NoVerdictError(
+                f"{where} gives no array for each of the {len(self.inputs)} inputs of the model "
+                f"({listed}); give ((A, B), y), or a mapping with their names"
+            )
+        found = []
+        for item, (name, shape) in zip(x, self.inputs, strict=True):
+            array = convert(item, where)
+            batch = array.shape[: array.ndim - len(shape)]
+            if array.shape != (*batch, *shape) or len(batch) > 1:
+                raise NoVerdictError(
+                    f"{where} holds the shape {list(array.shape)} for the input {name!r}, which is "
+                    f"{list(shape)} in one example"
+                )
+            found.append(array.reshape(*batch, -1))
+        if len({array.shape[:-1] for array in found}) > 1:
+            raise NoVerdictError(f"{where} holds other numbers of examples for each input")
+        return np.concatenate(found, axis=-1)
 
 
 def _named(

@@ -57,6 +57,8 @@ class _Layout:
     @classmethod
     def of(cls, there: Sequence[str], columns: Columns, shape: Shape, where: str) -> _Layout:
         y = columns.labels(there, where)
+        if columns.inputs:
+            columns.given_x(where)
         if columns.x == (EVERY_OTHER,):
             return cls(tuple(name for name in there if name not in y), y, shape)
         if columns.x is None or len(columns.x) == 1:

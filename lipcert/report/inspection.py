@@ -149,7 +149,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         sha256=model.sha256,
         producer=model.producer,
         opset=model.opset,
-        inputs=((graph.input_name, graph.input_shape),),
+        inputs=graph.arrays or ((graph.input_name, graph.input_shape),),
         outputs=graph.outputs,
         nodes=_nodes(graph),
         parameters=_parameters(graph),

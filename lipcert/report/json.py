@@ -43,6 +43,7 @@ DOCUMENT: Final = Codec(
         "Analysis.gates": member(optional=True),
         "Assumptions.eval_layers": member("eval_mode", optional=True),
         "Assumptions.input_ids": member(optional=True),
+        "Assumptions.input_parts": member("inputs", optional=True),
     },
     nulls=True,
     extra=True,

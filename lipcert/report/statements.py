@@ -11,6 +11,7 @@ from typing import Final
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.core.ledger import MECHANISMS
 from lipcert.core.ledger.mechanism import is_stepwise
+from lipcert.core.ledger.premises import InputPart
 from lipcert.report.numbers import NO_BOUND, at_most, measured
 from lipcert.signal.examples import RANDOM
 from lipcert.signal.measure import Observed
@@ -144,6 +145,9 @@ def _input_text(analysis: Analysis) -> str:
     if facts.input_norm is None:
         return "every example is admitted: the mechanism bounds gradients whatever it reads"
     norm = f"2-norm ≤ {at_most(facts.input_norm)}"
+    if facts.input_parts:
+        text = f"{'; '.join(map(_part_text, facts.input_parts))}; in all {norm}"
+        return f"{_ASSUMED}{text}" if _is_said(analysis, "LC104") else text
     if facts.input_box is None:
         return f"every example with {norm}"
     low, high = facts.input_box
@@ -153,6 +157,16 @@ def _input_text(analysis: Analysis) -> str:
         )
     text = f"every entry in [{low:.12g}, {high:.12g}], hence {norm}"
     return f"{_ASSUMED}{text}" if _is_said(analysis, "LC104") else text
+
+
+def _part_text(part: InputPart) -> str:
+    found = []
+    if part.norm is not None:
+        found.append(f"2-norm ≤ {at_most(part.norm)}")
+    if part.box is not None:
+        low, high = part.box
+        found.append(f"entries in [{low:.12g}, {high:.12g}]")
+    return f"{part.name} {list(part.shape[1:])} with {' and '.join(found) or 'any entries'}"
 
 
 def _loss_text(analysis: Analysis) -> str:

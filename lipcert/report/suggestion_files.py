@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 
 from lipcert.report.json import JsonObject, diagnostic_list, dump
-from lipcert.settings import ConstraintSpec, Settings, key_of
+from lipcert.settings import FOUND, ConstraintSpec, Settings, key_of
 from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
 from lipcert.suggestions.written import PAIRS, python_lines
 
@@ -121,7 +121,7 @@ def settings_toml(recipe: Recipe) -> str:
 
 def _given(settings: Settings) -> Iterator[tuple[str, object]]:
     """Settings that differ from the defaults, and do not follow from the others."""
-    derived = set()
+    derived = set(FOUND)
     if replace(settings, scope="auto") == settings:
         derived.add("scope")
     if replace(settings, reduction="auto") == settings:

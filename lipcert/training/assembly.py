@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -63,7 +63,7 @@ from lipcert.training.ledger_file import LedgerHeader
 from lipcert.training.likeness import Likeness, require_gradients
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism
-from lipcert.training.network import TrainedNetwork, trained_network
+from lipcert.training.network import Example, TrainedNetwork, trained_network
 from lipcert.training.noise_warning import warn_of_noise
 from lipcert.training.private import Private
 from lipcert.training.release import NoiseSource, Release
@@ -166,7 +166,7 @@ def make_private(
         require_full_precision(model)
         first = FirstExamples.of(loader, model)
         first.require_inputs(declared)
-        x = first.x[:1]
+        x = first.example
         place = (
             None if folder is None else usable(Path(folder), resume=resume, is_first=world.is_first)
         )
@@ -236,7 +236,7 @@ def _physical(given: int | None) -> int | None:
     return found
 
 
-def _wired(parts: _Parts, x: Tensor, seed: int | None, max_physical_batch: int | None) -> Private:
+def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int | None) -> Private:
     """Hooks in place, nothing recorded yet."""
     settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
     joins = parts.network.outputs.join_in_training(parts.network.module)
@@ -312,7 +312,7 @@ def _staged(place: Path | None) -> Iterator[Path]:
 
 def _network(
     model: nn.Module,
-    x: Tensor,
+    x: Example,
     stage: Path,
     file: Path | None,
     world: World,

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from lipcert.audit.observation import apart as split
+from lipcert.audit.observation import side_by_side
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
@@ -114,13 +116,21 @@ class Hooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not (module.training and torch.is_grad_enabled()):
             return None
-        if keywords or not (len(arguments) == 1 and isinstance(arguments[0], Tensor)):
+        if keywords or not arguments or not all(isinstance(x, Tensor) for x in arguments):
             raise UsageError(
-                "training: the model takes one tensor of examples, and nothing else: model(x)"
+                "training: the model takes one tensor of examples, and nothing else: model(x); or "
+                "one for each of its inputs: model(a, b)"
             )
-        x = self._guard.entering(arguments[0])
-        self._describe(len(x), arguments[0])
-        return (x,), {}
+        if len(arguments) == 1:
+            x = self._guard.entering(arguments[0])
+            self._describe(len(x), arguments[0])
+            return (x,), {}
+        if len({part.shape[:1] for part in arguments}) > 1:
+            raise UsageError("training: the inputs of the model hold other numbers of examples")
+        given = side_by_side(arguments)
+        x = self._guard.entering(given)
+        self._describe(len(x), given)
+        return split(x, arguments), {}
 
     def _after(self, module: nn.Module, arguments: object, output: object) -> object:
         del arguments

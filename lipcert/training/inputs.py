@@ -35,6 +35,8 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
         return x
     flat = x.detach().reshape(len(x), -1)
     box, radius = settings.effective_input_box, settings.input_norm
+    if settings.input_parts:
+        return x if _is_inside(flat, settings) else _settled(x, settings)
     if radius is None:
         return x if _is_in_box(flat, box) else _settled(x, settings)
     if flat.shape[1] > _MOST_ENTRIES or not (box is None or _is_in_box(flat, box)):
@@ -50,6 +52,21 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
     factors = (radius * DRAWN_IN / norms).clamp(max=1.0)
     drawn: Tensor = x.detach() * factors.reshape(-1, *[1] * (x.dim() - 1))
     return drawn.to(x.dtype)
+
+
+def _is_inside(flat: Tensor, settings: Settings) -> bool:
+    """Whether every one of several inputs lies within its domain, whatever rounding did."""
+    if flat.shape[1] > _MOST_ENTRIES or not math.isfinite(flat.sum(dtype=torch.float64)):
+        return False
+    for domain in settings.domains:
+        part = flat[:, domain.entries]
+        if not _is_in_box(part, domain.box):
+            return False
+        if domain.norm is not None:
+            norms = torch.linalg.vector_norm(part.double(), dim=1)
+            if not float(norms.max()) <= domain.norm * DRAWN_IN:
+                return False
+    return True
 
 
 def _is_in_box(flat: Tensor, box: tuple[float, float] | None) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lipcert.audit.observation import unwrapped
+from lipcert.audit.observation import side_by_side, unwrapped
 from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
@@ -127,11 +127,13 @@ def require_full_precision(model: nn.Module) -> None:
 class FirstExamples:
     """The first examples as the loader gives them: what a run would only find in its first batch.
 
-    x: [examples, …], on the device of the model. labels: of the same examples.
+    x: [examples, …], on the device of the model; of several inputs, side by side. labels: of the
+    same examples. inputs: what the model reads.
     """
 
     x: Tensor
     labels: object
+    inputs: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, loader: DataLoader[Any], model: nn.Module) -> Self:
@@ -144,20 +146,33 @@ class FirstExamples:
             raise UsageError("training: the data set has no examples")
         batch = loader.collate_fn([dataset[place] for place in range(min(_FIRST, len(dataset)))])
         x, labels, *_ = (*batch, None, None) if isinstance(batch, tuple | list) else (None, None)
-        if not isinstance(x, Tensor):
-            raise UsageError("training: the loader must give pairs (x, y), x a tensor")
-        return cls(x.to(parameter.device), labels)
+        given = tuple(x) if isinstance(x, tuple | list) else (x,)
+        if not given or not all(isinstance(item, Tensor) for item in given):
+            raise UsageError(
+                "training: the loader must give pairs (x, y), x a tensor, or ((a, b), y) with a "
+                "tensor for each input"
+            )
+        inputs = tuple(item.to(parameter.device) for item in given)
+        x = inputs[0] if len(inputs) == 1 else side_by_side(inputs)
+        return cls(x, labels, inputs)
+
+    @property
+    def example(self) -> Tensor | tuple[Tensor, ...]:
+        """The first alone, as the model reads it."""
+        found = tuple(item[:1] for item in self.inputs)
+        return found[0] if len(found) == 1 else found
 
     def require_inputs(self, settings: Settings) -> None:
         """UsageError where the domain is not declared, or does not hold them.
 
         Of whole numbers the network may say which there are: see `require_network`.
         """
-        if settings.input_is_assumed and not self.x.is_floating_point():
+        if settings.input_is_assumed and not any(x.is_floating_point() for x in self.inputs):
             return
         if settings.input_is_assumed:
             raise UsageError(_UNDECLARED.format(mechanism=settings.mechanism))
-        admitted(self.x, settings)
+        if len(self.inputs) == 1:
+            admitted(self.x, settings)
 
     def require_network(self, settings: Settings, loss: Loss, output_shape: Shape) -> None:
         """UsageError where the domain, which the network may have settled, does not hold them;
@@ -176,6 +191,8 @@ def examples_of(source: str, given: KnownExamples, shape: Shape, *, is_private: 
     """UsageError for what are no examples of this shape."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UsageError(f"training: {source}: give (x, y), inputs and labels")
+    if isinstance(given[0], tuple | list | Mapping):
+        raise UsageError(f"training: {source}: examples of several inputs are not measured here")
     x, y = (_array(item) for item in given)
     try:
         found = checked_examples(x, y, shape, source)

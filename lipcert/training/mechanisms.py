@@ -23,6 +23,7 @@ from lipcert.choices import (
     check_nonnegative,
 )
 from lipcert.conversion import convert
+from lipcert.core.codec import Bound
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
     ClipScopeName,
@@ -37,6 +38,7 @@ from lipcert.settings import (
     ConstraintSpec,
     LossParameters,
     Settings,
+    divide_inputs,
     kinds_of,
     loss_parameters,
 )
@@ -107,8 +109,9 @@ class TrainingMechanism:
     """What all mechanisms share.
 
     input_norm, input_box: the inputs that one example may have; the loader's examples must be in
-    it. allocation, noise_multipliers: how the noise is split over the groups. group: what is noised
-    together. freeze: names or globs of parameters that stay as they are.
+    it; of several inputs, {name: value} says it of each. allocation, noise_multipliers: how the
+    noise is split over the groups. group: what is noised together. freeze: names or globs of
+    parameters that stay as they are.
     """
 
     kind: ClassVar[str]
@@ -116,6 +119,8 @@ class TrainingMechanism:
     loss: Loss = field(default_factory=Loss)
     input_norm: float | None = None
     input_box: tuple[float, float] | None = None
+    input_norms: tuple[tuple[str, Bound], ...] = ()
+    input_boxes: tuple[tuple[str, tuple[float, float]], ...] = ()
     allocation: AllocationName = "optimal"
     noise_multipliers: tuple[tuple[str, float], ...] = ()
     neighbours: NeighboursName = "add-remove"
@@ -123,6 +128,7 @@ class TrainingMechanism:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        divide_inputs(self)
         convert(self, {**kinds_of(type(self)), "loss": Loss.of})
         self._settings()
 

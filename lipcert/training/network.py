@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lipcert.audit.lowering.network import LoweredNetwork
-from lipcert.audit.observation import named_buffers, unwrapped
+from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
 from lipcert.audit.recorded_names import Match, matched
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.load import load_under
@@ -33,6 +33,8 @@ from lipcert.training.exporting import export
 from lipcert.training.outputs import Outputs
 
 _EXAMPLES: Final = 3
+Example: TypeAlias = Tensor | tuple[Tensor, ...]
+"""a batch [examples, ...] of what a module reads; of several inputs, one for each"""
 _AGREEMENT: Final = 1e-3
 """relative to the longest output: float32 kernels differ by far less, other networks by more"""
 
@@ -88,7 +90,7 @@ class TrainedNetwork:
 
 def trained_network(
     module: nn.Module,
-    example: Tensor,
+    example: Example,
     path: Path,
     settings: Settings | None = None,
     *,
@@ -97,11 +99,11 @@ def trained_network(
 ) -> TrainedNetwork:
     """Export the module to `path`, import the file, and compare the two on random inputs.
 
-    example: one batch [examples, *input shape] that fixes shape and dtype; its numbers are not
-    used. settings: under which the file is read. exists: it is there, with other weights. masks:
-    dropout may be active. Raises UsageError for modules that are random or mix examples in
-    training, UnsupportedModelError for what cannot be imported, NoVerdictError where the two
-    disagree.
+    example: one batch [examples, *input shape] that fixes shape and dtype, or several, one for each
+    input; their numbers are not used. settings: under which the file is read. exists: it is there,
+    with other weights. masks: dropout may be active. Raises UsageError for modules that are random
+    or mix examples in training, UnsupportedModelError for what cannot be imported, NoVerdictError
+    where the two disagree.
     """
     refuse_active(unwrapped(module), masks=masks)
     return imported_network(module, example, path, settings, exists=exists)
@@ -109,7 +111,7 @@ def trained_network(
 
 def imported_network(
     module: nn.Module,
-    example: Tensor,
+    example: Example,
     path: Path,
     settings: Settings | None = None,
     *,
@@ -123,14 +125,17 @@ def imported_network(
     if not exists:
         export(live, example, path)
     model = load_under(path, settings or Settings(), trusted=True)
-    if model.graph.input_shape != tuple(example.shape[1:]):
+    given = example if isinstance(example, tuple) else (example,)
+    taken = [shape for _, shape in model.graph.arrays] or [model.graph.input_shape]
+    shapes = [tuple(item.shape[1:]) for item in given]
+    if taken != shapes:
         raise NoVerdictError(
-            f"training: the exported network takes {model.graph.input_shape}, the examples have "
-            f"shape {tuple(example.shape[1:])}"
+            f"training: the exported network takes {_listed(taken)}, the examples have "
+            f"shape {_listed(shapes)}"
         )
     snapshot = {name: item.cpu().numpy() for name, item in _named_tensors(live).items()}
-    shapes = {name: array.shape for name, array in snapshot.items()}
-    matches = matched(model.graph, shapes, lambda: [snapshot])
+    sizes = {name: array.shape for name, array in snapshot.items()}
+    matches = matched(model.graph, sizes, lambda: [snapshot])
     found = TrainedNetwork(live, model, matches, Outputs.of(model))
     _compare(found, example)
     return found
@@ -138,7 +143,7 @@ def imported_network(
 
 @contextmanager
 def exported_network(
-    module: nn.Module, example: Tensor, settings: Settings | None = None
+    module: nn.Module, example: Example, settings: Settings | None = None
 ) -> Iterator[TrainedNetwork]:
     """A copy of the module in evaluation mode, imported; its file lasts as long as the block."""
     own = copy.deepcopy(unwrapped(module)).eval()
@@ -172,18 +177,27 @@ def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
         )
 
 
-def _compare(network: TrainedNetwork, example: Tensor) -> None:
+def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes))
+
+
+def _compare(network: TrainedNetwork, example: Example) -> None:
     """The module against its graph on random inputs, with the live weights in their places."""
-    device = example.device
+    given = example if isinstance(example, tuple) else (example,)
     weights = {name: tensor.double().cpu().numpy() for name, tensor in network.tensors().items()}
     lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)
     generator = np.random.default_rng(0)
-    shape, ids = (_EXAMPLES, *example.shape[1:]), network.graph.ids
-    drawn = generator.random(shape) if ids is None else generator.integers(ids, size=shape)
-    x = torch.from_numpy(drawn).to(example.dtype)
+    parts = []
+    for item, part in zip(given, network.graph.inputs, strict=True):
+        shape = (_EXAMPLES, *item.shape[1:])
+        rows = part.ids
+        drawn = generator.random(shape) if rows is None else generator.integers(rows, size=shape)
+        parts.append(torch.from_numpy(drawn).to(item.dtype))
+    x = parts[0].double() if len(parts) == 1 else side_by_side(parts).double()
     with torch.no_grad(), at_rest(network.module):
-        found = network.outputs.joined(network.module(x.to(device)))
-        truth = lowered.forward(x.double())
+        read = (part.to(item.device) for part, item in zip(parts, given, strict=True))
+        found = network.outputs.joined(network.module(*read))
+        truth = lowered.forward(x)
     if found is None or found.shape != truth.shape:
         raise UsageError(
             "training: the module must return one tensor of logits, or one for each of several "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, final
@@ -38,7 +38,7 @@ from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
 from lipcert.training.likeness import require_numbers
-from lipcert.training.loader import PrivateLoader, split
+from lipcert.training.loader import PrivateLoader, examples_in, split
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.release import Release
 from lipcert.training.run_folder import (
@@ -91,7 +91,7 @@ class Private:
     recorder: Recorder | None
     folder: Path | None
     max_physical_batch: int | None = None
-    example: Tensor = field(repr=False, kw_only=True)
+    example: Tensor | tuple[Tensor, ...] = field(repr=False, kw_only=True)
 
     @property
     def settings(self) -> Settings:
@@ -118,15 +118,16 @@ class Private:
         of those that have a loss, side by side."""
         return self.network.outputs.apart(joined)
 
-    def step(self, x: Tensor, y: Labels) -> float:
-        """One release on a batch of the loader; the criterion's value.
+    def step(self, x: Tensor | Sequence[Tensor], y: Labels) -> float:
+        """One release on a batch of the loader; the criterion's value. x: of several inputs, all.
 
         The value is computed from private data and is not private: do not publish it.
         """
         self.optimizer.zero_grad()
         total = 0.0
-        for images, labels in split((x, y), self.max_physical_batch or max(len(x), 1)):
-            loss = self.criterion(self.model(images), labels)
+        for some, labels in split((x, y), self.max_physical_batch or max(examples_in(x), 1)):
+            inputs = some if isinstance(some, tuple | list) else (some,)
+            loss = self.criterion(self.model(*inputs), labels)
             loss.backward()
             total += float(loss.detach())
         self.optimizer.step()

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import torch
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings import NO_CLIP, Settings
+from lipcert.settings import FOUND, NO_CLIP, Settings
 
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"
@@ -33,7 +33,9 @@ CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
 UNCERTIFIED: Final = "no_certificate.txt"
 """why there is no certificate, where there is none"""
-_TABLES: Final = tuple(item.name for item in fields(Settings) if not item.metadata)
+_TABLES: Final = tuple(
+    item.name for item in fields(Settings) if not item.metadata and item.name not in FOUND
+)
 _HEAD: Final = "# The settings of a private training run: lipcert certify MODEL --config THIS\n"
 
 
@@ -93,7 +95,7 @@ def settings_text(settings: Settings) -> str:
     lines = [_HEAD]
     for item in fields(Settings):
         value = getattr(settings, item.name)
-        if item.name not in _TABLES and value != getattr(default, item.name):
+        if item.name not in {*_TABLES, *FOUND} and value != getattr(default, item.name):
             lines.append(f"{_key(item.name)} = {_value(value)}\n")
     for table in _TABLES:
         entries: tuple[tuple[str, object], ...] = getattr(settings, table)

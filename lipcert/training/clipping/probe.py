@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.recorded_names import Match
-from lipcert.ir import Graph, Node
+from lipcert.ir import Graph, Node, example
 from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.dropout import at_rest
 
@@ -75,11 +75,15 @@ class Probe:
         rng = np.random.default_rng(0)
         shapes = (graph.input_shape, graph.output_shape)
         numbers = [rng.standard_normal((_EXAMPLES, *shape)) for shape in shapes]
-        if graph.ids is not None:
-            numbers[0] = rng.integers(graph.ids, size=numbers[0].shape).astype(np.float64)
+        flat, start = numbers[0].reshape(_EXAMPLES, -1), 0
+        for part in graph.inputs:
+            own, start = flat[:, start : start + part.size], start + part.size
+            if part.ids is not None:
+                own[:] = rng.integers(part.ids, size=own.shape)
+        numbers[0] = flat.reshape(numbers[0].shape)
         device = next(iter(self._state.values())).device
         self._x, ascents = (torch.from_numpy(item).to(device, dtype) for item in numbers)
-        self._read = self._x if graph.ids is None else self._x.long()
+        self._read = _read(self._x, graph)
         self._ascent = ascents * ascent
         self._training = training
         self._before = {name: item.detach().clone() for name, item in self._state.items()}
@@ -100,7 +104,7 @@ class Probe:
         watching = _watching(self._module, inputs, outputs, training=self._training)
         with watching, torch.enable_grad():
             try:
-                seen = functional_call(both, state, (self._read,))
+                seen = functional_call(both, state, self._read)
             except (RuntimeError, TypeError):
                 return None  # an error that has nothing to do with the dtype comes again
         if seen is None:
@@ -172,6 +176,15 @@ class Probe:
         )
 
 
+def _read(x: Tensor, graph: Graph) -> tuple[Tensor, ...]:
+    """What the module reads, from what the graph reads."""
+    parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
+    return tuple(
+        own.reshape(len(x), *example(part.shape)).to(x.dtype if part.ids is None else torch.long)
+        for own, part in zip(parts, graph.inputs, strict=True)
+    )
+
+
 @final
 class _ForwardAndBack(nn.Module):
     """A module and a backward pass through it, which may evaluate parts of it again
@@ -190,9 +203,10 @@ class _ForwardAndBack(nn.Module):
         self._backward = backward
         self._dtype = dtype
 
-    def forward(self, x: Tensor) -> tuple[Tensor, _Gradients] | None:
+    def forward(self, *x: Tensor) -> tuple[Tensor, _Gradients] | None:
         """The output with its gradients; None where it is no tensor of this dtype."""
-        found = self.inner(x) if self._read is None else self._read(self.inner(x))
+        output = self.inner(*x)
+        found = output if self._read is None else self._read(output)
         if not isinstance(found, Tensor) or found.dtype is not self._dtype:
             return None
         return found, self._backward(found)
