@@ -18,7 +18,7 @@ def domain(box, radius, shape=(3, 2)):
     interval = None
     if box is not None:
         interval = Interval(np.full((1, 1), box[0]), np.full((1, 1), box[1]))
-    return Domain(shape, Fact.of(shape, radius, interval))
+    return Domain(shape, Fact.of(shape, radius, interval), np.zeros(shape, bool))
 
 
 @pytest.mark.parametrize("box", BOXES)
