@@ -14,8 +14,7 @@ from lipcert.audit.agreement import agreement
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
-from lipcert.importer.load import load_model
-from tests.models.shipped import NAMES, module, path_of
+from tests.models.shipped import NAMES, graph_of, module
 
 CPU = torch.device("cpu")
 LOSS = CrossEntropy()
@@ -24,7 +23,7 @@ SMALL = "digits_cnn"
 
 @cache
 def network(name, dtype=torch.float32):
-    return LoweredNetwork.of(load_model(path_of(name)).graph, dtype, CPU)
+    return LoweredNetwork.of(graph_of(name), dtype, CPU)
 
 
 def batch(name, examples=4):

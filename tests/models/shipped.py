@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 import lipcert
 from lipcert import Analysis, Settings
+from lipcert.ir import Graph
 from models.architectures import ARCHITECTURES
 from models.data import Split, digit_images
 
@@ -23,6 +24,12 @@ NAMES = tuple(ARCHITECTURES)
 
 def path_of(name: str) -> Path:
     return FOLDER / f"{name}.onnx"
+
+
+@cache
+def graph_of(name: str) -> Graph:
+    """As the importer reads it, in this process: what it does in another is tested elsewhere."""
+    return lipcert.load_model(path_of(name), trusted=True).graph
 
 
 @cache

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.core.rules.facts import Fact
-from lipcert.importer.load import load_model
 from lipcert.ir import Graph, Parameter
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.operand import Operand
 from lipcert.signal.examples import random_examples
 from lipcert.signal.gradients import parameter_gradients, stack_size, work
 from lipcert.signal.network import Network
-from tests.models.shipped import NAMES, path_of
+from tests.models.shipped import NAMES, graph_of
 from tests.networks import chain
 from tests.ops import Activation, Dense
 from tests.random_networks import random_case
@@ -73,7 +72,7 @@ def test_random_networks(seed: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_networks(name: str) -> None:
-    graph = load_model(path_of(name), trusted=True).graph
+    graph = graph_of(name)
     x = RNG.random((2, *graph.input_shape))
     y = RNG.integers(graph.output_shape[-1], size=2)
     lively = agrees(graph, x, y, make_loss("cross-entropy"))

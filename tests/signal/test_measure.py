@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from lipcert.core.ledger import GradientClipping
-from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
 from lipcert.settings import ConstraintSpec
 from lipcert.signal.examples import Examples
 from lipcert.signal.measure import measure, released_mean
 from lipcert.signal.weights import scaled_into
 from lipcert.viewed import parameters_of
-from tests.models.shipped import digits, path_of
+from tests.models.shipped import digits, graph_of
 from tests.signal.truth import gradients, loss_of
 
 LOSS = make_loss("cross-entropy")
@@ -24,7 +23,7 @@ COUNT = 12
 
 
 def shipped(name: str = "digits_cnn"):
-    graph = load_model(path_of(name), trusted=True).graph
+    graph = graph_of(name)
     split = digits(tuple(graph.input_shape))
     x, y = split.images.numpy()[:COUNT].astype(np.float64), split.labels.numpy()[:COUNT]
     return graph, Examples(x, y, "digits.npz")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert import load_model
 from lipcert.audit.gradient_norms import NormEngine
 from lipcert.audit.gradient_norms.layout import prefers_channels_last
 from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
@@ -22,7 +21,7 @@ from lipcert.geometry import Window
 from lipcert.ir import Graph, Parameter
 from lipcert.operand import Operand
 from tests.audit.gradient_norms.oracle import CPU, assert_close, network_of, truth
-from tests.models.shipped import NAMES, path_of
+from tests.models.shipped import NAMES, graph_of
 from tests.networks import chain, dag, group_norm, in_steps, reshaped, trained, transposed
 from tests.ops import (
     Activation,
@@ -316,7 +315,7 @@ def test_gradients_that_cancel(positions: int, before: int, after: int, seed: in
 
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_mixer"])
 def test_untimed_choices_repeat_to_the_bit(name: str) -> None:
-    graph = load_model(path_of(name)).graph
+    graph = graph_of(name)
     x, labels = batch(graph, 5)
     network = network_of(graph, torch.float32)
     found = [NormEngine(network, timed=False).measure(x, cross_entropy(labels)) for _ in range(2)]
@@ -328,7 +327,7 @@ def test_untimed_choices_repeat_to_the_bit(name: str) -> None:
 
 
 def test_examples_are_independent_of_their_batch() -> None:
-    graph = load_model(path_of("digits_cnn")).graph
+    graph = graph_of("digits_cnn")
     x, labels = batch(graph, 7)
     engine = NormEngine(network_of(graph, torch.float64))
     together = engine.measure(x.double(), cross_entropy(labels))
@@ -342,7 +341,7 @@ def test_examples_are_independent_of_their_batch() -> None:
     ("name", "memory_limit"), [*((name, 2**26) for name in SMALL), ("digits_cnn", 1)]
 )
 def test_shipped_models(name: str, memory_limit: int) -> None:
-    check(load_model(path_of(name)).graph, examples=2, memory_limit=memory_limit, seed=3)
+    check(graph_of(name), examples=2, memory_limit=memory_limit, seed=3)
 
 
 def test_under_autocast_the_norms_are_those_of_the_rounded_tensors() -> None:

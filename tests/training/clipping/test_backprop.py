@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import pytest
@@ -12,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipcert import load_model
 from lipcert.analysis.clipping import with_clips
 from lipcert.audit.recorded_names import Match, matched
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
 from lipcert.settings import Settings
 from lipcert.training.clipping import check_clips, install_clips
-from tests.models.shipped import module, path_of
+from tests.models.shipped import graph_of as shipped
+from tests.models.shipped import module
 from tests.networks import chain, dag, reshaped, trained
 from tests.ops import Activation, Add, Dense, Shift
 
@@ -45,11 +44,6 @@ MAPPED = (
     "digits_mixer",
     "stevens_mnist",
 )
-
-
-@cache
-def shipped(name: str) -> Graph:
-    return load_model(path_of(name)).graph
 
 
 def matches_of(graph: Graph, live: nn.Module) -> dict[str, Match]:

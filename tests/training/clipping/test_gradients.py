@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cache
 
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ from lipcert.training.clipping import (
 from lipcert.training.clipping.factors import clip_factors
 from lipcert.training.clipping.passing import GradientPass
 from tests.models.shipped import NAMES, module, path_of
+from tests.models.shipped import graph_of as shipped
 from tests.networks import chain, dag, trained
 from tests.ops import (
     Activation,
@@ -47,11 +47,6 @@ from tests.training.clipping import oracle
 SMALL = tuple(name for name in NAMES if name.startswith("digits"))
 ROUNDED = {torch.float64: 1e-5, torch.float32: 2e-3}
 DECAYS = (0.0, 0.05)
-
-
-@cache
-def shipped(name: str) -> Graph:
-    return load_model(path_of(name)).graph
 
 
 def weights(*shape: int, seed: int = 1) -> np.ndarray:
