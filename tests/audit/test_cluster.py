@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Self
@@ -23,7 +22,6 @@ import pytest
 from distributed import Client, LocalCluster
 
 from lipcert.audit import cluster as module
-from lipcert.audit import run
 from lipcert.audit.cluster import workers
 from lipcert.audit.job import Job
 from lipcert.audit.ready import prepare
@@ -36,6 +34,7 @@ from tests.audit.deadly import Examples
 from tests.commands import ROOT, lipcert, printed_by
 from tests.models.shipped import digits, path_of
 
+pytestmark = pytest.mark.usefixtures("prepared_once")
 UNITS = 20
 EXAMPLES = 10 * UNITS
 
@@ -70,16 +69,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     split = digits((64,))
     np.savez(path, x=split.images.numpy()[:EXAMPLES], y=split.labels.numpy()[:EXAMPLES])
     return path
-
-
-@pytest.fixture(autouse=True)
-def _prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "prepare", _prepared)
-
-
-@cache
-def _prepared(job: Job, *_: object) -> object:
-    return prepare(job)
 
 
 def job_of(data: object) -> Job:

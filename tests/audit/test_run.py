@@ -15,6 +15,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.settings import Settings
 from tests.models.shipped import digits, path_of
 
+pytestmark = pytest.mark.usefixtures("prepared_once")
 MODEL = path_of("digits_mlp")
 EXAMPLES, UNIT = 120, 4
 UNITS = EXAMPLES // UNIT

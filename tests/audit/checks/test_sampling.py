@@ -76,9 +76,9 @@ def test_right_runs_raise_no_alarm(way: Sampling) -> None:
 
 @pytest.mark.parametrize("way", [Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT])
 def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
-    """Of 400 right runs, at most about a twentieth has a chance below a twentieth in a test."""
+    """Of 200 right runs, at most about a twentieth has a chance below a twentieth in a test."""
     found = []
-    for seed in range(400):
+    for seed in range(200):
         members = drawn(plan(way, 200, 20, steps=15), seed)
         sizes = {t: len(index) for t, index in members}
         poisson = size_surprises(200, 0.1, sizes) if way is Sampling.POISSON else ()
@@ -86,7 +86,7 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
         found.append([item.log_chance for item in every])
     below = np.mean(np.array(found) < math.log(0.05), axis=0)
     assert below.shape == (7 if way is Sampling.POISSON else 3,)
-    assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 400))
+    assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 200))
     assert np.min(found) > math.log(SHARE)
 
 

@@ -19,7 +19,7 @@ from lipcert.audit.trace.verification import verify
 from lipcert.errors import UsageError
 from tests.audit.trace.made import made, opened, step
 
-KILLS = 20
+KILLS = 12
 CHILD = """
 import sys
 from pathlib import Path

@@ -1,0 +1,22 @@
+"""Fixtures of several modules."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from lipcert.audit import run
+from lipcert.audit.job import Job
+from lipcert.audit.ready import Ready, prepare
+
+
+@cache
+def _prepared(job: Job, *_: object) -> Ready:
+    return prepare(job)
+
+
+@pytest.fixture
+def prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits of one job import and bound its model once, which is no matter of the test."""
+    monkeypatch.setattr(run, "prepare", _prepared)
