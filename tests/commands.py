@@ -64,5 +64,6 @@ def _run(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[An
     if list(words[:3]) != [sys.executable, "-m", "lipcert"]:
         return _START(words, **options)
     done = lipcert(words[3:], Path.cwd())
-    sys.stdout.write(done.output)
-    return subprocess.CompletedProcess(words, done.exit_code)
+    if not options.get("capture_output"):
+        sys.stdout.write(done.output)
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
