@@ -54,6 +54,22 @@ RUN_BY = {
     ("docs/ci.md", "In pytest"): "test_ci_page.py::test_the_tests_are_green",
     ("docs/ci.md", "Anywhere else"): "test_ci_page.py::test_the_commands_leave_with_what_is_said",
     (
+        "docs/first_hour.md",
+        "The first hour with your own network",
+    ): "test_first_hour.py::test_the_five_steps_run_as_they_stand",
+    (
+        "docs/first_hour.md",
+        "Convolutions with batch normalisation",
+    ): "test_first_hour.py::test_the_first_answer_is_as_shown",
+    (
+        "docs/first_hour.md",
+        "Embedding and attention",
+    ): "test_first_hour.py::test_the_first_answer_is_as_shown",
+    (
+        "docs/first_hour.md",
+        "A perceptron on a table",
+    ): "test_first_hour.py::test_the_perceptron_is_trained_and_audited_as_shown",
+    (
         "docs/mechanisms.md",
         "Mechanisms: what bounds a gradient, and what it costs",
     ): "test_pages.py::test_the_settings_of_single_layers_are_read",
