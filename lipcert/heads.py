@@ -83,6 +83,19 @@ def heads_text(key: str, value: object) -> str:
     return ",".join(map(str, read))
 
 
+def loss_words(record: Mapping[str, object]) -> str:
+    """A record of a loss, or of one for each output, in a line: kind and parameters."""
+    kind, parts = record.get("kind", ""), record.get("parts")
+    if parts is not None:
+        return str(parts).replace(",", ", ")
+    shown = (
+        f"{name.replace('_', ' ')} {value:.12g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in record.items()
+        if name != "kind"
+    )
+    return ", ".join([str(kind), *shown])
+
+
 def weighted(heads: Iterable[HeadLoss], weights: Mapping[str, float]) -> str:
     """The text, with other weights for some outputs."""
     found = list(heads)

@@ -34,6 +34,7 @@ from lipcert.audit.records import (
 from lipcert.audit.tally import ALL, Family, Tally
 from lipcert.audit.unit_result import Total
 from lipcert.audit.usefulness import usefulness_at
+from lipcert.core.losses.joint import Joint
 from lipcert.gates import (
     LIMITED,
     MAX_EPSILON,
@@ -47,6 +48,7 @@ from lipcert.gates import (
     GateOutcome,
     GateResult,
 )
+from lipcert.heads import loss_words
 from lipcert.importer.evaluation import eval_notes
 from lipcert.modes import EvalLayer
 from lipcert.upper import Upper
@@ -338,14 +340,11 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
             domain.append(f"entries{of} in [{low:.6g}, {high:.6g}]")
     loss = claims.engine.loss
     assumed = "ASSUMED, because nothing was stated: " if settings.loss == "auto" else ""
-    numbers = [
-        f"{name.replace('_', ' ')} {value}"
-        for name, value in loss.record().items()
-        if name != "kind"
-    ]
+    numbers = [f"{name.replace('_', ' ')} {value}" for name, value in loss.parameters().items()]
+    words = [loss_words(loss.record())] if isinstance(loss, Joint) else [loss.kind, *numbers]
     return {
         "input": " and ".join(domain) or "any",
-        "loss": assumed + ", ".join([loss.kind, *numbers]),
+        "loss": assumed + ", ".join(words),
         "scope": settings.scope,
         "mechanism": settings.mechanism,
         "neighbours": settings.neighbours,

@@ -12,6 +12,7 @@ from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.core.ledger import MECHANISMS
 from lipcert.core.ledger.mechanism import is_stepwise
 from lipcert.core.ledger.premises import InputPart
+from lipcert.heads import loss_words
 from lipcert.report.numbers import NO_BOUND, at_most, measured
 from lipcert.signal.examples import RANDOM
 from lipcert.signal.measure import Observed
@@ -171,12 +172,7 @@ def _part_text(part: InputPart) -> str:
 
 def _loss_text(analysis: Analysis) -> str:
     facts = analysis.assumptions
-    values = [
-        f"{key.replace('_', ' ')} {value:.12g}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in facts.loss.items()
-        if key not in {"kind", "reduction"}
-    ]
-    text = ", ".join([str(facts.loss.get("kind", "")), *values])
+    text = loss_words({name: x for name, x in facts.loss.items() if name != "reduction"})
     return f"{_ASSUMED}{text}" if _is_said(analysis, "LC108") else text
 
 
