@@ -1,0 +1,201 @@
+"""Networks with several inputs: certified, checked, and audited, input by input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lipcert
+from lipcert.audit.attack.domain import Domain
+from lipcert.core.certificate import Certificate, read_certificate, write_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import InputPart
+from lipcert.core.verdict import Verdict
+from lipcert.data.opening import open_source
+from lipcert.data.source import Columns
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.settings import Settings
+from tests.commands import lipcert as command
+from tests.core.mutants.assumptions import rewritten
+
+ROWS = 12
+STATED = ["--loss", "cross-entropy", "--input-norm", "tabular=2", "--input-box", "image=0", "1"]
+
+
+class Patient(nn.Module):
+    """An image, numbers, and words of which 0 is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pixels, self.numbers = nn.Linear(9, 4), nn.Linear(3, 4)
+        self.words, self.head = nn.Embedding(ROWS, 4), nn.Linear(12, 3)
+
+    def forward(self, image, tabular, report):
+        shown = (report != 0).unsqueeze(-1).float()
+        mean = (self.words(report) * shown).sum(1) / shown.sum(1).clamp(min=1.0)
+        parts = self.pixels(image.flatten(1)).relu(), self.numbers(tabular).tanh(), mean
+        return self.head(torch.cat(parts, dim=1))
+
+
+def arrays(count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    tabular = rng.standard_normal((count, 3))
+    tabular *= 2.0 / np.maximum(np.linalg.norm(tabular, axis=1, keepdims=True), 2.0)
+    return {
+        "image": rng.random((count, 1, 3, 3), np.float32),
+        "tabular": (0.999 * tabular).astype(np.float32),
+        "report": rng.integers(0, ROWS, (count, 5)),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network, its certificate, and data."""
+    place = tmp_path_factory.mktemp("patient")
+    torch.manual_seed(0)
+    example = tuple(torch.from_numpy(item[:1]) for item in arrays(1).values())
+    lipcert.export(Patient(), example, place / "m.onnx")
+    done = command(["certify", "m.onnx", *STATED, "-o", "m.lipcert.json"], place)
+    assert done.exit_code == 0, done.output
+    np.savez(place / "d.npz", **arrays(30), y=np.arange(30) % 3)
+    return place
+
+
+def verdict(folder: Path, certificate: Certificate) -> Verdict:
+    return check(write_certificate(certificate), folder / "m.onnx", Choices()).verdict
+
+
+def test_a_certificate_stands_for_its_own_inputs_only(folder: Path) -> None:
+    """Wider, swapped, renamed, dropped, doubled, of another shape, or a box of all."""
+    certificate = read_certificate((folder / "m.lipcert.json").read_bytes())
+    premises = Premises.read(certificate.assumptions)
+    image, tabular, report = premises.input_parts
+    assert (tabular.norm, image.box, report.box) == (2.0, (0.0, 1.0), (0.0, ROWS - 1.0))
+    assert verdict(folder, certificate) is Verdict.CONDITIONAL
+    same = rewritten(certificate, premises)
+    assert same.assumptions == certificate.assumptions
+    wrong: dict[str, tuple[InputPart, ...]] = {
+        "wider box": (replace(image, box=(0.0, 1.01)), tabular, report),
+        "lower box": (replace(image, box=(-0.5, 1.0)), tabular, report),
+        "no box": (replace(image, box=None), tabular, report),
+        "longer": (image, replace(tabular, norm=2.01), report),
+        "domains swapped": (
+            replace(image, norm=tabular.norm, box=tabular.box),
+            replace(tabular, norm=image.norm, box=image.box),
+            report,
+        ),
+        "names swapped": (
+            replace(image, name=tabular.name), replace(tabular, name=image.name), report
+        ),
+        "order": (tabular, image, report),
+        "dropped": (image, tabular),
+        "doubled": (image, tabular, report, report),
+        "none": (),
+        "shape": (replace(image, shape=(1, 9)), tabular, report),
+    }  # fmt: skip
+    for what, parts in wrong.items():
+        changed = rewritten(certificate, replace(premises, input_parts=parts))
+        assert verdict(folder, changed) is Verdict.INVALID, what
+    joint = rewritten(certificate, replace(premises, input_norm=1.0))
+    assert verdict(folder, joint) is Verdict.CONDITIONAL  # it assumes more
+    boxed = rewritten(certificate, replace(premises, input_box=(0.0, 1.0)))
+    assert verdict(folder, boxed) is Verdict.INVALID
+
+
+def test_an_audit_of_the_certificate_passes_and_attacks_reach_a_share(folder: Path) -> None:
+    words = ["audit", "m.lipcert.json", "--model", "m.onnx", "--format", "json"]
+    done = command([*words, "--data", "d.npz", "--attack", "pga", "--attack-steps", "5"], folder)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "pass"
+    groups = {group["name"] for group in found["groups"]}
+    assert groups == {"pixels", "numbers", "words", "head"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("tabular", 30.0, "in its input 'tabular' has the norm"),
+        ("image", 1.5, "in its input 'image' has the entry 1.5"),
+        ("report", ROWS, f"in its input 'report' has the entry {ROWS}"),
+    ],
+)
+def test_an_example_outside_of_one_domain_is_found(
+    folder: Path, tmp_path: Path, name: str, value: float, why: str
+) -> None:
+    given = arrays(9)
+    given[name][4].flat[0] = value
+    np.savez(tmp_path / "d.npz", **given, y=np.arange(9) % 3)
+    words = ["audit", "m.onnx", *STATED, "--data", str(tmp_path / "d.npz"), "--format", "json"]
+    done = command(words, folder)
+    assert done.exit_code == 1
+    (finding,) = [item for item in json.loads(done.stdout)["diagnostics"] if "1 of 9" in str(item)]
+    assert finding["code"] == "LC304"
+    assert why in finding["message"]
+
+
+def test_data_of_every_kind_are_put_side_by_side(tmp_path: Path) -> None:
+    """As the network reads them: files, mappings, tuples, and a loader of these."""
+    given, y = arrays(7), np.arange(7)
+    shapes = (("image", (1, 3, 3)), ("tabular", (3,)), ("report", (5,)))
+    columns = Columns.of(None, None, shapes)
+    wanted = np.concatenate([x.reshape(7, -1) for x in given.values()], axis=1)
+    np.savez(tmp_path / "d.npz", **given, y=y)
+    items = [(tuple(x[i] for x in given.values()), y[i]) for i in range(7)]
+    tensors = [
+        (tuple(torch.from_numpy(np.array(x)) for x in xs), int(label)) for xs, label in items
+    ]
+    loader = torch.utils.data.DataLoader(tensors, batch_size=3)
+    for where in (
+        str(tmp_path / "d.npz"), (tuple(given.values()), y), (given, y), items, loader,
+        [{**{name: x[i] for name, x in given.items()}, "y": y[i]} for i in range(7)],
+    ):  # fmt: skip
+        blocks = list(open_source(where, (17,), columns).blocks())
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in blocks]), wanted)
+        np.testing.assert_array_equal(np.concatenate([label for _, label in blocks]), y)
+    np.savez(tmp_path / "e.npz", **dict(zip("abc", given.values(), strict=True)), y=y)
+    found = open_source(str(tmp_path / "e.npz"), (17,), Columns.of("a,b,c", None, shapes))
+    np.testing.assert_array_equal(next(found.blocks())[0], wanted)
+    for wrong in (Columns.of("c,b,a", None, shapes), Columns.of("a,b", None, shapes), columns):
+        with pytest.raises(NoVerdictError):
+            next(open_source(str(tmp_path / "e.npz"), (17,), wrong).blocks())
+
+
+def test_settings_name_inputs_of_the_model(folder: Path) -> None:
+    model = lipcert.load_model(folder / "m.onnx")
+    stated = Settings(input_norm={"tabular": 2.0}, input_box={"": (-1, 1), "image": (0, 1)})
+    found = stated.with_inputs(model.graph.inputs)
+    parts = {part.name: (part.norm, part.box) for part in found.input_parts}
+    assert parts == {"image": (None, (0.0, 1.0)), "tabular": (2.0, (-1.0, 1.0)),
+                     "report": (None, (0.0, ROWS - 1.0))}  # fmt: skip
+    assert found.with_inputs(model.graph.inputs) == found
+    with pytest.raises(UsageError, match="tabular"):
+        Settings(input_norm={"tabulr": 2.0}).with_inputs(model.graph.inputs)
+    with pytest.raises(UsageError, match="ids have no norm"):
+        Settings(input_norm=2.0).with_inputs(model.graph.inputs)
+    for key in ("input_norm", "input_box"):
+        with pytest.raises(UsageError):
+            Settings(**{key: {"image": -1.0}})
+
+
+def test_examples_of_an_attack_lie_in_every_domain(folder: Path) -> None:
+    model = lipcert.load_model(folder / "m.onnx")
+    settings = Settings(input_norm={"tabular": 2.0}, input_box={"image": (0, 1)})
+    domain = Domain.of((17,), settings.with_inputs(model.graph.inputs), model.graph.inputs)
+    random = np.random.default_rng(0)
+    drawn = domain.drawn(40, random)
+    for x in (drawn, domain.outward(random.standard_normal((40, 17))), domain.projected(9 * drawn)):
+        settled = domain.settled(x).astype(np.float64)
+        assert all(map(domain.contains, settled))
+        image, tabular, report = np.split(settled, [9, 12], axis=1)
+        assert ((image >= 0.0) & (image <= 1.0)).all()
+        assert (np.linalg.norm(tabular, axis=1) <= 2.0).all()
+        assert (report == np.rint(report)).all()
+        assert ((report >= 0) & (report < ROWS)).all()
