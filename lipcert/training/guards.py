@@ -220,6 +220,20 @@ class StepGuard:
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
         return batch.inputs
 
+    def require_inputs(self, given: Sequence[Tensor]) -> None:
+        """UsageError unless these are the inputs of which the bounds speak, each in its shape."""
+        parts = self._settings.input_parts
+        shapes = [tuple(x.shape[1:]) for x in given]
+        wanted = [part.shape[1:] for part in parts]
+        if len({x.shape[:1] for x in given}) > 1 or (
+            shapes != wanted and (parts or len(given) > 1)
+        ):
+            listed = ", ".join(f"{part.name} {list(part.shape[1:])}" for part in parts)
+            raise UsageError(
+                f"training: the model is given tensors of shape {', '.join(map(str, shapes))} for "
+                f"each example, and reads {listed or 'one tensor'}"
+            )
+
     def leaving(self, output: object) -> object:
         """The forward pass has this output; what its caller gets."""
         batch = self._batch

@@ -121,12 +121,11 @@ class Hooks:
                 "training: the model takes one tensor of examples, and nothing else: model(x); or "
                 "one for each of its inputs: model(a, b)"
             )
+        self._guard.require_inputs(arguments)
         if len(arguments) == 1:
             x = self._guard.entering(arguments[0])
             self._describe(len(x), arguments[0])
             return (x,), {}
-        if len({part.shape[:1] for part in arguments}) > 1:
-            raise UsageError("training: the inputs of the model hold other numbers of examples")
         given = side_by_side(arguments)
         x = self._guard.entering(given)
         self._describe(len(x), given)

@@ -32,7 +32,9 @@ def exported_once(
     original = network.export
 
     def export(module: nn.Module, example: Tensor, path: Path) -> None:
-        kind = f"{type(module).__qualname__} {module!r} {tuple(example.shape[1:])}"
+        given = example if isinstance(example, tuple) else (example,)
+        shapes = [tuple(item.shape[1:]) for item in given]
+        kind = f"{type(module).__qualname__} {module!r} {shapes}"
         if kind not in _EXPORTED:
             _EXPORTED[kind] = tmp_path_factory.mktemp("exported") / "model.onnx"
             original(module, example, _EXPORTED[kind])

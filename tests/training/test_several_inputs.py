@@ -1,0 +1,93 @@
+"""Private runs of modules with several inputs: each is held to its own domain, and audited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.training import BackpropClipping, Clipless, GradientClipping, Loss
+from tests.commands import lipcert
+from tests.training.runs import CLASSES, EXAMPLES, private_run
+
+ROWS = 9
+DOMAIN = {"loss": Loss("cross-entropy"), "input_norm": {"numbers": 2.0}}
+MECHANISMS = {
+    "clipless": Clipless(radius=0.8, bias_norm=0.5, **DOMAIN),
+    "gradient-clipping": GradientClipping(clip_norm=0.5, **DOMAIN),
+    "backprop-clipping": BackpropClipping(input_clip=1.0, cotangent_clip=1.0, **DOMAIN),
+}
+
+
+class Two(nn.Module):
+    """Words, of which 0 is padding, and numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(ROWS, 4, padding_idx=0)
+        self.dense, self.head = nn.Linear(3, 4), nn.Linear(8, CLASSES)
+
+    def forward(self, ids: Tensor, numbers: Tensor) -> Tensor:
+        shown = (ids != 0).unsqueeze(-1).float()
+        mean = (self.words(ids) * shown).sum(1) / shown.sum(1).clamp(min=1.0)
+        logits: Tensor = self.head(torch.cat([mean, self.dense(numbers).relu()], dim=1))
+        return logits
+
+
+class Pairs(Dataset):
+    """Numbers of norm 2, up to rounding, but for one example."""
+
+    def __init__(self, longest: float = 2.0) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.ids = torch.randint(ROWS, (EXAMPLES, 5), generator=random)
+        numbers = torch.randn(EXAMPLES, 3, generator=random)
+        self.numbers = 2.0 * numbers / numbers.norm(dim=1, keepdim=True)
+        self.numbers[0] *= longest / 2.0
+        self.labels = torch.randint(CLASSES, (EXAMPLES,), generator=random)
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, i: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        return (self.ids[i], self.numbers[i]), self.labels[i]
+
+
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_a_run_is_certified_and_passes_its_audit(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    read: list[tuple[Tensor, ...]] = []
+    with private_run(folder, MECHANISMS[kind], network=Two, examples=Pairs()) as private:
+        private.model.register_forward_pre_hook(lambda _, given: read.append(given))
+        for x, y in private.loader:
+            private.step(x, y)
+    assert all(ids.dtype is torch.int64 for ids, _ in read)
+    assert (
+        max(float(numbers.double().norm(dim=1).max()) for _, numbers in read if len(numbers)) <= 2.0
+    )
+    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
+    assert lipcert(["check", *target]).output.startswith("Conditional: everything claimed")
+    done = lipcert(["audit", *target, "--trace", str(folder / "trace"), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["verdict"] == "pass"
+
+
+def test_an_input_outside_of_its_own_domain_is_refused(tmp_path: Path) -> None:
+    """Longer than 2, although shorter than what all inputs together may be."""
+    with pytest.raises(NoVerdictError, match="in its input 'numbers' has the norm"):
+        private_run(tmp_path / "run", MECHANISMS["clipless"], network=Two, examples=Pairs(2.1))
+
+
+def test_all_inputs_are_given(tmp_path: Path) -> None:
+    with private_run(
+        tmp_path / "run", MECHANISMS["clipless"], network=Two, examples=Pairs()
+    ) as run:
+        (ids, numbers), _ = next(iter(run.loader))
+        flat = torch.cat([ids.float(), numbers], dim=1)
+        for wrong in ((ids,), (flat,), (numbers, ids), (ids, numbers[:-1]), (ids, "numbers")):
+            with pytest.raises(UsageError):
+                run.model.train()(*wrong)
