@@ -53,6 +53,7 @@ class OpacusRun:
     batch: int = BATCH
     steps: int = STEPS
     workers: int = 0
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     physical: int | None = None
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     before: Callable[[Any, int], None] = untouched
@@ -78,7 +79,7 @@ def recorded(folder: Path, run: OpacusRun) -> None:
     )
     private = PrivacyEngine().make_private(
         module=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        optimizer=run.optimizer(network.parameters(), lr=0.1),
         criterion=loss_fn,
         data_loader=loader,
         noise_generator=torch.Generator().manual_seed(6),
@@ -200,7 +201,12 @@ def by_the_batch(optimizer: Any, _step: int) -> None:
 
 RIGHT_RUNS = (
     OpacusRun("none"),
-    OpacusRun("BatchMemoryManager, two workers", physical=16, workers=2),
+    OpacusRun(
+        "BatchMemoryManager, two workers, AdamW",
+        optimizer=torch.optim.AdamW,
+        physical=16,
+        workers=2,
+    ),
     OpacusRun("ghost clipping", {"grad_sample_mode": "ghost"}),
     OpacusRun(
         "ghost clipping of sums, BatchMemoryManager",
