@@ -136,6 +136,8 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
     results = [value for value in found if isinstance(value, Data)]
     if len(results) < len(found):
         raise Unsupported("the output does not depend on the input")
+    if any(not value.is_real for value in results):
+        raise Unsupported("the output holds whole numbers or truth values, and has no gradient")
     heads: tuple[Head, ...] = ()
     (result, *others) = results
     if others:
