@@ -54,7 +54,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC007": "Examples of a batch influence each other: no per-example gradient exists.",
         "LC008": "A shape depends on data, or more than shapes on the size of the batch.",
         "LC009": "Trained parameters were folded into other tensors.",
-        "LC010": "The model has several data inputs.",
+        "LC010": "The inputs do not hold one batch.",
         "LC011": "The model is a training graph or was exported in training mode.",
         "LC012": "The model has several outputs.",
         "LC013": "The imported graph and the core's reading of the file disagree.",

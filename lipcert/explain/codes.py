@@ -38,8 +38,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "of the file are not the ones that training updates, and their bounds would be those of "
         f"another model. Export with {EXPORT}; or accept the file's tensors as the trained ones "
         "with --as-exported.",
-        "LC010": "Each data input needs its own declared domain, which cannot be stated yet. "
-        "Concatenate the inputs or make all but one constant.",
+        "LC010": "Every input holds the examples of a batch along axis 0, one domain for each "
+        "(--input-box NAME=LO HI). Where one of them has another number of examples, it is not "
+        "known which belong together. Export all inputs with one symbolic batch axis.",
         "LC011": "In training mode BatchNorm uses batch statistics and Dropout is random; the "
         f"bounds of the exported function would not hold for training. Export with {EXPORT}.",
         "LC012": "A loss reads one output: choose it with --output NAME. Losses of several outputs "

@@ -213,7 +213,7 @@ def test_versions(tmp_path):
 
 def test_inputs_and_outputs(tmp_path):
     two = model([node("Add", ["x", "z"], ["y"])], ("N", 4))
-    two.graph.input.append(helper.make_tensor_value_info("z", 1, ["N", 4]))
+    two.graph.input.append(helper.make_tensor_value_info("z", 1, [3, 4]))
     refused(tmp_path, two, "LC010")
     refused(tmp_path, model([node("Relu", ["x"], ["y"])], ("N", 4), dtype=7), "LC006")
     refused(tmp_path, model([node("Cast", ["x"], ["y"], to=7)], ("N", 4)), "LC005")

@@ -63,6 +63,8 @@ def test_several_outputs_and_what_leads_to_them(tmp_path):
 def test_several_inputs(tmp_path):
     proto = model([node("Add", ["x", "z"], ["a"]), node("Tan", ["a"], ["y"])], ("N", 4))
     proto.graph.input.append(helper.make_tensor_value_info("z", 1, ["N", 4]))
+    assert codes(proto, tmp_path) == [("LC003", "Tan")]
+    proto.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 3
     assert codes(proto, tmp_path) == [("LC003", "Tan"), ("LC010", "")]
 
 
