@@ -66,12 +66,9 @@ STEPS = [
     ),
     _gradient("Embedding", "embedding:EmbeddingRule.reaches", "math.prod(self.before)", "1"),
     _law("Embedding", "embedding:EmbeddingRule.fact", "np.max(rows.hi", "np.min(rows.hi"),
-    _law("MaskedMean", "masks:MaskedMeanRule.fact", "self.shapes[1][-1] == 1", "True"),
-    _law(
-        "MaskedMean", "masks:MaskedMeanRule.fact", "keepdims=True), 0.0)", "keepdims=True), -1e9)"
-    ),
-    _law("Attention", "attention:AttentionRule.fact", "np.minimum(low, 0.0)", "low"),
-    _law("Attention", "attention:AttentionRule._column_sum", "float(scores[0])", "1.0"),
+    _law("Compare", "masks:CompareRule.fact", "(0.0, 1.0)", "(0.0, 0.5)"),
+    _law("MaskedMean", "masks:MaskedMeanRule.fact", "x.norm, Interval", "0.5 * x.norm, Interval"),
+    _law("MaskedMean", "masks:MaskedMeanRule.lipschitz", "return 1.0 if", "return 0.1 if"),
     _law(
         "InputClip",
         "clips:InputClipRule.fact",
