@@ -1,18 +1,20 @@
-"""Released (LC314): whether what the optimizer applied is what was noised, and that is one thing.
+"""Released (LC314, LC311): whether what the optimizer applied is what was noised, and one thing.
 
 Statement: all ranks of a step hold one noised gradient: if each adds noise of its own, every rank
 makes a release, and together they hide less than one. At every step that records both, the applied
 gradient of every tensor is the noised one times one positive number, the same for all tensors of
 the step (a division by the batch size, say).
+That number is not 1 over the size of the batch at hand, which is private where sizes are random.
 Compared: noised gradients of ranks, bit for bit; the applied gradients a with c·n, n the noised
 ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors.
 
 Threshold: multiplying n by a number and storing the result is off by at most three roundings of
 every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ for each tensor, u the unit of the
-coarser type of the two. False alarms: none, unless the run changes gradients after the noise in
-another way (a clip of the noised gradient, a weight decay), which is harmless, and cannot be told
-from a release without noise: so a difference is a violation only where a is closer to the clean
-gradient than to the noised one.
+coarser type of the two. A division by the size is one where c times the number of examples is 1, up
+to 2^-18, at every step, and two steps have different sizes. False alarms: none, unless the run
+changes gradients after the noise in another way (a clip of the noised gradient, a weight decay),
+which is harmless, and cannot be told from a release without noise: so a difference is a violation
+only where a is closer to the clean gradient than to the noised one.
 """
 
 from __future__ import annotations
@@ -34,14 +36,16 @@ _NAME: Final = "release"
 _CHECK: Final = Check(
     "LC314", _NAME, "let the optimizer take the noised gradient, and record what it takes"
 )
+_DIVISOR: Final = Check("LC311", _NAME, "divide by a public constant, the expected batch size")
 _ROUNDINGS: Final = 8.0
+_AS_ONE: Final = 2.0**-18
 _Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 def released(run: RecordedRun) -> Checked:
     """A report for every step that applied something else than what was noised, or a pass."""
     compared = 0
-    reports = list(_several(run))
+    reports = [*_several(run), *_by_size(run)]
     for step in run.steps:
         clean, noised, applied = (
             {} if blob is None else blob.tensors()
@@ -74,6 +78,31 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
                 run.name(step),
                 remedy="draw the noise in one rank, and apply what it noised in all of them",
             )
+
+
+def _by_size(run: RecordedRun) -> Iterator[CheckReport]:
+    """Where every sum was divided by the number of its own examples, after the noise."""
+    sizes: dict[int, int] = {}
+    for step in run.steps:
+        noised, applied = step.gradients.noised, step.gradients.applied
+        size = sum(batch.examples or 0 for batch in step.batches)
+        if noised is None or applied is None or not size or len(run.trace.ranks) > 1:
+            continue
+        before, after = noised.tensors(), applied.tensors()
+        names = before.keys() & after.keys()
+        factor = _factor([(_exact(after[name]), _exact(before[name])) for name in names])
+        if abs(factor * size - 1.0) > _AS_ONE:
+            return
+        sizes.setdefault(size, step.number)
+    if len(sizes) > 1:
+        least, most = min(sizes), max(sizes)
+        yield _DIVISOR.failed(
+            f"after the noise gradients are divided by {least} at step {sizes[least]} and by "
+            f"{most} at step {sizes[most]}, the size of the batch at hand: a divisor must be one "
+            "public constant (LC401)",
+            f"step {sizes[least]}",
+            (least, most),
+        )
 
 
 def _faults(
