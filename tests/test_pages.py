@@ -34,7 +34,6 @@ CI = ".ci/run does this in a clean checkout"
 RUN_BY = {
     ("README.md", "Analyse a shipped model"): CI,
     ("README.md", "Run the tests"): CI,
-    ("README.md", "Where to go from here"): CI,
     ("CONTRIBUTING.md", "Set up"): CI,
     ("CONTRIBUTING.md", "Inner loop"): CI,
     ("CONTRIBUTING.md", "Mutants"): "test_mutants.py::test_every_mutant_is_killed",
