@@ -275,7 +275,8 @@ class _Asked:
         example = None
         if _is_module(source):
             example = taken("example")
-            shown = example if isinstance(example, tuple | list) else (example,)
+            example = tuple(example) if isinstance(example, list) else example
+            shown = example if isinstance(example, tuple) else (example,)
             if not shown or not all(_is_tensor(item) for item in shown):
                 raise UsageError(
                     f"{verb}: a module needs a batch of examples that shows what it reads: "

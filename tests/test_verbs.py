@@ -215,3 +215,46 @@ def test_suggest_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -
     assert of_file.baseline == of_model.baseline
     assert isinstance(of_module.module, Net)
     assert np.isfinite(of_model.baseline.grad_norm or np.inf)
+
+
+class Heads(nn.Module):
+    """Two inputs, two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.tokens = nn.BatchNorm1d(3), nn.Embedding(9, 3)
+        self.kind, self.size = nn.Linear(6, 4), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        read = torch.cat([self.norm(x), self.tokens(ids).mean(1)], 1).tanh()
+        return {"kind": self.kind(read), "size": self.size(read)}
+
+
+def test_modules_of_several_inputs_and_outputs(tmp_path: Path) -> None:
+    """Their names in settings are those of arguments and results."""
+    torch.manual_seed(0)
+    module, rows = Heads(), (torch.rand(6, 3), torch.randint(9, (6, 4)))
+    settings = Settings(
+        loss="kind=cross-entropy,size=mse", label_norm=1.0, input_norms=(("x", 2.0),)
+    )
+    issued = lipcert.certify(module, list(rows), settings, out=tmp_path / "net.lipcert.json")
+    bound = issued.certificate.network.grad_norm
+    assert bound is not None
+    report = lipcert.audit(module, rows, settings, attack_steps=3)
+    assert report.verdict.value == "pass"
+    assert report.gradient.grad_norm_max is not None
+    assert 0.0 < report.gradient.grad_norm_max < bound
+    module.eval()
+    out = module(*rows)
+    kinds, sizes = torch.arange(6) % 4, torch.ones(6, 1)
+    losses = nn.functional.cross_entropy(out["kind"], kinds, reduction="none")
+    losses = losses + (out["size"] - sizes).square().sum(1)
+    for loss in losses:
+        module.zero_grad()
+        loss.backward(retain_graph=True)
+        square = sum(
+            float(p.grad.square().sum()) for p in module.parameters() if p.grad is not None
+        )
+        assert square**0.5 <= bound
+    with pytest.raises(UsageError, match=r"lipcert\.export\(module, example"):
+        lipcert.suggest(module, rows, settings)

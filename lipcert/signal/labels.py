@@ -81,7 +81,7 @@ def _of_parts(loss: Joint, array: _Labels, first: int) -> FloatArray:
 
 def _of_part(part: Part, own: _Labels, first: int) -> FloatArray:
     """Labels of one of several outputs: a column of class numbers, or one for each entry."""
-    shape = example(part.shape)
+    shape, width = example(part.shape), own.shape[1]
     try:
         if not part.is_of_classes:
             own = own.reshape(len(own), *shape)
@@ -92,7 +92,7 @@ def _of_part(part: Part, own: _Labels, first: int) -> FloatArray:
         found = checked_labels(part.loss, own, shape, first)
     except NoVerdictError as error:
         raise NoVerdictError(f"output {part.output!r}: {error}") from None
-    return np.asarray(found.reshape(len(own), -1), np.float64)
+    return np.asarray(found.reshape(len(own), width), np.float64)
 
 
 def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.NDArray[np.int64]:

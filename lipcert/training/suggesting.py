@@ -140,6 +140,11 @@ def suggest(
     Raises UsageError for what does not fit together, UnsupportedModelError for a module that cannot
     be imported.
     """
+    if isinstance(example, tuple) and len(example) > 1:
+        raise UsageError(
+            "suggest: a module that reads several inputs is changed by hand; what to change, "
+            'lipcert.suggest(lipcert.export(module, example, "net.onnx"), settings) says'
+        )
     if not isinstance(example, Tensor):
         raise UsageError("suggest: give a batch of examples, as in suggest(module, x[:1])")
     without = make_trainable(module, GradientClipping())  # which keeps dropout
