@@ -28,6 +28,7 @@ from lipcert.errors import NoVerdictError, UsageError
 if TYPE_CHECKING:
     from lipcert.analysis.bounded import Progress
     from lipcert.analysis.records import Analysis
+    from lipcert.audit.cluster import Cluster
     from lipcert.audit.job import Job
     from lipcert.audit.records import AuditReport
     from lipcert.importer.model import ImportedModel
@@ -130,6 +131,8 @@ def audit(
     *,
     data: object = None,
     model: str | os.PathLike[str] | None = None,
+    results: str | os.PathLike[str] | None = None,
+    cluster: Cluster | None = None,
     observe: Progress | None = None,
     **job: Any,
 ) -> AuditReport: ...
@@ -154,6 +157,8 @@ def audit(
     *given: Any,
     data: object = None,
     model: str | os.PathLike[str] | None = None,
+    results: str | os.PathLike[str] | None = None,
+    cluster: Cluster | None = None,
     observe: Progress | None = None,
     **job: Any,
 ) -> AuditReport:
@@ -164,8 +169,9 @@ def audit(
 
     target: also a certificate, which states the settings itself; of the ONNX file `model`, or of
     the one beside it. data: arrays (x, y), a torch Dataset, IterableDataset or DataLoader, or what
-    `lipcert audit --data` takes. job: what else `lipcert.audit.job.Job` takes: trace, attack_steps,
-    limit, gates, device, precision, …
+    `lipcert audit --data` takes. results, cluster: for files, a folder from which an interrupted
+    audit goes on, and who does the work, as of `lipcert.audit.run.audit`. job: what else
+    `lipcert.audit.job.Job` takes: trace, attack_steps, limit, gates, device, precision, …
 
     Raises UsageError for what does not fit together, NoVerdictError where nothing can be audited.
     """
@@ -180,10 +186,8 @@ def audit(
         words = {**job, "data": "arrays" if isinstance(data, tuple) else type(data).__name__}
 
     def audited(job: Job) -> AuditReport:
-        report = run.audit(job, data=examples, observe=observe)
-        if report is None:
-            raise AssertionError("an audit without other workers has a report")
-        return report
+        folder = None if results is None else Path(results)
+        return run.audit(job, results=folder, cluster=cluster, data=examples, observe=observe)
 
     if is_certificate(target):
         if given or "settings" in job:
@@ -196,6 +200,11 @@ def audit(
     described = _job(asked.name, asked.settings, words)
     if isinstance(asked.source, str | os.PathLike):
         return audited(described)
+    if results is not None or cluster is not None:
+        raise UsageError(
+            "audit: results= and cluster= are for files, which other processes can read; write one "
+            "with lipcert.export"
+        )
     with asked.imported() as (network, settings):
         report = audited(replace(described, model=network.path, settings=settings))
     if report.model_sha256 != network.sha256:

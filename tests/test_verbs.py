@@ -104,7 +104,9 @@ def test_without_a_certificate_files_stay_as_they_were(tmp_path: Path) -> None:
 
 def test_audit_takes_a_module(net: nn.Module, file: Path) -> None:
     live = lipcert.audit(net, X[:1], SETTINGS, data=(X, Y), attack_steps=2, precision="float64")
-    of_file = lipcert.audit(file, SETTINGS, data=(X, Y), limit=3)
+    kept = file.parent / "results"
+    of_file = lipcert.audit(file, SETTINGS, data=(X, Y), limit=3, results=kept)
+    assert (kept / "results" / "0.json").exists()
     assert (live.verdict.value, live.model, live.examples) == ("pass", "Net", 12)
     assert (live.modes.data, live.modes.attack_steps, live.dtype) == ("arrays", 2, "float64")
     assert (of_file.model, of_file.examples) == (str(file), 3)
@@ -166,6 +168,7 @@ def test_words_of_certificates_and_audits(net: nn.Module, tmp_path: Path) -> Non
         (lambda: lipcert.certify(net, X[:1], SETTINGS, out="net.onnx"), "no name of a certificate"),
         (lambda: lipcert.audit(net, X[:1], SETTINGS), "nothing to audit"),
         (lambda: lipcert.audit(net, X[:1], steps=3), "'steps' is no word"),
+        (lambda: lipcert.audit(net, X[:1], cluster="local", attack_steps=1), "are for files"),
         (
             lambda: lipcert.audit(net, X[:1], model="net.onnx", attack_steps=1),
             "is for certificates",
