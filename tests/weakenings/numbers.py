@@ -408,6 +408,12 @@ DERIVATION = [
         Kill.of(oracles.chords_that_leave_a_box),
     ),
     Mutation(
+        "derive:input_facts",
+        "add_up(squares, multiply_up(own, own))",
+        "max(squares, multiply_up(own, own))",
+        Kill.of(oracles.inputs_of_two_norms),
+    ),
+    Mutation(
         "rules.facts:Cotangent.clipped",
         "norm=min(self.norm, radius)",
         "norm=0.9 * min(self.norm, radius)",

@@ -23,11 +23,12 @@ from lipcert.core.certificate import (
     ScopeClaim,
 )
 from lipcert.core.claims import clipped_group, group_bounds
-from lipcert.core.derive import Derived, derive
+from lipcert.core.derive import Derived, derive, input_facts
 from lipcert.core.forms import chain
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless, GradientClipping
+from lipcert.core.ledger.premises import InputPart
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax_error import SoftmaxDomain
 from lipcert.core.norms import stacks
@@ -37,7 +38,18 @@ from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.norms.torus import torus_at_most
-from lipcert.core.program import Activation, Add, Dense, Op, Operand, Place, Program, Scale, Step
+from lipcert.core.program import (
+    Activation,
+    Add,
+    Dense,
+    Op,
+    Operand,
+    Part,
+    Place,
+    Program,
+    Scale,
+    Step,
+)
 from lipcert.core.refinements import slopes_between
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.witnesses import ENGINES, Evidence
@@ -244,6 +256,18 @@ def a_clipped_loss() -> None:
     """Gradients of norm √½ that are clipped to ½ have norm ½."""
     found = _derived((_dense(ONES), "x", "y"), premises=replace(PREMISES, loss_clip=0.5))
     assert found.cotangents["y"].norm >= 0.5
+
+
+def inputs_of_two_norms() -> None:
+    """Inputs of norms up to 3 and 4 have norms up to 5 together."""
+    parts = (Part("a", (1, 1)), Part("b", (1, 1)))
+    program = Program("x", "x", {"x": (1, 2)}, (), Place(0), (), parts=parts)
+    stated = tuple(
+        InputPart(part.name, part.shape, norm, None)
+        for part, norm in zip(parts, (3.0, 4.0), strict=True)
+    )
+    premises = replace(PREMISES, input_norm=None, input_parts=stated)
+    assert input_facts(program, premises)["x"].norm >= 5.0
 
 
 def a_group_of_two() -> None:
