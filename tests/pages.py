@@ -68,7 +68,7 @@ def _session(text: str, folder: Path) -> None:
     code = 0
     for part in re.split(r"^\$ ", text.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
-        program, *words = shlex.split(command.removeprefix(".venv/bin/"))
+        program, *words = shlex.split(command)
         if program == "python":
             printed = script(folder / words[0], *words[1:], cwd=folder)
             code = 0
