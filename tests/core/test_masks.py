@@ -163,7 +163,29 @@ def test_ids_of_a_narrower_type_only_read_rows() -> None:
         refused([*cast, *more], USES["mean"], "i")
 
 
+SCORES = [node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "t_x k_", "s"),
+          node("Unsqueeze", "m one", "u"), node("Where", "u never s", "q"),
+          node("Softmax", "q", "p")]  # fmt: skip
+MEAN = node("ReduceMean", "v", "h", axes=[1], keepdims=0)
+GUARD = [node("IsNaN", "p", "n"), node("Where", "n zero p", "g"), node("MatMul", "g t_x", "v"),
+         MEAN]  # fmt: skip
+"""of an example of padding alone no token is seen, and its output is 0"""
 REFUSED = {
+    "another number where nothing is seen": (MASKS["less"], [
+        *SCORES, node("IsNaN", "p", "n"), node("Where", "n far p", "g"),
+        node("MatMul", "g t_x", "v"), MEAN]),
+    "a number for the output of nothing": (MASKS["less"], [
+        *SCORES, node("MatMul", "p t_x", "a"), node("IsNaN", "a", "n"),
+        node("Where", "n zero a", "v"), MEAN]),
+    "a threshold behind an output of nothing": (MASKS["less"], [
+        *SCORES, node("MatMul", "p t_x", "a"), node("Greater", "a far", "n"),
+        node("Where", "n a far", "v"), MEAN]),
+    "a mask that repeats the scores": (
+        [node("Unsqueeze", "x one", "x_"), node("Less", "x_ k41", "m")], [
+        node("ReduceMean", "t_x", "b", axes=[1], keepdims=1),
+        node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "b k_", "s"),
+        node("Where", "m never s", "q"), node("Softmax", "q", "p"), node("MatMul", "p t_x", "v"),
+        MEAN]),
     "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
     "ids": ([node("Equal", "x x", "m")], USES["mean"]),
     "negated ids": ([node("Not", "x", "m")], USES["mean"]),
@@ -196,7 +218,8 @@ def refused(mask: list[NodeProto], use: list[NodeProto], ids: str = "x") -> None
     proto = network(mask, use, np.random.default_rng(0), ids)
     used = {name for item in proto.graph.node for name in item.input}
     more = {"huge": np.int64(2**60), "ever": np.float32(np.inf), "t4": np.ones((4, WIDTH)),
-            "t1": np.ones((1, WIDTH)), "k32": np.int64(0)}  # fmt: skip
+            "t1": np.ones((1, WIDTH)), "k32": np.int64(0),
+            "k41": np.zeros((4, 1), np.int64)}  # fmt: skip
     more = {name: value for name, value in more.items() if name in used}
     proto.graph.initializer.extend(model([], ["N"], more).graph.initializer)
     with pytest.raises(Unsupported):
@@ -204,6 +227,7 @@ def refused(mask: list[NodeProto], use: list[NodeProto], ids: str = "x") -> None
 
 
 def test_attention_hides_by_a_value() -> None:
-    found: Program = program(network(MASKS["less"], USES["hidden"], np.random.default_rng(0)))
-    (step,) = (step for step in found.steps if isinstance(step.op, Attention))
-    assert len(step.inputs) == 4
+    for use in (USES["hidden"], [*SCORES, *GUARD]):
+        found: Program = program(network(MASKS["less"], use, np.random.default_rng(0)))
+        (step,) = (step for step in found.steps if isinstance(step.op, Attention))
+        assert len(step.inputs) == 4

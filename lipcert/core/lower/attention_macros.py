@@ -23,7 +23,7 @@ def attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
     mask, scores = _masked(rewriter, scores)
     factor, inner = rewriter.scaled(scores)
     products = rewriter.made(inner, MatMul)
-    if products is None:
+    if products is None or products[1].shape != soft[1].shape:  # a mask may repeat the scores
         return None
     query, key = products[1].inputs
     values = step.inputs[1]

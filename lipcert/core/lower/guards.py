@@ -13,7 +13,9 @@ pieces of a continuous function, a node that computes it from what does not jump
 with <, ≥ and ≤ and the branches as they then stand. Invariant: each is an identity of real
 functions for the numbers of the file, but for the softplus, whose guard only avoids overflow: the
 branches differ by less than ln(1 + e^−15) < 4e-7, and the bounds of softplus hold for either. No
-rule bounds a value that is not defined, so that a guard against NaN guards nothing.
+rule bounds a value that is not defined, so that a guard against NaN guards nothing; but for an
+attention of which a value hides tokens, perhaps all of them. Behind that no guard is known but
+Where(IsNaN(p), 0, p) for its softmax p, as an `Attention` has it: others take a NaN for a number.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final, final
 
+from lipcert.core.lower.call import Sink
 from lipcert.core.lower.operators import COMPARISONS, JUMPING
 from lipcert.core.lower.values import Constant, Data, Value
+from lipcert.core.program import Hide
 from lipcert.core.reader.records import Attribute, Node
 
 _ABOVE: Final = frozenset({"Greater", "GreaterOrEqual"})
@@ -37,13 +41,13 @@ _ONE: Final = Fraction(1)
 class Guards:
     """The nodes so far, by the values they compute; jumps: the node at which a value jumps.
 
-    untracked: as of a `Program`; what a match looks at is a plain number.
+    What a match looks at is a plain number.
     """
 
-    def __init__(self, values: Mapping[str, Value], untracked: set[str]) -> None:
+    def __init__(self, values: Mapping[str, Value], sink: Sink) -> None:
         self.jumps: dict[str, Node] = {}
         self._values = values
-        self._untracked = untracked
+        self._sink = sink
         self._producers: dict[str, Node] = {}
         self._looked_at: list[Constant] = []
 
@@ -77,16 +81,29 @@ class Guards:
             found = self._signed_magnitude(node)
         if found is None or any(len(item.shape) > rank for item in self._looked_at):
             return None
-        self._untracked.update(name for item in self._looked_at for name in item.sources)
+        self._sink.untracked.update(name for item in self._looked_at for name in item.sources)
         return found
+
+    def _may_be_hidden(self, *names: str) -> bool:
+        """Whether one of these values depends on scores that a value hides."""
+        behind: set[str] = set()
+        for step in self._sink.steps:
+            if isinstance(step.op, Hide) or not behind.isdisjoint(step.inputs):
+                behind.add(step.output)
+        values = map(self._values.get, names)
+        return any(isinstance(item, Data) and item.name in behind for item in values)
 
     def _choice(self, node: Node, step: Node | None) -> Node | None:
         """Where(x > t, above, below), the comparison in any of its forms."""
         if step is None:
             return None
-        if step.op_type == "IsNaN" and step.inputs[0] == node.inputs[2]:
-            return _made(node, "Identity", node.inputs[2])
-        if step.op_type not in COMPARISONS:
+        if step.op_type == "IsNaN" and step.inputs[0] == (x := node.inputs[2]):
+            maker = self._producers.get(x)
+            is_softmax = maker is not None and maker.op_type == "Softmax"
+            if self._may_be_hidden(x) and not (is_softmax and self._number(node.inputs[1]) == 0):
+                return None
+            return _made(node, "Identity", x)
+        if step.op_type not in COMPARISONS or self._may_be_hidden(*step.inputs):
             return None
         (left, right), is_above = step.inputs, step.op_type in _ABOVE
         if self._number(left) is not None:

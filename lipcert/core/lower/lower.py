@@ -177,13 +177,13 @@ def _at(node: Node, error: Unsupported) -> Unsupported:
     return type(error)(error.reason, where, node)
 
 
-def _guards(model: Model, values: Mapping[str, Value], untracked: set[str]) -> Guards | None:
+def _guards(model: Model, values: Mapping[str, Value], sink: Sink) -> Guards | None:
     """What follows the nodes that jump, where there are any."""
     if all(node.domain or node.op_type not in JUMPING for node in with_nested(model.nodes)):
         return None
     from lipcert.core.lower.guards import Guards  # noqa: PLC0415  for such models only
 
-    return Guards(values, untracked)
+    return Guards(values, sink)
 
 
 @final
@@ -214,7 +214,7 @@ class Walk:
                     self.values[name] = literal(model.initializers[name], name)
                 except Unsupported as error:
                     raise Unsupported(f"the initializer {shown(name)}: {error}") from None
-        self._guards = _guards(model, self.values, self.sink.untracked)
+        self._guards = _guards(model, self.values, self.sink)
         self.jumps: Mapping[str, Node] = {} if self._guards is None else self._guards.jumps
 
     @classmethod
