@@ -2,8 +2,8 @@
 
 What enters: a tensor, or a tuple, list or mapping of tensors, as the module returns them. What
 leaves: the outputs that have a loss, the entries of one beside those of the next: [examples,
-entries]. Invariant: the order of what the module returns is that of the outputs of its file, in
-which names and losses are.
+entries]. Invariant: a mapping is read by the names of the outputs of the file; anything else, and
+a mapping with other names, in the order of these outputs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lipcert.importer.model import ImportedModel
 @final
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Which of the things that a module returns the loss reads, and how many there are.
+    """Which of the things that a module returns the loss reads.
 
-    heads: of several outputs; empty where the loss reads one.
+    names: of all of them, in the file. heads: of several outputs; empty where the loss reads one.
     """
 
     places: tuple[int, ...]
-    count: int
+    names: tuple[str, ...]
     heads: tuple[Head, ...]
 
     @classmethod
@@ -45,14 +45,18 @@ class Outputs:
                     f"training: the examples of a batch do not lie along the first axis of the "
                     f"output {head.output!r}; return it as [examples, …]"
                 )
-        return cls(tuple(names.index(name) for name in chosen), len(names), heads)
+        return cls(tuple(names.index(name) for name in chosen), tuple(names), heads)
 
     def joined(self, found: object) -> Tensor | None:
         """What the loss reads of what the module returned; None where it is not there."""
         if isinstance(found, Tensor):
             return found
-        parts = list(found.values()) if isinstance(found, Mapping) else found
-        if not isinstance(parts, tuple | list) or len(parts) != self.count:
+        if isinstance(found, Mapping):  # its order may be another in another pass
+            named = {str(name): part for name, part in found.items()}
+            is_known = named.keys() == set(self.names)
+            found = [named[name] for name in self.names] if is_known else list(found.values())
+        parts = found
+        if not isinstance(parts, tuple | list) or len(parts) != len(self.names):
             return None
         read = [parts[place] for place in self.places]
         if not all(isinstance(part, Tensor) and part.dim() for part in read):
@@ -72,7 +76,7 @@ class Outputs:
 
     def join_in_training(self, module: nn.Module) -> list[RemovableHandle]:
         """A hook by which the module returns what the loss reads, where gradients are asked for."""
-        if self.count == 1:
+        if len(self.names) == 1:
             return []
 
         def hook(module: nn.Module, arguments: object, output: object) -> Tensor | None:

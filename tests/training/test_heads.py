@@ -120,6 +120,25 @@ def test_the_criterion_differentiates_the_sum_of_the_losses(mechanism: str) -> N
     assert model(x).keys() == {"reg", "aux", "cls"}
 
 
+class Turned(Net):
+    """Gives its outputs in another order where a batch is large."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        found = super().forward(x)
+        is_large = not torch.compiler.is_compiling() and len(x) > 3
+        return dict(reversed(found.items())) if is_large else found
+
+
+def test_outputs_are_read_by_name_and_in_no_order_of_a_single_pass() -> None:
+    model = Turned()
+    with private(model, MECHANISMS["clipless"]) as run:
+        x, _ = next(iter(run.loader))
+        found = run.outputs(model(x))
+        seen = model.eval()(x)
+    assert list(seen) == ["cls", "aux", "reg"]
+    assert all(torch.allclose(found[name], seen[name]) for name in ("cls", "reg"))
+
+
 def test_losses_under_dropout_are_clipped_one_by_one() -> None:
     torch.manual_seed(0)
     model = Net(dropout=0.5)
