@@ -93,7 +93,9 @@ def joined_labels(labels: object, names: tuple[str, ...]) -> Tensor:
     """
     if isinstance(labels, Tensor):
         return labels
-    parts = [labels.get(name) for name in names] if isinstance(labels, Mapping) else labels
+    parts = labels
+    if isinstance(labels, Mapping):
+        parts = [labels[name] for name in names if name in labels]
     if not isinstance(parts, tuple | list) or len(parts) != len(names):
         raise UsageError(
             f"training: labels: one tensor for each of the outputs {', '.join(names)} is needed, "

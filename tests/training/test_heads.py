@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 import lipcert
-from lipcert.errors import LipCertError
+from lipcert.errors import LipCertError, UsageError
 from lipcert.training import (
     BackpropClipping,
     Clipless,
@@ -114,6 +114,8 @@ def test_the_criterion_differentiates_the_sum_of_the_losses(mechanism: str) -> N
                 assert torch.allclose(found[name], parameter.grad, rtol=1e-3, atol=1e-5), name
         run.optimizer.zero_grad()
         reduced.reduction = "none"
+        with pytest.raises(UsageError, match="outputs cls, reg"):
+            reduced(out, {"cls": classes})
         singles = [reduced(out, labels) for labels in (matrix, (classes, numbers))]
         assert torch.equal(*singles)
     model.eval()
