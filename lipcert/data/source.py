@@ -108,10 +108,16 @@ class Columns:
         """The inputs among named values: of several inputs, one for each."""
         if not self.inputs:
             return arrays[self.one_x(arrays, where)]
-        names = self.x or tuple(name for name, _ in self.inputs)
+        own = tuple(name for name, _ in self.inputs)
+        names = self.x or own
+        if len(set(names)) < len(names) or (set(names) == set(own) and names != own):
+            raise NoVerdictError(
+                f"{where}: --data-x names {', '.join(names)}, and the model reads "
+                f"{', '.join(own)}: name another array for each input, in this order"
+            )
         missing = [name for name in names if name not in arrays]
         if missing or len(names) != len(self.inputs):
-            listed = ", ".join(name for name, _ in self.inputs)
+            listed = ", ".join(own)
             raise NoVerdictError(
                 f"{where} has no array {(missing or names)[0]!r} beside those of the other inputs; "
                 f"the model reads {listed}: name an array for each with --data-x A,B"

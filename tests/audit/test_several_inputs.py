@@ -199,3 +199,11 @@ def test_examples_of_an_attack_lie_in_every_domain(folder: Path) -> None:
         assert (np.linalg.norm(tabular, axis=1) <= 2.0).all()
         assert (report == np.rint(report)).all()
         assert ((report >= 0) & (report < ROWS)).all()
+
+
+@pytest.mark.parametrize("words", ["b,a", "a,a"])
+def test_names_of_the_inputs_in_another_order_are_no_guess(words: str) -> None:
+    """Inputs of one shape would be taken for each other, and no shape shows it."""
+    columns = Columns.of(words, None, (("a", (3,)), ("b", (3,))))
+    with pytest.raises(NoVerdictError, match="the model reads a, b"):
+        columns.read_x({"a": np.zeros((2, 3)), "b": np.ones((2, 3))}, "d.npz")
