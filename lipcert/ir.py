@@ -105,6 +105,14 @@ def example(shape: Shape) -> Shape:
     return shape[1:] if shape[:1] == (1,) else shape
 
 
+def places_of(inputs: Sequence[p.Part]) -> Iterator[tuple[p.Part, slice]]:
+    """Inputs of a file, and where each has its numbers in an example, flat, of all of them."""
+    start = 0
+    for part in inputs:
+        yield part, slice(start, start + part.size)
+        start += part.size
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Node:

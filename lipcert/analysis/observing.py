@@ -18,7 +18,7 @@ from lipcert.analysis.scopes import constraints_of
 from lipcert.core.program import Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph
+from lipcert.ir import Graph, places_of
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples, random_examples
 from lipcert.signal.gradients import work
@@ -73,9 +73,9 @@ def _with_rows(examples: Examples, inputs: Sequence[Part]) -> Examples:
     if all(part.ids is None for part in inputs):
         return examples
     flat = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
-    known, start = np.ones(len(flat), bool), 0
-    for part in inputs:
-        x, start = flat[:, start : start + part.size], start + part.size
+    known = np.ones(len(flat), bool)
+    for part, where in places_of(inputs):
+        x = flat[:, where]
         if part.ids is not None:
             known &= ((x == np.rint(x)) & (x >= -part.ids) & (x < part.ids)).all(axis=1)
     return replace(examples, x=examples.x[known], y=examples.y[known])

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.program import Part
+from lipcert.ir import places_of
 from lipcert.settings import Settings
 from lipcert.upper import FloatArray
 
@@ -128,11 +129,7 @@ def settled(
 
 def _whole(inputs: Sequence[Part]) -> Iterator[slice]:
     """The entries of an example that are ids."""
-    start = 0
-    for part in inputs:
-        if part.ids is not None:
-            yield slice(start, start + part.size)
-        start += part.size
+    return (where for part, where in places_of(inputs) if part.ids is not None)
 
 
 def _drawn_in(flat: FloatArray, centre: FloatArray, radius: float) -> FloatArray:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lipcert.core.interval import Interval
 from lipcert.core.losses.base import Loss, Targets, class_axis
 from lipcert.core.losses.joint import Joint
-from lipcert.core.program import Part, Shape
+from lipcert.core.program import IndexArray, Part, Shape
 from lipcert.core.rules.facts import Fact, box_norm
 from lipcert.errors import NoVerdictError
 from lipcert.settings import Settings
@@ -107,9 +107,13 @@ class Domain:
         self, act: Callable[[Domain, FloatArray], FloatArray], x: FloatArray
     ) -> FloatArray:
         """What is done to each of several inputs of examples."""
-        ends = np.cumsum([part.low.size for part in self.parts])[:-1]
-        split = np.split(x, ends, axis=1)
+        split = np.split(x, self._ends, axis=1)
         return np.concatenate([act(*pair) for pair in zip(self.parts, split, strict=True)], axis=1)
+
+    @property
+    def _ends(self) -> IndexArray:
+        """Where the next of several inputs begins in an example."""
+        return np.cumsum([part.low.size for part in self.parts])[:-1]
 
     @property
     def width(self) -> float:
@@ -192,8 +196,7 @@ class Domain:
     def contains(self, example: FloatArray) -> bool:
         """Whether an example lies in the domain beyond doubt."""
         in_box = bool(np.all((example >= self.low) & (example <= self.high)))
-        ends = np.cumsum([part.low.size for part in self.parts])[:-1]
-        split = np.split(example, ends) if self.parts else []
+        split = np.split(example, self._ends) if self.parts else []
         in_parts = all(part.contains(own) for part, own in zip(self.parts, split, strict=True))
         return in_box and in_parts and (self.is_box or norm(example) <= Upper(self.radius))
 
