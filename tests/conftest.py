@@ -3,6 +3,7 @@
 Text is as wide as where there is no terminal.
 
 `pytest -m fast` is the inner loop: every test but those of slow.txt and those marked `slow`.
+`pytest -m nightly` runs the tests of many minutes, which nothing else runs.
 """
 
 from __future__ import annotations
@@ -97,6 +98,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what the inner loop runs."""
     for item in items:
         name = item.nodeid.removeprefix("tests/").partition("[")[0]
-        is_marked = item.get_closest_marker("slow") is not None
+        is_marked = any(item.get_closest_marker(name) for name in ("slow", "nightly"))
         if not (is_marked or name in SLOW or is_slow(item.path)):
             item.add_marker("fast")
