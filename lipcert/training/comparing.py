@@ -79,7 +79,7 @@ class KeptNumbers:
         self._trained = trained
         self._addresses = {name: item.data_ptr() for name, item in trained.items()}
         self._left = {name: item.detach().clone() for name, item in trained.items()}
-        self._kept: dict[str, Tensor] = {}
+        self._kept: dict[str, Tensor] | None = None
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -106,12 +106,39 @@ class KeptNumbers:
                 f"optimizer, so the bounds may not speak of these weights; {_MOMENT}; use "
                 "private.restore() to go back to a checkpoint"
             )
-        changed = _changed(self._others(), self._kept) if self._kept else None
+        self._require_kept()
+
+    def require_released(self) -> None:
+        """UsageError unless all numbers are those that were left, on whatever device."""
+        changed = _changed(self._trained, self._left)
+        if changed is not None:
+            raise UsageError(
+                f"training: {changed} was changed after the last step by something else than the "
+                "optimizer, so the model does not hold what was released, and no ε is that of its "
+                "weights; private.restore() goes back to a checkpoint; average, quantise, or train "
+                "on with public examples after the `with` block"
+            )
+        self._require_kept()
+
+    def _require_kept(self) -> None:
+        """UsageError where anything that is not trained is another one, or new."""
+        if self._kept is None:
+            return
+        present = self._others()
+        changed = _changed(present, self._kept)
         if changed is not None:
             raise UsageError(
                 f"training: {changed} is not trained, and was changed since make_private was "
                 "called: bounds hold for what it was, and buffers of what examples gave would "
                 "be kept without noise"
+            )
+        new = present.keys() - self._kept.keys()
+        saved = sorted(new & self._module.state_dict().keys()) if new else []
+        if saved:
+            raise UsageError(
+                f"training: {saved[0]} was added to the module since make_private was called, and "
+                "would be saved with it without noise; add it before, or as a buffer with "
+                "persistent=False"
             )
 
     def _others(self) -> Mapping[str, Tensor]:
@@ -127,5 +154,6 @@ def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str 
     if missing:
         return missing[0]
     names = list(known)
-    place = first_difference([present[name] for name in names], list(known.values()))
+    there = [present[name].detach().to(item.device) for name, item in known.items()]
+    place = first_difference(there, list(known.values()))
     return None if place is None else names[place]

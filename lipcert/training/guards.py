@@ -325,6 +325,10 @@ class StepGuard:
         """Numbers that are not those that the last step left."""
         self._numbers.require()
 
+    def refuse_unreleased(self) -> None:
+        """The run ends: numbers that no release left, wherever they are by now."""
+        self._numbers.require_released()
+
     def _under_way(self, what: str) -> _UnderWay:
         if self._batch is None:
             raise UsageError(f"training: {what} without a batch from private.loader; {_ORDER}")

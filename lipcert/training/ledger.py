@@ -16,11 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, Self, final
+from typing import Self, final
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, check_multiplier, epsilon, steps_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.process import OneProcess
 from lipcert.training.ledger_file import (
     LedgerFile,
     LedgerHeader,
@@ -120,7 +121,7 @@ class LedgerReport:
 
 
 @final
-class Ledger:
+class Ledger(OneProcess):
     """The ledger of one run: on a file that one process at a time holds, or in memory alone.
 
     An unfinished last line, which a writer leaves that is killed within a write, counts as a
@@ -134,6 +135,7 @@ class Ledger:
     def __init__(
         self, header: LedgerHeader, path: Path | None = None, *, spent: int = 0, ahead: int = 1
     ) -> None:
+        super().__init__()
         if spent < 0 or ahead < 1:
             raise UsageError(f"ledger: {spent} spent, {ahead} ahead: give ≥ 0 and ≥ 1")
         if spent and path is not None:
@@ -222,12 +224,13 @@ class Ledger:
 
     def spend(self) -> int:
         """Count one more release, for good, before it is made; its number, from 0."""
+        self.require_here()
         if self.is_spent:
             raise NoVerdictError(
                 f"ledger: the budget of {self.most} releases is spent; nothing may be released"
             )
         if self._file is not None and not self._file.is_open:
-            raise UsageError(f"ledger: {self.path} was closed, or is held by the parent process")
+            raise UsageError(f"ledger: {self.path} was closed")
         if self._releases == self._counted:
             rest = min(self._ahead, self.planned - self._releases)
             self._count("release", self._releases + max(1, rest))
@@ -248,10 +251,6 @@ class Ledger:
     def __exit__(self, *failure: object) -> None:
         """Close."""
         self.close()
-
-    def __reduce__(self) -> NoReturn:
-        """A copy would count on its own."""
-        raise UsageError("ledger: a ledger is neither copied nor pickled; open its file")
 
     def _go_on(self, held: LedgerFile) -> None:
         """Find the end of the chain, or begin one.

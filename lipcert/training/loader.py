@@ -222,6 +222,7 @@ class PrivateLoader:
     def _batches(self) -> Iterator[Any]:
         self._drop_released()
         while self._budget.left > 0:
+            self._sampler.require_here()
             made = self._budget.releases
             self._progress.observe("private releases", made, made + self._budget.left)
             if not self._loaded:

@@ -92,6 +92,7 @@ class Private:
     folder: Path | None
     max_physical_batch: int | None = None
     example: Tensor | tuple[Tensor, ...] = field(repr=False, kw_only=True)
+    _is_closed: bool = field(default=False, init=False, repr=False)
 
     @property
     def settings(self) -> Settings:
@@ -139,6 +140,7 @@ class Private:
         UsageError where the weights are not those that the last step left.
         """
         path = self._checkpoint()
+        self.ledger.require_here()
         self.guard.refuse_moved()
         if self.world.is_first:
             write_checkpoint(path, {**self._parts(), **also}, self.releases)
@@ -211,19 +213,10 @@ class Private:
     def close(self) -> None:
         """End the run: hooks are removed, the trace, the ledger and connections are closed.
 
-        A run that could not be certified says so again.
+        A run that could not be certified says so again. UsageError, when all of this is done, where
+        the model does not hold what the last step left: its trace does not claim the end then.
         """
-        reason = None if self.folder is None else self.folder / UNCERTIFIED
-        if reason is not None and self.world.is_first and reason.exists():
-            warn_uncertified(reason.read_text(encoding="utf-8").strip())
-        self.hooks.remove()
-        self.release.remove()
-        for handle in self.enforcement.handles:
-            handle.remove()
-        if self.recorder is not None:
-            self.recorder.close()
-        self.ledger.close()
-        self.world.leave()
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -232,11 +225,34 @@ class Private:
         """Close; after an exception the trace does not claim to have come to its end, and the
         other ranks are told."""
         error = failure[1]
+        try:
+            if error is None and not self._is_closed:
+                self.guard.refuse_unreleased()
+        except UsageError as changed:
+            error = changed
+            raise
+        finally:
+            if not self._is_closed:
+                self._is_closed = True
+                self._end(error)
+
+    def _end(self, error: object) -> None:
+        """Files and connections are those of the process that made the run."""
+        self.hooks.remove()
+        self.release.remove()
+        for handle in self.enforcement.handles:
+            handle.remove()
+        if not self.ledger.is_here:
+            return
         if isinstance(error, BaseException):
             self.world.fail(error)
-        if error is not None and self.recorder is not None:
-            self.recorder.__exit__(*failure)
-        self.close()
+        if self.recorder is not None:
+            self.recorder.__exit__(type(error) if error else None)
+        reason = None if self.folder is None else self.folder / UNCERTIFIED
+        if reason is not None and self.world.is_first and reason.exists():
+            warn_uncertified(reason.read_text(encoding="utf-8").strip())
+        self.ledger.close()
+        self.world.leave()
 
     def _parts(self) -> Mapping[str, Stateful]:
         return {"model": self.network.module, "optimizer": self.optimizer}

@@ -15,6 +15,7 @@ assumptions of every (ε, δ) that is stated.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, final
@@ -27,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.process import OneProcess
 from lipcert.training.calibration import Calibration
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard
@@ -39,7 +41,7 @@ _OWN: Final = 1
 
 
 @final
-class NoiseSource:
+class NoiseSource(OneProcess):
     """Draws from one generator; all ranks that have its seed draw the same.
 
     first: the number of the release that is noised first, so that a run that is gone on with never
@@ -47,12 +49,14 @@ class NoiseSource:
     """
 
     def __init__(self, seed: int, first: int = 0) -> None:
+        super().__init__()
         sequence = np.random.SeedSequence(seed, spawn_key=(first, 0, _OWN))
         self.generator = np.random.Generator(np.random.Philox(sequence))
 
     @torch.no_grad()
     def add(self, gradients: Mapping[str, Tensor], stds: Mapping[str, float]) -> None:
         """gradients: by name; stds: likewise."""
+        self.require_here()
         for name, gradient in gradients.items():
             wide = gradient.dtype is torch.float64
             drawn = self.generator.standard_normal(
@@ -95,6 +99,7 @@ class Release:
     recorder: Recorder | None = field(default=None, init=False)
     handles: tuple[RemovableHandle, ...] = field(init=False)
     _named: Mapping[int, str] = field(init=False)
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self, optimizer: Optimizer, module: nn.Module) -> None:
         self._named = {id(item): name for name, item in module.named_parameters()}
@@ -113,7 +118,8 @@ class Release:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        with self.world.telling():
+        self.ledger.require_here()
+        with self._one_at_a_time, self.world.telling():
             self._refuse(optimizer, args, kwargs)
             calibration = self.enforcement.present()
             stds = {

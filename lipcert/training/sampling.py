@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, Self, final
+from typing import Final, Self, final
 
 import numpy as np
 
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.process import OneProcess
 
 _BITS: Final = 256
 _ALONE: Final = frozenset({Sampling.POISSON, Sampling.FULL_BATCH})
@@ -71,7 +72,7 @@ def batches_per_epoch(plan: TrainingPlan) -> int:
 
 
 @final
-class Sampler:
+class Sampler(OneProcess):
     """Draws the batches of a plan, one after the other, from release number `first` on.
 
     Under R ranks each is a part of the data, or of a common draw:
@@ -100,6 +101,7 @@ class Sampler:
         first: int = 0,
         examples: int | None = None,
     ) -> None:
+        super().__init__()
         present = plan.dataset_size if examples is None else examples
         _check_present(plan, present)
         if not 0 <= rank < ranks:
@@ -143,17 +145,12 @@ class Sampler:
 
     def draw(self) -> Drawn:
         """The next batch; it may be empty."""
+        self.require_here()
         index = self._drawn()
         index.setflags(write=False)
         step = self._step
         self._step += 1
         return Drawn(step, index)
-
-    def __reduce__(self) -> NoReturn:
-        """A copy would draw the same batches again, a saved one would tell the coming ones."""
-        raise UsageError(
-            "sampling: a sampler is neither copied nor saved; a resumed run draws anew"
-        )
 
     def _drawn(self) -> IndexArray:
         match self.plan.sampling:

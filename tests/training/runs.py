@@ -54,6 +54,7 @@ def private_run(
     network: Callable[[], nn.Module] = Small,
     optimizer: Callable[..., Optimizer] = SGD,
     examples: TensorDataset | None = None,
+    workers: int = 0,
     **changes: Any,
 ) -> Private:
     torch.manual_seed(0)
@@ -71,7 +72,12 @@ def private_run(
     return make_private(
         module,
         optimizer(module.parameters(), lr=0.5),
-        DataLoader(examples or data(), batch_size=BATCH),
+        DataLoader(
+            examples or data(),
+            batch_size=BATCH,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        ),
         mechanism or clipless(),
         **(given | changes),
     )

@@ -263,7 +263,7 @@ def test_what_is_refused() -> None:
 def test_neither_generator_nor_seed_leaves_the_process() -> None:
     sampler = Sampler(plan(Sampling.POISSON))
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(UsageError, match="neither copied nor saved"):
+        with pytest.raises(UsageError, match="neither copied nor pickled"):
             copied(sampler)
     seed = Seed.fresh()
     assert str(seed.entropy) not in repr(seed)

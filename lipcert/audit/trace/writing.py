@@ -82,6 +82,7 @@ class TraceWriter:
 
     def store(self, tensors: Mapping[str, StoredTensor]) -> Blob:
         """Put tensors on the disk, for a line to name."""
+        self._require_open()
         try:
             return self._blobs.put(tensors)
         except OSError as error:
@@ -89,8 +90,7 @@ class TraceWriter:
 
     def append(self, event: Event) -> None:
         """Write a line."""
-        if self._file < 0:
-            raise UsageError(f"trace: {self._path} was closed, or is held by the parent process")
+        self._require_open()
         line, digest = sealed(event_members(event), self._head)
         if len(line) > MAX_LINE:
             raise UsageError(f"trace: a step of {len(line)} bytes is longer than {MAX_LINE}")
@@ -153,6 +153,10 @@ class TraceWriter:
         now = time.time()
         begun = self._end > 0
         self.append(Resume(now, self._steps, cut, manifest.versions) if begun else Start(now))
+
+    def _require_open(self) -> None:
+        if self._file < 0:
+            raise UsageError(f"trace: {self._path} was closed, or is held by the parent process")
 
     def _sync(self, always: bool) -> None:
         now = time.monotonic()
