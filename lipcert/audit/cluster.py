@@ -106,7 +106,14 @@ def _results(client: Client, ready: Ready, units: Sequence[Unit]) -> Iterator[Un
             unit = waiting.pop(task)
             if not isinstance(answer, str):
                 raise NoVerdictError(f"audit: {_reason(unit, answer)}")
-            yield UnitResult.read(answer, ready.digest, f"the result of unit {unit.number}")
+            try:
+                found = UnitResult.read(answer, ready.digest, unit)
+            except ValueError as error:
+                raise NoVerdictError(
+                    f"audit: what a worker sent is not what {unit} found: {error}; workers need "
+                    f"lipcert {__version__}, as it is here, and audit again"
+                ) from error
+            yield found
     finally:
         client.cancel(list(waiting))
 
@@ -146,7 +153,7 @@ def _reason(unit: Unit, answer: Any) -> str:
     error = answer[1] if isinstance(answer, tuple) else answer
     if isinstance(error, LipCertError):
         return str(error)
-    what = f"unit {unit.number} ({unit.kind.value} at {unit.weights})"
+    what = str(unit)
     if isinstance(error, KilledWorker):
         return (
             f"{what} was given up: {error.allowed_failures + 1} workers died while they did it, "

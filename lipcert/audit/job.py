@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.audit.precision import Precision
+from lipcert.audit.seal import sealed, unsealed
 from lipcert.choices import check_positive
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
@@ -23,7 +24,7 @@ from lipcert.gates import NO_GATES, OF_AUDITS, Gates
 from lipcert.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
-_SCHEMA: Final = "lipcert.audit-job/1"
+_SCHEMA: Final = "lipcert.audit-job/2"
 MAX_DETECTABLE_FACTOR: Final = 1e3
 """how wrong the bound of a group may be unnoticed in a pass, unless a job says otherwise"""
 _SHARD: Final = re.compile(r"(\d{1,9})/(\d{1,9})")
@@ -81,23 +82,25 @@ class Job:
             )
 
     def written(self) -> str:
-        """As JSON; `read` is its inverse."""
-        members = {"schema": _SCHEMA, "lipcert": __version__, **_CODEC.write(self)}
-        return json.dumps(members, sort_keys=True)
+        """As sealed JSON; `read` is its inverse."""
+        return sealed({"schema": _SCHEMA, "lipcert": __version__, **_CODEC.write(self)})
 
     @classmethod
     def read(cls, text: str, where: str) -> Job:
-        """From JSON. NoVerdictError where the text is none, or another version wrote it."""
+        """From JSON. NoVerdictError where it was changed, or another version wrote it."""
         try:
-            members = json.loads(text)
+            members = unsealed(text)
             if members.pop("schema") != _SCHEMA or members.pop("lipcert") != __version__:
                 raise NoVerdictError(
                     f"audit: {where} was written by another version of lipcert; start the audit "
                     "again in an empty folder"
                 )
             return _CODEC.read(cls, members, "job")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NoVerdictError(f"audit: {where} does not describe an audit: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoVerdictError(
+                f"audit: {where} does not describe an audit: {error}; start the audit again in an "
+                "empty folder"
+            ) from error
 
     def digest(self, inputs: Mapping[str, str]) -> str:
         """Names this job on these inputs (their digests): results of other jobs never mix in."""
@@ -128,6 +131,11 @@ class Unit:
     examples: str
     start: int
     stop: int | None
+
+    def __str__(self) -> str:
+        end = "the end" if self.stop is None else self.stop
+        found = f"{self.examples}, {self.start} to {end}"
+        return f"unit {self.number} ({self.kind.value} at {self.weights}: {found})"
 
 
 @final

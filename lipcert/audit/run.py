@@ -114,7 +114,7 @@ def merged_report(
     started = time.monotonic()
     job = ResultFolder.job_in(results)
     ready = prepare(job, observe, data)
-    kept = ResultFolder.opened(results, job, ready.digest).kept()
+    kept = ResultFolder.opened(results, job, ready.digest).kept(ready.units)
     checked = run_checks(_on_cpu(ready))
     return conclude(ready, total_of(kept), checked, seconds=time.monotonic() - started)
 
@@ -172,16 +172,16 @@ def _all_results(
     """Those that are kept, and those of the units that are missing as they come."""
     done = set()
     if folder is not None:
-        for result in folder.kept():
-            done.add(result.unit)
+        for result in folder.kept(ready.units):
+            done.add(result.unit.number)
             yield result
     missing = [unit for unit in units if unit.number not in done]
     for result in work(ready, missing):
         if folder is not None:
             folder.keep(result)
-        done.add(result.unit)
+        done.add(result.unit.number)
         if observe is not None:
-            unit = ready.units[result.unit]
+            unit = result.unit
             observe(f"{unit.kind.value} at {unit.weights}", len(done), len(ready.units))
         yield result
 

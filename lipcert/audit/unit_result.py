@@ -1,24 +1,24 @@
 """UnitResult: what one unit of work found, as a small record that merges and is written as JSON.
 
 What enters: tallies and checks. What leaves: their JSON, and the result of many units. Invariant:
-a result names its job and unit, so that doing a unit twice counts once.
+a result names its job and unit, all of it sealed, so that nothing but the result of that very unit
+is read as one, and doing a unit twice counts once.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final, final
 
-from lipcert.audit.job import Kind
+from lipcert.audit.job import Kind, Unit
 from lipcert.audit.records import CheckReport, ExampleReference
+from lipcert.audit.seal import sealed, unsealed
 from lipcert.audit.tally import FAMILIES, Tallies, merged
-from lipcert.core.codec import Codec, CodecError, Form, Limit
-from lipcert.errors import NoVerdictError
+from lipcert.core.codec import DECIMAL, Codec, CodecError, Form, Limit
 
-_SCHEMA: Final = "lipcert.audit-unit/3"
+_SCHEMA: Final = "lipcert.audit-unit/4"
 _EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found} == {*FAMILIES})]
 
 
@@ -27,32 +27,31 @@ _EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found
 class UnitResult:
     """What one unit found."""
 
-    unit: int
-    kind: Kind
+    unit: Unit
     examples: int
     tallies: _EveryFamily
     checks: tuple[CheckReport, ...]
     seconds: float
 
     def written(self, job: str) -> str:
-        """As JSON, with the digest of the job."""
-        return json.dumps({"schema": _SCHEMA, "job": job, **UNITS.write(self)})
+        """As sealed JSON, with the digest of the job."""
+        return sealed({"schema": _SCHEMA, "job": job, **UNITS.write(self)})
 
     @classmethod
-    def read(cls, text: str, job: str, where: str) -> UnitResult:
-        """From JSON; NoVerdictError where it is damaged or belongs to another job."""
-        try:
-            members = json.loads(text)
-            if (members.pop("schema"), members.pop("job")) != (_SCHEMA, job):
-                raise NoVerdictError(
-                    f"audit: {where} belongs to another audit (other model, data, settings or "
-                    "version); use an empty folder"
-                )
-            return UNITS.read(cls, members, "unit")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NoVerdictError(
-                f"audit: {where} is damaged ({error}); delete it, and its unit is done again"
-            ) from error
+    def read(cls, text: str, job: str, unit: Unit) -> UnitResult:
+        """The result of this unit of this job, from JSON; ValueError for anything else."""
+        members = unsealed(text)
+        found = members.pop("schema", None), members.pop("job", None)
+        if found != (_SCHEMA, job):
+            raise ValueError("it belongs to another audit (other model, data, settings or version)")
+        result = UNITS.read(cls, members, "unit")
+        if result.unit != unit:
+            raise ValueError(f"it is the result of {result.unit}")
+        if unit.stop is not None and unit.kind is Kind.REPLAY:
+            wanted = unit.stop - unit.start
+            if result.examples > wanted:
+                raise ValueError(f"it counts {result.examples} examples of {wanted}")
+        return result
 
 
 @final
@@ -78,11 +77,12 @@ def total_of(results: Iterable[UnitResult]) -> Total:
     checks: dict[int, tuple[CheckReport, ...]] = {}
     examples = 0
     for result in results:
-        if result.unit in seconds:
+        number, kind = result.unit.number, result.unit.kind
+        if number in seconds:
             continue
-        seconds[result.unit], checks[result.unit] = result.seconds, result.checks
-        examples += result.examples if result.kind is Kind.REPLAY else 0
-        tallies[result.kind] = merged((tallies[result.kind], result.tallies))
+        seconds[number], checks[number] = result.seconds, result.checks
+        examples += result.examples if kind is Kind.REPLAY else 0
+        tallies[kind] = merged((tallies[kind], result.tallies))
     ordered = sorted(seconds)
     return Total(
         done=tuple(ordered),
@@ -95,14 +95,12 @@ def total_of(results: Iterable[UnitResult]) -> Total:
 
 
 def _spelled(value: float) -> float | str:
-    return value if math.isfinite(value) else repr(value)
+    return float(value) if math.isfinite(value) else repr(value)
 
 
 def _number(value: object) -> float:
     """As it is spelled: a number that is not finite is a word."""
-    if value in _WORDS or type(value) in {int, float}:
-        return float(value)  # type: ignore[arg-type]
-    raise CodecError("is not a number")
+    return float(value) if type(value) is str and value in _WORDS else DECIMAL.read(value)
 
 
 def _place(example: ExampleReference) -> tuple[str, int]:

@@ -33,8 +33,7 @@ def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> Uni
         else [_replayed(ready, unit)]
     )
     return UnitResult(
-        unit=unit.number,
-        kind=unit.kind,
+        unit=unit,
         examples=sum(part.examples for part in parts),
         tallies=merged(part.tallies for part in parts),
         checks=tuple(check for part in parts for check in part.checks),

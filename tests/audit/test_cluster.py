@@ -31,6 +31,8 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.audit_json import audit_document
 from lipcert.settings import Settings
 from tests.audit.deadly import Examples
+from tests.audit.test_folder import JOB, result_of
+from tests.audit.test_folder import UNITS as UNITS_OF
 from tests.commands import ROOT, lipcert, printed_by
 from tests.models.shipped import digits, path_of
 
@@ -139,6 +141,31 @@ def test_what_a_worker_sees_otherwise_is_refused(
         monkeypatch.setattr(module, "__version__", "9.9")
         with pytest.raises(NoVerdictError, match=r"9\.9 asks; install the same version"):
             list(work(ready, ready.units[:1]))
+
+
+def test_what_a_worker_sends_is_the_result_of_its_unit_or_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As results in a folder are: no other unit, kind or range, and nothing that was changed."""
+    right = [result_of(unit).written("digest") for unit in UNITS_OF[:2]]
+    ready = SimpleNamespace(job=JOB, digest="digest")
+    client = SimpleNamespace(map=lambda *_, **__: ["0", "1"], cancel=list)
+
+    def done(*answers: str) -> int:
+        ended = zip(("0", "1"), answers, strict=True)
+        monkeypatch.setattr(module, "_ended", lambda *_: ended)
+        with workers(client) as work:  # type: ignore[arg-type]
+            return len(list(work(ready, UNITS_OF[:2])))  # type: ignore[arg-type]
+
+    assert done(*right) == 2
+    for answers, why in (
+        ((right[1], right[0]), "it is the result of unit 1"),
+        ((right[0], right[0]), "it is the result of unit 0"),
+        ((right[0], result_of(UNITS_OF[1]).written("other")), "belongs to another audit"),
+        ((right[0], right[1].replace('"examples": 4', '"examples": 3')), "its digest"),
+    ):
+        with pytest.raises(NoVerdictError, match=f"what a worker sent is not what unit .*{why}"):
+            done(*answers)
 
 
 class Queue(str):

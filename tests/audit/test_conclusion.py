@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
-from lipcert.audit.job import Job, Kind
+from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.ready import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Tally
@@ -54,7 +54,8 @@ def result(
     names = [group.name for group in ready().claims.groups]
     tallies: dict[Family, Mapping[str, Tally]] = {family: {} for family in FAMILIES}
     tallies[Family.GRADIENT] = {name: tally() for name in names} | dict(groups or {})
-    return UnitResult(number, kind, examples, tallies | dict(more or {}), checks, 1.0)
+    unit = Unit(number, kind, "model", "data", 0, examples)
+    return UnitResult(unit, examples, tallies | dict(more or {}), checks, 1.0)
 
 
 @pytest.mark.parametrize("steps", [0, 2])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,10 @@ import pytest
 
 from lipcert.audit.folder import ResultFolder
 from lipcert.audit.job import Job, Unit, units_of
+from lipcert.audit.measured import Measured, decide
+from lipcert.audit.seal import sealed, unsealed
 from lipcert.audit.tally import FAMILIES, Tally
-from lipcert.audit.unit_result import UnitResult, total_of
+from lipcert.audit.unit_result import Total, UnitResult, total_of
 from lipcert.errors import NoVerdictError
 from lipcert.settings import Settings
 
@@ -19,32 +24,166 @@ UNITS = units_of([("model", "data", 40)], JOB, attacked=0)
 
 
 def result_of(unit: Unit) -> UnitResult:
-    """Something that depends on the unit alone."""
+    """Something that depends on the unit alone; some examples of unit 2 violate a bound."""
     places = np.arange(unit.start, unit.stop)
-    norms = np.abs(np.sin(places))
-    tally = Tally.of(norms, 1.0, None, recomputed=0, weights="model", places=places)
+    norms = np.abs(np.sin(places)) + (unit.number == 2)
+    decided = decide(Measured(norms, np.zeros(norms.size)), 1.0)
+    tally = Tally.of(norms, 1.0, decided, recomputed=0, weights="model", places=places)
     tallies = {family: {"a": tally} for family in FAMILIES}
-    return UnitResult(unit.number, unit.kind, len(places), tallies, (), 0.0)
+    return UnitResult(unit, len(places), tallies, (), 0.0)
 
 
-def test_doing_a_unit_twice_counts_once(tmp_path: Path) -> None:
-    folder = ResultFolder.opened(tmp_path, JOB, "digest")
-    for unit in (*UNITS[:3], UNITS[1]):
-        folder.keep(result_of(unit))
-    assert total_of(folder.kept()) == total_of(map(result_of, UNITS[:3]))
-    assert total_of([*folder.kept(), result_of(UNITS[0])]) == total_of(folder.kept())
-    assert len(list((tmp_path / "results").iterdir())) == 3
+@pytest.fixture
+def folder(tmp_path: Path) -> ResultFolder:
+    """With results of the first three units."""
+    found = ResultFolder.opened(tmp_path, JOB, "digest")
+    for unit in UNITS[:3]:
+        found.keep(result_of(unit))
+    return found
 
 
-def test_other_results_are_refused(tmp_path: Path) -> None:
-    folder = ResultFolder.opened(tmp_path, JOB, "digest")
-    folder.keep(result_of(UNITS[0]))
+def read_again(folder: ResultFolder) -> Total:
+    """As a merge does."""
+    job = ResultFolder.job_in(folder.path)
+    return total_of(ResultFolder.opened(folder.path, job, "digest").kept(UNITS))
+
+
+def test_doing_a_unit_twice_counts_once(folder: ResultFolder) -> None:
+    folder.keep(result_of(UNITS[1]))
+    kept = list(folder.kept(UNITS))
+    assert total_of(kept) == total_of(map(result_of, UNITS[:3])) == read_again(folder)
+    assert total_of([*kept, result_of(UNITS[0])]) == total_of(kept)
+    assert len(list((folder.path / "results").iterdir())) == 3
+
+
+def test_results_of_another_audit_are_refused(folder: ResultFolder) -> None:
     with pytest.raises(NoVerdictError, match="belongs to another audit"):
-        list(ResultFolder.opened(tmp_path, JOB, "another").kept())
-    result = tmp_path / "results" / "0.json"
-    result.write_text(result.read_text(encoding="utf-8")[:-10], encoding="utf-8")
-    with pytest.raises(NoVerdictError, match=r"0\.json is damaged"):
-        list(folder.kept())
+        list(ResultFolder.opened(folder.path, JOB, "another").kept(UNITS))
+    with pytest.raises(NoVerdictError, match="holds another audit"):
+        ResultFolder.opened(folder.path, Job("m.onnx", Settings(), data="e.npz"), "digest")
+
+
+@pytest.mark.parametrize("name", ["job.json", "results/2.json"])
+def test_a_file_with_any_byte_changed_or_lost_is_refused(folder: ResultFolder, name: str) -> None:
+    """Every byte once, by one of its bits or a digit for a digit; every tenth end."""
+    path = folder.path / name
+    data = path.read_bytes()
+    read: Callable[[str], object] = (
+        (lambda text: Job.read(text.removesuffix("\n"), "here"))
+        if name == "job.json"
+        else (lambda text: UnitResult.read(text, "digest", UNITS[2]))
+    )
+    read(data.decode())
+    for at, byte in enumerate(data[:-1]):
+        other = b"0" if chr(byte) in "123456789" else bytes([byte ^ (1 << at % 8)])
+        changed = [data[:at] + other + data[at + 1 :], data[:at] + data[at + 1 :]]
+        for text in changed if at % 10 else [*changed, data[:at]]:
+            with pytest.raises((ValueError, NoVerdictError)):
+                read(text.decode())
+    path.write_bytes(data[:50] + b"#" + data[51:])
+    with pytest.raises(NoVerdictError, match=name.replace(".", r"\.")):
+        read_again(folder)
+
+
+def renewed(change: Callable[[dict], object]) -> Callable[[Path], object]:
+    """The result of unit 2 with something changed, and its digest made anew."""
+
+    def doing(results: Path) -> None:
+        path = results / "2.json"
+        members = unsealed(path.read_text(encoding="utf-8"))
+        change(members)
+        path.write_text(sealed(members), encoding="utf-8")
+
+    return doing
+
+
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    """The file of unit 2 made otherwise."""
+
+    def doing(results: Path) -> None:
+        (results / "2.json").unlink()
+        make(results / "2.json")
+
+    return doing
+
+
+def by_hand(body: str) -> str:
+    """Sealed as the words of the module say."""
+    return f'{body[:-1]}, "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"}}'
+
+
+NESTED = "[" * 200_000 + "]" * 200_000
+NUMBERED = renewed(lambda found: found["unit"].update(number=99))
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a copy in place of a result": (
+        lambda r: (r / "2.json").write_bytes((r / "1.json").read_bytes()),
+        r"2\.json is not what unit 2 found: it is the result of unit 1 .*delete it",
+    ),
+    "a copy in place of a missing one": (
+        lambda r: (r / "3.json").write_bytes((r / "2.json").read_bytes()),
+        r"3\.json is not what unit 3 found",
+    ),
+    "two exchanged": (
+        lambda r: [
+            (r / "1.json").rename(r / "t"),
+            (r / "2.json").rename(r / "1.json"),
+            (r / "t").rename(r / "2.json"),
+        ],
+        r"1\.json is not what unit 1 found",
+    ),
+    "a unit that is none": (
+        lambda r: (r / "2.json").rename(r / "99.json"),
+        "99.json' is no result",
+    ),
+    "another name": (lambda r: (r / "2.json").rename(r / "02.json"), "02.json' is no result"),
+    "another ending": (lambda r: (r / "2.json").rename(r / "2.jso"), "2.jso' is no result"),
+    "another number": (NUMBERED, "it is the result of unit 99"),
+    "another kind": (renewed(lambda found: found["unit"].update(kind="attack")), "unit 2 .attack"),
+    "another range": (renewed(lambda found: found["unit"].update(start=9)), "data, 9 to 12"),
+    "more examples": (renewed(lambda found: found.update(examples=5)), "counts 5 examples of 4"),
+    "no tallies": (renewed(lambda found: found.update(tallies={})), "of every family"),
+    "no number": (renewed(lambda found: found.update(seconds=float("nan"))), "not a finite number"),
+    "half of a letter": (renewed(lambda found: found.update(job="\ud800")), "another audit"),
+    "not JSON": (replaced(lambda path: path.write_text("")), "its digest"),
+    "nested": (replaced(lambda path: path.write_text(NESTED)), "its digest"),
+    "nested, digest made anew": (
+        replaced(lambda path: path.write_text(by_hand(f'{{"a": {NESTED}}}'))),
+        "nested too deep",
+    ),
+    "another program's": (
+        replaced(lambda path: path.write_text(by_hand('{"a": 0}'))),
+        "another audit",
+    ),
+    "not text": (replaced(lambda path: path.write_bytes(b"\xff\x00")), "utf-8"),
+    "a dangling link": (replaced(lambda path: path.symlink_to("gone")), "it is a link"),
+    "a link to a device": (replaced(lambda path: path.symlink_to("/dev/zero")), "it is a link"),
+    "a pipe": (replaced(os.mkfifo), "not a regular file"),
+    "a folder": (replaced(Path.mkdir), "not a regular file|directory"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_no_result_of_the_job_is_refused(folder: ResultFolder, name: str) -> None:
+    fault, why = FAULTS[name]
+    fault(folder.path / "results")
+    with pytest.raises(NoVerdictError, match=why):
+        read_again(folder)
+
+
+def test_what_somebody_is_writing_is_passed_over(folder: ResultFolder) -> None:
+    (folder.path / "results" / ".3.json.abc").write_text('{"schema"', encoding="utf-8")
+    assert read_again(folder).done == (0, 1, 2)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")])
+def test_a_description_that_is_no_file_is_refused(
+    make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    make(tmp_path / "job.json")
+    with pytest.raises(NoVerdictError, match="is no folder of results"):
+        ResultFolder.job_in(tmp_path)
+    with pytest.raises(NoVerdictError, match="cannot use the folder"):
+        ResultFolder.opened(tmp_path, JOB, "digest")
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:

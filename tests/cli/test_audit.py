@@ -436,6 +436,11 @@ def test_results_are_kept_gone_on_from_and_merged(data: Path, tmp_path: Path) ->
     assert len(stamps) == 3
     assert stamps == [p.stat().st_mtime_ns for p in sorted((tmp_path / "w" / "results").iterdir())]
     assert comparable(first) == comparable(again) == comparable(audited("--merge", tmp_path / "w"))
+    results = tmp_path / "w" / "results"
+    (results / "1.json").write_bytes((results / "0.json").read_bytes())
+    for refused in (call("--merge", tmp_path / "w"), call(*words)):
+        assert refused.exit_code == 3
+        assert "1.json is not what unit 1 found: it is the result of unit 0" in refused.stderr
 
 
 def test_merging_takes_a_folder_of_results_alone(data: Path, tmp_path: Path) -> None:
