@@ -223,20 +223,25 @@ class Private:
 
     def __exit__(self, *failure: object) -> None:
         """Close; after an exception the trace does not claim to have come to its end, and the
-        other ranks are told."""
+        other ranks are told. An exception from the block is never replaced by one of closing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         error = failure[1]
-        try:
-            if error is None and not self._is_closed:
-                self.guard.refuse_unreleased()
-        except UsageError as changed:
-            error = changed
-            raise
-        finally:
-            if not self._is_closed:
-                self._is_closed = True
+        if isinstance(error, BaseException):
+            try:
                 self._end(error)
+            except Exception as further:  # noqa: BLE001  the first one is told, with this
+                error.add_note(f"closing the run failed, too: {further!r}")
+            return
+        try:
+            self.guard.refuse_unreleased()
+        except BaseException as changed:
+            self._end(changed)
+            raise
+        self._end(None)
 
-    def _end(self, error: object) -> None:
+    def _end(self, error: BaseException | None) -> None:
         """Files and connections are those of the process that made the run."""
         self.hooks.remove()
         self.release.remove()
@@ -244,7 +249,7 @@ class Private:
             handle.remove()
         if not self.ledger.is_here:
             return
-        if isinstance(error, BaseException):
+        if error is not None:
             self.world.fail(error)
         if self.recorder is not None:
             self.recorder.__exit__(type(error) if error else None)

@@ -331,12 +331,12 @@ def beyond_the_plan(private: Private) -> None:
     ],
 )
 def test_no_release_goes_uncounted(loop: Callable[[Private], None]) -> None:
-    with private_run(record_every=None) as private:
-        stepped: list[int] = []
-        private.optimizer.register_step_post_hook(lambda *unused: stepped.append(1))
-        with pytest.raises(LipCertError):
-            loop(private)
-        assert private.releases == len(stepped) <= STEPS
+    private = private_run(record_every=None)
+    stepped: list[int] = []
+    private.optimizer.register_step_post_hook(lambda *unused: stepped.append(1))
+    with pytest.raises(LipCertError):
+        loop(private)
+    assert private.releases == len(stepped) <= STEPS
 
 
 def test_parameters_of_another_optimizer_have_no_gradient_at_all() -> None:
@@ -445,11 +445,14 @@ def test_a_batch_that_was_left_after_its_backward_pass_is_gone_on_with() -> None
 
 @pytest.mark.parametrize("leave", ["save", "export"])
 def test_weights_of_a_step_without_noise_do_not_leave_the_run(leave: str, tmp_path: Path) -> None:
-    with private_run(record_every=None) as private:
-        private.folder = tmp_path
-        other = SGD(private.model.parameters(), lr=0.1)
-        x, y = next(iter(private.loader))
-        private.criterion(private.model(x), y).backward()
-        other.step()
-        with pytest.raises(UsageError, match="changed since the last step"):
-            private.save() if leave == "save" else private.export(tmp_path / "model.onnx")
+    private = private_run(record_every=None)
+    private.folder = tmp_path
+    other = SGD(private.model.parameters(), lr=0.1)
+    x, y = next(iter(private.loader))
+    private.criterion(private.model(x), y).backward()
+    other.step()
+    with pytest.raises(UsageError, match="changed since the last step"):
+        private.save() if leave == "save" else private.export(tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="changed after the last step"):
+        private.close()

@@ -139,6 +139,27 @@ def test_an_error_in_the_body_is_the_one_that_is_told() -> None:
     assert not private.model._forward_hooks
 
 
+def test_closing_hides_no_error_of_the_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = private_run(tmp_path)
+    monkeypatch.setattr(type(private.recorder), "__exit__", lambda *unused: 1 / 0.0)
+    error = KeyError("of the body")
+    private.__exit__(type(error), error, None)
+    assert "closing the run failed, too" in error.__notes__[0]
+
+
+def test_no_end_is_claimed_where_comparing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = private_run(tmp_path, steps=1)
+    train(private)
+    monkeypatch.setattr(type(private.guard), "refuse_unreleased", lambda *unused: 1 / 0.0)
+    with pytest.raises(ZeroDivisionError):
+        private.close()
+    assert not isinstance(list(read_trace(tmp_path / "trace").events(0))[-1], Close)
+
+
 def test_a_place_in_memory_does_not_matter_at_the_end() -> None:
     with private_run(steps=1) as private:
         train(private)
