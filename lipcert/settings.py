@@ -42,8 +42,10 @@ from lipcert.core.ledger.mechanism import (
     names_of,
 )
 from lipcert.core.ledger.premises import InputPart
+from lipcert.core.losses.kinds import KINDS
 from lipcert.errors import UsageError
 from lipcert.heads import HeadLoss, heads_text, read_heads, weighted
+from lipcert.lacking import Asks, asks_of_run, missing
 from lipcert.patterns import check_patterns, first_match, matches
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ _RUN_KEYS: Final = (
     "accountant",
 )
 _INPUT_BOX: Final = (0.0, 1.0)
+_CONSTRAINTS: Final = ("--constraint KIND:R or --bias-norm B or a [constraints] table",)
 
 
 def said(
@@ -281,6 +284,51 @@ class Settings(LossParameters, LossChoice):
         self._check_mechanism()
         self._check_scope()
         self._check_release()
+        if self._own_asks:
+            raise missing(self._own_asks | self.asks)
+
+    @property
+    def asks(self) -> Asks:
+        """What an analysis lacks of the loss, and of a run where one is described."""
+        found: Asks = {}
+        if self.loss in KINDS:
+            from lipcert.core.losses.base import parameters_of  # which loads numpy
+
+            needed = {
+                name for name, is_optional in parameters_of(self.loss).items() if not is_optional
+            }
+            found = {f"of the loss {self.loss}": self._written(needed)}
+        if self.describes_a_run:
+            found |= asks_of_run({item.name: getattr(self, item.name) for item in fields(Settings)})
+        return {why: options for why, options in found.items() if options}
+
+    @property
+    def _own_asks(self) -> Asks:
+        """What is missing of mechanism, scope and release."""
+        chosen, kind = MECHANISMS[self.mechanism], self.mechanism
+        radii = self._written(
+            name for name, has_default in names_of(chosen).items() if not has_default
+        )
+        if chosen is BackpropClipping and self.cotangent_clip is None and not self.cotangent_clips:
+            radii = ("--cotangent-clip C or a [cotangent-clips] table",)
+        free = () if self._declares_constraints else _CONSTRAINTS
+        found: Asks = {f"of the mechanism {kind}": radii}
+        if self._weights in {"held", "stepwise"}:
+            found[f"within which the mechanism {kind} holds the weights"] = free
+        elif self.scope == "constraint-set" and not self.weights_are_free:
+            found["of the scope constraint-set"] = free
+        if self.reduction == "mean":
+            found["the public constant that a mean divides by"] = self._written(["batch_size"])
+        return {why: options for why, options in found.items() if options}
+
+    def _written(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those options that are not given, with what is given for them."""
+        known = {item.name: item for item in fields(Settings)}
+        return tuple(
+            f"--{key_of(known[name])} {known[name].metadata['metavar']}"
+            for name in sorted(names)
+            if getattr(self, name) is None
+        )
 
     @property
     def heads(self) -> tuple[HeadLoss, ...]:
@@ -460,32 +508,13 @@ class Settings(LossParameters, LossChoice):
                     raise UsageError(
                         f"{option}: belongs to {mechanism}; add --mechanism {mechanism}"
                     )
-        for name, has_default in own.items():
-            if not has_default and getattr(self, name) is None:
-                option = name.replace("_", "-")
-                raise UsageError(f"mechanism: {self.mechanism} needs its radius; give --{option}")
-        if chosen is BackpropClipping and self.cotangent_clip is None and not self.cotangent_clips:
-            raise UsageError(
-                f"mechanism: {self.mechanism} needs its radius; give --cotangent-clip, or a "
-                "[cotangent-clips] table"
-            )
-        if self._weights in {"held", "stepwise"} and not self._declares_constraints:
-            raise UsageError(
-                f"mechanism: {self.mechanism} holds the weights; say within what with "
-                "--constraint, --bias-norm or a [constraints] table"
-            )
 
     def _check_scope(self) -> None:
         declared = self._declares_constraints
         if self.scope == "auto":  # bounds that hold for the whole run; if there are none, now
             whole_run = (declared or self.weights_are_free) and not self.is_stepwise
             object.__setattr__(self, "scope", "constraint-set" if whole_run else "point")
-        if self.scope == "constraint-set" and not (declared or self.weights_are_free):
-            raise UsageError(
-                "scope: constraint-set needs a constraint; declare one with --constraint, "
-                "--bias-norm or a [constraints] table"
-            )
-        if self.scope == "point" and self._weights == "held":
+        if self.scope == "point" and self._weights == "held" and declared:
             raise UsageError(
                 f"scope: {self.mechanism} is bounded over the whole constraint set; leave out "
                 "--scope point"
@@ -517,10 +546,6 @@ class Settings(LossParameters, LossChoice):
             raise UsageError(f"batch-size: {self.batch_size} is not a positive number of examples")
         if self.reduction == "auto":
             object.__setattr__(self, "reduction", "mean" if self.batch_size else "sum")
-        elif self.reduction == "mean" and self.batch_size is None:
-            raise UsageError(
-                "reduction: a mean divides by a public constant; give it with --batch-size"
-            )
 
 
 def divide_inputs(record: object) -> None:

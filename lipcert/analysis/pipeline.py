@@ -15,7 +15,7 @@ from lipcert.analysis import summary
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.findings import absence_of, findings
 from lipcert.analysis.observing import observed_at, observed_at_random, told
-from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
+from lipcert.analysis.planned import account_of, check_complete, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.unexplained import unexplained
@@ -59,7 +59,7 @@ def analyze(
     """
     require_arguments("analyze", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
-    plan_of(settings)  # what is missing is said at once, not after the work
+    check_complete(settings)  # at once, not after the work
     found = bounded(model, settings, observe, propose)
     if examples is None:
         analysis = reported(model, settings, found, observed_at_random(found, settings))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from lipcert.lacking import missing
 from lipcert.privacy.account import Account, account_for
 from lipcert.privacy.accounting import accountant_named, noise_for_epsilon
 from lipcert.privacy.declaration import POINT_ONLY
@@ -18,6 +19,13 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
 
 _DEFAULT_MULTIPLIER: Final = 1.0
+
+
+def check_complete(settings: Settings) -> None:
+    """UsageError that lists what an analysis lacks, or says what contradicts a run."""
+    if settings.asks:
+        raise missing(settings.asks)
+    plan_of(settings)
 
 
 def plan_of(settings: Settings) -> TrainingPlan | None:

@@ -16,6 +16,7 @@ import click
 
 from lipcert.cli.options import chosen_settings
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.lacking import asks_of_run, listed
 from lipcert.settings import CHOICES
 
 if TYPE_CHECKING:
@@ -183,9 +184,10 @@ class RunOptions:
         }
         missing = [name for name, is_given in known.items() if not is_given]
         if len(missing) != 1:
+            more = listed(asks_of_run({"steps": 1, **self.given}))
             raise UsageError(
                 "privacy: give two of --noise-multiplier, --steps (or --epochs) and "
-                "--target-epsilon; the third is computed"
+                f"--target-epsilon; the third is computed{more and '. Also missing: ' + more}"
             )
         return missing[0]
 

@@ -16,6 +16,7 @@ from typing import final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.pipeline import reported, require_arguments
+from lipcert.analysis.planned import check_complete
 from lipcert.analysis.records import Analysis
 from lipcert.choices import check_choice
 from lipcert.core.budget import Limits
@@ -56,6 +57,7 @@ def certify(
     check_choice("certify: engine", engine, ("float", "exact"))
     require_arguments("certify", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
+    check_complete(settings)
     return issued(model, settings, bounded(model, settings, observe), engine)
 
 

@@ -18,6 +18,7 @@ from typing import Final, final
 
 from lipcert.conversion import Kind, convert, number, whole
 from lipcert.errors import UsageError
+from lipcert.lacking import asks_of_run, missing
 from lipcert.privacy.noise import Neighbouring
 from lipcert.upper import Lower, Upper
 
@@ -117,13 +118,19 @@ class TrainingPlan:
         neighbours: str,
         dataset_size_from: str = SizeSource.DECLARED.value,
     ) -> TrainingPlan:
-        """The plan in the words of settings; UsageError for the first that is missing."""
-        if dataset_size is None:
-            raise _missing("dataset-size")
-        if sampling is None:
-            raise _missing("sampling")
-        if delta is None:
-            raise _missing("delta")
+        """The plan in the words of settings; UsageError that lists what is missing."""
+        asks = asks_of_run(
+            {
+                "dataset_size": dataset_size,
+                "sampling": sampling,
+                "delta": delta,
+                "batch_size": batch_size,
+                "steps": steps,
+                "epochs": epochs,
+            }
+        )
+        if asks or dataset_size is None or delta is None:
+            raise missing(asks)
         return cls(
             dataset_size=dataset_size,
             sampling=Sampling(sampling),
@@ -209,10 +216,6 @@ class TrainingPlan:
             if not (math.isfinite(self.epochs) and self.epochs > 0.0):
                 raise UsageError(f"epochs: {self.epochs!r} is not a positive finite number")
             _count("epochs", self.releases)
-
-
-def _missing(key: str) -> UsageError:
-    return UsageError(f"{key}: there is no account of a run without it; give --{key}")
 
 
 def _count(key: str, value: int) -> None:

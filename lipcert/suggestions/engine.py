@@ -16,7 +16,7 @@ import numpy as np
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.observing import told
 from lipcert.analysis.pipeline import require_arguments
-from lipcert.analysis.planned import plan_of
+from lipcert.analysis.planned import check_complete
 from lipcert.errors import UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.search.norms import Propose
@@ -65,7 +65,7 @@ def suggest(
     """
     require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
-    plan_of(settings)
+    check_complete(settings)
     started, remembered = time.monotonic(), Remembered(propose)
     base = bounded(model, settings, None, remembered)
     left = budget - (time.monotonic() - started)

@@ -87,6 +87,7 @@ def test_text_and_csv(tmp_path: Path) -> None:
         ([*RUN, "--target-epsilon", "1", "--steps", "4", "--noised-groups", "2"], "noise-multipl"),
         ([*RUN[2:], "--noise-multiplier", "1", "--steps", "4"], "dataset-size"),
         ([*RUN[:6], "--noise-multiplier", "1", "--steps", "4"], "sampling"),
+        ([], "Also missing: --dataset-size N, --sampling poisson|"),
     ],
 )
 def test_usage_errors_are_one_line_and_leave_with_two(words, message) -> None:
