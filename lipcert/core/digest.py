@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.core.canonical import Json, write_canonical
-from lipcert.core.reader.records import Attribute, Branch, Input, Model, Node, Tensor
+from lipcert.core.reader.records import Attribute, Branch, Input, Loop, Model, Node, Tensor
 
 _VERSION: Final = "lipcert-structure/1"
 _Name = Callable[[str], Json]
@@ -144,6 +144,8 @@ def _packed(item: object) -> bytes:
     match item:
         case Tensor():
             return _tensor(item).encode("ascii")
+        case Loop():
+            return item.content
         case bytes():
             return struct.pack("<Q", len(item)) + item
         case float():

@@ -125,7 +125,7 @@ class _Comparison:
         self.coarse = "float16" if has_halves(self.read.model) else "float32"
         wanted = _tensors_of_the_file(self.read) if single else {}
         names = [*wanted, *self.read.outputs]
-        self.run = Runtime(self.path, self.read.model.sha256, program.inputs, names)
+        self.run = Runtime(self.path, self.read.model, program.inputs, names)
         self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
 
     def usable(self) -> list[tuple[Array, Array]]:

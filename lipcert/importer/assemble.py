@@ -19,7 +19,6 @@ from typing import Final, final
 from lipcert.choices import nearest
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.lower.operators import JUMPING
 from lipcert.core.program import (
     Activation,
     Attention,
@@ -36,6 +35,7 @@ from lipcert.core.reader.records import Model
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.bindings import with_bindings
+from lipcert.importer.branches import without_branches
 from lipcert.importer.computed import with_computed
 from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.graph_of import graph_of
@@ -105,9 +105,10 @@ def assemble(
 ) -> Assembled:
     """Translate a model from this file; the other arguments are those of `load_model`."""
     provenance = read_provenance(checked.graph)
+    stored = _stored(checked, path, outputs)
+    checked = replace(checked, graph=without_branches(checked.graph, stored))
     raw = checked.graph.nodes
     targets, source = _ends(checked, outputs)  # of several inputs the first, as the batch is theirs
-    stored = _stored(checked, path, targets)
     separated = separate_shared(stored, checked.producer, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
     notes = {node.outputs[0]: node for node in raw}
@@ -173,16 +174,20 @@ def assemble(
 
 
 def _ends(model: RawModel, outputs: Sequence[str]) -> tuple[tuple[str, ...], RawInput]:
-    """The outputs and the first input that leads to them, or every reason why there is none."""
+    """The outputs and the first input that leads to them, or every reason why they are not read."""
     graph = model.graph
-    refusals = list(training_refusals(graph))
     targets = graph.outputs
+    sources, found = [], list[Refusal]()
     try:
         targets = _chosen_outputs(model, outputs)
         sources = [_checked(item) for item in _inputs(model, targets)]
     except UnsupportedModelError as error:
-        found = (*refusals, *error.refusals, *operator_refusals(graph, targets))
-        raise UnsupportedModelError(distinct(found)) from None
+        found += error.refusals
+    live = needed_values(graph.nodes, *targets)
+    found += (refusal for name, refusal in graph.faults.items() if name in live)
+    if found:
+        found = [*training_refusals(graph), *found, *operator_refusals(graph, targets)]
+        raise UnsupportedModelError(distinct(found))
     return targets, sources[0]
 
 
@@ -191,9 +196,11 @@ def _stored(checked: RawModel, path: Path, outputs: Sequence[str]) -> Model:
     try:
         model = stored_model(path)
     except UnsupportedModelError as error:
+        targets, _ = _ends(checked, outputs)
         found = (
             *training_refusals(checked.graph),
-            *operator_refusals(checked.graph, outputs, frozenset()),
+            *checked.graph.faults.values(),
+            *operator_refusals(checked.graph, targets, frozenset({"If"})),
         )
         raise UnsupportedModelError(distinct(found) or error.refusals) from None
     if not is_same(model, checked.sha256, checked.external):
@@ -213,7 +220,7 @@ def _program(checked: RawModel, model: Model, source: RawInput, outputs: Sequenc
     is_symbolic = isinstance((source.dims or ("",))[0], str)
     batched = is_symbolic or isinstance(error, MixingError)
     found += node_refusals(model, *outputs, batched=batched)
-    found += operator_refusals(checked.graph, outputs, JUMPING | {"If"})
+    found += operator_refusals(checked.graph, outputs)
     if error is not None and (error.node is None or not found):
         found.append(refused(error))
     raise UnsupportedModelError(distinct(found))

@@ -42,7 +42,11 @@ def open_model(path: Path, raw: ModelBytes) -> RawModel:
     refusals: list[Refusal] = []
     graph = GraphReader(path, opset, refusals).graph(proto.graph)
     if refusals:
-        found = (*refusals, *operator_refusals(graph, graph.outputs))
+        found = (
+            *refusals,
+            *graph.faults.values(),
+            *operator_refusals(graph, graph.outputs),
+        )
         raise UnsupportedModelError(distinct(found))
     if not graph.outputs:
         raise _malformed(path, "has no output")

@@ -26,7 +26,7 @@ _RANDOM: Final = frozenset(
         "RandomUniformLike",
     ]
 )
-_CONTROL: Final = frozenset(["If", "Loop", "Scan", "LSTM", "GRU", "RNN", "SequenceMap"])
+_CONTROL: Final = frozenset(["Loop", "Scan", "LSTM", "GRU", "RNN", "SequenceMap"])
 _DISCRETE: Final = frozenset(
     [
         "And",
@@ -140,6 +140,12 @@ def refusal_of(node: RawNode) -> Refusal | None:
             "LC003",
             f"the domain {node.domain!r} is not supported",
             "express the layer in standard ONNX operators",
+        )
+    if node.op_type == "If":
+        return refuse(
+            "LC004",
+            "it branches on the data, which has no bound here",
+            "export one branch alone, as torch.export does",
         )
     if node.op_type in _CONTROL or node.op_type.startswith("Sequence"):
         return refuse(

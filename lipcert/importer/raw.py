@@ -13,6 +13,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.errors import Refusal
+
 Array = npt.NDArray[Any]
 
 
@@ -64,6 +66,8 @@ class RawGraph:
     metadata: Mapping[str, str]
     overridable: tuple[str, ...] = ()
     """initializers that are also graph inputs"""
+    faults: Mapping[str, Refusal] = field(default_factory=dict)
+    """what stands against values that only matters where something depends on them, by name"""
 
 
 @final

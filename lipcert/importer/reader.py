@@ -7,17 +7,17 @@ of a standard operator has as many inputs and outputs, and attributes of the typ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, defs, helper
 
 from lipcert.errors import ModelFileError, Refusal
 from lipcert.importer.operators import refusal_of
-from lipcert.importer.raw import RawGraph, RawInput, RawNode
+from lipcert.importer.raw import Array, RawGraph, RawInput, RawNode
 from lipcert.importer.tensors import read_tensor
 
 _MAX_DEPTH: Final = 20
@@ -27,9 +27,13 @@ _Scopes = tuple[set[str], ...]
 
 @final
 class GraphReader:
-    """Turns GraphProtos into RawGraphs, collecting refusals."""
+    """Turns GraphProtos into RawGraphs, collecting refusals.
+
+    faults: those of stored tensors, by the values that hold them.
+    """
 
     def __init__(self, path: Path, opset: Mapping[str, int], refusals: list[Refusal]) -> None:
+        self.faults: dict[str, Refusal] = {}
         self._path = path
         self._opset = opset
         self._refusals = refusals
@@ -62,10 +66,11 @@ class GraphReader:
             tuple(results),
             {item.key: item.value for item in proto.metadata_props},
             tuple(name for name in declared if name in tensors),
+            self.faults,
         )
 
-    def _tensors(self, proto: GraphProto) -> dict[str, np.ndarray[Any, Any]]:
-        tensors: dict[str, np.ndarray[Any, Any]] = {}
+    def _tensors(self, proto: GraphProto) -> dict[str, Array]:
+        tensors: dict[str, Array] = {}
         if proto.sparse_initializer:
             self._refusals.append(
                 Refusal("LC003", "", "", "sparse initializers are not supported", "export dense")
@@ -75,8 +80,8 @@ class GraphReader:
                 reason = f"the initializer {tensor.name!r} is defined twice"
                 self._refusals.append(Refusal("LC016", "", "", reason))
                 continue
-            content = read_tensor(tensor, f"initializer {tensor.name!r}", self._refusals)
-            tensors[tensor.name] = np.zeros(0) if content is None else content
+            where = f"initializer {tensor.name!r}"
+            tensors[tensor.name] = self._read(tensor, where, [tensor.name])
         return tensors
 
     def _check_names(self, node: NodeProto, scopes: _Scopes) -> None:
@@ -103,7 +108,7 @@ class GraphReader:
         for attribute in node.attribute:
             if attribute.name in attributes:
                 raise _malformed(self._path, f"has a node {label!r} with an attribute given twice")
-            attributes[attribute.name] = self._attribute(attribute, label, scopes)
+            attributes[attribute.name] = self._attribute(attribute, label, node.output, scopes)
         schema = self._schema(node.op_type, domain)
         raw = RawNode(
             node.op_type,
@@ -130,12 +135,20 @@ class GraphReader:
         except defs.SchemaError:
             return None
 
-    def _attribute(self, attribute: AttributeProto, label: str, scopes: _Scopes) -> object:
+    def _read(self, tensor: TensorProto, where: str, values: Iterable[str]) -> Array:
+        """The numbers of a tensor, or none where these values have a fault."""
+        found: list[Refusal] = []
+        content = read_tensor(tensor, where, found)
+        self.faults.update((name, refusal) for name in values for refusal in found)
+        return np.zeros(0) if content is None else content
+
+    def _attribute(
+        self, attribute: AttributeProto, label: str, outputs: Iterable[str], scopes: _Scopes
+    ) -> object:
         match attribute.type:
             case AttributeProto.TENSOR:
                 where = f"attribute {attribute.name!r} of node {label!r}"
-                content = read_tensor(attribute.t, where, self._refusals)
-                return np.zeros(0) if content is None else content
+                return self._read(attribute.t, where, outputs)
             case AttributeProto.GRAPH:
                 return self.graph(attribute.g, scopes)
             case AttributeProto.STRING:

@@ -11,7 +11,9 @@ import numpy.typing as npt
 import onnxruntime
 from onnx import ModelProto, ValueInfoProto
 
+from lipcert.core.reader.records import Model
 from lipcert.errors import ModelFileError
+from lipcert.importer.branches import take_branches
 from lipcert.importer.container import read_bytes
 from lipcert.importer.expansion import names_read, needed_nodes
 from lipcert.importer.external import embed_external_data
@@ -32,14 +34,14 @@ class Runtime:
     """A file as it stands, of which the values of its nodes can be asked for.
 
     What the values do not depend on is left out, so that these inputs remain, with the shapes that
-    the file declares. values: those of the wanted ones that nodes of the file compute. dtypes: of
-    the inputs.
+    the file declares. model: what the core reads in it. values: those of the wanted ones that
+    nodes of the file compute. dtypes: of the inputs.
     """
 
     def __init__(
-        self, path: Path, sha256: str, sources: Sequence[str], wanted: Sequence[str]
+        self, path: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
     ) -> None:
-        content, self.values = _written(path, sha256, sources, wanted)
+        content, self.values = _written(path, model, sources, wanted)
         try:
             self._session = _new_session(content)
         except Exception as error:
@@ -61,15 +63,16 @@ class Runtime:
 
 
 def _written(
-    path: Path, sha256: str, sources: Sequence[str], wanted: Sequence[str]
+    path: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...]]:
     """The file without what the values do not depend on, and which of the values there are."""
     proto = ModelProto()
     raw = read_bytes(path)
-    if raw.sha256 != sha256:
+    if raw.sha256 != model.sha256:
         raise ModelFileError(f"{str(path)!r} changed while it was read")
     proto.ParseFromString(raw.content)
     del raw
+    take_branches(proto.graph, model)
     made = {name for node in proto.graph.node for name in node.output}
     values = tuple(name for name in dict.fromkeys(wanted) if name in made)
     _keep(proto, sources, values)

@@ -38,6 +38,7 @@ _ROWS: Final = (
     "choose rows of a constant table (axis 0) by them, compare them with constants, or cast them"
     " to floats first"
 )
+_DEPENDS: Final = JUMPING | {"If"}
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _TOLD: Final = (
@@ -70,7 +71,7 @@ def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
 
 
 def operator_refusals(
-    graph: RawGraph, outputs: Sequence[str], allowed: Set[str] = JUMPING
+    graph: RawGraph, outputs: Sequence[str], allowed: Set[str] = _DEPENDS
 ) -> Iterator[Refusal]:
     """The operators on the way from any input to these outputs that have no bound anywhere.
 

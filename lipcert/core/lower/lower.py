@@ -12,7 +12,8 @@ batch has the fixed size 1, if its nodes only move entries of the batch, such as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, final
 
@@ -76,9 +77,10 @@ def lower(model: Model, *outputs: str) -> Program:
         )
     if not 0 < len(outputs) == len(set(outputs)):
         raise Unsupported("the outputs that the loss reads are not different ones")
-    first = (_sources(model, outputs)[0].dims or ("",))[0]
+    walk = Walk.of(model, *outputs, batched=True)
+    first = walk.count or ""
     try:
-        return _lowered(Walk.of(model, *outputs, batched=True), outputs)
+        return _lowered(walk, outputs)
     except Unsupported as error:
         mixes = isinstance(error, ReadsAcrossError) or (
             isinstance(error, MixingError) and first != 1
@@ -88,26 +90,43 @@ def lower(model: Model, *outputs: str) -> Program:
     return _lowered(Walk.of(model, *outputs, batched=False), outputs)
 
 
-def _needed(model: Model, outputs: Sequence[str]) -> tuple[list[bool], set[str]]:
-    """Which nodes the outputs are computed from, and all names that are read."""
+def live_names(model: Model, outputs: Sequence[str], *, batched: bool) -> frozenset[str]:
+    """The names of all values that outputs are computed from, inside of branches too."""
+    if any(node.op_type == "If" for node in model.nodes):
+        from lipcert.core.lower.branches import followed  # noqa: PLC0415  for such models only
+
+        return followed(_whole_walk(model, batched=batched), outputs)
     names = set(outputs)
-    needed = [False] * len(model.nodes)
-    for position in reversed(range(len(model.nodes))):
-        node = model.nodes[position]
-        if names.intersection(filter(None, node.outputs)):
-            needed[position] = True
+    for node in reversed(model.nodes):
+        if not names.isdisjoint(filter(None, node.outputs)):
             names.update(filter(None, node.inputs))
-    return needed, names
+    return frozenset(names)
 
 
-def _sources(model: Model, outputs: Sequence[str]) -> list[Input]:
-    """The inputs, of which the first dimensions are one and all others are fixed."""
-    _, names = _needed(model, outputs)
+def branches_taken(model: Model) -> dict[str, Branch]:
+    """The branch that each If takes whose condition is a constant, by its first output."""
+    if all(node.op_type != "If" for node in model.nodes):
+        return {}
+    from lipcert.core.lower.branches import taken  # noqa: PLC0415  for such models only
+
+    return taken(_whole_walk(model, batched=False)) | taken(_whole_walk(model, batched=True))
+
+
+def _whole_walk(model: Model, *, batched: bool) -> Walk:
+    """A walk over all nodes, from all inputs that hold numbers of fixed shape."""
+    starts = _starts([item for item in model.inputs if not _fault(item)], batched=batched)
+    return Walk(model, [True] * len(model.nodes), *starts, batched=batched, count=None)
+
+
+def _sources(model: Model, names: Set[str]) -> list[Input]:
+    """The inputs among these names, of which the first dimensions are one and all others fixed."""
     inputs = [item for item in model.inputs if item.name in names]
     if not inputs:
         raise Unsupported("the output depends on 0 inputs instead of one")
     for source in inputs:
-        _check_source(source)
+        fault = _fault(source)
+        if fault:
+            raise Unsupported(f"the input {shown(source.name)} {fault}")
     firsts = [(item.dims or ("",))[0] for item in inputs]
     sizes = {size if isinstance(size, int) else "" for size in firsts}
     if len(sizes) > 1:
@@ -115,14 +134,26 @@ def _sources(model: Model, outputs: Sequence[str]) -> list[Input]:
     return inputs
 
 
-def _check_source(source: Input) -> None:
+def _fault(source: Input) -> str:
+    """What is wrong with an input; "" for none."""
     if not source.dtype.startswith(("float", "bfloat", "int", "uint")):
-        raise Unsupported(f"the input {shown(source.name)} does not hold numbers")
+        return "does not hold numbers"
     if source.dtype == "uint64":  # int64, which whole numbers become, would make some negative
-        raise Unsupported(f"the input {shown(source.name)} is of type uint64; feed int64")
+        return "is of type uint64; feed int64"
     dims = source.dims
     if not dims or any(not isinstance(size, int) or size < 1 for size in dims[1:]) or dims[0] == 0:
-        raise Unsupported(f"the input {shown(source.name)} is not of fixed shape behind axis 0")
+        return "is not of fixed shape behind axis 0"
+    return ""
+
+
+def _starts(sources: Sequence[Input], *, batched: bool) -> Iterator[Data]:
+    """The inputs for one example, or for all of a fixed batch."""
+    for source in sources:
+        first, *rest = source.dims or ("",)
+        size = first if isinstance(first, int) and not batched else 1
+        dims = [item for item in rest if isinstance(item, int)]
+        kind: Kind = "whole" if source.dtype.startswith(("int", "uint")) else "real"
+        yield Data(source.name, (size, *dims), Place(0) if batched else None, kind)
 
 
 def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
@@ -191,7 +222,7 @@ class Walk:
     """The values of the nodes so far, from initializers and perhaps inputs on.
 
     needed: which nodes are to be walked; count: the fixed size of the batch, if examples are read
-    as ones of it.
+    as ones of it; live: the values that are asked for, also inside of branches (None: all).
     """
 
     def __init__(
@@ -201,37 +232,31 @@ class Walk:
         *starts: Data,
         batched: bool,
         count: int | None,
+        live: Set[str] | None = None,
     ) -> None:
         self.model, self.starts, self.count = model, starts, count
-        self._needed = needed
+        self._needed, self._live = needed, live
         taken = {*(start.name for start in starts), *model.initializers}
         taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
         self.sink = Sink(taken, batched, has_halves(model))
         self.values: dict[str, Value] = {start.name: start for start in starts}
         for name in sorted({name for _, node in self.nodes() for name in node.inputs}):
             if name in model.initializers:
-                try:
+                with suppress(Unsupported):  # which `known` says of one that matters
                     self.values[name] = literal(model.initializers[name], name)
-                except Unsupported as error:
-                    raise Unsupported(f"the initializer {shown(name)}: {error}") from None
         self._guards = _guards(model, self.values, self.sink)
         self.jumps: Mapping[str, Node] = {} if self._guards is None else self._guards.jumps
 
     @classmethod
     def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
         """The walk to outputs, from the inputs that they depend on."""
-        sources = _sources(model, outputs)
+        names = live_names(model, outputs, batched=batched)
+        sources = _sources(model, names)
         first = (sources[0].dims or ("",))[0]
-        fixed = first if isinstance(first, int) else None
-        size = 1 if batched or fixed is None else fixed
-        place = Place(0) if batched else None
-        starts = []
-        for source in sources:
-            dims = [item for item in (source.dims or ())[1:] if isinstance(item, int)]
-            kind: Kind = "whole" if source.dtype.startswith(("int", "uint")) else "real"
-            starts.append(Data(source.name, (size, *dims), place, kind))
-        needed, _ = _needed(model, outputs)
-        return cls(model, needed, *starts, batched=batched, count=fixed if batched else None)
+        needed = [not names.isdisjoint(filter(None, node.outputs)) for node in model.nodes]
+        starts = _starts(sources, batched=batched)
+        count = first if isinstance(first, int) and batched else None
+        return cls(model, needed, *starts, batched=batched, count=count, live=names)
 
     def readers(self, covered: Sequence[str]) -> dict[str, int]:
         """For every name, the first node that reads it and computes a value."""
@@ -274,10 +299,16 @@ class Walk:
         if name not in self.values:
             if name in self.jumps:
                 raise _at(self.jumps[name], Unsupported(JUMPS))
+            if name in self.model.initializers:
+                try:
+                    return literal(self.model.initializers[name], name)
+                except Unsupported as error:
+                    raise Unsupported(f"the initializer {shown(name)}: {error}") from None
             raise Unsupported(f"{shown(name)} is a result that is not supported")
         return self.values[name]
 
-    def _branch(self, node: Node, position: int) -> None:
+    def chosen(self, node: Node) -> Branch:
+        """The branch that an If takes."""
         condition = self.values.get(node.inputs[0])
         if not isinstance(condition, Constant) or condition.lo.size != 1:
             raise _at(node, Unsupported("it branches on the data; export one branch alone"))
@@ -287,10 +318,19 @@ class Walk:
             raise _at(node, Unsupported("the branch that it takes is missing"))
         if len(chosen.value.outputs) != len(node.outputs):
             raise _at(node, Unsupported("its branches have other outputs"))
-        for inner in chosen.value.nodes:
-            self.node(inner, position)
-        for name, result in zip(node.outputs, chosen.value.outputs, strict=True):
-            self.values[name] = self.known(result)
+        return chosen.value
+
+    def _branch(self, node: Node, position: int) -> None:
+        chosen = self.chosen(node)
+        for inner in chosen.nodes:
+            if self._is_live(*inner.outputs):
+                self.node(inner, position)
+        for name, result in zip(node.outputs, chosen.outputs, strict=True):
+            if self._is_live(name):
+                self.values[name] = self.known(result)
+
+    def _is_live(self, *names: str) -> bool:
+        return self._live is None or not self._live.isdisjoint(filter(None, names))
 
     def _lower(self, node: Node, position: int) -> None:
         values, sink = self.values, self.sink

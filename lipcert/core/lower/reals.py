@@ -17,6 +17,8 @@ from lipcert.core.reader.records import Tensor
 
 def literal(tensor: Tensor, name: str) -> Constant:
     """A tensor of the file."""
+    if tensor.dtype == "unread":
+        raise Unsupported("it holds text, or numbers of a type that is not read")
     values = tensor.values()
     return Constant(values, values, {name: 1.0} if values.dtype.kind == "f" else {})
 

@@ -1,8 +1,9 @@
 """From a path to a `Model`.
 
-Refused, because the checker would have to interpret more than it can justify: loops, sparse
-tensors, training graphs, inputs that are no tensors, and whatever has two readings or none: names
-defined twice or never, cycles, attributes with two values, unknown fields, two models in one file.
+Refused, because the checker would have to interpret more than it can justify: sparse tensors,
+training graphs, and whatever has two readings or none: names defined twice or never, cycles,
+attributes with two values, unknown fields, two models in one file. Bodies of loops, tensors of text
+and inputs that are no tensors of numbers are kept as they are: what depends on them is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from onnx.onnx_ml_pb2 import (
     GraphProto,
     ModelProto,
     NodeProto,
+    TensorProto,
     ValueInfoProto,
 )
 
@@ -31,6 +33,7 @@ from lipcert.core.reader.records import (
     Branch,
     Function,
     Input,
+    Loop,
     Model,
     ModelReadError,
     Node,
@@ -38,7 +41,7 @@ from lipcert.core.reader.records import (
     Tensor,
     shown,
 )
-from lipcert.core.reader.tensors import DTYPES, MAX_RANK, read_tensor
+from lipcert.core.reader.tensors import DTYPES, MAX_RANK, UNREAD, read_tensor, unread_tensor
 from lipcert.core.reader.wire import check_known, check_single_model
 
 _MAX_DIM: Final = 1 << 31
@@ -53,6 +56,8 @@ _FIELDS: Final = {
     AttributeProto.STRINGS: ("STRINGS", "strings"),
     AttributeProto.GRAPH: ("GRAPH", "g"),
 }
+_MAX_NESTING: Final = 20
+"""of loops in each other"""
 _LABELS: Final = frozenset({"name", "type", "doc_string"})
 
 
@@ -165,8 +170,12 @@ def _function(proto: FunctionProto, opset: dict[str, int], folder: Folder) -> Fu
 def _initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, Tensor]]:
     _once((tensor.name for tensor in graph.initializer), "initializer")
     for tensor in graph.initializer:
-        check_known(tensor)
-        yield tensor.name, read_tensor(tensor, folder)
+        yield tensor.name, _tensor(tensor, folder)
+
+
+def _tensor(proto: TensorProto, folder: Folder) -> Tensor:
+    check_known(proto)
+    return unread_tensor(proto) if proto.data_type in UNREAD else read_tensor(proto, folder)
 
 
 def _once(names: Iterable[str], what: str) -> None:
@@ -181,12 +190,10 @@ def _input(info: ValueInfoProto) -> Input:
     check_known(info)
     check_known(info.type)
     if info.type.WhichOneof("value") != "tensor_type":
-        raise ModelReadError(f"the graph input {shown(info.name)} is not a tensor")
+        return Input(info.name, f"unread {info.type.WhichOneof('value')}", None)
     tensor = info.type.tensor_type
     check_known(tensor)
-    dtype = DTYPES.get(tensor.elem_type)
-    if dtype is None:
-        raise ModelReadError(f"the graph input {shown(info.name)} is not of a plain number type")
+    dtype = DTYPES.get(tensor.elem_type, f"unread {tensor.elem_type}")
     if not tensor.HasField("shape"):
         return Input(info.name, dtype, None)
     for message in (tensor.shape, *tensor.shape.dim):
@@ -220,9 +227,12 @@ def _node(proto: NodeProto, folder: Folder) -> Node:
         _once((item.name for item in proto.attribute), "attribute")
         if proto.overload:
             raise ModelReadError("it calls a variant of a function")
-        attributes = {item.name: _attribute(item, folder) for item in proto.attribute}
-        if proto.op_type != "If" and "GRAPH" in {item.kind for item in attributes.values()}:
-            raise ModelReadError("loops are not followed; unroll them before the export")
+        attributes = {
+            item.name: _body(item)
+            if item.type == AttributeProto.GRAPH and proto.op_type != "If"
+            else _attribute(item, folder)
+            for item in proto.attribute
+        }
     except ModelReadError as error:
         where = f"node {shown(proto.name)} ({shown(proto.op_type)})"
         raise ModelReadError(f"{where}: {error}") from None
@@ -230,10 +240,36 @@ def _node(proto: NodeProto, folder: Folder) -> Node:
         name=proto.name,
         op_type=proto.op_type,
         domain=_domain(proto.domain),
-        inputs=tuple(proto.input),
+        inputs=(*proto.input, *_read_inside(proto)),
         outputs=tuple(proto.output),
         attributes=attributes,
     )
+
+
+def _body(proto: AttributeProto) -> Attribute:
+    return Attribute("GRAPH", Loop(proto.g.SerializeToString(deterministic=True)))
+
+
+def _read_inside(proto: NodeProto) -> Iterator[str]:
+    """What the body of a loop reads from around it."""
+    if proto.op_type != "If":
+        names = (name for item in proto.attribute for name in _free_names(item.g, _MAX_NESTING))
+        yield from dict.fromkeys(names)
+
+
+def _free_names(graph: GraphProto, depth: int) -> Iterator[str]:
+    if depth == 0:
+        raise ModelReadError("loops are nested too deeply")
+    inside = [(*node.input, *_names_inside(node, depth)) for node in graph.node]
+    made = {item.name for item in (*graph.input, *graph.initializer)}
+    made.update(name for node in graph.node for name in node.output)
+    read = (*(name for names in inside for name in names), *(item.name for item in graph.output))
+    yield from (name for name in read if name and name not in made)
+
+
+def _names_inside(proto: NodeProto, depth: int) -> Iterator[str]:
+    for item in proto.attribute:
+        yield from _free_names(item.g, depth - 1)
 
 
 def _attribute(proto: AttributeProto, folder: Folder) -> Attribute:
@@ -250,8 +286,7 @@ def _attribute(proto: AttributeProto, folder: Folder) -> Attribute:
     if proto.ref_attr_name:
         value = Reference(proto.ref_attr_name)
     elif kind == "TENSOR":
-        check_known(stored)
-        value = read_tensor(stored, folder)
+        value = _tensor(stored, folder)
     elif kind == "GRAPH":
         value = _branch(stored, folder)
     elif kind.endswith("S"):

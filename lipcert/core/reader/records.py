@@ -43,6 +43,7 @@ _STORED: Final = {
     "uint32": "<u4",
     "uint64": "<u8",
     "bool": "|b1",
+    "unread": "|u1",
 }
 
 
@@ -51,7 +52,8 @@ _STORED: Final = {
 class Tensor:
     """Numbers: their type, their shape, and their little-endian bytes in row-major order.
 
-    content: perhaps a part of a larger file, which is not copied.
+    content: perhaps a part of a larger file, which is not copied. Of the type "unread", what the
+    file says of a tensor of text, or of numbers of a type that is not read.
     """
 
     dtype: str
@@ -117,9 +119,17 @@ class Branch:
     initializers: Mapping[str, Tensor]
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The body of a loop, as the file says it; no node that has one is followed."""
+
+    content: bytes
+
+
 AttributeValue: TypeAlias = (
     "int | float | bytes | Tensor | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...]"
-    " | Branch | Reference"
+    " | Branch | Loop | Reference"
 )
 
 
@@ -137,7 +147,8 @@ class Attribute:
 class Node:
     """One operation; "" among its inputs and outputs stands for one that is left out.
 
-    The inputs of an If are its condition and what its branches read from around it.
+    The inputs of an If are its condition and what its branches read from around it; those of a
+    loop end with what its body reads from around it.
     """
 
     name: str
@@ -171,7 +182,10 @@ def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
 @final
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A graph input; a dimension is a number, a symbol or "" (unknown), dims None is no shape."""
+    """A graph input; a dimension is a number, a symbol or "" (unknown), dims None is no shape.
+
+    dtype: "unread …" for one that is no tensor of numbers.
+    """
 
     name: str
     dtype: str

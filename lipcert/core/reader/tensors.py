@@ -31,7 +31,9 @@ DTYPES: Final = {
     13: "uint64",
     16: "bfloat16",
 }
-"""types by their number in TensorProto.DataType; text, complex and sub-byte types are refused"""
+"""types by their number in TensorProto.DataType"""
+UNREAD: Final = frozenset({8, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26})
+"""the others: text, complex numbers, and those of a byte or less that are no plain integers"""
 
 _INT32_DATA: Final = frozenset(
     {"int8", "int16", "int32", "uint8", "uint16", "bool", "float16", "bfloat16"}
@@ -56,6 +58,21 @@ def read_tensor(proto: TensorProto, folder: Folder) -> Tensor:
         return _read(proto, folder)
     except ModelReadError as error:
         raise ModelReadError(f"tensor {shown(proto.name)}: {error}") from None
+
+
+def unread_tensor(proto: TensorProto) -> Tensor:
+    """What the file says of a tensor whose type is not read, but for its name."""
+    if len(proto.external_data) or proto.data_location != TensorProto.DEFAULT:
+        raise ModelReadError(
+            f"tensor {shown(proto.name)}: its data type {proto.data_type} is not a plain number"
+            " type, and its numbers are stored elsewhere"
+        )
+    kept = TensorProto()
+    kept.CopyFrom(proto)
+    kept.ClearField("name")
+    kept.ClearField("doc_string")
+    content = kept.SerializeToString(deterministic=True)
+    return Tensor("unread", (len(content),), content)
 
 
 def _read(proto: TensorProto, folder: Folder) -> Tensor:

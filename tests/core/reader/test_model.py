@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import lipcert.core
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Attribute, Input, ModelReadError, Node
 from tests.core.models import SHIPPED, gated, read
@@ -109,7 +111,6 @@ def sparse(m):
 
 
 REFUSED = {
-    "subgraph": subgraph,
     "cycle": cycle,
     "two values": twice_valued,
     "standard function": function,
@@ -140,10 +141,6 @@ REFUSED = {
     "giant input": lambda m: setattr(
         m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", 1 << 62
     ),
-    "text input": lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 8),
-    "sequence input": lambda m: m.graph.input[0].CopyFrom(
-        helper.make_tensor_sequence_value_info("x", 1, None)
-    ),
     "opset 0": lambda m: setattr(m.opset_import[0], "version", 0),
     "two opsets": lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 20)),
     "ir 999": lambda m: setattr(m, "ir_version", 999),
@@ -156,6 +153,30 @@ REFUSED = {
 def test_refused(tmp_path, kind):
     with pytest.raises(ModelReadError) as caught:
         read(changed(REFUSED[kind]), tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def text(m):
+    m.graph.initializer[0].CopyFrom(
+        helper.make_tensor(m.graph.initializer[0].name, TensorProto.STRING, [1], [b"a"])
+    )
+
+
+NOT_FOLLOWED = {
+    "subgraph": subgraph,
+    "text": text,
+    "text input": lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 8),
+    "sequence input": lambda m: m.graph.input[0].CopyFrom(
+        helper.make_tensor_sequence_value_info("x", 1, None)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_FOLLOWED)
+def test_read_but_refused_where_the_output_depends_on_it(tmp_path, kind):
+    model = read(changed(NOT_FOLLOWED[kind]), tmp_path)
+    with pytest.raises(Unsupported) as caught:
+        lower(model, *model.outputs)
     assert str(caught.value).isprintable()
 
 
