@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
@@ -29,6 +30,27 @@ AccountantName = Literal["auto", "pld", "rdp"]
 SizeSourceName = Literal["declared", "data"]
 
 
+_ALSO_CALLED: Final = {
+    "ce": "cross-entropy",
+    "softmax": "cross-entropy",
+    "categoricalcrossentropy": "cross-entropy",
+    "bcewithlogits": "bce",
+    "logistic": "bce",
+    "l1": "mae",
+    "l2": "mse",
+    "smoothl1": "huber",
+    "hinge": "multiclass-hinge",
+    "moments": "rdp",
+    "gdp": "pld",
+    "prv": "pld",
+    "uniform": "without-replacement",
+    "fixedsize": "without-replacement",
+    "substitute": "replace-one",
+    "dpsgd": "gradient-clipping",
+}
+"""what other tools call a choice, without hyphens, and losses without this word"""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """ "did you mean 'x'?" for the most similar known name, "" where none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
@@ -38,7 +60,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     """UsageError unless the value is one of the choices."""
     if value not in choices:
-        hint = nearest(value, choices) if isinstance(value, str) else ""
+        plain = re.sub("loss$|[-_]", "", str(value).lower())
+        also = _ALSO_CALLED.get(plain, plain)
+        hint = f"did you mean {also!r}?" if also in choices else nearest(str(value), choices)
         raise UsageError(
             f"{key}: {value!r} is not one of {', '.join(choices)}{hint and '; ' + hint}"
         )

@@ -63,11 +63,11 @@ def test_every_loss_is_one_class(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - ASSUMED))
 def test_a_loss_has_three_places(kind: str) -> None:
-    """Its class, the row with its name, and the loss in torch; some have a use of their own."""
+    """Its class, its row and the loss in torch; some have a use, or other names, of their own."""
     module, _, name = KINDS[kind].partition(".")
     own = {f"core/losses/{module}.py", "core/losses/kinds.py", "audit/losses.py"}
     found = places(f'"{kind}"', rf"\b{name}\b(?! loss)")
-    assert own <= found <= own | {"losses.py", "heads.py", "search/chains.py"}
+    assert own <= found <= own | {"choices.py", "losses.py", "heads.py", "search/chains.py"}
 
 
 def test_a_mechanism_has_few_places() -> None:

@@ -53,7 +53,7 @@ def command(
     destinations = [parse_report(word, ANALYSIS_FORMATS) for word in reports]
     paths.require_model(model)
     require_data(words)
-    paths.require_writable([out_file, *(file for _, file in destinations)])
+    paths.require_writable([out_file, *(file for _, file in destinations)], [model])
     from lipcert.analysis.pipeline import analyze
     from lipcert.cli.cache import open_cache, with_note
     from lipcert.importer.load import load_under

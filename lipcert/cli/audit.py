@@ -93,7 +93,7 @@ def command(
     else:
         _require_alone(target, results, cluster, shard)
         paths.require_folder(merge)
-    paths.require_writable([out_file, *(file for _, file in destinations)])
+    paths.require_writable([out_file, *(file for _, file in destinations)], [target])
     if shard is not None:
         reports_something = compare_speed or out_file is not None or bool(reports)
         return _do_shard(job, shard, results, cluster is not None or reports_something, progress)

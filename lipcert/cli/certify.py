@@ -58,7 +58,7 @@ def command(
     settings = chosen_settings(context).settings
     target = out_file or model.with_suffix(".lipcert.json")
     paths.require_model(model)
-    paths.require_writable([target])
+    paths.require_writable([target], [model])
     from lipcert.importer.load import load_under
     from lipcert.issue.certify import certify
 

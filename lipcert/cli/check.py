@@ -121,7 +121,9 @@ def command(
     if certificate is None or model is None:
         raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
     paths.require_file(certificate)
-    paths.require_writable([out_file, *(file for _, file in destinations)])
+    paths.require_writable(
+        [out_file, *(file for _, file in destinations)], [certificate, model, weights]
+    )
     if tcb:
         if output_format not in {"text", "json"}:
             raise UsageError("check: --tcb is listed as text or json")

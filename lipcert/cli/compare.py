@@ -49,7 +49,7 @@ def command(
     """
     if not 0.0 <= tolerance < math.inf:
         raise UsageError("--tolerance: give a number of at least 0, say 0.01")
-    paths.require_writable([out_file])
+    paths.require_writable([out_file], [old, new])
     from lipcert.cli.statements import read_statement
     from lipcert.report.comparison import compared
 

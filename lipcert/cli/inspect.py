@@ -46,7 +46,7 @@ def command(
     reasons and remedies, when the model is refused.
     """
     paths.require_model(model)
-    paths.require_writable([out_file])
+    paths.require_writable([out_file], [model])
     from lipcert.importer.load import load_model
     from lipcert.importer.outline import outline_of
     from lipcert.report.inspection import inspection_of, refused_inspection

@@ -18,9 +18,9 @@ from typing import Any, Final, NoReturn, final
 
 import click
 
-from lipcert.choices import nearest
 from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.sources import DEBUG_VARIABLE
+from lipcert.cli.unknown import extra_words, told, verb_meant
 from lipcert.errors import (
     LipCertError,
     ModelFileError,
@@ -62,18 +62,14 @@ class _LipCertGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The `command` of the verb's module."""
         del ctx
-        if cmd_name not in _VERBS:
-            return None
-        command = importlib.import_module(_VERBS[cmd_name]).command
-        return command if isinstance(command, click.Command) else None
+        return _command_of(cmd_name) if cmd_name in _VERBS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The verb that the first word names; for any other, the most similar one."""
         if args[0] not in _VERBS and not args[0].startswith("-"):
-            hint = nearest(args[0], _VERBS) or f"known: {', '.join(_VERBS)}"
-            ctx.fail(f"there is no verb {args[0]!r}; {hint}")
+            ctx.fail(f"there is no verb {args[0]!r}; {verb_meant(args[0], _VERBS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -127,6 +123,11 @@ class _LipCertGroup(click.Group):
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.ctx.get_help() if error.ctx else "", err=True)
             return ExitCode.USAGE
+        except click.NoSuchOption as error:
+            verbs = {name: _command_of(name) for name in _VERBS}
+            return _fail(words, ExitCode.USAGE, told(error, verbs), _usage_hint(error))
+        except click.UsageError as error:
+            return _fail(words, ExitCode.USAGE, extra_words(error), _usage_hint(error))
         except click.ClickException as error:
             return _fail(words, ExitCode.USAGE, error.format_message(), _usage_hint(error))
         except LipCertError as error:
@@ -149,6 +150,11 @@ def cli(debug: bool) -> None:
     Exit codes: 0 done and holds, 1 definite negative, 2 usage, 3 no verdict, 4 internal error.
     """
     del debug
+
+
+def _command_of(verb: str) -> click.Command:
+    command: click.Command = importlib.import_module(_VERBS[verb]).command
+    return command
 
 
 def _fail(

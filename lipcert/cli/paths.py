@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from lipcert.diagnostics import EXPORT
-from lipcert.errors import ModelFileError, NoVerdictError
+from lipcert.errors import ModelFileError, NoVerdictError, UsageError
 
 _SIMILAR: Final = 0.8
 _KINDS: Final = (
@@ -53,11 +53,17 @@ def require_folder(path: Path) -> None:
         raise NoVerdictError(f"{str(path)!r} {why}")
 
 
-def require_writable(files: Iterable[Path | None]) -> None:
-    """NoVerdictError unless results can be put into these files; None: standard output."""
+def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None] = ()) -> None:
+    """NoVerdictError unless results can be put into these files; None: standard output.
+
+    sources: what is read, which no result may replace.
+    """
+    read = [source for source in sources if source is not None and source.is_file()]
     for file in files:
         if file is None:
             continue
+        if file.is_file() and any(file.samefile(source) for source in read):
+            raise UsageError(f"cannot write {file}: it is what is read; name another file")
         if file.is_dir():
             raise NoVerdictError(f"cannot write {file}: it is a folder; name a file in it")
         if file.exists() and not file.is_file():

@@ -50,7 +50,7 @@ def command(
     computed. Leaves with 1 when a declared accounting claims too small an ε, with 3 when no finite
     ε can be stated.
     """
-    paths.require_writable([out_file])
+    paths.require_writable([out_file], [analysis])
     options = RunOptions.of(context, analysis)
     report = _solve(options, curves)
     colored = out_file is None and use_color(color)

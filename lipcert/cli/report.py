@@ -30,7 +30,7 @@ def command(*, inputs: tuple[str, ...], out_file: Path | None, output_format: st
     Read are the results of analyze, check, audit and privacy, one of each, all of the same model.
     Leaves with 0 when the report is written, whatever it says: the verbs themselves judge.
     """
-    paths.require_writable([out_file])
+    paths.require_writable([out_file], map(Path, inputs))
     from lipcert.cli.report_sources import read_source
     from lipcert.report.study.joining import joined
 

@@ -87,7 +87,7 @@ def command(
     """
     settings = chosen_settings(context).settings
     paths.require_model(model)
-    paths.require_writable([out_file, settings_file])
+    paths.require_writable([out_file, settings_file], [model])
     if settings_file is not None and settings_file.exists() and not force:
         raise UsageError(f"--apply: {settings_file} exists; name another file, or give --force")
     if probe and words["data"] is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, final
 
 from lipcert.choices import nearest
@@ -334,15 +334,21 @@ def _kind(op: Op) -> str:
     return ""
 
 
+def _meant(asked: str, outputs: Sequence[str], listed: str) -> str:
+    """What may be meant by a name that no output has: the file to write, as in other tools."""
+    if PurePath(asked).suffix.lstrip(".").isalpha():
+        return f"did you mean -o {asked}, the file to write? The outputs of the model are: {listed}"
+    return nearest(asked, outputs) or f"known: {listed} (-o names the file to write)"
+
+
 def _chosen_outputs(model: RawModel, asked: Sequence[str]) -> tuple[str, ...]:
     """The outputs asked for; otherwise the only one that no other output is computed from."""
     outputs = model.graph.outputs
     listed = ", ".join(repr(name) for name in outputs[:8])
     for output in asked:
         if output not in outputs:
-            hint = nearest(output, outputs)
             raise UsageError(
-                f"output: the model has no output {output!r}; {hint or f'known: {listed}'}"
+                f"output: the model has no output {output!r}; {_meant(output, outputs, listed)}"
             )
     if asked:
         return tuple(asked)

@@ -87,7 +87,7 @@ def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> N
         ("analyse", "did you mean 'analyze'?"),
         ("analize", "did you mean 'analyze'?"),
         ("audits", "did you mean 'audit'?"),
-        ("verify", "did you mean 'certify'?"),
+        ("certfy", "did you mean 'certify'?"),
         ("zzz", "known: inspect, analyze, suggest, certify, check"),
     ],
 )
@@ -102,7 +102,7 @@ def test_an_unknown_verb_names_the_nearest(verb: str, hint: str) -> None:
     [
         (["trace", "inf", "run"], "'info'"),
         (["config", "shw"], "'show'"),
-        (["analyze", "m.onnx", "--los", "mse"], "'--loss'"),
+        (["analyze", "m.onnx", "--los", "mse"], "--loss?"),
         (["analyze", "m.onnx", "--scope", "pont"], "'point'"),
     ],
 )

@@ -110,3 +110,27 @@ def test_further_reports_that_cannot_be_written_are_not_computed() -> None:
 
 def test_an_audit_of_nothing_is_a_wrong_request() -> None:
     assert run("audit").exit_code == run("audit net.onnx").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "analyze net.onnx -o net.onnx",
+        "analyze net.onnx --report json=net.onnx",
+        "inspect net.onnx -o ./folder/../net.onnx",
+        "certify net.onnx -o net.onnx",
+        "suggest net.onnx --apply net.onnx --force",
+        "audit net.onnx --data data.npz -o net.onnx",
+        "check net.json --model net.onnx -o net.onnx",
+        "check net.json --model net.onnx -o net.json",
+        "compare net.json net.json -o net.json",
+        "report net.json -o net.json",
+        "privacy net.json -o net.json",
+    ],
+)
+def test_no_result_replaces_what_is_read(words: str, folder: Path) -> None:
+    before = {name: (folder / name).read_bytes() for name in ("net.onnx", "net.json")}
+    done = run(words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "it is what is read; name another file" in done.stderr
+    assert before == {name: (folder / name).read_bytes() for name in before}
